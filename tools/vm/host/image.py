@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The files of one run: script, module, what --add names, and how the guest is to run them."""
+
+import os
+import shlex
+
+from host.cpio import Archive
+
+
+# A command named by its path there is the guest's own.
+COMMANDS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
+
+
+class ImageError(Exception):
+    """A file that the run needs cannot be had."""
+
+
+def check_interpreter(path, userland):
+    """Says before the guest boots that it lacks the script's interpreter."""
+    with open(path, "rb") as stream:
+        line = stream.readline(256)
+    if not line.startswith(b"#!") or userland != "busybox":
+        return
+    words = line[2:].decode(errors="replace").split()
+    name = words[0] if words else ""
+    if os.path.basename(name) == "env" and len(words) > 1:
+        name = words[1]
+    if os.path.basename(name) in ("bash", "python3", "perl", "gawk", "bpftrace", "trace-cmd"):
+        raise ImageError(f"{path} wants {name}, which --userland debian has")
+
+
+def write(stream, options, module, terminal, merge):
+    """Writes the archive that follows the initramfs."""
+    archive = Archive(stream)
+    prefix = "" if options.userland == "busybox" else "overlay/"
+    command = [options.script, *options.arguments]
+
+    if os.path.isfile(options.script) and os.path.dirname(options.script) not in COMMANDS:
+        check_interpreter(options.script, options.userland)
+        inside = "/lib/stackmap/script/" + os.path.basename(options.script)
+        with open(options.script, "rb") as source:
+            archive.file(prefix + inside.strip("/"), source.read(), 0o755)
+        command[0] = inside
+    elif "/" in options.script and not options.script.startswith("/"):
+        raise ImageError(f"{options.script}: no such file")
+    archive.file(prefix + "lib/stackmap/script.sh", f"exec {shlex.join(command)}\n".encode())
+
+    if module:
+        with open(module, "rb") as source:
+            archive.file(prefix + "lib/stackmap/stackmap.ko", source.read())
+    for pair in options.add:
+        source, _, inside = pair.rpartition(":")
+        if inside.endswith("/"):
+            inside += os.path.basename(source.rstrip("/"))
+        archive.tree(os.path.realpath(source), prefix + inside.strip("/"))
+
+    settings = {
+        "userland": options.userland,
+        "share": "yes" if options.share else "",
+        "tty": "yes" if terminal else "",
+        "merge": "yes" if merge else "",
+        "term": os.environ.get("TERM", "vt100"),
+        "rows": str(terminal.lines if terminal else 24),
+        "columns": str(terminal.columns if terminal else 80),
+    }
+    text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
+    archive.file("etc/stackmap-run", text.encode())
+    archive.end()

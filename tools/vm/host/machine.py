@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0
+"""QEMU: its command line, its channels and its end."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+
+QEMU = "qemu-system-x86_64"
+
+# Nothing here changes what the kernel does, only how it tells and how it ends. The time limits of
+# its own watchdogs are those of an emulated machine on a busy host.
+KERNEL_ARGUMENTS = (
+    "console=ttyS0,115200 ignore_loglevel printk.devkmsg=on panic=-1 oops=panic panic_on_warn=0 "
+    "rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30")
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Machine:
+    """A QEMU process and the sockets of its serial lines and ports."""
+
+    def __init__(self, options, files, initrd, directory):
+        self.channels = {}
+        self._listening = {}
+        self.arguments = [
+            QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+            "-machine", "q35,hpet=off", "-cpu", "max", "-smp", str(options.smp),
+            "-m", str(options.mem),
+            "-accel", f"tcg,thread={options.tcg}",
+            "-kernel", files["VMLINUZ"], "-initrd", initrd,
+            "-append", " ".join((KERNEL_ARGUMENTS, files["CMDLINE"], options.append)),
+        ]
+        if options.icount:
+            self.arguments += ["-icount", "shift=0,sleep=off"]
+        for name in ("console", "tty", "control"):
+            self._channel(directory, name)
+            self.arguments += ["-serial", f"chardev:{name}"]
+        self.arguments += ["-device", "virtio-serial-pci"]
+        for number, name in enumerate(("out", "err"), 1):
+            self._channel(directory, name)
+            self.arguments += ["-device", f"virtserialport,chardev={name},nr={number},name={name}"]
+        if files["ROOT"]:
+            self.arguments += [
+                "-drive", f"file={_escape(files['ROOT'])},format=raw,if=none,id=root,snapshot=on",
+                "-device", "virtio-blk-pci,drive=root"]
+        if options.share:
+            path = _escape(os.path.realpath(options.share))
+            self.arguments += [
+                "-fsdev", f"local,id=share,path={path},security_model=none",
+                "-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
+        self.arguments += options.qemu
+        self.process = None
+
+    def _channel(self, directory, name):
+        path = os.path.join(directory, name)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(1)
+        self._listening[name] = listener
+        self.arguments += ["-chardev", f"socket,id={name},path={_escape(path)}"]
+
+    def start(self, errors):
+        """Starts QEMU, its messages to the stream ERRORS. True once its channels are open."""
+        # Its own group: a Ctrl-C at the terminal is for us, who then end it.
+        self.process = subprocess.Popen(
+            self.arguments, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+            start_new_session=True, preexec_fn=_die_with_parent)
+        for name, listener in self._listening.items():
+            listener.settimeout(0.1)
+            while name not in self.channels:
+                try:
+                    self.channels[name] = listener.accept()[0]
+                except TimeoutError:
+                    if self.process.poll() is not None:
+                        return False
+            self.channels[name].setblocking(False)
+            listener.close()
+        return True
+
+    def running(self):
+        """Whether QEMU has not ended."""
+        return self.process.poll() is None
+
+    def stop(self):
+        """Ends QEMU."""
+        if self.process and self.running():
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def _escape(path):
+    """A path inside one of QEMU's comma-separated options."""
+    return path.replace(",", ",,")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# The cache: entries that are complete or absent, built once, with each step and its time printed.
+#
+# An entry is a directory $cache/NAME-KEY. It is built in $cache/.new/NAME.XXXXXX and renamed when
+# complete, so what is killed half way never looks finished. Whoever builds holds the lock of NAME;
+# a directory of NAME under .new that is seen with that lock held belongs to nobody and is removed.
+
+vm=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+checkout=$(cd "$vm/../.." && pwd -P)
+cache=${STACKMAP_CACHE:-${HOME:?}/.cache/stackmap}
+mirror=${STACKMAP_MIRROR:-http://deb.debian.org/debian}
+umask 022
+exec {user}>&2
+mkdir -p "$cache/.new" "$cache/.lock" "$cache/logs"
+cache=$(cd "$cache" && pwd -P)
+
+# say TEXT...: a line to the user, also from where the output goes to a log.
+say() {
+	printf '%s\n' "$*" >&"$user"
+}
+
+die() {
+	say "${0##*/}: $*"
+	exit 126
+}
+
+# key_of FILE-OR-STRING...: a short hash of the contents of the files and of the strings.
+key_of() {
+	local arg
+
+	for arg; do
+		if [[ -f $arg ]]; then
+			cat "$arg"
+		else
+			printf '%s\n' "$arg"
+		fi
+	done | sha256sum | cut -c1-12
+}
+
+# need COMMAND-OR-FILE PACKAGE: installs what is missing when root, else names it.
+need() {
+	found "$1" && return
+	if [[ $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
+		say "installing $2, for $1"
+		install_package "$2" > "$cache/logs/apt-$2.log" 2>&1 || true
+		hash -r
+		found "$1" && return
+	fi
+	die "$1 is missing: install the package $2"
+}
+
+found() {
+	[[ -f $1 ]] || command -v "$1" > /dev/null
+}
+
+install_package() {
+	local apt_get=(env -u APT_CONFIG DEBIAN_FRONTEND=noninteractive apt-get -y)
+
+	"${apt_get[@]}" install --no-install-recommends "$1" && return
+	"${apt_get[@]}" update
+	"${apt_get[@]}" install --no-install-recommends "$1"
+}
+
+# Set to something, makes entry only tell which directory it would use.
+listing=''
+
+# entry NAME KEY TITLE DURATION FUNCTION: sets $entry to the directory, after having called
+# FUNCTION with an empty directory to fill if there was none. FUNCTION's output goes to a log.
+entry() {
+	local name=$1 key=$2 title=$3 duration=$4 build=$5
+	local log=$cache/logs/setup-$1.log new lock start status
+
+	entry=$cache/$name-$key
+	if [[ $listing ]]; then
+		echo "$entry"
+		return
+	fi
+	[[ -d $entry ]] && return
+
+	exec {lock}> "$cache/.lock/$name"
+	if ! flock -n "$lock"; then
+		say "[  ... ] waiting for another set-up of $title"
+		flock "$lock"
+	fi
+	if [[ -d $entry ]]; then
+		exec {lock}>&-
+		return
+	fi
+
+	rm -rf --one-file-system "$cache/.new/$name".??????
+	new=$(mktemp -d "$cache/.new/$name.XXXXXX")
+	chmod 755 "$new"
+	say "[  ... ] $title ($duration)"
+	start=$SECONDS
+	set +e
+	(
+		set -e
+		"$build" "$new"
+	) > "$log" 2>&1
+	status=$?
+	set -e
+	if [[ $status != 0 ]]; then
+		say "[failed] $title; the end of $log:"
+		tail -n 25 "$log" >&"$user"
+		rm -rf --one-file-system "$new"
+		exit 126
+	fi
+	mv "$new" "$entry"
+	exec {lock}>&-
+	say "$(printf '[%4d s] %s' $((SECONDS - start)) "$title")"
+}

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# A kernel of our own: the source of a Debian kernel with a configuration from kernels/.
+
+# build_own DIR: DIR/build is the tree to build modules against, DIR/lib/modules what a kernel's
+# packages would hold.
+build_own() {
+	local make=(in_chroot make -C "$source_tree" O="$1/build" "${make_arguments[@]}" -j"$(nproc)")
+	local release modules
+
+	mkdir "$1/build"
+	"${make[@]}" KCONFIG_ALLCONFIG="$config" allnoconfig
+	verify_config "$1/build/.config"
+	"${make[@]}" bzImage modules
+	release=$(cat "$1/build/include/config/kernel.release")
+	modules=$1/lib/modules/$release
+	mkdir -p "$modules"
+	cp "$1/build/arch/x86/boot/bzImage" "$modules/vmlinuz"
+	cp "$1"/build/modules.{builtin,builtin.modinfo,order} "$modules/"
+	in_chroot depmod -b "$1" "$release"
+	# Modules need the tools, the headers and the Rust crates; vmlinux has the symbols.
+	find "$1/build" \( -path "$1/build/scripts" -o -path "$1/build/tools" \) -prune -o \
+		\( -name '*.o' -o -name '*.a' -o -name '.*.o.cmd' -o -name 'vmlinux.unstripped' \
+		-o -name bzImage -o -name 'vmlinux.bin*' \) -type f -exec rm -f {} +
+	# What the build wrote of its own path is the path it will be renamed to.
+	{ grep -rlIF "$1" "$1/build" --include=Makefile --include='*.cmd' --include='*.json' || true; } |
+		xargs -r sed -i "s|$1|$cache/tree-$kernel-$tree_key|g"
+}
+
+# verify_config FILE: stops, and names them, if lines of $config did not make it into FILE.
+verify_config() {
+	local line symbol lacking=()
+
+	while read -r line; do
+		symbol=$(grep -o 'CONFIG_[A-Z0-9_]*' <<< "$line")
+		case $line in
+		*=*) grep -qxF "$line" "$1" || lacking+=("$line") ;;
+		*) ! grep -q "^$symbol=" "$1" || lacking+=("$line") ;;
+		esac
+	done < <(grep -E '^(# )?CONFIG_' "$config")
+	[[ ${#lacking[@]} = 0 ]] && return
+	echo "$config: the configuration of this kernel cannot have"
+	printf '    %s\n' "${lacking[@]}"
+	return 1
+}
+
+# own_tree: sets $packages, $tree and $release, as kernel_tree does for a kernel of Debian.
+own_tree() {
+	tree_key=$(key_of "$version" "$toolchain_key" "$config" "${make_arguments[*]}" \
+		"$(declare -f build_own verify_config)")
+	entry "tree-$kernel" "$tree_key" "kernel $kernel" 'about 12 minutes' build_own
+	[[ $listing ]] && return
+	packages=$entry
+	tree=$entry/build
+	release=$(cat "$tree/include/config/kernel.release")
+}

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+# Removes from the cache what no kernel uses as it is defined and chosen now.
+
+# entries: the directories that the kernels use, one a line.
+entries() {
+	local listing=yes
+
+	for kernel in $(kernel_names); do
+		load_kernel "$kernel"
+		[[ -f $(chosen_file) ]] || continue
+		lookup
+		kernel_tree
+		initramfs
+		[[ $base != "$kernel" ]] || userland debian
+		echo "$cache/module/$kernel-$tree_key"
+		chosen_file
+	done
+}
+
+prune() {
+	local used path
+
+	used=$(entries)
+	for path in "$cache"/{toolchain,kernel,source,tree,initramfs,userland}-* \
+		"$cache"/module/* "$cache"/chosen/*; do
+		if [[ -e $path ]] && ! grep -qxF "$path" <<< "$used"; then
+			say "removing ${path#"$cache/"}"
+			rm -rf --one-file-system "$path"
+		fi
+	done
+}
