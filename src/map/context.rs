@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What one CPU keeps for itself at one level of nesting: the stacks it saw lately, counts, spares.
+//!
+//! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
+//! reference is first counted here, beside the slot of its stack, in a small direct-mapped cache;
+//! the count moves to the record when another stack takes the place. A reader adds what is still
+//! held here, see [`Context::held`], which makes the sum exact as soon as nothing is recorded.
+//!
+//! The place of a stack follows from a few of its frames. So the same cache tells at a glance where
+//! a stack is that came by lately: it need not be hashed, only compared.
+
+use super::{
+    spares::Spares,
+    sys::{
+        sizes::{PLACES, REFS_BATCH_MAX},
+        AtomicU64, Ordering,
+    },
+};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Events whose stack was in the map.
+    Hits,
+    /// Events whose stack was put into the map.
+    Inserts,
+    /// Ring-buffer bytes not written because an id stood for the stack.
+    BytesSaved,
+    /// Full stacks because the map holds as many stacks as it may.
+    DropFull,
+    /// Full stacks because the pool has grown to its limit.
+    DropPool,
+    /// Full stacks because the pool was still growing.
+    DropGrowing,
+    /// Full stacks because every slot that the stack could take was taken.
+    DropProbe,
+    /// Full stacks because other CPUs reserved records at the same time, too often.
+    DropContended,
+    /// Full stacks because the map was being reset.
+    DropReset,
+}
+
+impl Counter {
+    /// The number of counters.
+    pub const COUNT: usize = Counter::DropReset as usize + 1;
+
+    /// All of them.
+    pub const ALL: [Counter; Counter::COUNT] = [
+        Counter::Hits,
+        Counter::Inserts,
+        Counter::BytesSaved,
+        Counter::DropFull,
+        Counter::DropPool,
+        Counter::DropGrowing,
+        Counter::DropProbe,
+        Counter::DropContended,
+        Counter::DropReset,
+    ];
+
+    /// The reasons of a full stack, in the order in which they are shown.
+    pub const DROPS: [Counter; 6] = [
+        Counter::DropFull,
+        Counter::DropPool,
+        Counter::DropGrowing,
+        Counter::DropProbe,
+        Counter::DropContended,
+        Counter::DropReset,
+    ];
+}
+
+/// The counts and spares of one CPU at one level of nesting.
+///
+/// Only the owner (see `Map::enter`) writes, so plain loads and stores do where else an atomic
+/// addition would be needed; others read at any time. Aligned so that no two contexts share a pair
+/// of cache lines, which CPUs fetch together.
+#[repr(align(128))]
+pub struct Context {
+    places: [AtomicU64; PLACES],
+    /// References that were held back here and are in the records now. Every success is one
+    /// reference, so hits need no counter of their own.
+    moved: AtomicU64,
+    /// By [`Counter`]; that of hits is not used.
+    counters: [AtomicU64; Counter::COUNT],
+    pub(super) spares: Spares,
+}
+
+impl Context {
+    pub(super) fn new() -> Self {
+        Self {
+            places: core::array::from_fn(|_| AtomicU64::new(0)),
+            moved: AtomicU64::new(0),
+            counters: core::array::from_fn(|_| AtomicU64::new(0)),
+            spares: Spares::new(),
+        }
+    }
+
+    /// Adds to a counter, saturating. Context: any; owner only.
+    #[inline(always)]
+    pub(super) fn add(&self, counter: Counter, n: u64) {
+        add(&self.counters[counter as usize], n);
+    }
+
+    /// Reads a counter. Context: any.
+    pub(super) fn get(&self, counter: Counter) -> u64 {
+        if counter != Counter::Hits {
+            return self.counters[counter as usize].load(Ordering::Relaxed);
+        }
+        let held = self.places.iter().map(|place| Held::in_place(place).refs());
+        let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
+        references.saturating_sub(self.get(Counter::Inserts))
+    }
+
+    /// Where this context keeps what it knows of a stack.
+    #[inline(always)]
+    pub(super) fn place(&self, frames: &[u64]) -> Place<'_> {
+        Place(&self.places[glance(frames)])
+    }
+
+    /// The references held back for the stack with these frames in `slot`. Context: any.
+    pub(super) fn held(&self, slot: u32, frames: &[u64]) -> u64 {
+        let held = Held::in_place(&self.places[glance(frames)]);
+        if held.slot() == slot {
+            held.refs()
+        } else {
+            0
+        }
+    }
+
+    /// Counts a reference to the stack with these frames in `slot`. Context: any; owner only.
+    ///
+    /// What has to make place goes to `flush(slot, refs)`.
+    pub(super) fn add_ref(&self, slot: u32, frames: &[u64], flush: impl FnOnce(u32, u32)) {
+        let place = &self.places[glance(frames)];
+        let held = Held::in_place(place);
+        if held.slot() == slot && held.has_room() {
+            place.store(held.one_more().0, Ordering::Relaxed);
+            return;
+        }
+        if held.refs() != 0 {
+            flush(held.slot(), held.refs() as u32);
+            add(&self.moved, held.refs());
+        }
+        place.store(Held::first(slot).0, Ordering::Relaxed);
+    }
+
+    /// Forgets stacks, references and spares; counters stay. Nobody may own the context meanwhile,
+    /// except to add to a counter.
+    pub(super) fn clear(&self) {
+        for place in &self.places {
+            add(&self.moved, Held::in_place(place).refs());
+            place.store(0, Ordering::Relaxed);
+        }
+        self.spares.clear();
+    }
+}
+
+/// The place of one stack in a context, for its owner.
+pub(super) struct Place<'a>(&'a AtomicU64);
+
+impl Place<'_> {
+    /// The slot of the stack that has the place and room for one more reference.
+    #[inline(always)]
+    pub(super) fn slot(&self) -> Option<u32> {
+        let held = Held::in_place(self.0);
+        held.has_room().then_some(held.slot())
+    }
+
+    /// Counts a reference to the stack of [`Place::slot`].
+    #[inline(always)]
+    pub(super) fn add_ref(&self) {
+        let held = Held::in_place(self.0);
+        self.0.store(held.one_more().0, Ordering::Relaxed);
+    }
+}
+
+/// References that are held back, above the slot of their stack.
+#[derive(Clone, Copy)]
+struct Held(u64);
+
+impl Held {
+    const ONE: u64 = 1 << 32;
+
+    #[inline(always)]
+    fn in_place(place: &AtomicU64) -> Self {
+        Self(place.load(Ordering::Relaxed))
+    }
+
+    const fn first(slot: u32) -> Self {
+        Self(Self::ONE | slot as u64)
+    }
+
+    #[inline(always)]
+    const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    const fn refs(self) -> u64 {
+        self.0 / Self::ONE
+    }
+
+    /// Whether one more reference can be held back.
+    #[inline(always)]
+    const fn has_room(self) -> bool {
+        self.0 & (REFS_BATCH_MAX as u64 * Self::ONE) == 0
+    }
+
+    #[inline(always)]
+    const fn one_more(self) -> Self {
+        Self(self.0 + Self::ONE)
+    }
+}
+
+/// The place of a stack in a context, by two of its frames.
+///
+/// Stacks that follow each other often begin alike, at the same event, and end alike, in the same
+/// system call. Who caused the event and what is half way tells them apart about as well as a hash
+/// of all frames would, see `Documentation/map.rst`.
+#[inline(always)]
+fn glance(frames: &[u64]) -> usize {
+    let [_, second, ..] = frames else {
+        return 0;
+    };
+    let sum = second.wrapping_add(frames[frames.len() / 2]);
+    // The highest bits of a product depend on all bits of its factors.
+    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
+}
+
+/// Adds to a word that nobody else writes, saturating.
+#[inline(always)]
+fn add(word: &AtomicU64, n: u64) {
+    let sum = word.load(Ordering::Relaxed).saturating_add(n);
+    word.store(sum, Ordering::Relaxed);
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From a stack to its id: the path that every event takes.
+
+use super::{
+    id::Generation,
+    pool::{Extent, HEADER_WORDS},
+    sys::Ordering,
+    word::Word,
+    Context, Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
+};
+
+/// A map and the context that the holder may write, see [`Map::enter`].
+pub struct Entered<'a> {
+    pub(super) map: &'a Map,
+    pub(super) ctx: &'a Context,
+}
+
+impl Entered<'_> {
+    /// Finds the id of a stack, or gives it one, and counts it.
+    ///
+    /// A stack of more than [`MAX_FRAMES`] frames gets [`Fallback::PoolFull`]: no record can hold
+    /// it. Context: any, NMI included.
+    #[inline]
+    pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
+        let generation = self.map.generation().ok_or(Fallback::Resetting)?;
+        if let Some(slot) = self.recall(frames) {
+            return Ok(found(generation, slot, false));
+        }
+        self.search(generation, frames)
+    }
+
+    /// Adds to a counter. Context: any.
+    #[inline(always)]
+    pub fn add(&self, counter: Counter, n: u64) {
+        self.ctx.add(counter, n);
+    }
+
+    /// Counts a stack that this context has seen lately and returns its slot.
+    #[inline(always)]
+    fn recall(&self, frames: &[u64]) -> Option<u32> {
+        if frames.len() < 2 {
+            // They are rare, and nothing in a slot distinguishes no frames from no stack.
+            return None;
+        }
+        let place = self.ctx.place(frames);
+        let slot = place.slot()?;
+        let word = self.map.word(slot);
+        if word.nr() != frames.len() || !self.map.pool.holds(word.record(), frames) {
+            return None;
+        }
+        place.add_ref();
+        Some(slot)
+    }
+
+    /// Finds or inserts a stack.
+    #[inline(never)]
+    fn search(&self, generation: Generation, frames: &[u64]) -> Result<Found, Fallback> {
+        if frames.len() > MAX_FRAMES {
+            return Err(Fallback::PoolFull);
+        }
+        let map = self.map;
+        let hash = map.seed.hash(frames);
+        let print = Word::print(hash, frames.len());
+        let mut prepared = None;
+        for probe in 0..PROBE_LIMIT {
+            let slot = map.slot(hash, probe);
+            let mut word = map.word(slot);
+            if word.is_empty() {
+                let extent = match prepared {
+                    Some(extent) => extent,
+                    None => *prepared.insert(self.prepare(frames)?),
+                };
+                if map.publish(slot, Word::new(print, extent.offset)) {
+                    self.keep_rest(extent, frames);
+                    self.ctx.add(Counter::Inserts, 1);
+                    self.add_ref(slot, frames);
+                    return Ok(found(generation, slot, true));
+                }
+                word = map.word(slot);
+            }
+            if word.has(print) && map.pool.holds(word.record(), frames) {
+                self.put_back(prepared);
+                self.add_ref(slot, frames);
+                return Ok(found(generation, slot, false));
+            }
+        }
+        self.put_back(prepared);
+        Err(Fallback::Neighbourhood)
+    }
+
+    /// Takes a place and an extent, and writes the record to its front.
+    fn prepare(&self, frames: &[u64]) -> Result<Extent, Fallback> {
+        let (map, spares) = (self.map, &self.ctx.spares);
+        if !map.take_place() {
+            return Err(Fallback::Full);
+        }
+        let words = HEADER_WORDS + frames.len() as u32;
+        let extent = match spares.take(&map.pool, words) {
+            Some(spare) => spare,
+            None => map
+                .pool
+                .reserve(words, |passed_over| spares.keep(&map.pool, passed_over))
+                .map_err(|refusal| {
+                    map.give_place_back();
+                    Fallback::from(refusal)
+                })?,
+        };
+        let epoch = map.epoch.load(Ordering::Relaxed);
+        map.pool.fill(extent, epoch, frames);
+        Ok(extent)
+    }
+
+    /// Gives back what [`Entered::prepare`] took.
+    fn put_back(&self, prepared: Option<Extent>) {
+        if let Some(extent) = prepared {
+            self.ctx.spares.keep(&self.map.pool, extent);
+            self.map.give_place_back();
+        }
+    }
+
+    /// Keeps what is behind the record of a stack in its extent.
+    fn keep_rest(&self, extent: Extent, frames: &[u64]) {
+        if let Some(rest) = extent.behind(HEADER_WORDS + frames.len() as u32) {
+            self.ctx.spares.keep(&self.map.pool, rest);
+        }
+    }
+
+    fn add_ref(&self, slot: u32, frames: &[u64]) {
+        self.ctx.add_ref(slot, frames, |slot, refs| {
+            // This context has seen the slot in this generation: it still sees what is there.
+            let record = self.map.word(slot).record();
+            self.map.pool.add_refs(record, refs);
+        });
+    }
+}
+
+#[inline(always)]
+const fn found(generation: Generation, slot: u32, inserted: bool) -> Found {
+    Found {
+        id: generation.id(slot),
+        inserted,
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A lock-free map from kernel stacks to ids that is right in NMI on every CPU at once.
+//!
+//! # The map
+//!
+//! A table of `2^(bits+1)` slots for at most `2^bits` stacks, and a pool of records, one a stack.
+//! A slot is one 64-bit word, 0 while it is empty:
+//!
+//! ```text
+//!  63         43 42      32 31          0
+//! +-------------+----------+-------------+
+//! |  hash tag   |    nr    |   record    |
+//! +-------------+----------+-------------+
+//! ```
+//!
+//! A stack is searched for from the slot that its hash names, upwards, to the first empty slot,
+//! [`PROBE_LIMIT`] slots at most. If it is not there, its record is written first, completely, and
+//! then one compare-and-swap turns the empty slot into a word that names it. So:
+//!
+//! - A slot is empty or complete. Nobody ever waits for another's half-done work, and an insert
+//!   that is interrupted for good leaves an empty slot.
+//! - A stack has one id. All who insert the same stack try the same slots in the same order, no
+//!   slot becomes empty again, and who loses a swap compares with what the winner published.
+//! - [`Entered::get_id`] ends after a bounded number of steps: at most `PROBE_LIMIT` slots, each
+//!   looked at twice at most, one reservation of at most 16 attempts, and one copy of the stack. It
+//!   never allocates, locks, waits or faults.
+//! - Known stacks are found when the map is full: the search never depends on free memory. The
+//!   table is at most half full, which keeps searches short at every load.
+//!
+//! The id is the slot's number under a generation (see `id.rs`), so finding a stack by its id is
+//! one load. A reset makes a new generation; ids of an older one resolve to nothing.
+//!
+//! # Who may do what
+//!
+//! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside
+//! a read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
+//! [`Map::cut`] run in process context. A reset first turns `get_id` away, then waits until
+//! everybody who was inside has left, and only then clears; exports look at the generation inside
+//! their read-side section.
+//!
+//! # Memory ordering
+//!
+//! | pair | release side | acquire side | what it carries |
+//! |---|---|---|---|
+//! | O1 | the swap in `get_id` that publishes a slot | loads of a slot | the record's words |
+//! | O2 | the store of the new generation in `reset` | the load of the state by `enter` and exports | the cleared table, contexts and pool |
+//! | O3 | the store of the pool's limit in `grow` | the load of the limit in `reserve` | the chunk's pointer and zeroed words |
+//!
+//! All else is relaxed: words of a record are written before O1's release and read after its
+//! acquire, counters are summed only approximately while they change, and the epoch (see
+//! [`Map::cut`]) leans on the grace period.
+
+mod context;
+mod control;
+mod export;
+mod get_id;
+mod hash;
+mod id;
+mod pool;
+mod spares;
+mod sys;
+mod word;
+
+#[cfg(loom)]
+pub use self::sys::model;
+pub use self::{
+    context::{Context, Counter},
+    control::ControlError,
+    export::{Cut, Stack, Stale},
+    get_id::Entered,
+    hash::Seed,
+    id::Id,
+    sys::{
+        sizes::{BITS_MIN, MAX_FRAMES, PROBE_LIMIT},
+        ReadSide,
+    },
+};
+
+use self::{
+    id::{Generation, Layout},
+    pool::{Pool, Refusal},
+    sys::{
+        sizes::{CHUNK_WORDS, POOL_BYTES_PER_STACK},
+        Apart, Array, AtomicU32, AtomicU64, Ordering,
+    },
+    word::Word,
+};
+
+/// The default `bits`: the map holds up to `2^bits` stacks.
+pub const BITS_DEFAULT: u32 = 14;
+
+/// The largest `bits`, see [`BITS_DEFAULT`].
+pub const BITS_MAX: u32 = 20;
+
+/// Set in the state while a reset runs, above the bits of an id.
+const RESETTING: u32 = 1 << 31;
+
+/// The id of a stack that was recorded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Found {
+    /// The id.
+    pub id: Id,
+    /// Whether the stack was new.
+    pub inserted: bool,
+}
+
+/// Why a stack got no id. The caller records the full stack and counts the reason.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fallback {
+    /// The map holds as many stacks as it may.
+    Full,
+    /// The pool has grown to its limit.
+    PoolFull,
+    /// The pool is growing and has no room yet.
+    Growing,
+    /// Every slot that the stack could take is taken by another stack.
+    Neighbourhood,
+    /// Other CPUs reserved records at the same time, too often.
+    Contended,
+    /// The map is being reset.
+    Resetting,
+}
+
+impl Fallback {
+    /// The counter of this reason.
+    pub const fn counter(self) -> Counter {
+        match self {
+            Fallback::Full => Counter::DropFull,
+            Fallback::PoolFull => Counter::DropPool,
+            Fallback::Growing => Counter::DropGrowing,
+            Fallback::Neighbourhood => Counter::DropProbe,
+            Fallback::Contended => Counter::DropContended,
+            Fallback::Resetting => Counter::DropReset,
+        }
+    }
+}
+
+impl From<Refusal> for Fallback {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full => Fallback::PoolFull,
+            Refusal::Growing => Fallback::Growing,
+            Refusal::Contended => Fallback::Contended,
+        }
+    }
+}
+
+/// The map.
+///
+/// # Invariants
+///
+/// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
+/// - In a generation a slot goes once from 0 to a word that names a record which was filled before
+///   and never changes afterwards but for its references; only a reset makes it 0 again.
+/// - `control` is 1 while, and only while, a growth or a reset runs.
+pub struct Map {
+    slots: Array<AtomicU64>,
+    pool: Pool,
+    contexts: Array<Context>,
+    seed: Seed,
+    layout: Layout,
+    capacity: u32,
+    /// The generation, and [`RESETTING`].
+    state: AtomicU32,
+    /// Raised by every [`Cut`]; written into each record.
+    epoch: AtomicU32,
+    control: AtomicU32,
+    /// By [`Counter`]: what was counted before the last reset.
+    before: [AtomicU64; Counter::COUNT],
+    /// Stacks in the map, those that are just being inserted included.
+    entries: Apart<AtomicU32>,
+}
+
+impl Map {
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory.
+    ///
+    /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
+    pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+        let bits = bits.clamp(BITS_MIN, BITS_MAX);
+        let pool_bytes = POOL_BYTES_PER_STACK << bits;
+        let layout = Layout::new(bits + 1);
+        // INVARIANT: All slots are 0, no growth or reset runs.
+        Some(Self {
+            slots: Array::new(2 << bits, || AtomicU64::new(Word::EMPTY.bits()))?,
+            pool: Pool::new(pool_bytes / (CHUNK_WORDS as usize * 8))?,
+            contexts: Array::new(contexts, Context::new)?,
+            seed,
+            layout,
+            capacity: 1 << bits,
+            state: AtomicU32::new(layout.first().bits()),
+            epoch: AtomicU32::new(0),
+            control: AtomicU32::new(0),
+            before: core::array::from_fn(|_| AtomicU64::new(0)),
+            entries: Apart(AtomicU32::new(0)),
+        })
+    }
+
+    /// Makes a context the caller's own for as long as the result lives.
+    ///
+    /// # Safety
+    ///
+    /// Until the result is dropped nobody else enters the context `index`; whatever was done in it
+    /// before happened before this call. The caller stays in a region that a grace period waits
+    /// for: with preemption off, or a [`ReadSide`].
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below the number of contexts.
+    #[inline(always)]
+    pub unsafe fn enter(&self, index: usize) -> Entered<'_> {
+        Entered {
+            map: self,
+            ctx: &self.contexts[index],
+        }
+    }
+
+    /// The most stacks that the map can hold.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The number of slots of the table.
+    pub fn table_size(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Stacks in the map now.
+    pub fn entries(&self) -> u32 {
+        self.entries.load(Ordering::Relaxed).min(self.capacity)
+    }
+
+    /// Bytes of the pool now.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool.bytes()
+    }
+
+    /// Bytes of the pool that were reserved: those of all records and of all spares.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.pool.reserved_bytes()
+    }
+
+    /// Bytes of the pool that contexts keep for later records.
+    pub fn spare_bytes(&self) -> u64 {
+        let words = |ctx: &Context| u64::from(ctx.spares.words());
+        self.contexts.iter().map(words).sum::<u64>() * 8
+    }
+
+    /// Bytes of the table.
+    pub fn table_bytes(&self) -> u64 {
+        self.slots.len() as u64 * 8
+    }
+
+    /// The sum of a counter over all contexts since the last reset.
+    ///
+    /// Exact when nothing is recorded; a value that is near it meanwhile. Context: any.
+    pub fn total(&self, counter: Counter) -> u64 {
+        let before = self.before[counter as usize].load(Ordering::Relaxed);
+        self.ever(counter).saturating_sub(before)
+    }
+
+    /// The sum of a counter over all contexts since the map was made, saturating.
+    fn ever(&self, counter: Counter) -> u64 {
+        let counts = self.contexts.iter().map(|ctx| ctx.get(counter));
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// The generation, if no reset runs. Read inside a read-side section, it stays until its end.
+    #[inline(always)]
+    fn generation(&self) -> Option<Generation> {
+        // ORDERING: Acquire; O2, pairs with the store in `reset`.
+        let state = self.state.load(Ordering::Acquire);
+        (state & RESETTING == 0).then_some(Generation::from_bits(state))
+    }
+
+    /// The slot that a stack may take at the `probe`-th attempt.
+    #[inline(always)]
+    fn slot(&self, hash: u64, probe: u32) -> u32 {
+        (hash as u32).wrapping_add(probe) & (self.slots.len() - 1) as u32
+    }
+
+    /// What a slot holds.
+    #[inline(always)]
+    fn word(&self, slot: u32) -> Word {
+        // ORDERING: Acquire; O1, pairs with the swap in `publish`.
+        Word::from_bits(self.slots[slot as usize].load(Ordering::Acquire))
+    }
+
+    /// Gives an empty slot its word, unless somebody else did so first.
+    fn publish(&self, slot: u32, word: Word) -> bool {
+        // INVARIANT: The record of `word` has been filled.
+        // ORDERING: Release; O1, pairs with the load in `word`.
+        self.slots[slot as usize]
+            .compare_exchange(
+                Word::EMPTY.bits(),
+                word.bits(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Takes one of the `capacity` places. Whoever publishes no record must give it back.
+    fn take_place(&self) -> bool {
+        if self.entries.load(Ordering::Relaxed) >= self.capacity {
+            return false;
+        }
+        if self.entries.fetch_add(1, Ordering::Relaxed) < self.capacity {
+            return true;
+        }
+        self.give_place_back();
+        false
+    }
+
+    fn give_place_back(&self) {
+        self.entries.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The pool: records of stacks at their own length, in chunks that are added as they are needed.
+//!
+//! A record is one header word and the frames. It is named by the offset of its header in words
+//! from the start of the pool, never 0, and lies within one chunk:
+//!
+//! ```text
+//!  63        32 31         0
+//! +------------+------------+---------+---------+ ...
+//! | references |   epoch    | frame 0 | frame 1 |
+//! +------------+------------+---------+---------+ ...
+//! ```
+//!
+//! Offsets are handed out upwards and taken back only by a reset. What was reserved but never
+//! published (its writer lost a race) becomes a *spare*, see `spares.rs`.
+
+use super::sys::{
+    sizes::{CHUNK_WORDS, CURSOR_TRIES},
+    Apart, Array, AtomicPtr, AtomicU32, AtomicU64, Ordering,
+};
+
+/// Chunks that a new or a reset pool has.
+const INITIAL_CHUNKS: usize = 2;
+
+/// References at which a record stops counting: saturation, with room for every context that is
+/// between the check and the addition.
+const REFS_MAX: u64 = i32::MAX as u64;
+
+/// Words in front of the frames.
+pub(super) const HEADER_WORDS: u32 = 1;
+
+/// Why no record could be reserved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Refusal {
+    /// All the memory that the map may use is used.
+    Full,
+    /// The next chunk is not there yet.
+    Growing,
+    /// Other CPUs moved the cursor too often.
+    Contended,
+}
+
+/// Words of the pool that one context has reserved and nothing is published in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Extent {
+    pub(super) offset: u32,
+    pub(super) words: u32,
+}
+
+impl Extent {
+    /// What is left behind the first `words` words, if anything is.
+    pub(super) fn behind(self, words: u32) -> Option<Self> {
+        (words < self.words).then(|| Self {
+            offset: self.offset + words,
+            words: self.words - words,
+        })
+    }
+}
+
+/// Memory for records.
+///
+/// # Invariants
+///
+/// - `limit` is a multiple of [`CHUNK_WORDS`]; the first `limit / CHUNK_WORDS` elements of `chunks`
+///   point to arrays of [`CHUNK_WORDS`] words, the others are null.
+/// - Chunks go away only in [`Pool::rewind`] and when the pool is dropped.
+/// - Every extent returned by [`Pool::reserve`] has its words below `limit` and in one chunk.
+pub(super) struct Pool {
+    chunks: Array<AtomicPtr<AtomicU64>>,
+    limit: AtomicU32,
+    cursor: Apart<AtomicU32>,
+}
+
+impl Pool {
+    /// Makes a pool that may grow to `max_chunks` chunks. Context: process. [`None`]: no memory.
+    pub(super) fn new(max_chunks: usize) -> Option<Self> {
+        let chunks = Array::new(max_chunks, || AtomicPtr::new(core::ptr::null_mut()))?;
+        // INVARIANT: No chunk, hence `limit` is 0.
+        let pool = Self {
+            chunks,
+            limit: AtomicU32::new(0),
+            cursor: Apart(AtomicU32::new(HEADER_WORDS)),
+        };
+        for _ in 0..INITIAL_CHUNKS.min(max_chunks) {
+            pool.grow()?;
+        }
+        Some(pool)
+    }
+
+    /// Adds a chunk if the pool may have one more. [`None`]: no memory.
+    ///
+    /// Context: process, may sleep. Callers exclude each other and [`Pool::rewind`].
+    pub(super) fn grow(&self) -> Option<()> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let Some(next) = self.chunks.get((limit / CHUNK_WORDS) as usize) else {
+            return Some(());
+        };
+        let chunk = Array::new(CHUNK_WORDS as usize, || AtomicU64::new(0))?;
+        next.store(chunk.into_raw(), Ordering::Relaxed);
+        // INVARIANT: The chunk was stored just before.
+        // ORDERING: Release; O3, pairs with the load in `reserve`.
+        self.limit.store(limit + CHUNK_WORDS, Ordering::Release);
+        Some(())
+    }
+
+    /// Whether less than one chunk is free and the pool may still grow. Context: any.
+    pub(super) fn wants_growth(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        // Others may have moved both since `limit` was read, the cursor even beyond it.
+        let free = limit.saturating_sub(self.cursor.load(Ordering::Relaxed));
+        self.may_grow(limit) && free < CHUNK_WORDS
+    }
+
+    fn may_grow(&self, limit: u32) -> bool {
+        ((limit / CHUNK_WORDS) as usize) < self.chunks.len()
+    }
+
+    /// Bytes of all chunks.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.limit.load(Ordering::Relaxed)) * 8
+    }
+
+    /// Bytes that were reserved, the first header's place not counted.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        u64::from(self.cursor.load(Ordering::Relaxed) - HEADER_WORDS) * 8
+    }
+
+    /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
+    ///
+    /// What is passed over at the end of a chunk goes to `leave`.
+    pub(super) fn reserve(
+        &self,
+        words: u32,
+        leave: impl FnOnce(Extent),
+    ) -> Result<Extent, Refusal> {
+        for _ in 0..CURSOR_TRIES {
+            let cursor = self.cursor.load(Ordering::Relaxed);
+            // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is there.
+            let limit = self.limit.load(Ordering::Acquire);
+            let room = CHUNK_WORDS - cursor % CHUNK_WORDS;
+            let start = if room < words { cursor + room } else { cursor };
+            if start + words > limit {
+                return Err(if self.may_grow(limit) {
+                    Refusal::Growing
+                } else {
+                    Refusal::Full
+                });
+            }
+            let passed_over = Extent {
+                offset: cursor,
+                words: start - cursor,
+            };
+            let extent = Extent {
+                offset: start,
+                words,
+            };
+            if self
+                .cursor
+                .compare_exchange(cursor, start + words, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                if passed_over.words != 0 {
+                    leave(passed_over);
+                }
+                // INVARIANT: It ends at `limit` at most, and begins anew where a chunk would end
+                // in it. What is passed over ends where a chunk does.
+                return Ok(extent);
+            }
+        }
+        Err(Refusal::Contended)
+    }
+
+    /// `words` words from `offset` on.
+    ///
+    /// They are those of an extent, or of a record in it, in the generation that reserved it; the
+    /// caller is in a read-side section of that generation, or nothing else uses the pool.
+    #[inline(always)]
+    fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
+        let within = offset % CHUNK_WORDS;
+        debug_assert!(within as usize + words <= CHUNK_WORDS as usize);
+        // Relaxed: the reservation acquired O3, and its offset reached us through O1 or is ours.
+        let chunk = self.chunks[(offset / CHUNK_WORDS) as usize].load(Ordering::Relaxed);
+        debug_assert!(!chunk.is_null());
+        // SAFETY: By the type invariants an extent lies in one chunk below `limit`, so the chunk
+        // is there and holds the words; it stays as long as the caller's read-side section.
+        unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
+    }
+
+    /// The frames of a record with `nr` frames.
+    #[inline(always)]
+    fn frames(&self, offset: u32, nr: usize) -> &[AtomicU64] {
+        &self.words(offset, HEADER_WORDS as usize + nr)[HEADER_WORDS as usize..]
+    }
+
+    fn header(&self, offset: u32) -> &AtomicU64 {
+        &self.words(offset, 1)[0]
+    }
+
+    /// The first word of an extent, which its owner may use as it likes.
+    pub(super) fn first_word(&self, offset: u32) -> &AtomicU64 {
+        self.header(offset)
+    }
+
+    /// Writes a record to the front of an extent that is large enough.
+    pub(super) fn fill(&self, extent: Extent, epoch: u32, frames: &[u64]) {
+        let words = self.words(extent.offset, extent.words as usize);
+        words[0].store(u64::from(epoch), Ordering::Relaxed);
+        for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
+            word.store(*frame, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a published record of `frames.len()` frames holds exactly `frames`.
+    #[inline(always)]
+    pub(super) fn holds(&self, offset: u32, frames: &[u64]) -> bool {
+        let words = self.frames(offset, frames.len());
+        let eights = frames.len() / 8 * 8;
+        let ((words, last_words), (frames, last_frames)) =
+            (words.split_at(eights), frames.split_at(eights));
+        words
+            .chunks_exact(8)
+            .zip(frames.chunks_exact(8))
+            .all(|(words, frames)| equal(words, frames))
+            && (last_frames.is_empty() || equal(last_words, last_frames))
+    }
+
+    /// Copies the frames of a published record to the front of `frames`.
+    pub(super) fn copy(&self, offset: u32, nr: usize, frames: &mut [u64]) {
+        for (frame, word) in frames.iter_mut().zip(self.frames(offset, nr)) {
+            *frame = word.load(Ordering::Relaxed);
+        }
+    }
+
+    /// The epoch that a published record was inserted in.
+    pub(super) fn epoch(&self, offset: u32) -> u32 {
+        self.header(offset).load(Ordering::Relaxed) as u32
+    }
+
+    /// The references of a published record, at most [`i32::MAX`].
+    pub(super) fn refs(&self, offset: u32) -> u64 {
+        (self.header(offset).load(Ordering::Relaxed) >> 32).min(REFS_MAX)
+    }
+
+    /// Adds `refs` references, saturating. Context: any.
+    pub(super) fn add_refs(&self, offset: u32, refs: u32) {
+        let header = self.header(offset);
+        // Between this check and the addition every context may add `REFS_BATCH_MAX` more: the sum
+        // stays below 2^32 with up to 32,768 contexts (8,192 CPUs with 4 levels of nesting) doing
+        // so at one moment for one record.
+        if header.load(Ordering::Relaxed) >> 32 < REFS_MAX {
+            header.fetch_add(u64::from(refs) << 32, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all records and frees all chunks but the first ones.
+    ///
+    /// # Safety
+    ///
+    /// A grace period has passed since anybody could reserve or reach a record, nobody can until
+    /// this returns, and no call of [`Pool::grow`] runs.
+    pub(super) unsafe fn rewind(&self) {
+        let keep = INITIAL_CHUNKS.min(self.chunks.len());
+        // SAFETY: By the requirement, nobody uses the chunks.
+        unsafe { self.free_from(keep) };
+        self.cursor.store(HEADER_WORDS, Ordering::Relaxed);
+    }
+
+    /// Frees the chunks from the `keep`-th on.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses these chunks, and no call of [`Pool::grow`] runs.
+    unsafe fn free_from(&self, keep: usize) {
+        let have = (self.limit.load(Ordering::Relaxed) / CHUNK_WORDS) as usize;
+        if have <= keep {
+            return;
+        }
+        // INVARIANT: The elements from `keep` on become null below, before anybody looks.
+        self.limit
+            .store(keep as u32 * CHUNK_WORDS, Ordering::Relaxed);
+        for chunk in &self.chunks[keep..have] {
+            let ptr = chunk.load(Ordering::Relaxed);
+            chunk.store(core::ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: By the type invariants `ptr` is from `Array::into_raw` of an array of
+            // `CHUNK_WORDS` words; by the requirement it is used nowhere else.
+            drop(unsafe { Array::from_raw(ptr, CHUNK_WORDS as usize) });
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: The exclusive borrow shows that nobody else uses the pool.
+        unsafe { self.free_from(0) };
+    }
+}
+
+/// Whether a part of a record is as the same part of a stack.
+#[inline(always)]
+fn equal(words: &[AtomicU64], frames: &[u64]) -> bool {
+    words
+        .iter()
+        .zip(frames)
+        .all(|(word, frame)| word.load(Ordering::Relaxed) == *frame)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The one place of the map that knows which world it is compiled in: the kernel, a hosted program
+//! or a loom model.
+//!
+//! It provides atomics, memory, grace periods and sizes. Everything else in `src/map/` is the same
+//! source in all three worlds.
+//!
+//! The atomics are those of `core` in the kernel too, and not `kernel::sync::atomic`: without
+//! `CONFIG_RUST_INLINE_HELPERS` each operation of the latter is a call to a `rust_helper_*`
+//! function of vmlinux, and those functions can be traced. A tracer's callback must not call what
+//! it may be asked to trace. The map shares no atomic with C code, so the kernel's memory model and
+//! Rust's never meet on one variable.
+
+#[cfg(CONFIG_RUST)]
+mod kernel;
+#[cfg(CONFIG_RUST)]
+use self::kernel as imp;
+
+#[cfg(all(not(CONFIG_RUST), not(loom)))]
+mod host;
+#[cfg(all(not(CONFIG_RUST), not(loom)))]
+use self::host as imp;
+
+#[cfg(all(not(CONFIG_RUST), loom))]
+pub mod model;
+#[cfg(all(not(CONFIG_RUST), loom))]
+use self::model as imp;
+
+#[cfg(not(CONFIG_RUST))]
+mod heap;
+
+pub(super) use self::imp::{synchronize, Array, AtomicPtr, AtomicU32, AtomicU64};
+pub(super) use core::sync::atomic::Ordering;
+
+use core::ops::Deref;
+
+/// A read-side critical section in process context: what a reset waits for.
+pub use self::imp::ReadSide;
+
+/// A value that many CPUs write, apart from what others read at every event.
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub(super) T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// How large things are.
+#[cfg(not(loom))]
+pub(super) mod sizes {
+    /// The smallest `bits`.
+    pub const BITS_MIN: u32 = 10;
+
+    /// The deepest stack in frames: what ftrace itself records at most.
+    pub const MAX_FRAMES: usize = 1024;
+
+    /// Slots that one stack may be searched for in. With the table half full, the longest run of
+    /// taken slots that chance makes is about 75 slots in the largest table.
+    pub const PROBE_LIMIT: u32 = 128;
+
+    /// Words of 8 bytes in one chunk of the pool; a power of two.
+    ///
+    /// 256 KiB: small enough to stay within the memory bound of the pool, large enough that a
+    /// chunk is allocated about once in 1,500 new stacks of 20 frames.
+    pub(in super::super) const CHUNK_WORDS: u32 = 32 * 1024;
+
+    /// Bytes of pool that each stack of capacity allows: 255 frames on average.
+    pub(in super::super) const POOL_BYTES_PER_STACK: usize = 2048;
+
+    /// Attempts to move the pool's cursor before a reservation is given up as contended.
+    pub(in super::super) const CURSOR_TRIES: u32 = 16;
+
+    /// Stacks that one context remembers, and holds references back for.
+    pub(in super::super) const PLACES: usize = 64;
+
+    /// References that are held back at most for one stack; a power of two.
+    pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 16;
+
+    /// Slots that an export looks at in one read-side section.
+    pub(in super::super) const SLOTS_AT_ONCE: u32 = 1024;
+}
+
+/// How large things are in a model, where every step is tried in every order.
+#[cfg(loom)]
+#[allow(missing_docs)]
+pub(super) mod sizes {
+    pub const BITS_MIN: u32 = 1;
+    pub const MAX_FRAMES: usize = 4;
+    pub const PROBE_LIMIT: u32 = 2;
+    pub(in super::super) const CHUNK_WORDS: u32 = 8;
+    pub(in super::super) const POOL_BYTES_PER_STACK: usize = 128;
+    pub(in super::super) const CURSOR_TRIES: u32 = 2;
+    pub(in super::super) const PLACES: usize = 2;
+    pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
+    pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;
+}

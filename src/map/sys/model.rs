@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A loom model: every order of the threads' steps is tried, and every value that a load may see.
+//!
+//! Each atomic operation is a *step* of its thread. A model counts them, and it can let an
+//! interrupt come in front of any of them: a function that runs there to its end, on the thread
+//! that it interrupts.
+//!
+//! Memory that goes away must not be in use any more, whatever the order: each word knows the
+//! accesses to it, and it fails a model in which one of them did not happen before its end.
+
+use core::cell::{Cell, RefCell};
+use loom::{
+    cell::UnsafeCell,
+    sync::{atomic, Mutex, MutexGuard},
+};
+use std::sync::PoisonError;
+
+pub(in super::super) use super::heap::Array;
+use core::sync::atomic::Ordering;
+
+type Handler = Box<dyn FnOnce()>;
+
+/// What the model knows of a thread.
+struct Thread {
+    number: usize,
+    steps: Cell<usize>,
+    /// What comes in front of a step, and after how many more.
+    interrupt: RefCell<Option<(usize, Handler)>>,
+}
+
+loom::thread_local! {
+    static THREAD: Thread = Thread {
+        number: THREADS_SEEN.fetch_add(1, Ordering::Relaxed),
+        steps: Cell::new(0),
+        interrupt: RefCell::new(None),
+    };
+}
+
+/// Lets `handler` run in front of the step of this thread that comes after `steps` more.
+pub fn interrupt_after(steps: usize, handler: impl FnOnce() + 'static) {
+    THREAD.with(|thread| *thread.interrupt.borrow_mut() = Some((steps, Box::new(handler))));
+}
+
+/// Takes an interrupt back that has not come yet. Returns whether there was one.
+pub fn cancel_interrupt() -> bool {
+    THREAD.with(|thread| thread.interrupt.borrow_mut().take().is_some())
+}
+
+/// The steps that this thread has made.
+pub fn steps() -> usize {
+    THREAD.with(|thread| thread.steps.get())
+}
+
+/// Counts a step, lets an interrupt that is due come in front of it, and returns the thread.
+fn step() -> usize {
+    let (number, handler) = THREAD.with(|thread| {
+        thread.steps.set(thread.steps.get() + 1);
+        let mut interrupt = thread.interrupt.borrow_mut();
+        let handler = match interrupt.as_mut() {
+            Some((0, _)) => interrupt.take().map(|(_, handler)| handler),
+            Some((steps, _)) => {
+                *steps -= 1;
+                None
+            }
+            None => None,
+        };
+        (thread.number, handler)
+    });
+    if let Some(handler) = handler {
+        handler();
+    }
+    number
+}
+
+/// The reads of a word by each thread.
+///
+/// Of all accesses to an object loom considers only the last one when it looks for an order to try:
+/// a thread that reads a word and then writes it would hide that another one read the word in
+/// between. With this no read is hidden.
+struct Reads([atomic::AtomicBool; THREADS]);
+
+impl Reads {
+    fn new() -> Self {
+        Self(core::array::from_fn(|_| atomic::AtomicBool::new(false)))
+    }
+
+    fn read(&self, thread: usize) {
+        self.0[thread].store(true, Ordering::Relaxed);
+    }
+
+    fn written(&self, by: usize) {
+        for (thread, read) in self.0.iter().enumerate() {
+            if thread != by {
+                read.swap(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+macro_rules! atomic {
+    ($name:ident $(<$param:ident>)?, $value:ty) => {
+        pub(in super::super) struct $name $(<$param>)? {
+            value: atomic::$name $(<$param>)?,
+            life: UnsafeCell<()>,
+            reads: Reads,
+        }
+
+        impl $(<$param>)? $name $(<$param>)? {
+            pub(in super::super) fn new(value: $value) -> Self {
+                Self {
+                    value: atomic::$name::new(value),
+                    life: UnsafeCell::new(()),
+                    reads: Reads::new(),
+                }
+            }
+
+            pub(in super::super) fn load(&self, order: Ordering) -> $value {
+                let thread = step();
+                self.life.with(|_| ());
+                self.reads.read(thread);
+                self.value.load(order)
+            }
+
+            pub(in super::super) fn store(&self, value: $value, order: Ordering) {
+                self.to_write().store(value, order);
+            }
+
+            fn to_write(&self) -> &atomic::$name $(<$param>)? {
+                let thread = step();
+                self.life.with(|_| ());
+                self.reads.written(thread);
+                &self.value
+            }
+        }
+
+        impl $(<$param>)? Drop for $name $(<$param>)? {
+            fn drop(&mut self) {
+                self.life.with_mut(|_| ());
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($name:ident, $int:ty) => {
+        atomic!($name, $int);
+
+        #[allow(dead_code)]
+        impl $name {
+            pub(in super::super) fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                self.to_write().fetch_add(value, order)
+            }
+
+            pub(in super::super) fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
+                self.to_write().fetch_sub(value, order)
+            }
+
+            pub(in super::super) fn compare_exchange(
+                &self,
+                current: $int,
+                new: $int,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$int, $int> {
+                self.to_write()
+                    .compare_exchange(current, new, success, failure)
+            }
+        }
+    };
+}
+
+integer!(AtomicU32, u32);
+integer!(AtomicU64, u64);
+atomic!(AtomicPtr<T>, *mut T);
+
+/// Threads of a model, the main one included.
+const THREADS: usize = 3;
+
+loom::lazy_static! {
+    /// Held by each thread in its read-side sections.
+    static ref READING: [Mutex<()>; THREADS] = core::array::from_fn(|_| Mutex::new(()));
+
+    /// Not a part of the model, only a way to number its threads.
+    static ref THREADS_SEEN: core::sync::atomic::AtomicUsize =
+        core::sync::atomic::AtomicUsize::new(0);
+}
+
+fn this_thread() -> usize {
+    THREAD.with(|thread| thread.number)
+}
+
+/// A read-side critical section. One thread has one at a time.
+///
+/// As in RCU, a section that a grace period does not wait for sees all that came before the grace
+/// period, and nothing else is ordered: neither sections among each other, nor what comes later.
+pub struct ReadSide {
+    _held: MutexGuard<'static, ()>,
+}
+
+impl ReadSide {
+    /// Enters the section.
+    pub fn enter() -> Self {
+        Self {
+            _held: lock(&READING[this_thread()]),
+        }
+    }
+}
+
+/// Waits until each thread has been seen outside a read-side section.
+pub(in super::super) fn synchronize() {
+    for reading in READING.iter() {
+        drop(lock(reading));
+    }
+}
+
+fn lock(reading: &Mutex<()>) -> MutexGuard<'_, ()> {
+    reading.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a slot holds: one word, 0 while the slot is empty.
+//!
+//! ```text
+//!  63         43 42      32 31          0
+//! +-------------+----------+-------------+
+//! |  hash tag   |    nr    |   record    |
+//! +-------------+----------+-------------+
+//! |<------- print -------->|
+//! ```
+//!
+//! The record's offset is never 0, so a word that names one is never 0. The tag is the highest bits
+//! of the hash, the slot is found by the lowest, so the two are independent.
+
+const NR_BITS: u32 = 11;
+const PRINT_SHIFT: u32 = 32;
+const TAG_SHIFT: u32 = PRINT_SHIFT + NR_BITS;
+
+/// The content of a slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Word(u64);
+
+impl Word {
+    pub(super) const EMPTY: Self = Self(0);
+
+    /// What the word of a stack has besides its record.
+    #[inline(always)]
+    pub(super) const fn print(hash: u64, nr: usize) -> u32 {
+        (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
+    }
+
+    pub(super) const fn new(print: u32, record: u32) -> Self {
+        Self((print as u64) << PRINT_SHIFT | record as u64)
+    }
+
+    #[inline(always)]
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn has(self, print: u32) -> bool {
+        (self.0 >> PRINT_SHIFT) as u32 == print
+    }
+
+    /// The offset of the record in the pool.
+    #[inline(always)]
+    pub(super) const fn record(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The number of frames of the stack.
+    #[inline(always)]
+    pub(super) const fn nr(self) -> usize {
+        (self.0 >> PRINT_SHIFT) as usize & ((1 << NR_BITS) - 1)
+    }
+}
