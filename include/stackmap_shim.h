@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The boundary between the module's Rust and its C: all that either calls of the other.
+ *
+ * The C side does what the kernel offers as macros and inline functions only. It decides nothing:
+ * it reports facts and errnos, and the Rust side says what they mean. bindgen reads this file.
+ */
+#ifndef STACKMAP_SHIM_H
+#define STACKMAP_SHIM_H
+
+#include <linux/types.h>
+
+#include "uapi/stackmap.h"
+
+struct dentry;
+struct file_operations;
+struct ring_buffer_event;
+struct trace_buffer;
+
+/* Frames that the kernel records of one stack at most. */
+#define STACKMAP_MAX_FRAMES	1024
+
+/*
+ * Stacks that can be recorded on one CPU on top of each other: one for each bit of the recursion
+ * guard that a recorder holds (task, softirq, hardirq, NMI, and a transition between them).
+ */
+#define STACKMAP_LEVELS		5
+
+/* The fields of ftrace:kernel_stack, as the running kernel describes them. */
+struct stackmap_layout {
+	__s32 type;		/* the event's number in the ring buffer */
+	__u32 nr_fields;	/* fields behind the common ones */
+	__u32 size_offset;	/* of the field "size" (an int), 0 if there is none */
+	__u32 size_len;
+	__u32 caller_offset;	/* of the field "caller" (unsigned long[]), 0 if there is none */
+	__u32 caller_len;
+};
+
+/* Where an event goes: what the caller of __ftrace_trace_stack() passed. */
+struct stackmap_site {
+	struct trace_buffer *buffer;
+	unsigned int trace_ctx;
+};
+
+enum stackmap_hook {
+	STACKMAP_HOOK_JUMP,
+	STACKMAP_HOOK_KPROBE,
+};
+
+/* symbols.c: what the kernel has but does not export. Process context. */
+int stackmap_symbols_resolve(void);
+
+/* tracefs.c: tracefs' root and what hangs below it. Process context. */
+int stackmap_tracefs_mount(void);
+void stackmap_tracefs_unmount(void);
+int stackmap_tracefs_exists(const char *path);
+int stackmap_tracefs_trace_array(void);
+int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
+			    const struct file_operations *fops, struct dentry **dentry);
+void stackmap_tracefs_remove(struct dentry *dentry);
+int stackmap_tracefs_layout(struct stackmap_layout *layout);
+
+/* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
+int stackmap_event_type(void);
+int stackmap_event_announce(void);
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site);
+void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
+			unsigned int id);
+void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
+bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
+			 const unsigned long *calls, unsigned int nr);
+
+/* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
+int stackmap_stack_alloc(void);
+void stackmap_stack_free(void);
+unsigned int stackmap_contexts(void);
+unsigned long stackmap_stack_nested(void);
+
+/* hook.c, hook_jump.c: how the kernel is made to call it. Process context, callers serialise. */
+int stackmap_hook_check(enum stackmap_hook hook);
+int stackmap_hook_install(enum stackmap_hook hook);
+int stackmap_hook_remove(enum stackmap_hook hook);
+void stackmap_hook_drain(void);
+unsigned long stackmap_hook_missed(void);
+
+/* growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
+void stackmap_growth_kick(void);
+void stackmap_growth_stop(void);
+
+/* The Rust side. */
+
+/*
+ * Records one stack. Called with preemption off, in any context, NMI included; @context is this
+ * CPU's at this level of nesting, below stackmap_contexts(); @watched says whether RCU is watching.
+ */
+void stackmap_record(const struct stackmap_site *site, unsigned int context,
+		     const unsigned long *calls, unsigned int nr, bool watched);
+
+/* Adds memory to the map. Process context. Returns 0 or -ENOMEM: try again later. */
+int stackmap_grow(void);
+
+#endif /* STACKMAP_SHIM_H */

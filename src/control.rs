@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The control path: the option's on and off, reset, and the end.
+
+use crate::{
+    hook::{Hook, HookChoice},
+    map::{ControlError, Map, Seed, BITS_DEFAULT},
+    record,
+    shim::{self, stackmap_layout},
+};
+use core::sync::atomic::{AtomicBool, Ordering};
+use kernel::{
+    bindings,
+    error::to_result,
+    global_lock, pr_warn_once,
+    prelude::*,
+    time::{delay::fsleep, Delta},
+};
+
+struct Control {
+    bits: u32,
+    choice: HookChoice,
+    /// The hook that is, or was last, or will be used.
+    hook: Hook,
+    enabled: bool,
+}
+
+global_lock! {
+    // SAFETY: Initialised in `Lifetime::begin`, before anything takes it.
+    unsafe(uninit) static CONTROL: Mutex<Control> = Control {
+        bits: BITS_DEFAULT,
+        choice: HookChoice::Auto,
+        hook: Hook::Kprobe,
+        enabled: false,
+    };
+}
+
+/// Whether a reset runs.
+static RESETTING: AtomicBool = AtomicBool::new(false);
+
+/// From when the module can record until it cannot any more.
+pub(crate) struct Lifetime(());
+
+impl Lifetime {
+    /// Checks that a hook can be installed, and chooses it.
+    pub(crate) fn begin(bits: u32, layout: stackmap_layout, choice: HookChoice) -> Result<Self> {
+        // SAFETY: Called once, by the module's init.
+        unsafe { CONTROL.init() };
+        record::set_layout(layout);
+        // SAFETY: No requirements.
+        if unsafe { shim::stackmap_event_type() } == 0 {
+            pr_err!("the kernel did not register ftrace:stack_id\n");
+            return Err(EINVAL);
+        }
+        let hook = Hook::choose(choice, None)?;
+        *CONTROL.lock() = Control {
+            bits,
+            choice,
+            hook,
+            enabled: false,
+        };
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Lifetime {
+    fn drop(&mut self) {
+        let mut warned = false;
+        while disable().is_err() {
+            if !warned {
+                pr_warn!("unloading waits until the kprobe on __ftrace_trace_stack is gone\n");
+                warned = true;
+            }
+            fsleep(Delta::from_millis(100));
+        }
+        if record::map().is_none() {
+            return;
+        }
+        // SAFETY: Process context. The hook is gone, and after the drain nobody asks for growth.
+        unsafe {
+            shim::stackmap_hook_drain();
+            shim::stackmap_growth_stop();
+            shim::stackmap_stack_free();
+        }
+        // SAFETY: The files are gone, nobody records and no worker runs: nobody has the map.
+        unsafe { record::free_map() };
+    }
+}
+
+/// Whether the option is on.
+pub(crate) fn enabled() -> bool {
+    CONTROL.lock().enabled
+}
+
+/// The `bits` that the module was loaded with.
+pub(crate) fn bits() -> u32 {
+    CONTROL.lock().bits
+}
+
+/// The name of the hook in use, or that will be used.
+pub(crate) fn hook_name() -> &'static str {
+    CONTROL.lock().hook.name()
+}
+
+/// Turns the option on. Context: process.
+pub(crate) fn enable() -> Result {
+    let mut control = CONTROL.lock();
+    if control.enabled {
+        return Ok(());
+    }
+    if record::map().is_none() {
+        allocate(control.bits).inspect_err(|_| {
+            pr_err!(
+                "no memory for a map of {} stacks: the option stays off\n",
+                1 << control.bits
+            );
+        })?;
+    }
+    // SAFETY: tracefs is mounted as long as files of ours exist.
+    to_result(unsafe { shim::stackmap_event_announce() })?;
+    // The kernel may have changed since the last time, for example by a kprobe of the user.
+    control.hook = Hook::choose(control.choice, Some(control.hook))?;
+    // SAFETY: The buffers and the map are there; no hook is installed, and we hold the lock.
+    unsafe { control.hook.install() }?;
+    control.enabled = true;
+    Ok(())
+}
+
+/// Turns the option off. Context: process.
+pub(crate) fn disable() -> Result {
+    let mut control = CONTROL.lock();
+    if !control.enabled {
+        return Ok(());
+    }
+    // SAFETY: This hook is installed; we hold the lock.
+    unsafe { control.hook.remove() }.inspect_err(|_| {
+        pr_warn_once!("there is a kprobe on __ftrace_trace_stack: remove it first\n");
+    })?;
+    control.enabled = false;
+    Ok(())
+}
+
+/// Allocates all that recording needs.
+fn allocate(bits: u32) -> Result {
+    let mut words = [0_u64; 2];
+    // SAFETY: The buffer may be written for its whole length.
+    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
+    // SAFETY: No requirements.
+    let contexts = unsafe { shim::stackmap_contexts() } as usize;
+    let map = Map::new(bits, contexts, Seed::new(words)).ok_or(ENOMEM)?;
+    let map = KBox::new(map, GFP_KERNEL)?;
+    // SAFETY: Process context, once: the caller holds the lock and has seen no map.
+    to_result(unsafe { shim::stackmap_stack_alloc() })?;
+    record::set_map(map);
+    Ok(())
+}
+
+/// Clears the map. EBUSY while tracing is on or another reset runs. Context: process.
+pub(crate) fn reset() -> Result {
+    // SAFETY: No requirements.
+    if unsafe { bindings::tracing_is_on() } != 0 {
+        return Err(EBUSY);
+    }
+    let Some(map) = record::map() else {
+        return Ok(());
+    };
+    // ORDERING: Acquire; pairs with the Release below: a reset sees what the last one did.
+    if RESETTING.swap(true, Ordering::Acquire) {
+        return Err(EBUSY);
+    }
+    // Growth holds the map for no longer than one allocation.
+    while map.reset() == Err(ControlError::Busy) {
+        fsleep(Delta::from_millis(1));
+    }
+    // ORDERING: Release; see above.
+    RESETTING.store(false, Ordering::Release);
+    Ok(())
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The four files that users see.
+
+mod option;
+mod stack_map;
+mod stack_map_bin;
+mod stack_map_stat;
+
+use crate::tracefs::{Entry, Mount};
+use kernel::prelude::*;
+
+/// Our files, for as long as the module is loaded.
+pub(crate) struct Files {
+    _entries: [Entry; 4],
+}
+
+impl Files {
+    /// Creates them all, or none.
+    pub(crate) fn create(tracefs: &Mount) -> Result<Self> {
+        Ok(Self {
+            _entries: [
+                tracefs.create::<stack_map::StackMap>()?,
+                tracefs.create::<stack_map_stat::StackMapStat>()?,
+                tracefs.create::<stack_map_bin::StackMapBin>()?,
+                tracefs.create::<option::Switch>()?,
+            ],
+        })
+    }
+}
+
+/// What was written, without the one newline that `echo` adds.
+fn trim_newline(data: &[u8]) -> &[u8] {
+    data.strip_suffix(b"\n").unwrap_or(data)
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `stack_map`: the stacks as text; written to, it resets the map.
+
+use super::stack_map_bin::Walk;
+use crate::{
+    control,
+    tracefs::{File, Output, Reader},
+};
+use kernel::{bindings::umode_t, prelude::*};
+
+/// What stands for a frame inside an ftrace trampoline; `kernel/trace/trace.h`.
+const TRAMPOLINE_MARKER: u64 = i32::MAX as u64;
+
+pub(super) struct StackMap;
+
+impl File for StackMap {
+    const NAME: &'static CStr = c"stack_map";
+    const MODE: umode_t = 0o640;
+    type Reader = TextReader;
+
+    fn write(data: &[u8]) -> Result {
+        match super::trim_newline(data) {
+            b"0" | b"reset" => control::reset(),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+/// One block a stack. A reset meanwhile ends the reading.
+pub(super) struct TextReader(Walk);
+
+impl Reader for TextReader {
+    fn open() -> Result<Self> {
+        Walk::begin().map(Self)
+    }
+
+    fn seek(&mut self, position: u64) -> Result<Option<u64>> {
+        Ok(self.0.seek(position).unwrap_or(None))
+    }
+
+    fn show(&self, out: &Output) {
+        let (id, ref_count, frames) = self.0.stack();
+        out.text(fmt!(
+            "stack_id {} [ref {}, depth {}]\n",
+            id,
+            ref_count,
+            frames.len()
+        ));
+        for (index, frame) in frames.iter().enumerate() {
+            out.text(fmt!("  [{}] ", index));
+            if *frame == TRAMPOLINE_MARKER {
+                out.text(fmt!("[FTRACE TRAMPOLINE]"));
+            } else {
+                out.symbol(*frame);
+            }
+            out.bytes(b"\n");
+        }
+        out.bytes(b"\n");
+    }
+}

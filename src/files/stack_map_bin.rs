@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `stack_map_bin`: the stacks in the binary format of `include/uapi/stackmap.h`.
+
+use crate::{
+    map::{Cut, Stack, Stale, MAX_FRAMES},
+    record, shim,
+    tracefs::{File, Output, Reader},
+};
+use kernel::{
+    bindings::{umode_t, ESTALE},
+    prelude::*,
+};
+
+/// One walk over the stacks that were there when the file was opened, in constant memory.
+pub(super) struct Walk {
+    /// [`None`]: there is no map yet.
+    cut: Option<Cut>,
+    stack: Option<Stack>,
+    frames: KBox<[u64; MAX_FRAMES]>,
+}
+
+impl Walk {
+    pub(super) fn begin() -> Result<Self> {
+        let cut = match record::map() {
+            Some(map) => Some(map.cut().map_err(|Stale| EBUSY)?),
+            None => None,
+        };
+        Ok(Self {
+            cut,
+            stack: None,
+            frames: KBox::zeroed(GFP_KERNEL)?,
+        })
+    }
+
+    /// Goes to the first stack at or behind slot `from` and returns its slot.
+    pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, Stale> {
+        self.stack = None;
+        let (Some(cut), Some(map)) = (&self.cut, record::map()) else {
+            return Ok(None);
+        };
+        let Ok(from) = u32::try_from(from) else {
+            return Ok(None);
+        };
+        self.stack = map.next(cut, from, &mut self.frames)?;
+        Ok(self.stack.map(|stack| u64::from(stack.next()) - 1))
+    }
+
+    /// Counts all stacks of the walk.
+    fn count(&self) -> Result<u32, Stale> {
+        match (&self.cut, record::map()) {
+            (Some(cut), Some(map)) => map.count(cut),
+            _ => Ok(0),
+        }
+    }
+
+    /// The stack that was sought last: its id, references and frames.
+    pub(super) fn stack(&self) -> (u32, u32, &[u64]) {
+        match &self.stack {
+            Some(stack) => (stack.id.get(), stack.ref_count, &self.frames[..stack.nr]),
+            None => (0, 0, &[]),
+        }
+    }
+}
+
+pub(super) struct StackMapBin;
+
+impl File for StackMapBin {
+    const NAME: &'static CStr = c"stack_map_bin";
+    const MODE: umode_t = 0o440;
+    type Reader = BinReader;
+}
+
+/// The header at position 0, then the stack of slot `n` at position `n + 1`. After a reset reading
+/// fails with ESTALE, since the header has promised what is gone.
+pub(super) struct BinReader {
+    walk: Walk,
+    nr_stacks: u32,
+    at_header: bool,
+}
+
+impl Reader for BinReader {
+    fn open() -> Result<Self> {
+        let walk = Walk::begin()?;
+        let nr_stacks = walk.count().map_err(estale)?;
+        Ok(Self {
+            walk,
+            nr_stacks,
+            at_header: false,
+        })
+    }
+
+    fn seek(&mut self, position: u64) -> Result<Option<u64>> {
+        self.at_header = position == 0;
+        let Some(slot) = position.checked_sub(1) else {
+            return Ok(Some(0));
+        };
+        let found = self.walk.seek(slot).map_err(estale)?;
+        Ok(found.map(|slot| slot + 1))
+    }
+
+    fn show(&self, out: &Output) {
+        if self.at_header {
+            let (magic, version) = (shim::STACKMAP_BIN_MAGIC, shim::STACKMAP_BIN_VERSION);
+            words(out, [magic, version, self.nr_stacks, 0]);
+            return;
+        }
+        let (id, ref_count, frames) = self.walk.stack();
+        words(out, [id, frames.len() as u32, ref_count, 0]);
+        for frame in frames {
+            out.bytes(&frame.to_ne_bytes());
+        }
+    }
+}
+
+fn estale(Stale: Stale) -> Error {
+    shim::errno(ESTALE)
+}
+
+fn words(out: &Output, words: [u32; 4]) {
+    for word in words {
+        out.bytes(&word.to_ne_bytes());
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which hook makes the kernel call us: what the user wants, and what this kernel can take.
+
+use crate::shim;
+use kernel::{error::to_result, prelude::*};
+
+/// How the user wants the kernel to be hooked.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum HookChoice {
+    /// The jump where it fits, else the kprobe.
+    Auto,
+    /// The jump or nothing.
+    Jump,
+    /// The kprobe.
+    Kprobe,
+}
+
+/// How the kernel is hooked.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Hook {
+    /// A jump in the padding before the function.
+    Jump,
+    /// A kprobe.
+    Kprobe,
+}
+
+impl Hook {
+    /// Picks the hook that `choice` allows and this kernel can take now. Says so in the log if it is
+    /// another one than `last`.
+    pub(crate) fn choose(choice: HookChoice, last: Option<Hook>) -> Result<Self> {
+        let jump = match choice {
+            HookChoice::Kprobe => Err(None),
+            HookChoice::Auto | HookChoice::Jump => Hook::Jump.check().map_err(Some),
+        };
+        let hook = match (choice, jump) {
+            (_, Ok(())) => Hook::Jump,
+            (HookChoice::Jump, Err(Some(error))) => {
+                pr_err!("hook=jump: {}\n", refusal(error));
+                return Err(error);
+            }
+            _ => Hook::Kprobe,
+        };
+        if last != Some(hook) {
+            match jump {
+                Err(Some(error)) => pr_info!("hook: {} ({})\n", hook.name(), refusal(error)),
+                _ => pr_info!("hook: {}\n", hook.name()),
+            }
+        }
+        Ok(hook)
+    }
+
+    /// The name that users give it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Hook::Jump => "jump",
+            Hook::Kprobe => "kprobe",
+        }
+    }
+
+    const fn raw(self) -> shim::stackmap_hook {
+        match self {
+            Hook::Jump => shim::stackmap_hook_STACKMAP_HOOK_JUMP,
+            Hook::Kprobe => shim::stackmap_hook_STACKMAP_HOOK_KPROBE,
+        }
+    }
+
+    fn check(self) -> Result {
+        // SAFETY: Process context; symbols are resolved before anything is hooked.
+        to_result(unsafe { shim::stackmap_hook_check(self.raw()) })
+    }
+
+    /// Hooks.
+    ///
+    /// # Safety
+    ///
+    /// All that recording needs is there; no hook is installed, and the caller keeps others from
+    /// installing one.
+    pub(crate) unsafe fn install(self) -> Result {
+        // SAFETY: As required of the caller.
+        to_result(unsafe { shim::stackmap_hook_install(self.raw()) })
+            .inspect_err(|error| pr_err!("hook: {} failed ({})\n", self.name(), error.to_errno()))
+    }
+
+    /// Unhooks. EBUSY: somebody's kprobe is on the jump, and it stays.
+    ///
+    /// # Safety
+    ///
+    /// This hook is installed, and the caller keeps others from removing it.
+    pub(crate) unsafe fn remove(self) -> Result {
+        // SAFETY: As required of the caller.
+        to_result(unsafe { shim::stackmap_hook_remove(self.raw()) })
+    }
+}
+
+fn refusal(error: Error) -> &'static str {
+    match error {
+        ENOENT => "no jump: this kernel lacks a symbol that it needs",
+        ERANGE => "no jump: the module is too far from the kernel's text",
+        EBUSY => "no jump: there is a kprobe on __ftrace_trace_stack",
+        _ => "no jump: the entry of __ftrace_trace_stack is not as expected",
+    }
+}

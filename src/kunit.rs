@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit tests of the map where it serves: in the kernel's memory, with the kernel's RCU, watched by
+//! the kernel's own checks. What the map does is tested at length on the host, in `selftests/map/`.
+//!
+//! There is nothing of this in kernels without `CONFIG_KUNIT`.
+//!
+//! C header: [`include/kunit/test.h`](srctree/include/kunit/test.h)
+
+#[kernel::prelude::kunit_tests(stackmap_map)]
+mod tests {
+    use crate::map::{Counter, Fallback, Found, Id, Map, ReadSide, Seed, BITS_MIN, MAX_FRAMES};
+    use kernel::prelude::*;
+
+    const CAPACITY: u64 = 1 << BITS_MIN;
+
+    /// The smallest map, with one context.
+    fn map() -> Result<Map> {
+        Map::new(BITS_MIN, 1, Seed::new([1, 2])).ok_or(ENOMEM)
+    }
+
+    /// A stack that differs from those of other numbers in its outermost frame only.
+    fn stack(number: u64, depth: usize) -> Result<KVec<u64>> {
+        let mut frames = KVec::with_capacity(depth, GFP_KERNEL)?;
+        for i in 0..depth as u64 {
+            frames.push(0xffff_ffff_8100_0000 + i * 64, GFP_KERNEL)?;
+        }
+        if let Some(outermost) = frames.last_mut() {
+            *outermost += number;
+        }
+        Ok(frames)
+    }
+
+    /// Records a stack, with the memory that there is.
+    fn record(map: &Map, frames: &[u64]) -> Result<Found, Fallback> {
+        let _section = ReadSide::enter();
+        // SAFETY: A test is one thread, and its map is its own; inside a read-side section.
+        unsafe { map.enter(0) }.get_id(frames)
+    }
+
+    /// Records a stack and lets the pool grow when it wants to.
+    fn record_and_grow(map: &Map, frames: &[u64]) -> Result<Found, Fallback> {
+        let found = record(map, frames);
+        if map.wants_growth() && map.grow().is_err() {
+            pr_warn!("no memory to grow\n");
+        }
+        found
+    }
+
+    /// Whether `id` is that of these frames, carried by `ref_count` events.
+    fn reads_back(map: &Map, id: Id, frames: &[u64], ref_count: u32) -> Result<bool> {
+        let mut buffer = KBox::new([0; MAX_FRAMES], GFP_KERNEL)?;
+        Ok(map.lookup(id, &mut buffer).is_some_and(|stack| {
+            stack.id == id && stack.ref_count == ref_count && buffer[..stack.nr] == *frames
+        }))
+    }
+
+    #[test]
+    fn a_stack_has_one_id_and_reads_back() -> Result {
+        let map = map()?;
+        for depth in [0, 1, 2, 16, 255, MAX_FRAMES] {
+            let frames = stack(7, depth)?;
+            let first = record_and_grow(&map, &frames);
+            assert!(first.is_ok_and(|found| found.inserted && found.id.get() <= i32::MAX as u32));
+            let again = record_and_grow(&map, &frames);
+            assert!(again.is_ok_and(|found| !found.inserted));
+            assert_eq!(again.map(|found| found.id), first.map(|found| found.id));
+            if let Ok(Found { id, .. }) = first {
+                assert!(reads_back(&map, id, &frames, 2)?);
+            }
+        }
+        assert_eq!(map.entries(), 6);
+        Ok(())
+    }
+
+    #[test]
+    fn a_full_map_refuses_new_stacks_and_finds_known_ones() -> Result {
+        let map = map()?;
+        let mut ids = KVec::new();
+        for number in 0..CAPACITY {
+            if let Ok(found) = record_and_grow(&map, &stack(number, 12)?) {
+                ids.push(found.id, GFP_KERNEL)?;
+            }
+        }
+        assert_eq!(ids.len() as u64, CAPACITY);
+        for number in CAPACITY..CAPACITY + 100 {
+            let refused = record_and_grow(&map, &stack(number, 12)?);
+            assert_eq!(refused, Err(Fallback::Full));
+        }
+        for (number, id) in ids.iter().enumerate() {
+            let found = record_and_grow(&map, &stack(number as u64, 12)?);
+            assert!(found.is_ok_and(|found| found.id == *id && !found.inserted));
+        }
+        assert_eq!(u64::from(map.entries()), CAPACITY);
+        assert_eq!(map.total(Counter::Inserts), CAPACITY);
+        Ok(())
+    }
+
+    #[test]
+    fn a_pool_without_room_refuses_until_it_has_grown() -> Result {
+        let map = map()?;
+        let mut refused = None;
+        for number in 0..CAPACITY {
+            let frames = stack(number, 500)?;
+            if let Err(reason) = record(&map, &frames) {
+                refused = Some((reason, frames));
+                break;
+            }
+        }
+        let Some((reason, frames)) = refused else {
+            return Err(ENOSPC);
+        };
+        assert_eq!(reason, Fallback::Growing);
+        assert!(map.wants_growth());
+        let bytes = map.pool_bytes();
+        assert!(map.grow().is_ok());
+        assert!(map.pool_bytes() > bytes);
+        assert!(record(&map, &frames).is_ok_and(|found| found.inserted));
+        Ok(())
+    }
+
+    #[test]
+    fn a_pool_at_its_limit_says_so() -> Result {
+        let map = map()?;
+        let mut reason = None;
+        for number in 0..CAPACITY {
+            if let Err(refused) = record_and_grow(&map, &stack(number, MAX_FRAMES)?) {
+                reason = Some(refused);
+                break;
+            }
+        }
+        assert_eq!(reason, Some(Fallback::PoolFull));
+        assert!(record_and_grow(&map, &stack(0, MAX_FRAMES)?).is_ok_and(|found| !found.inserted));
+        Ok(())
+    }
+
+    #[test]
+    fn after_a_reset_old_ids_resolve_to_nothing() -> Result {
+        let map = map()?;
+        let frames = stack(1, 20)?;
+        let mut buffer = KBox::new([0; MAX_FRAMES], GFP_KERNEL)?;
+        let mut old = KVec::new();
+        for _ in 0..10 {
+            let found = record(&map, &frames);
+            assert!(found.is_ok_and(|found| found.inserted && !old.contains(&found.id)));
+            if let Ok(Found { id, .. }) = found {
+                assert!(reads_back(&map, id, &frames, 1)?);
+                old.push(id, GFP_KERNEL)?;
+            }
+            assert!(map.reset().is_ok());
+            assert_eq!((map.entries(), map.total(Counter::Inserts)), (0, 0));
+            assert!(old.iter().all(|id| map.lookup(*id, &mut buffer).is_none()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_export_holds_what_was_there_when_it_began() -> Result {
+        let map = map()?;
+        for number in 0..100 {
+            assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
+        }
+        let Ok(cut) = map.cut() else {
+            return Err(EBUSY);
+        };
+        for number in 100..200 {
+            assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
+        }
+        assert_eq!(map.count(&cut), Ok(100));
+        let mut buffer = KBox::new([0; MAX_FRAMES], GFP_KERNEL)?;
+        let (mut nr, mut from) = (0, 0);
+        while let Ok(Some(stack)) = map.next(&cut, from, &mut buffer) {
+            from = stack.next();
+            nr += 1;
+        }
+        assert_eq!(nr, 100);
+        assert!(map.reset().is_ok());
+        assert!(map.count(&cut).is_err());
+        Ok(())
+    }
+}

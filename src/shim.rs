@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The C side as Rust sees it: bindgen's reading of the boundary, and a safe face of the hot path.
+//!
+//! C header: [`include/stackmap_shim.h`](../include/stackmap_shim.h)
+
+use kernel::{error::to_result, prelude::*};
+
+/// What bindgen made of the header.
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    improper_ctypes,
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    unreachable_pub
+)]
+mod generated {
+    use kernel::{
+        bindings::{dentry, file_operations, umode_t},
+        ffi,
+    };
+
+    include!(env!("STACKMAP_BINDINGS"));
+}
+
+pub(crate) use generated::*;
+
+/// An errno of `kernel::bindings` as an error, where the kernel crate has no name for it.
+pub(crate) fn errno(code: u32) -> Error {
+    Error::from_errno(-(code as c_int))
+}
+
+/// Finds what the kernel does not export. Says in the log what is missing.
+pub(crate) fn resolve_symbols() -> Result {
+    // SAFETY: Process context, once, before anything else is called.
+    to_result(unsafe { stackmap_symbols_resolve() })
+}
+
+/// A reserved `ftrace:stack_id` event.
+///
+/// # Invariants
+///
+/// `event` was reserved at `site` and neither committed nor discarded; preemption has been off
+/// since.
+pub(crate) struct IdEvent<'a> {
+    site: &'a stackmap_site,
+    event: *mut ring_buffer_event,
+}
+
+impl stackmap_site {
+    /// Reserves an event for an id. [`None`]: the ring buffer takes nothing now.
+    ///
+    /// # Safety
+    ///
+    /// `self` is what the kernel passed to the function in whose place we run, preemption is off,
+    /// and stays off until the event is committed or discarded. Context: any.
+    #[inline(always)]
+    pub(crate) unsafe fn reserve_id(&self) -> Option<IdEvent<'_>> {
+        // SAFETY: As required of the caller.
+        let event = unsafe { stackmap_id_reserve(self) };
+        // INVARIANT: Just reserved.
+        (!event.is_null()).then_some(IdEvent { site: self, event })
+    }
+
+    /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`stackmap_site::reserve_id`]; `layout` is that of the running kernel.
+    #[cold]
+    pub(crate) unsafe fn write_full(&self, layout: &stackmap_layout, frames: &[u64]) -> bool {
+        // SAFETY: As required of the caller; `unsigned long` is `u64` on 64-bit kernels, the only
+        // ones that we build for.
+        unsafe { stackmap_full_write(self, layout, frames.as_ptr().cast(), frames.len() as u32) }
+    }
+}
+
+impl IdEvent<'_> {
+    /// Completes the event.
+    #[inline(always)]
+    pub(crate) fn commit(self, id: u32) {
+        // SAFETY: By the type invariants; `self` is consumed.
+        unsafe { stackmap_id_commit(self.site, self.event, id) };
+    }
+
+    /// Takes the event back.
+    pub(crate) fn discard(self) {
+        // SAFETY: By the type invariants; `self` is consumed.
+        unsafe { stackmap_id_discard(self.site, self.event) };
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The events that stand for a stack in the ring buffer: ftrace:stack_id, which is ours, and
+ * ftrace:kernel_stack, which is the kernel's.
+ */
+#include <linux/err.h>
+#include <linux/module.h>
+#include <linux/ring_buffer.h>
+#include <linux/string.h>
+#include <linux/trace_events.h>
+#include <linux/trace_seq.h>
+
+#include "shim.h"
+
+struct stack_id_entry {
+	struct trace_entry ent;
+	int stack_id;
+};
+
+static enum print_line_t stack_id_print(struct trace_iterator *iter, int flags,
+					struct trace_event *event)
+{
+	const struct stack_id_entry *entry = (void *)iter->ent;
+
+	trace_seq_printf(&iter->seq, "<stack_id %d>\n", entry->stack_id);
+	return trace_handle_return(&iter->seq);
+}
+
+static struct trace_event_functions stack_id_funcs = {
+	.trace = stack_id_print,
+};
+
+static struct trace_event_fields stack_id_fields[] = {
+	{
+		.type = "int",
+		.name = "stack_id",
+		.size = sizeof_field(struct stack_id_entry, stack_id),
+		.align = __alignof__(int),
+		.is_signed = 1,
+		.filter_type = FILTER_OTHER,
+	},
+	{ }
+};
+
+static struct trace_event_class stack_id_class = {
+	.system = "ftrace",
+	.fields_array = stack_id_fields,
+	.fields = LIST_HEAD_INIT(stack_id_class.fields),
+	.raw_init = trace_event_raw_init,
+};
+
+static struct trace_event_call stack_id_call = {
+	.class = &stack_id_class,
+	.name = "stack_id",
+	.event.funcs = &stack_id_funcs,
+	.print_fmt = "\"<stack_id %d>\", REC->stack_id",
+	.module = THIS_MODULE,
+	.flags = TRACE_EVENT_FL_IGNORE_ENABLE,
+};
+
+/* The core finds the event here when the module is loaded, and gives it a number. */
+static struct trace_event_call *stack_id_ptr __used __section("_ftrace_events") = &stack_id_call;
+
+/**
+ * stackmap_event_type - the number of ftrace:stack_id in the ring buffer
+ *
+ * Context: any.
+ * Return: the number, or 0 if the core has not taken the event.
+ */
+int stackmap_event_type(void)
+{
+	return stack_id_call.event.type;
+}
+
+/**
+ * stackmap_event_announce - say that the ring buffer is going to hold ftrace:stack_id events
+ *
+ * When a module goes, the core clears the buffers in which one of its events was ever enabled, so
+ * that no later event with the same number is taken for it. Ours has no "enable" file; it counts
+ * as enabled from here on.
+ *
+ * Context: process.
+ * Return: 0 or an errno.
+ */
+int stackmap_event_announce(void)
+{
+	struct trace_event_file *file =
+		stackmap_tracefs_event_file("events/ftrace/stack_id/format");
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
+	return 0;
+}
+
+static __always_inline void *reserve(const struct stackmap_site *site, int type, size_t len,
+				     struct ring_buffer_event **event)
+{
+	void *entry;
+
+	*event = ring_buffer_lock_reserve(site->buffer, len);
+	if (!*event)
+		return NULL;
+	entry = ring_buffer_event_data(*event);
+	tracing_generic_entry_update(entry, type, site->trace_ctx);
+	return entry;
+}
+
+/**
+ * stackmap_id_reserve - reserve room for a ftrace:stack_id event
+ * @site: where it goes
+ *
+ * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU.
+ *
+ * Context: any, preemption off.
+ * Return: the event, or NULL if the ring buffer takes nothing.
+ */
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site)
+{
+	struct ring_buffer_event *event;
+
+	reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), &event);
+	return event;
+}
+
+void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
+			unsigned int id)
+{
+	struct stack_id_entry *entry = ring_buffer_event_data(event);
+
+	entry->stack_id = id;
+	static_call(stackmap_commit)(site->buffer, event);
+}
+
+void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event)
+{
+	ring_buffer_discard_commit(site->buffer, event);
+}
+
+/**
+ * stackmap_full_write - write a ftrace:kernel_stack event
+ * @site: where it goes
+ * @layout: the event's layout
+ * @calls: the frames
+ * @nr: their number
+ *
+ * Context: any, preemption off.
+ * Return: whether the ring buffer took it.
+ */
+bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
+			 const unsigned long *calls, unsigned int nr)
+{
+	size_t frames = nr * sizeof(*calls);
+	struct ring_buffer_event *event;
+	void *entry = reserve(site, layout->type, layout->caller_offset + frames, &event);
+
+	if (!entry)
+		return false;
+	*(int *)(entry + layout->size_offset) = nr;
+	memcpy(entry + layout->caller_offset, calls, frames);
+	static_call(stackmap_commit)(site->buffer, event);
+	return true;
+}

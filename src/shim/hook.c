@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in hook_jump.c.
+ */
+#include <linux/kprobes.h>
+#include <linux/ptrace.h>
+#include <linux/rcupdate.h>
+
+#include "shim.h"
+
+static struct kprobe hook_kprobe;
+static unsigned long hook_missed;
+
+static int hook_pre_handler(struct kprobe *kp, struct pt_regs *regs)
+{
+	if (regs_get_kernel_argument(regs, 0) != (unsigned long)stackmap_tr)
+		return 0;
+	instruction_pointer_set(regs, (unsigned long)stackmap_trace_stack);
+	return 1;
+}
+
+NOKPROBE_SYMBOL(hook_pre_handler);
+
+/* A kprobe with a post-handler is never turned into a jump, which would ignore the new ip. */
+static void hook_post_handler(struct kprobe *kp, struct pt_regs *regs, unsigned long flags)
+{
+}
+
+NOKPROBE_SYMBOL(hook_post_handler);
+
+static int kprobe_install(void)
+{
+	hook_kprobe = (struct kprobe) {
+		.symbol_name = "__ftrace_trace_stack",
+		.pre_handler = hook_pre_handler,
+		.post_handler = hook_post_handler,
+	};
+	return register_kprobe(&hook_kprobe);
+}
+
+static int kprobe_remove(void)
+{
+	unregister_kprobe(&hook_kprobe);
+	hook_missed += hook_kprobe.nmissed;
+	hook_kprobe.nmissed = 0;
+	return 0;
+}
+
+/**
+ * stackmap_hook_check - whether a hook could be installed
+ * @hook: which
+ *
+ * Context: process.
+ * Return: 0, or why not.
+ */
+int stackmap_hook_check(enum stackmap_hook hook)
+{
+	return hook == STACKMAP_HOOK_JUMP ? stackmap_jump_check() : 0;
+}
+
+/**
+ * stackmap_hook_install - make the kernel call stackmap_trace_stack()
+ * @hook: by which hook
+ *
+ * Context: process, may sleep.
+ * Return: 0 or an errno; then the kernel's text is as before.
+ */
+int stackmap_hook_install(enum stackmap_hook hook)
+{
+	return hook == STACKMAP_HOOK_JUMP ? stackmap_jump_install() : kprobe_install();
+}
+
+/**
+ * stackmap_hook_remove - make the kernel call its own function again
+ * @hook: the hook that is installed
+ *
+ * CPUs may be inside stackmap_trace_stack() still when this returns.
+ *
+ * Context: process, may sleep.
+ * Return: 0, or -EBUSY if somebody else's kprobe is on the jump.
+ */
+int stackmap_hook_remove(enum stackmap_hook hook)
+{
+	return hook == STACKMAP_HOOK_JUMP ? stackmap_jump_remove() : kprobe_remove();
+}
+
+/**
+ * stackmap_hook_drain - wait until nobody is inside stackmap_trace_stack()
+ *
+ * The same steps as for the trampoline of an ftrace_ops: a task can have been preempted on the way
+ * in or out, and the idle task is none that RCU tasks waits for.
+ *
+ * Context: process, may sleep. The hook has been removed.
+ */
+void stackmap_hook_drain(void)
+{
+	synchronize_rcu();
+	synchronize_rcu_tasks_rude();
+	synchronize_rcu_tasks();
+}
+
+/**
+ * stackmap_hook_missed - hits of the kprobe hook inside other kprobes' handlers
+ *
+ * The kernel has recorded the full stack there.
+ *
+ * Context: process.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_hook_missed(void)
+{
+	return hook_missed + READ_ONCE(hook_kprobe.nmissed);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the C files of the shim share with each other, and not with Rust.
+ */
+#ifndef STACKMAP_SHIM_SHIM_H
+#define STACKMAP_SHIM_SHIM_H
+
+#include <linux/compiler.h>
+#include <linux/kprobes.h>
+#include <linux/mutex.h>
+#include <linux/static_call.h>
+
+#include <stackmap_shim.h>
+
+struct ftrace_ops;
+struct pt_regs;
+struct trace_array;
+struct vfsmount;
+
+/*
+ * Functions of the kernel that are not exported. They are only ever called by static call: their
+ * entries may be sealed against indirect calls.
+ */
+void stackmap_sym_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
+			      unsigned int trace_ctx, int skip, struct pt_regs *regs);
+void stackmap_sym_commit(struct trace_buffer *buffer, struct ring_buffer_event *event);
+unsigned int stackmap_sym_save_regs(struct pt_regs *regs, unsigned long *store, unsigned int size,
+				    unsigned int skipnr);
+void stackmap_sym_tracefs_remove(struct dentry *dentry);
+struct kprobe *stackmap_sym_get_kprobe(void *addr);
+void stackmap_sym_text_poke(void *addr, const void *opcode, size_t len, const void *emulate);
+
+DECLARE_STATIC_CALL(stackmap_trace_stack_orig, stackmap_sym_trace_stack);
+DECLARE_STATIC_CALL(stackmap_commit, stackmap_sym_commit);
+DECLARE_STATIC_CALL(stackmap_save_regs, stackmap_sym_save_regs);
+DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
+DECLARE_STATIC_CALL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
+DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
+
+/* What stackmap_symbols_resolve() found; what is optional may be NULL. */
+struct stackmap_symbols {
+	void *trace_stack;		/* entry of __ftrace_trace_stack() */
+	struct ftrace_ops *global_ops;	/* optional: the function tracer's, for its trampoline */
+	/* For the jump hook only: whether all was found, and the locks for changing text. */
+	bool can_poke;
+	struct mutex *text_mutex;	/* held while text changes */
+	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
+};
+
+extern struct stackmap_symbols stackmap_symbols __ro_after_init;
+
+/* The top-level trace array. Set before any hook. */
+extern struct trace_array *stackmap_tr __ro_after_init;
+
+/* The replacement of __ftrace_trace_stack(), same arguments. */
+void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
+			  unsigned int trace_ctx, int skip, struct pt_regs *regs);
+
+int stackmap_jump_check(void);
+int stackmap_jump_install(void);
+int stackmap_jump_remove(void);
+
+struct trace_event_file *stackmap_tracefs_event_file(const char *path);
+
+#endif /* STACKMAP_SHIM_SHIM_H */

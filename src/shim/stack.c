@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The function that runs in place of __ftrace_trace_stack(): guards, nesting, unwinding.
+ *
+ * It follows the kernel's own, step by step, up to the point where the stack is written.
+ */
+#include <linux/cpumask.h>
+#include <linux/ftrace.h>
+#include <linux/limits.h>
+#include <linux/percpu.h>
+#include <linux/preempt.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
+#include <linux/stacktrace.h>
+#include <linux/topology.h>
+#include <linux/trace_recursion.h>
+
+#include "shim.h"
+
+/* What the core writes for a frame inside an ftrace trampoline; kernel/trace/trace.h. */
+#define TRAMPOLINE_MARKER	((unsigned long)INT_MAX)
+
+struct stack_frames {
+	unsigned long calls[STACKMAP_MAX_FRAMES];
+};
+
+/* Stacks being recorded on this CPU now, and a buffer for each. */
+struct stack_nest {
+	int depth;
+	struct stack_frames *levels;
+};
+
+static DEFINE_PER_CPU(struct stack_nest, stack_nest);
+
+static atomic_long_t stack_nested;
+
+/**
+ * stackmap_stack_alloc - allocate the frame buffers of all CPUs
+ *
+ * Context: process, may sleep.
+ * Return: 0 or -ENOMEM.
+ */
+int stackmap_stack_alloc(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
+
+		nest->levels = kvmalloc_node(STACKMAP_LEVELS * sizeof(*nest->levels),
+					     GFP_KERNEL, cpu_to_node(cpu));
+		if (!nest->levels) {
+			stackmap_stack_free();
+			return -ENOMEM;
+		}
+	}
+	return 0;
+}
+
+void stackmap_stack_free(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
+
+		kvfree(nest->levels);
+		nest->levels = NULL;
+	}
+}
+
+/**
+ * stackmap_contexts - the number of contexts that stackmap_record() may name
+ *
+ * Context: any.
+ * Return: STACKMAP_LEVELS for each possible CPU number.
+ */
+unsigned int stackmap_contexts(void)
+{
+	return nr_cpu_ids * STACKMAP_LEVELS;
+}
+
+/**
+ * stackmap_stack_nested - stacks that were lost because too many were being recorded
+ *
+ * The kernel's own function warns and drops such a stack too. The recursion guard has fewer bits
+ * than there are levels, so this stays 0.
+ *
+ * Context: any.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_stack_nested(void)
+{
+	return atomic_long_read(&stack_nested);
+}
+
+/*
+ * The one place that unwinds. Inlined, so that the frames to skip are those of the kernel's own
+ * __ftrace_trace_stack(): itself and stack_trace_save().
+ */
+static __always_inline unsigned int unwind(unsigned long *calls, int skip, struct pt_regs *regs)
+{
+	unsigned int nr;
+
+	if (regs)
+		return static_call(stackmap_save_regs)(regs, calls, STACKMAP_MAX_FRAMES, skip);
+	if (!IS_ENABLED(CONFIG_UNWINDER_ORC))
+		return stack_trace_save(calls, STACKMAP_MAX_FRAMES, skip + 1);
+	nr = stack_trace_save(calls, STACKMAP_MAX_FRAMES, skip);
+	/* With nothing to skip, as for trace_dump_stack(0), the first frame is the recorder. */
+	if (!skip && nr)
+		calls[0] = (unsigned long)stackmap_symbols.trace_stack;
+	return nr;
+}
+
+static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr)
+{
+#ifdef CONFIG_DYNAMIC_FTRACE
+	const struct ftrace_ops *ops = stackmap_symbols.global_ops;
+	unsigned long start, end;
+	unsigned int i;
+
+	if (!ops || !ops->trampoline)
+		return;
+	start = ops->trampoline;
+	end = start + ops->trampoline_size;
+	for (i = 0; i < nr; i++)
+		if (calls[i] >= start && calls[i] < end)
+			calls[i] = TRAMPOLINE_MARKER;
+#endif
+}
+
+/**
+ * stackmap_trace_stack - record the current stack
+ * @tr: the trace array that an event was written for
+ * @buffer: its ring buffer
+ * @trace_ctx: flags and preempt count at the event
+ * @skip: innermost frames to leave out
+ * @regs: where to start, or NULL for the caller
+ *
+ * Reached by a hook at the entry of __ftrace_trace_stack(), as if called in its place.
+ *
+ * Context: any, NMI included.
+ */
+void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
+			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
+{
+	struct stackmap_site site = { .buffer = buffer, .trace_ctx = trace_ctx };
+	struct stack_nest *nest;
+	unsigned long *calls;
+	unsigned int nr;
+	int level, bit;
+
+	if (unlikely(tr != stackmap_tr)) {
+		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
+		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
+		barrier();
+		return;
+	}
+
+	bit = trace_test_and_set_recursion(_THIS_IP_, _RET_IP_, TRACE_EVENT_START);
+	if (bit < 0)
+		return;
+
+	/* Preemption is off from here on. An interrupt leaves the depth as it found it. */
+	nest = this_cpu_ptr(&stack_nest);
+	level = nest->depth++;
+	barrier();
+	if (unlikely(level >= STACKMAP_LEVELS)) {
+		atomic_long_inc(&stack_nested);
+		goto out;
+	}
+
+	calls = nest->levels[level].calls;
+	nr = unwind(calls, skip, regs);
+	mark_trampolines(calls, nr);
+	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr,
+			rcu_is_watching());
+out:
+	barrier();
+	nest->depth--;
+	trace_clear_recursion(bit);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! stackmap: ftrace records kernel stacks as ids.
+//!
+//! While `options/stackmap` is on, a kernel stack that ftrace would write into the ring buffer
+//! becomes a 4-byte id, and the distinct stacks are kept once, in a map that tracefs serves.
+//! This file is the module's life: what it checks before it loads, what it creates, in which order
+//! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
+
+pub mod map;
+
+mod control;
+mod files;
+mod hook;
+mod kunit;
+mod params;
+mod record;
+mod shim;
+mod tracefs;
+
+use kernel::prelude::*;
+
+module! {
+    type: Stackmap,
+    name: "stackmap",
+    authors: ["The stackmap authors"],
+    description: "ftrace: record kernel stacks as ids",
+    license: "GPL",
+    params: {
+        bits: u32 {
+            default: crate::map::BITS_DEFAULT,
+            description: "Capacity: 2^bits distinct stacks (10..20, default 14)",
+        },
+    },
+}
+
+/// A loaded module. Fields are dropped in the order of their declaration: first nobody can reach
+/// the module through tracefs any more, then recording ends.
+struct Stackmap {
+    _files: files::Files,
+    _recording: control::Lifetime,
+    _tracefs: tracefs::Mount,
+}
+
+impl kernel::Module for Stackmap {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let bits = clamp_bits(*module_parameters::bits.value());
+        let tracefs = tracefs::Mount::new()?;
+        if tracefs.has(c"stack_map")? {
+            pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
+            return Err(EEXIST);
+        }
+        let layout = tracefs.stack_layout()?;
+        shim::resolve_symbols()?;
+        let recording = control::Lifetime::begin(bits, layout, params::hook())?;
+        let files = files::Files::create(&tracefs)?;
+        pr_info!(
+            "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
+            1 << bits
+        );
+        Ok(Self {
+            _files: files,
+            _recording: recording,
+            _tracefs: tracefs,
+        })
+    }
+}
+
+fn clamp_bits(asked: u32) -> u32 {
+    let bits = asked.clamp(map::BITS_MIN, map::BITS_MAX);
+    if bits != asked {
+        pr_warn!(
+            "bits={} is not in {}..{}: using bits={}\n",
+            asked,
+            map::BITS_MIN,
+            map::BITS_MAX,
+            bits
+        );
+    }
+    bits
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! tracefs for a module in Rust: its root, and files that are described by a trait.
+//!
+//! C header: [`include/linux/tracefs.h`](srctree/include/linux/tracefs.h),
+//! [`include/linux/seq_file.h`](srctree/include/linux/seq_file.h)
+
+use crate::shim;
+use core::{
+    ffi::c_void,
+    marker::PhantomData,
+    ptr::{from_ref, null_mut},
+};
+use kernel::{
+    bindings,
+    error::{from_result, to_result},
+    fmt,
+    fs::file::flags,
+    prelude::*,
+    uaccess::{UserPtr, UserSlice},
+};
+
+/// The longest write that any file of ours can make sense of, in bytes.
+const WRITE_MAX: usize = 16;
+
+/// A reference to tracefs, held as long as the module is loaded.
+pub(crate) struct Mount(());
+
+impl Mount {
+    /// Takes hold of tracefs. Says in the log why it cannot.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: Process context; dropping the result unmounts.
+        to_result(unsafe { shim::stackmap_tracefs_mount() }).inspect_err(|error| match *error {
+            EPERM => pr_err!("tracefs is locked down\n"),
+            ENODEV => pr_err!("this kernel has no tracefs\n"),
+            error => pr_err!("tracefs cannot be mounted ({})\n", error.to_errno()),
+        })?;
+        let mount = Self(());
+        // SAFETY: tracefs is mounted.
+        to_result(unsafe { shim::stackmap_tracefs_trace_array() })?;
+        Ok(mount)
+    }
+
+    /// Whether tracefs has a file of this path.
+    pub(crate) fn has(&self, path: &CStr) -> Result<bool> {
+        // SAFETY: tracefs is mounted, and `path` is a string.
+        match unsafe { shim::stackmap_tracefs_exists(path.as_char_ptr()) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            errno => Err(Error::from_errno(errno)),
+        }
+    }
+
+    /// The layout of `ftrace:kernel_stack`, if it is one that we can write.
+    pub(crate) fn stack_layout(&self) -> Result<shim::stackmap_layout> {
+        let mut layout = shim::stackmap_layout::default();
+        // SAFETY: tracefs is mounted, and `layout` may be written.
+        to_result(unsafe { shim::stackmap_tracefs_layout(&mut layout) })?;
+        let expected = layout.type_ > 0
+            && layout.nr_fields == 2
+            && layout.size_offset != 0
+            && layout.size_len as usize == size_of::<c_int>()
+            && layout.caller_offset != 0
+            && layout.caller_offset % 8 == 0
+            && layout.caller_offset >= layout.size_offset + layout.size_len
+            && layout.caller_len % 8 == 0;
+        if !expected {
+            pr_err!(
+                "ftrace:kernel_stack has a format that is not known: type {}, {} fields, \
+                 size at {} ({} bytes), caller at {} ({} bytes)\n",
+                layout.type_,
+                layout.nr_fields,
+                layout.size_offset,
+                layout.size_len,
+                layout.caller_offset,
+                layout.caller_len
+            );
+            return Err(shim::errno(bindings::EOPNOTSUPP));
+        }
+        Ok(layout)
+    }
+
+    /// Creates the file that `F` describes.
+    pub(crate) fn create<F: File>(&self) -> Result<Entry> {
+        let mut dentry = null_mut();
+        // SAFETY: tracefs is mounted, the strings and operations are static.
+        to_result(unsafe {
+            shim::stackmap_tracefs_create(
+                F::DIR.as_char_ptr(),
+                F::NAME.as_char_ptr(),
+                F::MODE,
+                from_ref(Glue::<F>::OPERATIONS),
+                &mut dentry,
+            )
+        })
+        .inspect_err(|error| {
+            pr_err!(
+                "tracefs: the file {:?} cannot be created ({})\n",
+                F::NAME,
+                error.to_errno()
+            );
+        })?;
+        Ok(Entry(dentry))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // SAFETY: Mounted by `new`; process context.
+        unsafe { shim::stackmap_tracefs_unmount() };
+    }
+}
+
+/// A file in tracefs, removed when dropped.
+///
+/// # Invariants
+///
+/// The pointer is a dentry that `stackmap_tracefs_create()` returned.
+pub(crate) struct Entry(*mut bindings::dentry);
+
+// SAFETY: A dentry can be removed by any thread.
+unsafe impl Send for Entry {}
+// SAFETY: There is nothing to do with a shared `Entry`.
+unsafe impl Sync for Entry {}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; process context.
+        unsafe { shim::stackmap_tracefs_remove(self.0) };
+    }
+}
+
+/// A file of ours. While it is open it holds the module.
+pub(crate) trait File: 'static {
+    /// The directory below tracefs' root; empty for the root.
+    const DIR: &'static CStr = c"";
+    /// The name.
+    const NAME: &'static CStr;
+    /// The permissions. Without a `w` bit the file cannot be opened for writing, not by root either.
+    const MODE: bindings::umode_t;
+    /// What one open file reads.
+    type Reader: Reader;
+
+    /// Takes one write, [`WRITE_MAX`] bytes at most.
+    fn write(_data: &[u8]) -> Result {
+        Err(EINVAL)
+    }
+}
+
+/// One reading of a file: items at ascending positions, which are shown one by one.
+pub(crate) trait Reader: Sized {
+    /// Begins. Context: process.
+    fn open() -> Result<Self>;
+
+    /// Goes to the first item at or behind `position` and returns its position, [`None`] at the
+    /// end.
+    fn seek(&mut self, position: u64) -> Result<Option<u64>>;
+
+    /// Shows the item that was sought last.
+    fn show(&self, out: &Output);
+}
+
+/// A reader of one item.
+pub(crate) trait Text: 'static {
+    /// Shows it.
+    fn show(out: &Output);
+}
+
+/// Makes a [`Reader`] of a [`Text`].
+pub(crate) struct Single<T: Text>(PhantomData<T>);
+
+impl<T: Text> Reader for Single<T> {
+    fn open() -> Result<Self> {
+        Ok(Self(PhantomData))
+    }
+
+    fn seek(&mut self, position: u64) -> Result<Option<u64>> {
+        Ok((position == 0).then_some(0))
+    }
+
+    fn show(&self, out: &Output) {
+        T::show(out);
+    }
+}
+
+/// Where a reader shows its items. What does not fit is shown again into a larger buffer.
+///
+/// # Invariants
+///
+/// The pointer is the seq_file whose `show` runs.
+pub(crate) struct Output(*mut bindings::seq_file);
+
+impl Output {
+    /// Shows formatted text.
+    pub(crate) fn text(&self, args: fmt::Arguments<'_>) {
+        // SAFETY: By the type invariant; `%pA` takes a pointer to `Arguments`.
+        unsafe {
+            bindings::seq_printf(
+                self.0,
+                c"%pA".as_char_ptr(),
+                from_ref(&args).cast::<c_void>(),
+            )
+        };
+    }
+
+    /// Shows an address as the symbol it lies in: `name+0x48/0xc0 [module]`.
+    pub(crate) fn symbol(&self, address: u64) {
+        // SAFETY: By the type invariant; `%pS` takes any address.
+        unsafe { bindings::seq_printf(self.0, c"%pS".as_char_ptr(), address as *const c_void) };
+    }
+
+    /// Shows bytes as they are.
+    pub(crate) fn bytes(&self, bytes: &[u8]) {
+        // SAFETY: By the type invariant; `bytes` can be read for its length.
+        unsafe { bindings::seq_write(self.0, bytes.as_ptr().cast(), bytes.len()) };
+    }
+}
+
+/// The C faces of a [`File`].
+struct Glue<F>(PhantomData<F>);
+
+impl<F: File> Glue<F> {
+    const WRITABLE: bool = F::MODE & 0o222 != 0;
+
+    const OPERATIONS: &'static bindings::file_operations = &bindings::file_operations {
+        owner: (&raw const bindings::__this_module).cast_mut(),
+        open: Some(Self::open),
+        read: Some(bindings::seq_read),
+        write: if Self::WRITABLE {
+            Some(Self::write)
+        } else {
+            None
+        },
+        llseek: Some(Self::llseek),
+        release: Some(Self::release),
+        // SAFETY: All zero is a table without operations.
+        ..unsafe { core::mem::MaybeUninit::zeroed().assume_init() }
+    };
+
+    const SEQ: &'static bindings::seq_operations = &bindings::seq_operations {
+        start: Some(Self::start),
+        stop: Some(Self::stop),
+        next: Some(Self::next),
+        show: Some(Self::show),
+    };
+
+    /// # Safety
+    ///
+    /// As `struct file_operations.open` is called.
+    unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+        from_result(|| {
+            // SAFETY: The file is being opened by us.
+            let access = unsafe { (*file).f_flags } & flags::O_ACCMODE;
+            if access != flags::O_RDONLY && !Self::WRITABLE {
+                return Err(EACCES);
+            }
+            if access == flags::O_WRONLY {
+                return Ok(0);
+            }
+            let reader = KBox::new(F::Reader::open()?, GFP_KERNEL)?;
+            // SAFETY: As before; the operations are static.
+            to_result(unsafe { bindings::seq_open(file, Self::SEQ) })?;
+            // SAFETY: `seq_open` has set `private_data` to a seq_file that is ours.
+            unsafe {
+                let seq = (*file).private_data.cast::<bindings::seq_file>();
+                (*seq).private = KBox::into_raw(reader).cast();
+            }
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As `struct file_operations.release` is called, for a file that `open` has opened.
+    unsafe extern "C" fn release(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+        // SAFETY: The file is being closed; nobody else uses it.
+        let seq = unsafe { (*file).private_data.cast::<bindings::seq_file>() };
+        if seq.is_null() {
+            return 0;
+        }
+        // SAFETY: `open` put a reader there; it is used for the last time.
+        drop(unsafe { KBox::<F::Reader>::from_raw((*seq).private.cast()) });
+        // SAFETY: A file that `seq_open` has opened.
+        unsafe { bindings::seq_release(inode, file) }
+    }
+
+    /// # Safety
+    ///
+    /// As `struct file_operations.llseek` is called, for a file that `open` has opened.
+    unsafe extern "C" fn llseek(
+        file: *mut bindings::file,
+        offset: bindings::loff_t,
+        whence: c_int,
+    ) -> bindings::loff_t {
+        // SAFETY: The file is open.
+        if unsafe { (*file).private_data }.is_null() {
+            return 0;
+        }
+        // SAFETY: A file that `seq_open` has opened.
+        unsafe { bindings::seq_lseek(file, offset, whence) }
+    }
+
+    /// # Safety
+    ///
+    /// As `struct file_operations.write` is called, for a file that `open` has opened.
+    unsafe extern "C" fn write(
+        _: *mut bindings::file,
+        buffer: *const c_char,
+        len: usize,
+        position: *mut bindings::loff_t,
+    ) -> isize {
+        let mut copy = [0; WRITE_MAX];
+        let result = (|| {
+            let data = copy.get_mut(..len).ok_or(EINVAL)?;
+            UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), len)
+                .reader()
+                .read_slice(data)?;
+            F::write(data)
+        })();
+        match result {
+            Ok(()) => {
+                // SAFETY: The position is ours for the time of the call.
+                unsafe { *position += len as bindings::loff_t };
+                len as isize
+            }
+            Err(error) => error.to_errno() as isize,
+        }
+    }
+
+    /// Seeks to `*position` and says so to seq_file.
+    ///
+    /// # Safety
+    ///
+    /// `seq` is a seq_file that `open` has made, in one of its operations.
+    unsafe fn seek(seq: *mut bindings::seq_file, position: *mut bindings::loff_t) -> *mut c_void {
+        // SAFETY: `open` put a reader there; seq_file runs one operation at a time.
+        let reader = unsafe { &mut *(*seq).private.cast::<F::Reader>() };
+        // SAFETY: The position is ours for the time of the call.
+        match reader.seek(unsafe { *position } as u64) {
+            Ok(Some(found)) => {
+                // SAFETY: As before.
+                unsafe { *position = found as bindings::loff_t };
+                // Anything that is neither null nor an error: the reader knows the item.
+                seq.cast()
+            }
+            Ok(None) => null_mut(),
+            Err(error) => error.to_ptr(),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As `struct seq_operations.start` is called.
+    unsafe extern "C" fn start(
+        seq: *mut bindings::seq_file,
+        position: *mut bindings::loff_t,
+    ) -> *mut c_void {
+        // SAFETY: As required of the caller.
+        unsafe { Self::seek(seq, position) }
+    }
+
+    /// # Safety
+    ///
+    /// As `struct seq_operations.next` is called.
+    unsafe extern "C" fn next(
+        seq: *mut bindings::seq_file,
+        _: *mut c_void,
+        position: *mut bindings::loff_t,
+    ) -> *mut c_void {
+        // SAFETY: As required of the caller.
+        unsafe {
+            *position += 1;
+            Self::seek(seq, position)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As `struct seq_operations.stop` is called.
+    unsafe extern "C" fn stop(_: *mut bindings::seq_file, _: *mut c_void) {}
+
+    /// # Safety
+    ///
+    /// As `struct seq_operations.show` is called.
+    unsafe extern "C" fn show(seq: *mut bindings::seq_file, _: *mut c_void) -> c_int {
+        // SAFETY: `open` put a reader there; seq_file runs one operation at a time.
+        let reader = unsafe { &*(*seq).private.cast::<F::Reader>() };
+        // INVARIANT: `show` of `seq` runs.
+        reader.show(&Output(seq));
+        0
+    }
+}
