@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is done with hostile inputs, by the fuzzers and by the tests that replay their corpus.
+//!
+//! Nothing may panic or take memory that the input does not account for; and what holds of every
+//! input is asserted.
+
+use stackmap::{
+    capture::{member, Capture},
+    events,
+    notes::Notes,
+    resolve::{Format, Resolver},
+    source::Loaded,
+    stack_map_bin::{self, Order, Stack},
+    stacks::Stacks,
+    stat::Stat,
+    symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
+    trace::{Event, Line, StackRef},
+};
+use std::io::{BufReader, Cursor, Read};
+
+/// A map: what is read is what it was written from.
+pub(crate) fn stack_map_bin(data: &[u8]) {
+    let Ok(stacks) = Stacks::read(data, "input") else {
+        return;
+    };
+    let frames: usize = stacks.iter().map(|stack| stack.ips.len()).sum();
+    assert_eq!(data.len(), 16 + 16 * stacks.len() + 8 * frames);
+    for order in [Order::Little, Order::Big] {
+        let mut written = Vec::new();
+        stack_map_bin::write(&mut written, order, stacks.iter()).unwrap();
+        let again = Stacks::read(&written[..], "again").unwrap();
+        assert!(stacks.iter().eq(again.iter()));
+    }
+}
+
+/// A table of names, and a list of modules: nothing is before the symbol that it is said to be in.
+pub(crate) fn kallsyms(data: &[u8]) {
+    let modules = Modules::parse(&String::from_utf8_lossy(data));
+    let Ok(table) = Kallsyms::parse(data.to_vec(), &modules, "input") else {
+        return;
+    };
+    let ips = [0, 1, 0x7fff_ffff, 0xffff_ffff_8100_0000, u64::MAX];
+    // Addresses near those of the table.
+    let text = String::from_utf8_lossy(data);
+    let near = text.lines().filter_map(|line| {
+        let digits = line.split_ascii_whitespace().next()?;
+        u64::from_str_radix(digits, 16).ok()
+    });
+    let near: Vec<_> = near
+        .take(64)
+        .flat_map(|ip| [ip, ip.wrapping_add(1)])
+        .collect();
+    let frames: Vec<_> = ips
+        .into_iter()
+        .chain(near)
+        .flat_map(|ip| [(ip, true), (ip, false)])
+        .collect();
+    let slim = table.slim(frames.iter().copied());
+    let slim = Kallsyms::parse(slim.into_bytes(), &modules, "slim").unwrap();
+    for (ip, first) in frames {
+        let symbol = table.symbol(ip, first);
+        if let Some(symbol) = symbol {
+            assert!(symbol.offset <= ip);
+            assert!(symbol.size.is_none_or(|size| symbol.offset <= size));
+        }
+        assert_eq!(symbol, slim.symbol(ip, first));
+    }
+}
+
+/// A trace: every event comes out once, and what has no ids is copied as it is.
+pub(crate) fn trace(data: &[u8]) {
+    let mut stacks = Stacks::default();
+    for (id, ips) in [(1, &[0x1000, 0x2000][..]), (50407, &[])] {
+        let ref_count = 1;
+        stacks.push(Stack { id, ref_count, ips }).unwrap();
+    }
+    let loaded = || Loaded {
+        stacks: {
+            let mut copy = Stacks::default();
+            stacks.iter().for_each(|stack| copy.push(stack).unwrap());
+            copy
+        },
+        slot_bits: Some(15),
+        ..Loaded::default()
+    };
+    let mut notes = Notes::default();
+    let mut count = 0;
+    let mut out = |_: &Event, _: StackRef<'_>| {
+        count += 1;
+        Ok(())
+    };
+    events::for_each_in(data, None, "input", &loaded(), &mut notes, &mut out).unwrap();
+    let lines = data.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| Line::parse(line).is_some());
+    assert!(count <= lines.count());
+
+    for inline in [false, true] {
+        let format = Format {
+            inline,
+            offsets: inline,
+        };
+        let mut reload = || Ok(None);
+        let mut resolver = Resolver::new(loaded(), format, &mut reload);
+        let mut out = Vec::new();
+        resolver.run(data, None, "input", &mut out).unwrap();
+        if memchr::memmem::find(data, b"<stack_id ").is_none() {
+            assert_eq!(out, data);
+        }
+    }
+    let _ = Stat::parse(&String::from_utf8_lossy(data)).drops();
+}
+
+/// A capture: all of its members.
+pub(crate) fn capture(data: &[u8]) {
+    let Ok(mut capture) = Capture::new(Cursor::new(data.to_vec()), "input".to_owned()) else {
+        return;
+    };
+    let _ = capture.stat();
+    let stacks = capture.stacks().unwrap_or_default();
+    let symbols = Symbols {
+        kallsyms: capture.kallsyms().ok(),
+        debug_info: None,
+    };
+    let manifest = capture.manifest().clone();
+    let loaded = Loaded {
+        stacks,
+        symbols,
+        slot_bits: manifest.slot_bits,
+        manifest: Some(manifest),
+        ..Loaded::default()
+    };
+    let mut notes = Notes::default();
+    if let Ok(member) = capture.member(member::TRACE) {
+        // A zip archive may hold more than a fuzzer has time for.
+        let input = BufReader::new(member.take(1 << 20));
+        let mut out = |_: &Event, stack: StackRef<'_>| {
+            if let StackRef::Id(id) = stack {
+                let _ = loaded.missing(id);
+            }
+            Ok(())
+        };
+        let _ = events::for_each_in(input, None, "input", &loaded, &mut notes, &mut out);
+    }
+    let _ = notes.lines(Some(&loaded));
+}

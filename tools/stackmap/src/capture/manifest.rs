@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a capture says about itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What [`Manifest::format`] is.
+pub(super) const FORMAT: &str = "stackmap-capture";
+/// The version that is written, and the last one that is read.
+pub(super) const VERSION: u32 = 1;
+
+/// What was recorded, where and when.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Manifest {
+    /// `stackmap-capture`.
+    pub format: String,
+    /// 1.
+    pub version: u32,
+    /// What wrote the file.
+    #[serde(default)]
+    pub tool: String,
+    /// When the recording ended, in seconds since 1970.
+    #[serde(default)]
+    pub time: u64,
+    /// How long it took, in nanoseconds.
+    #[serde(default)]
+    pub duration_ns: u64,
+    /// The kernel, as `uname -r` prints it.
+    #[serde(default)]
+    pub release: String,
+    /// The machine, as `uname -m` prints it.
+    #[serde(default)]
+    pub machine: String,
+    /// The build id of the kernel, in hexadecimal digits.
+    #[serde(default)]
+    pub build_id: Option<String>,
+    /// The boot, as in `/proc/sys/kernel/random/boot_id`.
+    #[serde(default)]
+    pub boot_id: Option<String>,
+    /// Where the kernel's code began (`_text`), as `0x` and hexadecimal digits.
+    #[serde(default)]
+    pub kaslr_base: Option<String>,
+    /// The generation of the map's ids; ids of another one are of another map.
+    #[serde(default)]
+    pub generation: Option<u32>,
+    /// How many bits of an id lie below the generation.
+    #[serde(default)]
+    pub slot_bits: Option<u32>,
+    /// The clock of the trace.
+    #[serde(default)]
+    pub clock: String,
+    /// Whether `kallsyms` has only the names that the stacks need.
+    #[serde(default)]
+    pub slim: bool,
+    /// Whether modules were loaded or unloaded during the recording.
+    #[serde(default)]
+    pub modules_changed: bool,
+    /// What was asked for.
+    #[serde(default)]
+    pub recorded: Recorded,
+    /// What the ring buffer says of each CPU.
+    #[serde(default)]
+    pub cpus: Vec<CpuStat>,
+}
+
+/// What a recording was asked for.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Recorded {
+    /// Events.
+    #[serde(default)]
+    pub events: Vec<String>,
+    /// Functions.
+    #[serde(default)]
+    pub functions: Vec<String>,
+    /// The command that ran meanwhile.
+    #[serde(default)]
+    pub command: Vec<String>,
+}
+
+/// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CpuStat {
+    /// Which.
+    pub cpu: u32,
+    /// Events that it held at the end.
+    #[serde(default)]
+    pub entries: u64,
+    /// Events that were overwritten by later ones.
+    #[serde(default)]
+    pub overrun: u64,
+    /// Events that found no place.
+    #[serde(default)]
+    pub dropped: u64,
+}
+
+impl Manifest {
+    /// Events that were recorded and are not in the trace.
+    pub fn lost(&self) -> u64 {
+        let lost = |cpu: &CpuStat| cpu.overrun.saturating_add(cpu.dropped);
+        self.cpus.iter().map(lost).fold(0, u64::saturating_add)
+    }
+
+    /// [`kaslr_base`](Self::kaslr_base) as a number.
+    pub fn kaslr_base(&self) -> Option<u64> {
+        let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;
+        u64::from_str_radix(digits, 16).ok()
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reads a capture. Nothing in it is trusted: members are read in bounded memory.
+
+use super::{manifest, member, Manifest};
+use crate::{
+    error::{Error, Result},
+    stacks::Stacks,
+    stat::Stat,
+    symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
+};
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Seek},
+    path::Path,
+};
+use zip::{result::ZipError, ZipArchive};
+
+/// More than any manifest, list of modules or table of counters has, in bytes.
+const MAX_SMALL: u64 = 4 << 20;
+
+/// What a capture is read from.
+pub trait Input: Read + Seek {}
+
+impl<T: Read + Seek> Input for T {}
+
+/// An open capture.
+pub struct Capture {
+    zip: ZipArchive<BufReader<Box<dyn Input>>>,
+    name: String,
+    manifest: Manifest,
+}
+
+impl Capture {
+    /// Opens the capture at `path`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Error::read(path, error))?;
+        Self::new(file, path.display().to_string())
+    }
+
+    /// Reads the capture in `input`, which is called `name` in errors.
+    pub fn new(input: impl Input + 'static, name: String) -> Result<Self> {
+        let input: Box<dyn Input> = Box::new(input);
+        let zip = ZipArchive::new(BufReader::new(input)).map_err(|error| match error {
+            ZipError::Io(error) => Error::reading(&name, 0, error),
+            error => Error::input(&name, format!("this is not a whole capture: {error}")),
+        })?;
+        let mut capture = Self {
+            zip,
+            name,
+            manifest: Manifest::default(),
+        };
+        let json = capture.small(member::MANIFEST)?;
+        let what = capture.member_name(member::MANIFEST);
+        let manifest: Manifest = serde_json::from_slice(&json)
+            .map_err(|error| Error::input(&what, error.to_string()))?;
+        if manifest.format != manifest::FORMAT {
+            let text = format!(
+                "the format is {:?}, not {:?}",
+                manifest.format,
+                manifest::FORMAT
+            );
+            return Err(Error::input(what, text));
+        }
+        if manifest.version != manifest::VERSION {
+            let text = format!("version {} of the format is not known", manifest.version);
+            return Err(Error::input(what, text));
+        }
+        capture.manifest = manifest;
+        Ok(capture)
+    }
+
+    /// What the capture says about itself.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The name of the file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A member, from its beginning.
+    pub fn member(&mut self, name: &str) -> Result<Member<'_>> {
+        let source = self.member_name(name);
+        match self.zip.by_name(name) {
+            Ok(file) => Ok(Member {
+                size: file.size(),
+                input: Box::new(file),
+            }),
+            Err(ZipError::Io(error)) => Err(Error::reading(&source, 0, error)),
+            Err(error) => Err(Error::input(source, error.to_string())),
+        }
+    }
+
+    /// How members are called in errors.
+    pub fn member_name(&self, name: &str) -> String {
+        format!("{}: {name}", self.name)
+    }
+
+    /// The stacks.
+    pub fn stacks(&mut self) -> Result<Stacks> {
+        let source = self.member_name(member::STACK_MAP_BIN);
+        let input = self.member(member::STACK_MAP_BIN)?;
+        Stacks::read(BufReader::with_capacity(64 << 10, input), &source)
+    }
+
+    /// The modules.
+    pub fn modules(&mut self) -> Result<Modules> {
+        let text = self.small(member::MODULES)?;
+        Ok(Modules::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    /// The kernel's names.
+    pub fn kallsyms(&mut self) -> Result<Kallsyms> {
+        let modules = self.modules()?;
+        let text = self.bounded(member::KALLSYMS, kallsyms::MAX_LEN)?;
+        Kallsyms::parse(text, &modules, &self.member_name(member::KALLSYMS))
+    }
+
+    /// The counters after and before the recording.
+    pub fn stat(&mut self) -> Result<(Stat, Stat)> {
+        let mut read = |name| {
+            let text = self.small(name)?;
+            Ok::<_, Error>(Stat::parse(&String::from_utf8_lossy(&text)))
+        };
+        Ok((read(member::STAT)?, read(member::STAT_BEFORE)?))
+    }
+
+    fn small(&mut self, name: &str) -> Result<Vec<u8>> {
+        self.bounded(name, MAX_SMALL)
+    }
+
+    fn bounded(&mut self, name: &str, max: u64) -> Result<Vec<u8>> {
+        let source = self.member_name(name);
+        let mut content = Vec::new();
+        let mut input = self.member(name)?.take(max + 1);
+        input
+            .read_to_end(&mut content)
+            .map_err(|error| Error::reading(&source, content.len() as u64, error))?;
+        if content.len() as u64 > max {
+            return Err(Error::input_at(
+                source,
+                max,
+                format!("more than {max} bytes"),
+            ));
+        }
+        Ok(content)
+    }
+}
+
+/// A member of a capture.
+pub struct Member<'a> {
+    /// How many bytes the archive says it has.
+    pub size: u64,
+    input: Box<dyn Read + 'a>,
+}
+
+impl Read for Member<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.input.read(buffer)
+    }
+}

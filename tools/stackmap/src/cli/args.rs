@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Arguments that several commands have.
+
+use crate::{
+    error::Result,
+    output::Progress,
+    source::{Loaded, Source, SymbolFiles},
+    symbols::elf,
+};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+
+/// Where `record` writes and the others read by default.
+pub(super) const DEFAULT_CAPTURE: &str = "stackmap.data";
+
+/// What every command has.
+#[derive(Args, Debug)]
+pub(super) struct Global {
+    /// Where tracefs is mounted [default: /sys/kernel/tracing]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help_heading = "Global options"
+    )]
+    pub(super) tracefs: Option<PathBuf>,
+    /// Whether results are coloured; NO_COLOR in the environment turns colours off, too
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(help_heading = "Global options")]
+    color: Color,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Global {
+    pub(super) fn set_color(&self) {
+        match self.color {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::AlwaysAnsi,
+            Color::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+
+    pub(super) fn tracefs(&self) -> Option<&Path> {
+        self.tracefs.as_deref()
+    }
+}
+
+/// Files to get names from.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Names")]
+pub(super) struct SymbolArgs {
+    /// Kernel image with debug information: inlined functions and lines of source code
+    #[arg(long, value_name = "FILE")]
+    vmlinux: Option<PathBuf>,
+    /// Directory with the .ko files of modules, for the same
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
+    /// Copy of /proc/kallsyms, in place of the running kernel's or the capture's
+    #[arg(long, value_name = "FILE")]
+    kallsyms: Option<PathBuf>,
+    /// What KASLR added to the addresses of --vmlinux; found out by default
+    #[arg(long, value_name = "HEX", value_parser = parse_hex)]
+    kaslr_offset: Option<u64>,
+}
+
+fn parse_hex(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u64::from_str_radix(digits, 16).map_err(|error| error.to_string())
+}
+
+impl SymbolArgs {
+    fn files(&self) -> SymbolFiles {
+        SymbolFiles {
+            kallsyms: self.kallsyms.clone(),
+            elf: elf::Files {
+                vmlinux: self.vmlinux.clone(),
+                modules: self.modules.clone(),
+                kaslr_offset: self.kaslr_offset,
+                build_id: None,
+            },
+        }
+    }
+
+    /// Reads a source with these names.
+    pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
+        let mut loaded = source.load(&self.files())?;
+        let mut progress = Progress::new("reading debug information", None);
+        let stacks = &loaded.stacks;
+        loaded
+            .symbols
+            .prime(stacks.frames(), &mut |done| progress.set(done));
+        Ok(loaded)
+    }
+}
+
+/// What most commands read.
+#[derive(Args, Debug)]
+pub(super) struct Input {
+    /// Capture that "stackmap record" wrote
+    #[arg(value_name = "FILE", default_value = DEFAULT_CAPTURE)]
+    file: PathBuf,
+    /// Read the running kernel's trace and stacks in place of a capture
+    #[arg(long, conflicts_with = "file")]
+    live: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+}
+
+impl Input {
+    /// Opens what is to be read, and reads its stacks.
+    pub(super) fn open(&self, global: &Global) -> Result<(Source, Loaded)> {
+        let file = (!self.live).then_some(self.file.as_path());
+        let mut source = Source::open(file, global.tracefs())?;
+        source.hold_trace()?;
+        let loaded = self.symbols.load(&mut source)?;
+        Ok((source, loaded))
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap dump`: the stacks of a map.
+
+use super::args::{Global, SymbolArgs};
+use crate::{
+    error::Result,
+    notes::Notes,
+    output::{self, Out, DIM, NUMBER, TITLE},
+    source::{Loaded, Source},
+    stack_map_bin::Stack,
+    symbols::{
+        texts::{push_decimal, Texts},
+        Frame, Place, Symbol,
+    },
+};
+use clap::{builder::styling::Style, Args, ValueEnum};
+use serde::{Serialize, Serializer};
+use std::{cmp::Reverse, io::Write, path::PathBuf};
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap dump                          the stacks of the running kernel
+  stackmap dump --top 10 stackmap.data   the ten with the most events of a capture
+  stackmap dump --json stack_map_bin     a copy of the file, for another program
+  ssh host cat /sys/kernel/tracing/stack_map_bin | stackmap dump --vmlinux vmlinux -";
+
+/// Print the stacks of a map
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Dump {
+    /// Capture or copy of stack_map_bin, - for standard input [default: the running kernel's]
+    file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only the first N stacks, by references unless --sort says otherwise; 0 prints all
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    top: usize,
+    /// Order of the stacks [default: that of the file]
+    #[arg(long, value_name = "KEY")]
+    sort: Option<Sort>,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Sort {
+    /// Most references first
+    Ref,
+    /// Deepest first
+    Depth,
+    /// Lowest id first
+    Id,
+}
+
+impl Dump {
+    pub(super) fn run(&self, global: &Global) -> Result {
+        let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
+        let loaded = self.symbols.load(&mut source)?;
+        let order = self.order(&loaded);
+        let stacks = order.iter().map(|index| loaded.stacks.at(*index as usize));
+
+        let mut out = Out::stdout();
+        let mut notes = Notes::default();
+        if self.json {
+            write_json(&mut out, &loaded, stacks)?;
+        } else {
+            let mut writer = TextWriter::new(&out);
+            for stack in stacks {
+                writer.write(&mut out, &loaded, &stack)?;
+            }
+            notes = writer.notes;
+        }
+        out.finish()?;
+        output::say_notes(&notes.lines(Some(&loaded)));
+        output::say(format_args!("Total: {} unique stacks", order.len()));
+        Ok(())
+    }
+
+    /// The stacks that are printed, in their order.
+    fn order(&self, loaded: &Loaded) -> Vec<u32> {
+        let stacks = &loaded.stacks;
+        let at = |index: &u32| stacks.at(*index as usize);
+        let mut order: Vec<u32> = (0..stacks.len() as u32).collect();
+        let by_references = (self.top > 0).then_some(Sort::Ref);
+        match self.sort.or(by_references) {
+            Some(Sort::Ref) => order.sort_by_key(|index| Reverse(at(index).ref_count)),
+            Some(Sort::Depth) => order.sort_by_key(|index| Reverse(at(index).ips.len())),
+            Some(Sort::Id) => order.sort_by_key(|index| at(index).id),
+            None => {}
+        }
+        if self.top > 0 {
+            order.truncate(self.top);
+        }
+        order
+    }
+}
+
+/// Writes stacks as text.
+struct TextWriter {
+    texts: Texts,
+    /// The text of one stack.
+    text: Vec<u8>,
+    id: Style,
+    number: Style,
+    notes: Notes,
+}
+
+impl TextWriter {
+    fn new(out: &Out) -> Self {
+        let address = out.styled(DIM);
+        Self {
+            texts: Texts::new(move |frame, text| write_frame(address, frame, text)),
+            text: Vec::new(),
+            id: out.styled(TITLE),
+            number: out.styled(NUMBER),
+            notes: Notes::default(),
+        }
+    }
+
+    fn write(&mut self, out: &mut Out, loaded: &Loaded, stack: &Stack<'_>) -> Result {
+        let (id, number, text) = (self.id, self.number, &mut self.text);
+        let depth = stack.ips.len();
+        text.clear();
+        writeln!(
+            text,
+            "stack_id {id}{}{id:#} [ref {number}{}{number:#}, depth {depth}]",
+            stack.id, stack.ref_count
+        )?;
+        for (index, ip) in stack.ips.iter().enumerate() {
+            let frames = self.texts.of(&loaded.symbols, *ip, index == 0);
+            self.notes.unnamed.0 += u64::from(!frames.named);
+            for frame in frames.lines() {
+                text.extend_from_slice(b"  [");
+                push_decimal(text, index as u64);
+                text.extend_from_slice(b"] ");
+                text.extend_from_slice(frame);
+                text.push(b'\n');
+            }
+        }
+        text.push(b'\n');
+        self.notes.unnamed.1 += depth as u64;
+        Ok(out.write_all(text)?)
+    }
+}
+
+/// The address, and all that is known of it.
+fn write_frame(address: Style, frame: &Frame<'_>, text: &mut Vec<u8>) {
+    let ip = output::Hex(frame.ip);
+    // Writing into a vector does not fail.
+    let _ = write!(text, "{address}{ip}{address:#}");
+    let _ = match (frame.place, frame.source) {
+        (Place::Unknown, _) => Ok(()),
+        (_, Some(source)) => write!(text, " {frame} ({source})"),
+        (_, None) => write!(text, " {frame}"),
+    };
+}
+
+/// A stack as JSON. The first four keys are those that the script of the C series writes.
+#[derive(Serialize)]
+struct JsonStack<'a> {
+    stack_id: u32,
+    ref_count: u32,
+    ips: Vec<Hex>,
+    /// For each of `ips` its name, if names are known at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbols: Option<Vec<Name<'a>>>,
+    /// For each of `ips` its functions, inlined ones first, if there is debug information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frames: Option<Vec<Vec<JsonFrame<'a>>>>,
+}
+
+#[derive(Serialize)]
+struct JsonFrame<'a> {
+    function: Option<&'a str>,
+    module: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    inlined: bool,
+}
+
+fn write_json<'a>(
+    out: &mut Out,
+    loaded: &Loaded,
+    stacks: impl Iterator<Item = Stack<'a>>,
+) -> Result {
+    let mut json = serde_json::Serializer::pretty(&mut *out);
+    let result = json.collect_seq(stacks.map(|stack| json_stack(loaded, &stack)));
+    result.map_err(std::io::Error::from)?;
+    Ok(out.write_all(b"\n")?)
+}
+
+fn json_stack<'a>(loaded: &'a Loaded, stack: &Stack<'_>) -> JsonStack<'a> {
+    let symbols = &loaded.symbols;
+    let frames = |index: usize, ip: u64| symbols.frames(ip, index == 0);
+    let each = || stack.ips.iter().copied().enumerate();
+    // The last of them is the one that the others were inlined into.
+    let name = |(index, ip)| frames(index, ip).last().map(Name);
+    let functions = |(index, ip)| frames(index, ip).map(json_frame).collect();
+    JsonStack {
+        stack_id: stack.id,
+        ref_count: stack.ref_count,
+        ips: each().map(|(_, ip)| Hex(ip)).collect(),
+        symbols: (!symbols.is_empty()).then(|| each().filter_map(name).collect()),
+        frames: symbols
+            .debug_info
+            .is_some()
+            .then(|| each().map(functions).collect()),
+    }
+}
+
+/// An address as a string.
+struct Hex(u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&output::Hex(self.0))
+    }
+}
+
+/// The name of a frame as a string.
+struct Name<'a>(Frame<'a>);
+
+impl Serialize for Name<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.place {
+            Place::Symbol(Symbol {
+                name, module: None, ..
+            }) => serializer.serialize_str(name),
+            _ => serializer.collect_str(&self.0.plain()),
+        }
+    }
+}
+
+fn json_frame(frame: Frame<'_>) -> JsonFrame<'_> {
+    JsonFrame {
+        function: frame.name(),
+        module: frame.module(),
+        file: frame.source.map(|source| &source.file[..]),
+        line: frame.source.map(|source| source.line),
+        inlined: frame.inlined,
+    }
+}

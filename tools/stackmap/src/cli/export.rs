@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap export`: recordings in the formats of other programs.
+
+use super::args::{Global, Input};
+use crate::{
+    error::{Error, Result},
+    events,
+    export::{firefox, json, pprof},
+    notes::Notes,
+    output::{self, Out},
+    source::Source,
+};
+use clap::{Args, ValueEnum};
+use std::{
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+};
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap export --format pprof -o out.pb.gz && go tool pprof -http : out.pb.gz
+  stackmap export --format firefox -o out.json    load it at https://profiler.firefox.com
+  stackmap export --format json a.data | jq '.events[0]'";
+
+/// Write a recording in the format of another program
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Export {
+    #[command(flatten)]
+    input: Input,
+    /// Which format
+    #[arg(long, value_name = "FORMAT")]
+    format: Format,
+    /// File to write, - for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Format {
+    /// A profile for pprof (go tool pprof, speedscope, ui.perfetto.dev)
+    Pprof,
+    /// A profile for profiler.firefox.com
+    Firefox,
+    /// Everything, as JSON
+    Json,
+}
+
+impl Export {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
+        if to_terminal && self.format == Format::Pprof {
+            return Err(Error::Refused(
+                "a pprof profile is nothing to read on a terminal\n  hint: -o FILE".to_owned(),
+            ));
+        }
+        let (mut source, loaded) = self.input.open(global)?;
+        let mut notes = Notes::default();
+        let mut out = Out::file(&self.output)?;
+        match self.format {
+            Format::Pprof => {
+                let mut builder = pprof::Builder::new(&loaded);
+                match source {
+                    Source::Raw { .. } => builder.map(),
+                    _ => {
+                        events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
+                            builder.event(event, stack);
+                            Ok(())
+                        })?
+                    }
+                }
+                builder.write(&notes.lines(Some(&loaded)), &mut out)?;
+            }
+            Format::Firefox => {
+                let mut builder = firefox::Builder::new(&loaded, &source.name());
+                events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
+                    builder.event(event, stack);
+                    Ok(())
+                })?;
+                builder.write(&notes.lines(Some(&loaded)), &mut out)?;
+            }
+            Format::Json => {
+                let mut writer = json::Writer::new(&mut out, &loaded)?;
+                if !matches!(source, Source::Raw { .. }) {
+                    events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
+                        writer.event(event, stack)
+                    })?;
+                }
+                writer.finish(&notes.lines(Some(&loaded)))?;
+            }
+        }
+        out.finish()?;
+        output::say_notes(&notes.lines(Some(&loaded)));
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap folded` and `stackmap flame`: stacks for flame graphs, and the graphs themselves.
+
+use super::args::{Global, Input};
+use crate::{
+    error::Result,
+    events, flame,
+    folded::{fold, line},
+    notes::{count_of, Notes},
+    output::{self, Out},
+    source::{Loaded, Source},
+    tally::{By, Tally},
+};
+use clap::Args;
+use std::{io::Write, path::PathBuf};
+
+const FOLDED_EXAMPLES: &str = "\
+examples:
+  stackmap folded | flamegraph.pl > out.svg
+  stackmap folded --by comm a.data > a.folded     for speedscope or ui.perfetto.dev
+  stackmap folded --by stack --live               no first frame; the running kernel's buffer";
+
+/// Print stacks in folded form, one line each
+#[derive(Args, Debug)]
+#[command(before_help = FOLDED_EXAMPLES)]
+pub(super) struct Folded {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    by: ByArgs,
+}
+
+/// How stacks are counted.
+#[derive(Args, Debug)]
+pub(super) struct ByArgs {
+    /// What the first frame of each stack is; "stack" is none
+    #[arg(long, value_name = "KEY", default_value = "event")]
+    by: By,
+    /// Count what the map has seen so far, rather than the events that the trace still holds
+    #[arg(long)]
+    map: bool,
+}
+
+const FLAME_EXAMPLES: &str = "\
+examples:
+  stackmap flame -o out.svg                  open it in a browser: click to zoom, Ctrl-F to search
+  stackmap flame --by comm -o tasks.svg      one tower for each task
+  stackmap flame --inverted -o - a.data      innermost frames first, to standard output";
+
+/// Draw a flame graph
+#[derive(Args, Debug)]
+#[command(before_help = FLAME_EXAMPLES)]
+pub(super) struct Flame {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    by: ByArgs,
+    /// File to write, - for standard output
+    #[arg(short, long, value_name = "SVG")]
+    output: PathBuf,
+    /// Title of the graph [default: the name of FILE]
+    #[arg(long)]
+    title: Option<String>,
+    /// Put the innermost frames first: who leads to a function, rather than where it leads
+    #[arg(long)]
+    inverted: bool,
+}
+
+impl ByArgs {
+    /// Counts the events of a source.
+    pub(super) fn count(
+        &self,
+        source: &mut Source,
+        loaded: &Loaded,
+        notes: &mut Notes,
+    ) -> Result<(Tally, By)> {
+        let mut tally = Tally::default();
+        if self.map || matches!(source, Source::Raw { .. }) {
+            tally.add_map(&loaded.stacks);
+            return Ok((tally, By::Stack));
+        }
+        events::for_each(source, loaded, notes, &mut |event, stack| {
+            tally.add(self.by, event, stack);
+            Ok(())
+        })?;
+        Ok((tally, self.by))
+    }
+}
+
+impl Folded {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let (mut source, loaded) = self.input.open(global)?;
+        let mut notes = Notes::default();
+        let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let mut out = Out::stdout();
+        for (frames, count) in fold(&tally, by, &loaded) {
+            writeln!(out, "{}", line(&frames, count))?;
+        }
+        out.finish()?;
+        output::say_notes(&notes.lines(Some(&loaded)));
+        Ok(())
+    }
+}
+
+impl Flame {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let (mut source, loaded) = self.input.open(global)?;
+        let mut notes = Notes::default();
+        let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let lines: Vec<_> = fold(&tally, by, &loaded)
+            .iter()
+            .map(|(frames, count)| line(frames, *count))
+            .collect();
+        let look = flame::Look {
+            title: self.title.unwrap_or_else(|| source.name()),
+            subtitle: Some(subtitle(&loaded, tally.total().events)),
+            inverted: self.inverted,
+        };
+        // Drawn before the file is touched: what cannot be drawn leaves no empty file behind.
+        let mut svg = Vec::new();
+        flame::draw(&lines, by != By::Stack, &look, &mut svg)?;
+        let mut out = Out::file(&self.output)?;
+        out.write_all(&svg)?;
+        out.finish()?;
+        output::say_notes(&notes.lines(Some(&loaded)));
+        Ok(())
+    }
+}
+
+fn subtitle(loaded: &Loaded, nr_events: u64) -> String {
+    let events = count_of(nr_events, "event");
+    let about = match &loaded.manifest {
+        Some(manifest) => {
+            let seconds = manifest.duration_ns as f64 / 1e9;
+            format!("{events} in {seconds:.3} s, Linux {}", manifest.release)
+        }
+        None => events,
+    };
+    format!("{about} ({})", flame::LEGEND)
+}

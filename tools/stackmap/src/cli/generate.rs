@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What packages install besides the program: manual pages and completions.
+
+use super::Cli;
+use crate::error::{Error, Result};
+use clap::{Args, Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use std::{
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+};
+
+/// Print completions for a shell
+#[derive(Args, Debug)]
+pub(super) struct Completions {
+    /// Which shell
+    shell: Shell,
+}
+
+impl Completions {
+    pub(super) fn run(self) -> Result {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "stackmap", &mut script);
+        Ok(io::stdout().write_all(&script)?)
+    }
+}
+
+/// Write a manual page for each command into a directory
+#[derive(Args, Debug)]
+pub(super) struct Manual {
+    /// Where to
+    dir: PathBuf,
+}
+
+impl Manual {
+    pub(super) fn run(self) -> Result {
+        let failed = |error| Error::io(format!("write into {}", self.dir.display()), error);
+        fs::create_dir_all(&self.dir).map_err(failed)?;
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let parts = command.get_subcommands().filter(|part| !part.is_hide_set());
+        for page in [&command].into_iter().chain(parts) {
+            let text = page_of(page).map_err(failed)?;
+            let name = match page.get_display_name() {
+                Some(name) => name,
+                None => page.get_name(),
+            };
+            fs::write(self.dir.join(format!("{name}.1")), text).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The manual page of a command, its examples at the end.
+fn page_of(command: &Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    // The examples would stand before the name of the command.
+    let bare = command.clone().before_help(None::<&str>);
+    Man::new(bare).manual("stackmap").render(&mut page)?;
+    if let Some(examples) = command.get_before_help() {
+        writeln!(page, ".SH EXAMPLES\n.nf")?;
+        for line in examples.to_string().lines().skip(1) {
+            // A leading space keeps a line from being a request; backslashes are for roff.
+            writeln!(page, "  {}", line.trim_start().replace('\\', "\\e"))?;
+        }
+        writeln!(page, ".fi")?;
+    }
+    Ok(page)
+}

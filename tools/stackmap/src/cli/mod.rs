@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The command line.
+
+mod args;
+mod diff;
+mod doctor;
+mod dump;
+mod export;
+mod folded;
+mod generate;
+mod record;
+mod report;
+mod resolve;
+mod stat;
+mod top;
+
+use crate::{
+    error::{Error, Result},
+    output,
+    record::guard,
+};
+use args::Global;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap record -e kmem:kmalloc -- ls     record while a command runs, into stackmap.data
+  stackmap report                           what was recorded: events, and their hottest stacks
+  stackmap flame -o out.svg                 the same as a flame graph
+  stackmap top                              the hottest stacks of the running kernel, live
+  stackmap resolve < trace_pipe             put the stacks back into a trace
+  stackmap doctor                           what this kernel lacks, and what to do";
+
+/// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.
+#[derive(Debug, Parser)]
+#[command(name = "stackmap", version, before_help = EXAMPLES, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(record::Record),
+    Report(report::Report),
+    Resolve(resolve::Resolve),
+    Dump(dump::Dump),
+    Folded(folded::Folded),
+    Flame(folded::Flame),
+    Diff(diff::Diff),
+    Export(export::Export),
+    Top(top::Top),
+    Stat(stat::StatArgs),
+    Reset(stat::Reset),
+    Doctor(doctor::Doctor),
+    Completions(generate::Completions),
+    #[command(hide = true)]
+    Manual(generate::Manual),
+    #[command(name = guard::COMMAND, hide = true)]
+    UndoRecording,
+}
+
+/// Runs the command that the arguments of the process ask for.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.global.set_color();
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !matches!(error, Error::BrokenPipe | Error::Status(_)) {
+                output::say_error(&error);
+            }
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+impl Cli {
+    fn run(self) -> Result {
+        let global = &self.global;
+        match self.command {
+            Command::Record(record) => record.run(global),
+            Command::Report(report) => report.run(global),
+            Command::Resolve(resolve) => resolve.run(global),
+            Command::Dump(dump) => dump.run(global),
+            Command::Folded(folded) => folded.run(global),
+            Command::Flame(flame) => flame.run(global),
+            Command::Diff(diff) => diff.run(global),
+            Command::Export(export) => export.run(global),
+            Command::Top(top) => top.run(global),
+            Command::Stat(stat) => stat.run(global),
+            Command::Reset(reset) => reset.run(global),
+            Command::Doctor(doctor) => doctor.run(global),
+            Command::Completions(completions) => completions.run(),
+            Command::Manual(manual) => manual.run(),
+            Command::UndoRecording => guard::main(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap report`: what was recorded, for people.
+
+use super::args::{Global, Input};
+use crate::{
+    error::Result,
+    events,
+    notes::Notes,
+    output::Out,
+    report::{self, Limits},
+    tally::{By, Tally},
+};
+use clap::Args;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap report                        each event, and its hottest stacks
+  stackmap report --by comm a.data       each task
+  stackmap report --by stack --top 3     the three hottest stacks of all
+  stackmap report --live                 what is in the running kernel's buffer now";
+
+/// Show events with their stacks: counts, shares, first and last times
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Report {
+    #[command(flatten)]
+    input: Input,
+    /// What events are counted together by
+    #[arg(
+        long,
+        value_name = "KEY",
+        default_value = "event",
+        hide_possible_values = false
+    )]
+    by: By,
+    /// Stacks to show of each
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    top: usize,
+    /// Frames to show of each stack; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    depth: usize,
+}
+
+impl Report {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let (mut source, loaded) = self.input.open(global)?;
+        let mut tally = Tally::default();
+        let mut notes = Notes::default();
+        // By stack, the events that led to each are shown.
+        let by = match self.by {
+            By::Stack => By::Event,
+            by => by,
+        };
+        events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
+            tally.add(by, event, stack);
+            Ok(())
+        })?;
+
+        let mut out = Out::stdout();
+        let limits = Limits {
+            top: self.top,
+            depth: self.depth,
+        };
+        report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
+        report::write(&mut out, &tally, self.by, &loaded, limits)?;
+        let notes = notes.lines(Some(&loaded));
+        if !notes.is_empty() {
+            writeln!(out)?;
+            out.notes(&notes)?;
+        }
+        out.finish()
+    }
+}

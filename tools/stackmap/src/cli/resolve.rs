@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap resolve`: a filter that puts stacks back.
+
+use super::args::{Global, SymbolArgs};
+use crate::{
+    capture,
+    error::{Error, Result},
+    output::{self, Out},
+    resolve::{Format, Resolver},
+    source::{Loaded, Source},
+};
+use clap::Args;
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long stacks that were just read are taken as new.
+const FRESH: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "\
+examples:
+  cat /sys/kernel/tracing/trace_pipe | stackmap resolve      the running kernel's, as it comes
+  stackmap resolve stackmap.data > trace.txt                 the trace of a capture, with stacks
+  trace-cmd report | stackmap resolve --map stack_map_bin --kallsyms kallsyms
+  stackmap resolve --inline < trace | grep vfs_read          one line each";
+
+/// Replace the ids in the text of a trace by their stacks
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Resolve {
+    /// Text of trace, trace_pipe or "trace-cmd report", or a capture [default: standard input]
+    file: Option<PathBuf>,
+    /// Capture or copy of stack_map_bin with the stacks [default: FILE if it is a capture, else
+    /// the running kernel's]
+    #[arg(long, short, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Put a stack on the line of its id, rather than on lines of its own
+    #[arg(long)]
+    inline: bool,
+    /// Print offsets into functions, too
+    #[arg(long)]
+    offsets: bool,
+    #[command(flatten)]
+    symbols: SymbolArgs,
+}
+
+impl Resolve {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let file = self.file.as_deref().filter(|path| *path != Path::new("-"));
+        let capture = file.map(is_capture).transpose()?.unwrap_or(false);
+        let map = match (&self.map, capture) {
+            (Some(map), _) => Some(map.as_path()),
+            (None, true) => file,
+            (None, false) => None,
+        };
+        let mut source = Source::open(map, global.tracefs())?;
+        let loaded = self.symbols.load(&mut source)?;
+        let mut out = Out::stdout();
+        let format = Format {
+            inline: self.inline,
+            offsets: self.offsets,
+        };
+
+        // Only a running kernel has newer stacks.
+        let live = matches!(source, Source::Live { .. });
+        let mut read = Instant::now();
+        let mut reload = || -> Result<Option<Loaded>> {
+            if !live || read.elapsed() < FRESH {
+                return Ok(None);
+            }
+            let mut source = Source::open(None, global.tracefs())?;
+            let loaded = self.symbols.load(&mut source)?;
+            read = Instant::now();
+            Ok(Some(loaded))
+        };
+        let mut resolver = Resolver::new(loaded, format, &mut reload);
+        match file {
+            Some(path) if capture => {
+                let mut source = Source::open(Some(path), None)?;
+                let (input, size, name) = source.trace()?;
+                resolver.run(input, size, &name, &mut out)?;
+            }
+            Some(path) => {
+                let input = File::open(path).map_err(|error| Error::read(path, error))?;
+                let size = input.metadata().ok().map(|metadata| metadata.len());
+                let name = path.display().to_string();
+                resolver.run(input, size.filter(|size| *size > 0), &name, &mut out)?;
+            }
+            None => resolver.run(io::stdin().lock(), None, "standard input", &mut out)?,
+        }
+        out.finish()?;
+        output::say_notes(&resolver.notes.lines(Some(resolver.loaded())));
+        Ok(())
+    }
+}
+
+fn is_capture(path: &Path) -> Result<bool> {
+    let mut magic = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(4).read_to_end(&mut magic))
+        .map_err(|error| Error::read(path, error))?;
+    Ok(magic == capture::MAGIC)
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap stat` and `stackmap reset`: the counters of the map, and a fresh start for them.
+
+use super::args::Global;
+use crate::{
+    error::{Error, Result},
+    notes::count_of,
+    output::{say, Out, TITLE, WARNING},
+    source::Source,
+    stat::Stat,
+    table::{table, Column},
+    tracefs::Tracefs,
+};
+use clap::Args;
+use serde_json::{json, Map, Value};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const STAT_EXAMPLES: &str = "\
+examples:
+  stackmap stat                   the counters, and how they grow in a second
+  stackmap stat --interval 5 --count 12
+  stackmap stat --interval 0      the counters, at once
+  stackmap stat a.data            what a recording has counted";
+
+/// Show the counters of the map, with rates
+#[derive(Args, Debug)]
+#[command(before_help = STAT_EXAMPLES)]
+pub(super) struct StatArgs {
+    /// Capture to show the counters of [default: the running kernel's]
+    file: Option<PathBuf>,
+    /// Seconds to count for; 0 shows no rates
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
+    interval: Duration,
+    /// How often
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    count: u64,
+    /// Print JSON, an object on a line each time
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+impl StatArgs {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
+        match &mut source {
+            Source::Raw { name, .. } => Err(Error::input(
+                name.as_str(),
+                "a stack_map_bin has no counters\n  hint: a capture has",
+            )),
+            Source::Capture(capture) => {
+                let duration = Duration::from_nanos(capture.manifest().duration_ns);
+                let (after, before) = capture.stat()?;
+                self.show(&after, Some((&before, duration)))
+            }
+            Source::Live { tracefs, .. } => self.live(tracefs),
+        }
+    }
+
+    fn live(&self, tracefs: &Tracefs) -> Result {
+        let mut before = tracefs.stat()?;
+        if self.interval.is_zero() {
+            return self.show(&before, None);
+        }
+        for _ in 0..self.count {
+            let begun = Instant::now();
+            sleep(self.interval);
+            let after = tracefs.stat()?;
+            self.show(&after, Some((&before, begun.elapsed())))?;
+            before = after;
+        }
+        Ok(())
+    }
+
+    /// Shows `stat`, and what was counted since another one, so long ago.
+    fn show(&self, stat: &Stat, since: Option<(&Stat, Duration)>) -> Result {
+        let since = since.map(|(before, duration)| (stat.since(before), duration));
+        let mut out = Out::stdout();
+        match self.json {
+            true => write_json(&mut out, stat, since.as_ref())?,
+            false => write_text(&mut out, stat, since.as_ref())?,
+        }
+        out.finish()
+    }
+}
+
+/// What is a level rather than a count that grows.
+const LEVELS: [&str; 6] = [
+    "table_size",
+    "success_rate",
+    "pool_bytes",
+    "table_bytes",
+    "bits",
+    "entries",
+];
+
+fn write_text(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> Result {
+    let rows = stat.iter().map(|(key, value)| {
+        let mut row = vec![key.to_owned(), value.to_owned()];
+        if let Some((delta, duration)) = since {
+            let delta = delta.number(key).filter(|_| !LEVELS.contains(&key));
+            row.push(delta.map_or(String::new(), |delta| delta.to_string()));
+            let rate = delta.and_then(|delta| rate(delta, *duration));
+            row.push(rate.map_or(String::new(), |rate| format!("{rate:.0}")));
+        }
+        row
+    });
+    let mut columns = vec![Column::Text("counter"), Column::Number("value")];
+    if since.is_some() {
+        columns.extend([Column::Number("new"), Column::Number("per second")]);
+    }
+    write!(out, "{}", table(&columns, rows))?;
+    if let Some(saved) = saved(stat) {
+        let saved = out.style(TITLE, saved);
+        writeln!(out, "\n {saved}")?;
+    }
+    for (count, reason) in stat.drops() {
+        let label = out.style(WARNING, "WARNING:");
+        writeln!(
+            out,
+            " {label} {} recorded whole: {reason}",
+            count_of(count, "stack")
+        )?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// What the ids are good for, in words.
+fn saved(stat: &Stat) -> Option<String> {
+    /// What an id takes in the ring buffer.
+    const ID_BYTES: u64 = 16;
+    let bytes = stat.number("bytes_saved")?;
+    let ids = stat.number("successes").filter(|ids| *ids > 0)?;
+    let whole = bytes.checked_add(ids.checked_mul(ID_BYTES)?)?;
+    let factor = whole as f64 / (ids * ID_BYTES) as f64;
+    Some(format!(
+        "{ids} stacks took {} in place of {}: {factor:.1} times less",
+        bytes_of(ids * ID_BYTES),
+        bytes_of(whole),
+    ))
+}
+
+fn bytes_of(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} bytes"),
+        10_240..10_485_760 => format!("{} KiB", bytes / 1024),
+        _ => format!("{} MiB", bytes / (1024 * 1024)),
+    }
+}
+
+fn rate(delta: u64, duration: Duration) -> Option<f64> {
+    let seconds = duration.as_secs_f64();
+    (seconds > 0.0).then(|| delta as f64 / seconds)
+}
+
+fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> Result {
+    let value = |text: &str| match text.parse::<u64>() {
+        Ok(number) => json!(number),
+        Err(_) => json!(text),
+    };
+    let all = |stat: &Stat| -> Map<String, Value> {
+        let pairs = stat.iter().map(|(key, text)| (key.to_owned(), value(text)));
+        pairs.collect()
+    };
+    let mut object = Map::new();
+    object.insert("counters".to_owned(), all(stat).into());
+    if let Some((delta, duration)) = since {
+        object.insert("new".to_owned(), all(delta).into());
+        object.insert("seconds".to_owned(), json!(duration.as_secs_f64()));
+    }
+    serde_json::to_writer(&mut *out, &object).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+const RESET_EXAMPLES: &str = "\
+examples:
+  stackmap reset            empty the map; tracing has to be off
+  stackmap reset --stop     turn tracing off first, and leave it off";
+
+/// Empty the map of the running kernel
+#[derive(Args, Debug)]
+#[command(before_help = RESET_EXAMPLES)]
+pub(super) struct Reset {
+    /// Turn tracing off first, and leave it off
+    #[arg(long)]
+    stop: bool,
+}
+
+impl Reset {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let tracefs = Tracefs::find(global.tracefs())?;
+        tracefs.require_stackmap()?;
+        if self.stop {
+            tracefs.write("tracing_on", "0")?;
+        }
+        let entries = tracefs.stat()?.number("entries").unwrap_or(0);
+        match tracefs.write("stack_map", "reset") {
+            Ok(()) => {
+                say(format_args!(
+                    "the map is empty; {} forgotten",
+                    count_of(entries, "stack")
+                ));
+                Ok(())
+            }
+            Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
+                Err(refused(&tracefs)?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Why the kernel would not.
+fn refused(tracefs: &Tracefs) -> Result<Error> {
+    let text = match tracefs.read("tracing_on")?.trim() {
+        "0" => "the map cannot be emptied: another reset runs\n  hint: try again".to_owned(),
+        _ => format!(
+            "the map cannot be emptied while tracing is on: events would carry ids that mean \
+             nothing\n  hint: stackmap reset --stop, or echo 0 > {}",
+            tracefs.path("tracing_on").display()
+        ),
+    };
+    Ok(Error::Refused(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_was_saved() {
+        let stat = Stat::parse("successes: 28204\nbytes_saved: 7204664\n");
+        assert_eq!(
+            saved(&stat).as_deref(),
+            Some("28204 stacks took 440 KiB in place of 7476 KiB: 17.0 times less")
+        );
+        assert_eq!(saved(&Stat::parse("successes: 0\nbytes_saved: 0\n")), None);
+        assert_eq!(
+            saved(&Stat::parse(
+                "successes: 18446744073709551615\nbytes_saved: 1\n"
+            )),
+            None
+        );
+    }
+
+    #[test]
+    fn no_time_is_no_rate() {
+        assert_eq!(rate(5, Duration::ZERO), None);
+        assert_eq!(rate(5, Duration::from_millis(500)), Some(10.0));
+    }
+}

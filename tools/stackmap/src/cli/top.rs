@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap top`: the hottest stacks of the running kernel.
+
+use super::args::Global;
+use crate::{
+    error::{Error, Result},
+    output::{Out, WARNING},
+    table::{table, Column},
+    top::{draw, Model, Reaction, Sampler, Sort},
+    tracefs::Tracefs,
+};
+use clap::Args;
+use ratatui::{
+    crossterm::event::{self, Event, KeyEventKind},
+    DefaultTerminal,
+};
+use signal_hook::consts::{SIGHUP, SIGTERM};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap top                      live; needs options/stackmap and something that is traced
+  stackmap top --filter ext4        stacks with ext4 in a name
+  stackmap top --once --sort total  a snapshot, as when the output is no terminal";
+
+/// Show the hottest stacks of the running kernel, live
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Top {
+    /// What to sort by
+    #[arg(long, value_name = "KEY", default_value = "rate")]
+    sort: Sort,
+    /// Show only stacks with TEXT in a name
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    filter: String,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
+    /// Print a snapshot and end, also on a terminal
+    #[arg(long)]
+    once: bool,
+    /// Stacks in a snapshot
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(interval) if interval >= Duration::from_millis(50) => Ok(interval),
+        Ok(_) => Err("less than 0.05 seconds".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Waits for something from the terminal. A signal ends that early.
+fn poll(wait: Duration) -> io::Result<bool> {
+    match event::poll(wait) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        result => result,
+    }
+}
+
+impl Top {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let tracefs = Tracefs::find(global.tracefs())?;
+        let mut sampler = Sampler::new(tracefs)?;
+        let mut model = Model {
+            sort: self.sort,
+            filter: self.filter.clone(),
+            ..Model::default()
+        };
+        model.update(sampler.sample()?);
+        if self.once || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+            sleep(self.interval);
+            model.update(sampler.sample()?);
+            return self.snapshot(&model);
+        }
+        let ended = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&ended))
+                .map_err(|error| Error::io("catch signals", error))?;
+        }
+        let mut terminal =
+            ratatui::try_init().map_err(|error| Error::io("set the terminal up", error))?;
+        let result = self.live(&mut terminal, &mut sampler, &mut model, &ended);
+        ratatui::restore();
+        result
+    }
+
+    fn live(
+        &self,
+        terminal: &mut DefaultTerminal,
+        sampler: &mut Sampler,
+        model: &mut Model,
+        ended: &AtomicBool,
+    ) -> Result {
+        let failed = |error| Error::io("use the terminal", error);
+        let mut next = Instant::now() + self.interval;
+        while !ended.load(Ordering::Relaxed) {
+            terminal.draw(|frame| draw(model, frame)).map_err(failed)?;
+            let mut wait = next.saturating_duration_since(Instant::now());
+            // All keys that have come are done before anything is shown again.
+            while poll(wait).map_err(failed)? {
+                wait = Duration::ZERO;
+                // Anything but a key, a new size for one, only needs to be shown.
+                if let Event::Key(key) = event::read().map_err(failed)? {
+                    if key.kind != KeyEventKind::Release && model.key(key) == Reaction::Quit {
+                        return Ok(());
+                    }
+                }
+            }
+            if Instant::now() >= next {
+                model.update(sampler.sample()?);
+                next = Instant::now() + self.interval;
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, model: &Model) -> Result {
+        let mut out = Out::stdout();
+        let sample = &model.sample;
+        for (off, what) in [
+            (!sample.stackmap, "options/stackmap is off"),
+            (!sample.tracing, "tracing is off"),
+        ] {
+            if off {
+                let label = out.style(WARNING, "WARNING:");
+                writeln!(out, "{label} {what}: nothing is counted")?;
+            }
+        }
+        let columns = [
+            Column::Number("rate/s"),
+            Column::Number("total"),
+            Column::Number("id"),
+            Column::Text("stack, innermost first"),
+        ];
+        let rows = model.rows();
+        let rows = rows.iter().take(self.top).map(|row| {
+            vec![
+                format!("{:.0}", row.rate),
+                row.total.to_string(),
+                row.id.to_string(),
+                row.frames.join(" < "),
+            ]
+        });
+        write!(out, "{}", table(&columns, rows))?;
+        out.finish()
+    }
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a kernel lacks for the module, and what to do about it.
+
+mod config;
+mod module;
+
+use crate::{kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
+use config::Config;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// Worth knowing, and no obstacle.
+    Note,
+    /// It cannot be told, or something will be worse than it could be.
+    Warning,
+    /// The module cannot work.
+    Bad,
+}
+
+/// A thing that was looked at.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct Check {
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was looked at.
+    pub what: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What to do, if something is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Check {
+    fn new(verdict: Verdict, what: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            what,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+use Verdict::{Bad, Good, Note, Warning};
+
+/// What the kernel must have been configured with: the option, and what it is for.
+const REQUIRED: [(&str, &str); 6] = [
+    ("CONFIG_MODULES", "modules"),
+    ("CONFIG_RUST", "modules written in Rust"),
+    ("CONFIG_EVENT_TRACING", "events"),
+    ("CONFIG_STACKTRACE", "stacks"),
+    (
+        "CONFIG_KPROBES",
+        "finding the functions that the module needs",
+    ),
+    ("CONFIG_KALLSYMS", "names"),
+];
+
+/// Functions that the module needs and the kernel does not export.
+const FUNCTIONS: [&str; 5] = [
+    "kallsyms_lookup_name",
+    "__ftrace_trace_stack",
+    "trace_buffer_unlock_commit_nostack",
+    "stack_trace_save_regs",
+    "tracefs_remove",
+];
+
+/// What the jump needs; without it a kprobe does, which costs more for each event.
+const FOR_THE_JUMP: [&str; 4] = [
+    "smp_text_poke_single",
+    "get_kprobe",
+    "text_mutex",
+    "kprobe_mutex",
+];
+
+/// The system that is looked at.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// Where its files are; `/` for the running one.
+    pub root: PathBuf,
+    /// Where its tracefs is, if not where it usually is.
+    pub tracefs: Option<PathBuf>,
+    /// Whether the caller is root.
+    pub is_root: bool,
+}
+
+impl System {
+    /// The running one.
+    pub fn running(tracefs: Option<&Path>) -> Self {
+        Self {
+            root: PathBuf::from("/"),
+            tracefs: tracefs.map(Path::to_owned),
+            is_root: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    /// Looks at everything.
+    pub fn check(&self) -> Vec<Check> {
+        let release = self.line("proc/sys/kernel/osrelease").unwrap_or_default();
+        let machine = self
+            .line("proc/sys/kernel/arch")
+            .unwrap_or_else(kernel::machine);
+        let tracefs = Tracefs::find(self.tracefs.as_deref());
+        let loaded = tracefs.as_ref().is_ok_and(Tracefs::has_stackmap);
+
+        let mut checks = vec![
+            Check::new(Good, "kernel", format!("{release} {machine}")),
+            self.check_user(),
+        ];
+        if machine != "x86_64" {
+            let check = Check::new(Bad, "machine", machine);
+            checks.push(check.advise("the module is for x86_64"));
+        }
+        checks.push(match &tracefs {
+            Ok(tracefs) => Check::new(Good, "tracefs", tracefs.root().display().to_string()),
+            Err(error) => Check::new(Bad, "tracefs", "not there").advise(error.to_string()),
+        });
+        let config = Config::read(&self.root, &release);
+        checks.extend(self.check_config(config.as_ref(), loaded));
+        checks.extend(self.check_functions(loaded));
+        if loaded {
+            checks.push(Check::new(Good, "module", "loaded"));
+        } else {
+            checks.extend(self.check_loading());
+            checks.push(module::check_installed(&self.root, &release));
+        }
+        if let Ok(tracefs) = &tracefs {
+            if loaded {
+                checks.extend(check_recording(tracefs));
+            }
+        }
+        checks.push(self.check_debug_info(&release));
+        checks
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn line(&self, path: &str) -> Option<String> {
+        kernel::line(self.path(path))
+    }
+
+    fn check_user(&self) -> Check {
+        match self.is_root {
+            true => Check::new(Good, "user", "root"),
+            false => Check::new(Warning, "user", "not root")
+                .advise("tracing needs root; what follows may be incomplete without"),
+        }
+    }
+
+    fn check_config(&self, config: Option<&Config>, loaded: bool) -> Vec<Check> {
+        let Some(config) = config else {
+            // A module that is loaded has answered the question.
+            let verdict = if loaded { Note } else { Warning };
+            let check = Check::new(verdict, "configuration", "not to be found");
+            return vec![check.advise("/proc/config.gz and /boot/config-* are missing")];
+        };
+        let missing = REQUIRED.iter().filter(|(option, _)| !config.has(option));
+        let mut checks: Vec<_> = missing
+            .map(|(option, purpose)| {
+                Check::new(Bad, "configuration", format!("{option} is not set"))
+                    .advise(format!("take a kernel that has it: it is for {purpose}"))
+            })
+            .collect();
+        if checks.is_empty() {
+            let found = format!("{}: has all that is needed", config.name());
+            checks.push(Check::new(Good, "configuration", found));
+        }
+        if !config.has("CONFIG_FUNCTION_TRACER") {
+            let check = Check::new(Note, "functions", "CONFIG_FUNCTION_TRACER is not set");
+            checks.push(check.advise("stackmap record -f will not work; -e does"));
+        }
+        checks
+    }
+
+    fn check_functions(&self, loaded: bool) -> Vec<Check> {
+        let Ok(text) = std::fs::read(self.path("proc/kallsyms")) else {
+            return vec![Check::new(
+                Warning,
+                "kernel symbols",
+                "/proc/kallsyms cannot be read",
+            )];
+        };
+        let has = |name: &str| {
+            let name = format!(" {name}\n");
+            memchr::memmem::find(&text, name.as_bytes()).is_some()
+        };
+        let missing: Vec<_> = FUNCTIONS.into_iter().filter(|name| !has(name)).collect();
+        let slow: Vec<_> = FOR_THE_JUMP.into_iter().filter(|name| !has(name)).collect();
+        let mut checks = Vec::new();
+        checks.push(match missing.is_empty() {
+            true => Check::new(Good, "kernel symbols", "all that the module needs"),
+            false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
+                .advise("this kernel is too old, or too new for this module"),
+        });
+        if !slow.is_empty() && !loaded {
+            let check = Check::new(Warning, "hook", format!("no {}", slow.join(", ")));
+            checks.push(check.advise("the module will use a kprobe, which costs more"));
+        }
+        let hidden = Kallsyms::parse(text, &Default::default(), "/proc/kallsyms").is_err();
+        if hidden {
+            let restrict = self
+                .line("proc/sys/kernel/kptr_restrict")
+                .unwrap_or_default();
+            let found = format!("hidden (kernel.kptr_restrict is {restrict})");
+            let advice = "without addresses there are no names: be root, and sysctl \
+                          kernel.kptr_restrict=1";
+            checks.push(Check::new(Warning, "kernel addresses", found).advise(advice));
+        }
+        checks
+    }
+
+    /// What may keep any module from being loaded.
+    fn check_loading(&self) -> Vec<Check> {
+        let mut checks = Vec::new();
+        if self.line("proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
+            let check = Check::new(Bad, "loading modules", "disabled until the next boot");
+            checks.push(check.advise("sysctl kernel.modules_disabled was set to 1"));
+        }
+        let enforced = self
+            .line("sys/module/module/parameters/sig_enforce")
+            .as_deref()
+            == Some("Y");
+        let lockdown = self
+            .line("sys/kernel/security/lockdown")
+            .unwrap_or_default();
+        let locked = lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]");
+        if enforced || locked {
+            let why = if locked {
+                "kernel lockdown"
+            } else {
+                "module.sig_enforce"
+            };
+            let check = Check::new(Warning, "signatures", format!("required, by {why}"));
+            let advice = "sign the module with a key that the kernel trusts (mokutil --import), \
+                          or turn Secure Boot off";
+            checks.push(check.advise(advice));
+        }
+        if lockdown.contains("[confidentiality]") {
+            let check = Check::new(Bad, "lockdown", "confidentiality");
+            checks.push(check.advise("tracing is off in this mode: boot with lockdown=integrity"));
+        }
+        checks
+    }
+
+    fn check_debug_info(&self, release: &str) -> Check {
+        let places = [
+            format!("usr/lib/debug/boot/vmlinux-{release}"),
+            format!("usr/lib/debug/lib/modules/{release}/vmlinux"),
+            format!("boot/vmlinux-{release}"),
+        ];
+        match places.iter().find(|place| self.path(place).exists()) {
+            Some(place) => {
+                let found = self.path(place).display().to_string();
+                let advice =
+                    format!("for inlined functions and lines of source: --vmlinux {found}");
+                Check::new(Note, "debug information", found).advise(advice)
+            }
+            None => Check::new(Note, "debug information", "none; names come from kallsyms"),
+        }
+    }
+}
+
+/// How a loaded module fares.
+fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let stat = match tracefs.stat() {
+        Ok(stat) => stat,
+        Err(error) => return vec![Check::new(Warning, "counters", error.to_string())],
+    };
+    match stat.text("hook") {
+        Some("jump") => checks.push(Check::new(Good, "hook", "jump")),
+        Some(hook) => checks.push(
+            Check::new(Warning, "hook", hook)
+                .advise("it costs more for each event than a jump; the kernel's log says why"),
+        ),
+        None => {}
+    }
+    for option in ["stackmap", "stacktrace"] {
+        let on = tracefs
+            .read(&format!("options/{option}"))
+            .is_ok_and(|text| text.trim() == "1");
+        let what = "options";
+        checks.push(match on {
+            true => Check::new(Good, what, format!("{option} is on")),
+            false => Check::new(Note, what, format!("{option} is off")).advise(format!(
+                "stackmap record turns it on, or echo 1 > {}",
+                tracefs.path(&format!("options/{option}")).display()
+            )),
+        });
+    }
+    for (count, reason) in stat.drops() {
+        let found = format!("{count} stacks recorded whole");
+        checks.push(Check::new(Warning, "counters", found).advise(reason));
+    }
+    checks
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Systems that lack one thing or another.
+
+use super::*;
+use std::fs;
+
+const RELEASE: &str = "7.2.12+deb13-amd64";
+
+/// A system that is well, with the module installed and not loaded.
+struct Patient(tempfile::TempDir);
+
+impl Patient {
+    fn new() -> Self {
+        let patient = Self(tempfile::tempdir().unwrap());
+        patient.file("proc/sys/kernel/osrelease", RELEASE);
+        patient.file("proc/sys/kernel/arch", "x86_64\n");
+        patient.file("tracing/trace", "");
+        let config: String = REQUIRED
+            .iter()
+            .map(|(option, _)| format!("{option}=y\n"))
+            .collect();
+        patient.file(&format!("boot/config-{RELEASE}"), &config);
+        let names = FUNCTIONS.iter().chain(&FOR_THE_JUMP);
+        let kallsyms: String = names
+            .map(|name| format!("ffffffff81000000 T {name}\n"))
+            .collect();
+        patient.file("proc/kallsyms", &kallsyms);
+        let dir = format!("lib/modules/{RELEASE}");
+        patient.file(&format!("{dir}/modules.dep"), "updates/stackmap.ko:\n");
+        let module = format!("\x7fELF\0vermagic={RELEASE} SMP preempt\0");
+        patient.file(&format!("{dir}/updates/stackmap.ko"), &module);
+        patient
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        fs::remove_file(self.0.path().join(path)).unwrap();
+    }
+
+    fn check(&self) -> Vec<Check> {
+        let system = System {
+            root: self.0.path().to_owned(),
+            tracefs: Some(self.0.path().join("tracing")),
+            is_root: true,
+        };
+        system.check()
+    }
+
+    /// The worst of its verdicts, what is worst, and what to do.
+    fn worst(&self) -> (Verdict, &'static str, String) {
+        let checks = self.check();
+        let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
+        let advice = worst.advice.clone().unwrap_or_default();
+        (
+            worst.verdict,
+            worst.what,
+            format!("{}; {advice}", worst.found),
+        )
+    }
+}
+
+#[test]
+fn a_system_that_is_well_has_nothing_to_be_done_but_to_load_the_module() {
+    let (verdict, what, text) = Patient::new().worst();
+    assert_eq!((verdict, what), (Note, "debug information"), "{text}");
+    let checks = Patient::new().check();
+    let module = checks.iter().find(|check| check.what == "module").unwrap();
+    assert_eq!(module.advice.as_deref(), Some("modprobe stackmap"));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    for (path, text, what, found) in [
+        ("proc/sys/kernel/arch", "riscv64", "machine", "riscv64"),
+        (
+            "boot/config-7.2.12+deb13-amd64",
+            "CONFIG_MODULES=y\nCONFIG_RUST=y\nCONFIG_EVENT_TRACING=y\nCONFIG_STACKTRACE=y\n\
+             # CONFIG_KPROBES is not set\nCONFIG_KALLSYMS=y\n",
+            "configuration",
+            "CONFIG_KPROBES is not set",
+        ),
+        (
+            "proc/kallsyms",
+            "ffffffff81000000 T kallsyms_lookup_name\n",
+            "kernel symbols",
+            "__ftrace_trace_stack",
+        ),
+        (
+            "proc/sys/kernel/modules_disabled",
+            "1",
+            "loading modules",
+            "disabled",
+        ),
+        (
+            "lib/modules/7.2.12+deb13-amd64/updates/stackmap.ko",
+            "vermagic=6.1.0 SMP\0",
+            "module",
+            "is for 6.1.0 SMP",
+        ),
+        (
+            "sys/kernel/security/lockdown",
+            "none integrity [confidentiality]",
+            "lockdown",
+            "lockdown=integrity",
+        ),
+    ] {
+        let patient = Patient::new();
+        patient.file(path, text);
+        let (verdict, worst, text) = patient.worst();
+        assert_eq!((verdict, worst), (Bad, what), "{text}");
+        assert!(text.contains(found), "{text}");
+    }
+}
+
+#[test]
+fn what_may_be_in_the_way_is_a_warning() {
+    let patient = Patient::new();
+    patient.file("sys/module/module/parameters/sig_enforce", "Y\n");
+    assert_eq!(patient.worst().0, Warning);
+    assert!(patient.worst().2.contains("mokutil"));
+
+    let patient = Patient::new();
+    patient.remove("lib/modules/7.2.12+deb13-amd64/modules.dep");
+    assert!(patient.worst().2.contains("depmod -a"));
+
+    let patient = Patient::new();
+    patient.remove("boot/config-7.2.12+deb13-amd64");
+    assert_eq!(patient.worst().0, Warning);
+
+    let patient = Patient::new();
+    patient.remove("tracing/trace");
+    assert!(patient.worst().2.contains("mount -t tracefs"));
+}
+
+#[test]
+fn a_loaded_module_is_asked_how_it_fares() {
+    let patient = Patient::new();
+    patient.file("tracing/options/stackmap", "1\n");
+    patient.file("tracing/options/stacktrace", "0\n");
+    patient.file(
+        "tracing/stack_map_stat",
+        "drops: 3\ndrop_full: 3\nhook: kprobe\n",
+    );
+    let checks = patient.check();
+    let found = |what, text: &str| {
+        let mut checks = checks.iter();
+        checks.any(|check| check.what == what && check.found.contains(text))
+    };
+    assert!(found("module", "loaded"));
+    assert!(found("hook", "kprobe"));
+    assert!(found("options", "stackmap is on"));
+    assert!(found("options", "stacktrace is off"));
+    assert!(found("counters", "3 stacks recorded whole"));
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What can go wrong, as the user is told it, and the exit status that says so.
+
+use std::{fmt, io, path::Path};
+
+/// The result of everything here that can fail.
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+/// An error, in words for the user.
+#[derive(Debug)]
+pub enum Error {
+    /// An input is not what it should be.
+    Input {
+        /// The file, or what stands for it.
+        source: String,
+        /// Where in the file, in bytes, if that is known.
+        offset: Option<u64>,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The system refused something.
+    Io {
+        /// What was tried, as in "cannot {what}".
+        what: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Something cannot be done as things are. What to do about it is part of the text.
+    Refused(String),
+    /// Nobody reads our output any more.
+    BrokenPipe,
+    /// Everything was said already; only the exit status is left.
+    Status(u8),
+}
+
+impl Error {
+    /// An input that is wrong as a whole.
+    pub fn input(source: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Input {
+            source: source.into(),
+            offset: None,
+            what: what.into(),
+        }
+    }
+
+    /// An input that is wrong `offset` bytes from its beginning.
+    pub fn input_at(source: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
+        Error::Input {
+            source: source.into(),
+            offset: Some(offset),
+            what: what.into(),
+        }
+    }
+
+    /// What the system said when it was asked to `what`.
+    pub fn io(what: impl Into<String>, error: io::Error) -> Self {
+        Error::Io {
+            what: what.into(),
+            error,
+        }
+    }
+
+    /// What the system said when `path` was read.
+    pub fn read(path: &Path, error: io::Error) -> Self {
+        Error::io(format!("read {}", path.display()), error)
+    }
+
+    /// What was said by a reader of `source`: of an input that does not decode, or by the system.
+    pub fn reading(source: &str, offset: u64, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof => Error::input_at(source, offset, error.to_string()),
+            _ => Error::io(format!("read {source} at byte {offset}"), error),
+        }
+    }
+
+    /// The status that the process exits with: 2 for inputs that are wrong, 1 for the rest.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Error::Input { .. } => 2,
+            Error::Io { .. } | Error::Refused(_) => 1,
+            Error::BrokenPipe => 0,
+            Error::Status(status) => *status,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Input {
+                source,
+                offset: Some(offset),
+                what,
+            } => write!(f, "{source}: at byte {offset}: {what}"),
+            Error::Input {
+                source,
+                offset: None,
+                what,
+            } => write!(f, "{source}: {what}"),
+            Error::Io { what, error } => {
+                write!(f, "cannot {what}: {error}")?;
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        write!(f, "\n  hint: tracefs and kernel addresses need root")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Error::Refused(text) => f.write_str(text),
+            Error::BrokenPipe => f.write_str("broken pipe"),
+            Error::Status(status) => write!(f, "exit status {status}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Errors of writing the output; everything else has its own words.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Error::BrokenPipe,
+            _ => Error::io("write the output", error),
+        }
+    }
+}

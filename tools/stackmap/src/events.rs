@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reads the events of a source with their stacks.
+
+use crate::{
+    error::{Error, Result},
+    notes::Notes,
+    output::Progress,
+    source::{Loaded, Source},
+    trace::{Event, Joiner, Lines, StackRef},
+};
+use std::io::{BufReader, Read};
+
+/// How many lines are read between two reports of progress.
+const STEP: u64 = 4096;
+
+/// Reads all events of `source`, counting in `notes` what is missing. `loaded` is what was read
+/// from the same source.
+pub fn for_each(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+) -> Result {
+    let (input, size, name) = source.trace()?;
+    for_each_in(input, size, &name, loaded, notes, out)?;
+    if let Some(manifest) = &loaded.manifest {
+        // The header of `trace` counts the same losses.
+        notes.losses.lost = notes.losses.lost.max(manifest.lost());
+    }
+    Ok(())
+}
+
+/// Reads all events of a text that is called `name` and has `size` bytes.
+pub fn for_each_in(
+    input: impl Read,
+    size: Option<u64>,
+    name: &str,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+) -> Result {
+    let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
+    let mut joiner = Joiner::new();
+    let mut progress = Progress::bytes("reading events", size);
+    let mut counting = |event: &Event, stack: StackRef<'_>| {
+        match stack {
+            StackRef::Id(id) if loaded.stacks.get(id).is_none() => {
+                notes.missing(loaded.missing(id));
+            }
+            StackRef::Id(_) => {}
+            StackRef::Whole(_) => notes.whole += 1,
+            StackRef::None => notes.without += 1,
+        }
+        out(event, stack)
+    };
+    let mut nr_lines = 0u64;
+    loop {
+        let offset = lines.offset();
+        let chunk = match lines.next_chunk() {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break,
+            Err(error) => return Err(Error::reading(name, offset, error)),
+        };
+        if chunk.whole {
+            joiner.line(chunk.text(), &mut counting)?;
+        }
+        nr_lines += 1;
+        if nr_lines.is_multiple_of(STEP) {
+            progress.set(lines.offset());
+        }
+    }
+    joiner.finish(&mut counting)?;
+    notes.losses = joiner.losses();
+    Ok(())
+}

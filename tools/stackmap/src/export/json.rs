@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Recordings as JSON, for programs of the user's own.
+//!
+//! ```json
+//! {
+//!   "format": "stackmap-export", "version": 1, "manifest": { ... } or null,
+//!   "stacks": [{"id": 42, "frames": [{"ip": "0x...", "function": "schedule", ...}, ...]}, ...],
+//!   "events": [{"time": "3.319031", "event": "kmalloc", "stack": 42, ...}, ...],
+//!   "notes": [{"warning": true, "text": "..."}, ...]
+//! }
+//! ```
+//!
+//! Frames are innermost first. `stack` of an event is the id of one of `stacks`; the id of a stack
+//! that is not there stands in `missing` instead. `frames` of an event are those of a stack that
+//! was recorded whole.
+
+use crate::{
+    error::Result,
+    notes::Note,
+    source::{Loaded, Missing},
+    trace::{Event, StackRef},
+};
+use serde::Serialize;
+use std::io::{self, Write};
+
+#[derive(Serialize)]
+struct Stack<'a> {
+    id: u32,
+    ref_count: u32,
+    frames: Vec<Frame<'a>>,
+}
+
+#[derive(Serialize)]
+struct Frame<'a> {
+    ip: String,
+    function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    inlined: bool,
+}
+
+#[derive(Serialize)]
+struct JsonEvent<'a> {
+    time: String,
+    event: &'a str,
+    fields: &'a str,
+    comm: &'a str,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tgid: Option<u32>,
+    cpu: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<MissingStack>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frames: Option<&'a [String]>,
+}
+
+#[derive(Serialize)]
+struct MissingStack {
+    id: u32,
+    why: &'static str,
+}
+
+#[derive(Serialize)]
+struct JsonNote<'a> {
+    warning: bool,
+    text: &'a str,
+}
+
+/// Writes a recording as it is read.
+pub struct Writer<'a, W: Write> {
+    out: &'a mut W,
+    loaded: &'a Loaded,
+    first: bool,
+}
+
+impl<'a, W: Write> Writer<'a, W> {
+    /// Writes what comes before the events.
+    pub fn new(out: &'a mut W, loaded: &'a Loaded) -> Result<Self> {
+        write!(
+            out,
+            "{{\n\"format\": \"stackmap-export\", \"version\": 1,\n\"manifest\": "
+        )?;
+        json(out, &loaded.manifest)?;
+        write!(out, ",\n\"stacks\": [")?;
+        let mut separator = "\n";
+        for stack in loaded.stacks.iter() {
+            write!(out, "{separator}")?;
+            separator = ",\n";
+            let frames = stack.ips.iter().enumerate().flat_map(|(depth, ip)| {
+                let frames = loaded.symbols.frames(*ip, depth == 0);
+                frames.map(|frame| Frame {
+                    ip: format!("0x{:x}", frame.ip),
+                    function: frame.name(),
+                    module: frame.module(),
+                    file: frame.source.map(|source| &source.file[..]),
+                    line: frame.source.map(|source| source.line),
+                    inlined: frame.inlined,
+                })
+            });
+            let stack = Stack {
+                id: stack.id,
+                ref_count: stack.ref_count,
+                frames: frames.collect(),
+            };
+            json(out, &stack)?;
+        }
+        write!(out, "\n],\n\"events\": [")?;
+        Ok(Self {
+            out,
+            loaded,
+            first: true,
+        })
+    }
+
+    /// Writes an event.
+    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
+        let (mut known, mut missing, mut frames) = (None, None, None);
+        match stack {
+            StackRef::Id(id) if self.loaded.stacks.get(id).is_some() => known = Some(id),
+            StackRef::Id(id) => {
+                let why = match self.loaded.missing(id) {
+                    Missing::Stale => "stale",
+                    Missing::Unknown => "unknown",
+                };
+                missing = Some(MissingStack { id, why });
+            }
+            StackRef::Whole(whole) => frames = Some(whole),
+            StackRef::None => {}
+        }
+        self.out
+            .write_all(if self.first { b"\n" } else { b",\n" })?;
+        self.first = false;
+        json(
+            self.out,
+            &JsonEvent {
+                time: event.time.to_string(),
+                event: &event.name,
+                fields: &event.fields,
+                comm: &event.comm,
+                pid: event.pid,
+                tgid: event.tgid,
+                cpu: event.cpu,
+                stack: known,
+                missing,
+                frames,
+            },
+        )
+    }
+
+    /// Writes what comes after the events.
+    pub fn finish(self, notes: &[Note]) -> Result {
+        write!(self.out, "\n],\n\"notes\": ")?;
+        let notes: Vec<_> = notes
+            .iter()
+            .map(|note| JsonNote {
+                warning: note.warning,
+                text: &note.text,
+            })
+            .collect();
+        json(self.out, &notes)?;
+        Ok(self.out.write_all(b"\n}\n")?)
+    }
+}
+
+fn json(out: &mut impl Write, value: &impl Serialize) -> Result {
+    Ok(serde_json::to_writer(out, value).map_err(io::Error::from)?)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! pprof profiles: what `go tool pprof`, speedscope, Grafana and others read.
+//!
+//! A sample is a stack with the labels `event` and `comm`, its value the number of events. The
+//! kernel and each module are mappings. Stacks that were recorded whole have functions and no
+//! addresses.
+
+use super::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use crate::{
+    capture::Manifest,
+    error::Result,
+    notes::Note,
+    source::Loaded,
+    symbols::{self, Frame, TRAMPOLINE_NAME},
+    tally::{missing_name, Count, Key, NO_STACK},
+    trace::{Event, StackRef},
+};
+use flate2::{write::GzEncoder, Compression};
+use prost::Message;
+use std::{collections::HashMap, io::Write};
+
+/// The mapping of the kernel itself.
+const KERNEL: &str = "[kernel.kallsyms]";
+
+/// What makes two locations one.
+#[derive(Clone, Eq, Hash, PartialEq)]
+enum Place {
+    /// An address, and whether it is the first of its stack: then it is looked up elsewhere.
+    Address(u64, bool),
+    /// A name without an address.
+    Name(String),
+}
+
+/// A profile that grows event by event.
+pub struct Builder<'a> {
+    loaded: &'a Loaded,
+    counts: HashMap<(i64, i64, Key), Count>,
+    wholes: HashMap<Vec<String>, u32>,
+    profile: Profile,
+    strings: HashMap<String, i64>,
+    functions: HashMap<(String, String), u64>,
+    locations: HashMap<Place, u64>,
+    mappings: HashMap<String, u64>,
+}
+
+impl<'a> Builder<'a> {
+    /// One without events.
+    pub fn new(loaded: &'a Loaded) -> Self {
+        let mut builder = Self {
+            loaded,
+            counts: HashMap::new(),
+            wholes: HashMap::new(),
+            profile: Profile::default(),
+            strings: HashMap::new(),
+            functions: HashMap::new(),
+            locations: HashMap::new(),
+            mappings: HashMap::new(),
+        };
+        builder.string("");
+        builder.mapping(None);
+        builder
+    }
+
+    /// Counts an event.
+    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) {
+        let key = match stack {
+            StackRef::Id(id) => Key::Id(id),
+            StackRef::Whole(frames) => {
+                let next = self.wholes.len() as u32;
+                Key::Whole(*self.wholes.entry(frames.to_vec()).or_insert(next))
+            }
+            StackRef::None => Key::None,
+        };
+        let group = (self.string(&event.name), self.string(&event.comm), key);
+        self.counts.entry(group).or_default().events += 1;
+    }
+
+    /// Counts the stacks of a map by their references.
+    pub fn map(&mut self) {
+        for stack in self.loaded.stacks.iter() {
+            let count = self.counts.entry((0, 0, Key::Id(stack.id))).or_default();
+            count.events += u64::from(stack.ref_count);
+        }
+    }
+
+    /// Writes the profile.
+    pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
+        self.samples();
+        let events = ValueType {
+            r#type: self.string("events"),
+            unit: self.string("count"),
+        };
+        self.profile.sample_type = vec![events];
+        self.profile.period_type = Some(events);
+        self.profile.period = 1;
+        if let Some(manifest) = &self.loaded.manifest {
+            self.about(manifest);
+        }
+        for note in notes {
+            let comment = self.string(&note.text);
+            self.profile.comment.push(comment);
+        }
+        let mut packed = GzEncoder::new(out, Compression::default());
+        packed.write_all(&self.profile.encode_to_vec())?;
+        packed.finish()?;
+        Ok(())
+    }
+
+    fn about(&mut self, manifest: &Manifest) {
+        let nanos = manifest.time.saturating_mul(1_000_000_000);
+        self.profile.time_nanos = i64::try_from(nanos).unwrap_or(0);
+        self.profile.duration_nanos = i64::try_from(manifest.duration_ns).unwrap_or(0);
+        let comment = self.string(&format!("Linux {} {}", manifest.release, manifest.machine));
+        self.profile.comment.push(comment);
+    }
+
+    fn samples(&mut self) {
+        let mut counts: Vec<_> = self.counts.drain().collect();
+        counts.sort_by_key(|(group, count)| (std::cmp::Reverse(count.events), *group));
+        let mut wholes = vec![Vec::new(); self.wholes.len()];
+        for (frames, number) in self.wholes.drain() {
+            wholes[number as usize] = frames;
+        }
+        let [event_key, comm_key] = ["event", "comm"].map(|key| self.string(key));
+        for ((event, comm, key), count) in counts {
+            let location_id = match key {
+                Key::Id(id) => self.stack(id),
+                Key::Whole(number) => {
+                    let frames = &wholes[number as usize];
+                    frames
+                        .iter()
+                        .map(|frame| self.text_location(frame))
+                        .collect()
+                }
+                // Some readers drop samples without any location.
+                Key::None => vec![self.text_location(NO_STACK)],
+            };
+            let label = [(event_key, event), (comm_key, comm)];
+            let label = label.into_iter().filter(|(_, str)| *str != 0);
+            self.profile.sample.push(Sample {
+                location_id,
+                value: vec![i64::try_from(count.events).unwrap_or(i64::MAX)],
+                label: label.map(|(key, str)| Label { key, str, num: 0 }).collect(),
+            });
+        }
+    }
+
+    fn stack(&mut self, id: u32) -> Vec<u64> {
+        let loaded = self.loaded;
+        let Some(stack) = loaded.stacks.get(id) else {
+            let name = missing_name(id, loaded.missing(id));
+            return vec![self.text_location(&name)];
+        };
+        let frames = stack.ips.iter().enumerate();
+        frames
+            .map(|(depth, ip)| self.location(*ip, depth == 0))
+            .collect()
+    }
+
+    /// The number of a location that is known by name only.
+    fn text_location(&mut self, name: &str) -> u64 {
+        let place = Place::Name(name.to_owned());
+        if let Some(id) = self.locations.get(&place) {
+            return *id;
+        }
+        let line = Line {
+            function_id: self.function(name, ""),
+            line: 0,
+        };
+        self.add_location(place, 0, vec![line])
+    }
+
+    /// The number of the location of a frame.
+    fn location(&mut self, ip: u64, first: bool) -> u64 {
+        let place = Place::Address(ip, first);
+        if let Some(id) = self.locations.get(&place) {
+            return *id;
+        }
+        let loaded = self.loaded;
+        let mut lines = Vec::new();
+        let mut module = None;
+        for frame in loaded.symbols.frames(ip, first) {
+            module = frame.module();
+            lines.extend(self.line(&frame));
+        }
+        let mapping_id = match module {
+            None if ip == symbols::TRAMPOLINE_MARKER => 0,
+            module => self.mapping(module),
+        };
+        self.add_location(place, mapping_id, lines)
+    }
+
+    fn add_location(&mut self, place: Place, mapping_id: u64, line: Vec<Line>) -> u64 {
+        let id = self.profile.location.len() as u64 + 1;
+        let address = match place {
+            Place::Address(ip, _) => ip,
+            Place::Name(_) => 0,
+        };
+        self.profile.location.push(Location {
+            id,
+            mapping_id,
+            address,
+            line,
+        });
+        self.locations.insert(place, id);
+        id
+    }
+
+    fn line(&mut self, frame: &Frame<'_>) -> Option<Line> {
+        let name = match frame.place {
+            symbols::Place::Symbol(symbol) => symbol.name,
+            symbols::Place::Trampoline => TRAMPOLINE_NAME,
+            symbols::Place::Unknown => return None,
+        };
+        let file = frame.source.map_or("", |source| &source.file);
+        if frame.source.is_some() {
+            for mapping in &mut self.profile.mapping {
+                mapping.has_filenames = true;
+                mapping.has_line_numbers = true;
+                mapping.has_inline_frames = true;
+            }
+        }
+        Some(Line {
+            function_id: self.function(name, file),
+            line: frame.source.map_or(0, |source| source.line.into()),
+        })
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let key = (name.to_owned(), file.to_owned());
+        if let Some(id) = self.functions.get(&key) {
+            return *id;
+        }
+        let id = self.profile.function.len() as u64 + 1;
+        let text = self.string(name);
+        let filename = self.string(file);
+        self.profile.function.push(Function {
+            id,
+            name: text,
+            system_name: text,
+            filename,
+        });
+        self.functions.insert(key, id);
+        id
+    }
+
+    /// The number of the mapping of a module, or of the kernel.
+    fn mapping(&mut self, module: Option<&str>) -> u64 {
+        let name = module.map_or(KERNEL.to_owned(), |module| format!("[{module}]"));
+        if let Some(id) = self.mappings.get(&name) {
+            return *id;
+        }
+        let loaded = self.loaded;
+        let (start, end) = match module.map(|module| loaded.modules.get(module)) {
+            Some(Some(module)) => (module.base, module.base.saturating_add(module.size)),
+            Some(None) => (0, 0),
+            None => self.kernel_range(),
+        };
+        let build_id = match (&loaded.manifest, module) {
+            (Some(manifest), None) => manifest.build_id.clone().unwrap_or_default(),
+            _ => String::new(),
+        };
+        let id = self.profile.mapping.len() as u64 + 1;
+        let filename = self.string(&name);
+        let build_id = self.string(&build_id);
+        self.profile.mapping.push(Mapping {
+            id,
+            memory_start: start,
+            memory_limit: end,
+            filename,
+            build_id,
+            has_functions: !loaded.symbols.is_empty(),
+            ..Mapping::default()
+        });
+        self.mappings.insert(name, id);
+        id
+    }
+
+    /// From where the kernel begins to the first module behind it.
+    fn kernel_range(&self) -> (u64, u64) {
+        let kallsyms = self.loaded.symbols.kallsyms.as_ref();
+        let start = kallsyms
+            .and_then(|kallsyms| kallsyms.text_base())
+            .unwrap_or(0);
+        let modules = self.loaded.modules.iter().map(|module| module.base);
+        let end = modules.filter(|base| *base > start).min();
+        (start, end.unwrap_or(u64::MAX))
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.strings.get(text) {
+            return *number;
+        }
+        let number = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), number);
+        number
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The library behind the `stackmap` command.
+
+pub mod capture;
+pub mod cli;
+pub mod diff;
+pub mod doctor;
+pub mod error;
+pub mod events;
+pub mod export;
+pub mod flame;
+pub mod folded;
+pub mod kernel;
+pub mod notes;
+pub mod output;
+pub mod record;
+pub mod report;
+pub mod resolve;
+pub mod source;
+pub mod stack_map_bin;
+pub mod stacks;
+pub mod stat;
+pub mod symbols;
+pub mod table;
+pub mod tally;
+pub mod top;
+pub mod trace;
+pub mod tracefs;
+
+pub use error::{Error, Result};

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a reader of a result has to know: what is missing in it, and why.
+
+use crate::{
+    source::{Loaded, Missing},
+    trace::Losses,
+};
+
+/// What was found missing while a result was made.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Notes {
+    /// Events whose id is of a map that was reset since.
+    pub stale: u64,
+    /// Events whose id the map does not have.
+    pub unknown: u64,
+    /// Events whose stack was recorded whole.
+    pub whole: u64,
+    /// Events without a stack.
+    pub without: u64,
+    /// What the trace says is missing.
+    pub losses: Losses,
+    /// Frames that nothing names, and all frames.
+    pub unnamed: (u64, u64),
+}
+
+/// A note, and whether it says that a result is not complete.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Note {
+    /// Something is missing.
+    pub warning: bool,
+    /// What.
+    pub text: String,
+}
+
+impl Notes {
+    /// Counts an event whose stack is missing.
+    pub fn missing(&mut self, missing: Missing) {
+        match missing {
+            Missing::Stale => self.stale += 1,
+            Missing::Unknown => self.unknown += 1,
+        }
+    }
+
+    /// The notes, in words; `loaded` is what the result was made from.
+    pub fn lines(&self, loaded: Option<&Loaded>) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut warn = |count: u64, text: String| {
+            if count > 0 {
+                notes.push(Note {
+                    warning: true,
+                    text,
+                });
+            }
+        };
+        warn(
+            self.unknown,
+            format!(
+                "{}: the map has no such stack",
+                events(self.unknown, "have an unknown id")
+            ),
+        );
+        warn(
+            self.stale,
+            format!(
+                "{}: the map was reset in between",
+                events(self.stale, "have a stale id")
+            ),
+        );
+        warn(
+            self.losses.lost,
+            format!(
+                "{} of the ring buffer overwritten before they could be read: it was too small \
+                 (record -b)",
+                count_of(self.losses.lost, "record")
+            ),
+        );
+        warn(
+            self.losses.orphans,
+            format!(
+                "{} without an event: that was overwritten",
+                count_of(self.losses.orphans, "stack")
+            ),
+        );
+        let manifest = loaded.and_then(|loaded| loaded.manifest.as_ref());
+        warn(
+            manifest
+                .is_some_and(|manifest| manifest.modules_changed)
+                .into(),
+            "modules came or went during the recording: addresses in them may lack their names"
+                .to_owned(),
+        );
+        if let Some((after, before)) = loaded.and_then(|loaded| loaded.stat.as_ref()) {
+            let stat = match before {
+                Some(before) => &after.since(before),
+                None => after,
+            };
+            for (count, reason) in stat.drops() {
+                warn(
+                    count,
+                    format!("{} recorded whole: {reason}", count_of(count, "stack")),
+                );
+            }
+        }
+        let (unnamed, frames) = self.unnamed;
+        let symbols = loaded.is_some_and(|loaded| !loaded.symbols.is_empty());
+        if symbols && unnamed > 0 {
+            warn(
+                unnamed,
+                format!("{unnamed} of {frames} frames have no name"),
+            );
+        }
+        for (count, text) in [
+            (self.whole, "came with their stack as a whole"),
+            (self.without, "came without a stack"),
+        ] {
+            if count > 0 {
+                notes.push(Note {
+                    warning: false,
+                    text: events(count, text),
+                });
+            }
+        }
+        notes
+    }
+}
+
+/// `1 event`, `2 events`.
+pub fn count_of(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+fn events(count: u64, verb: &str) -> String {
+    let verb = match count {
+        1 => verb
+            .replacen("have ", "has ", 1)
+            .replacen("were ", "was ", 1)
+            .replace("they", "it")
+            .replace("their", "its"),
+        _ => verb.to_owned(),
+    };
+    format!("{} {verb}", count_of(count, "event"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_missing_is_nothing_to_say() {
+        assert!(Notes::default().lines(None).is_empty());
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let notes = Notes {
+            unknown: 1,
+            stale: 2,
+            whole: 3,
+            losses: Losses {
+                lost: 7,
+                orphans: 1,
+            },
+            ..Notes::default()
+        };
+        let lines = notes.lines(None);
+        let texts: Vec<_> = lines.iter().map(|note| &note.text[..]).collect();
+        assert_eq!(
+            texts,
+            [
+                "1 event has an unknown id: the map has no such stack",
+                "2 events have a stale id: the map was reset in between",
+                "7 records of the ring buffer overwritten before they could be read: it was too \
+                 small (record -b)",
+                "1 stack without an event: that was overwritten",
+                "3 events came with their stack as a whole",
+            ]
+        );
+        let warnings: Vec<_> = lines.iter().map(|note| note.warning).collect();
+        assert_eq!(warnings, [true, true, true, true, false]);
+    }
+}

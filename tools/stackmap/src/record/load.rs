@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Loads the module if it is not there.
+
+use crate::{
+    error::{Error, Result},
+    output::say,
+    tracefs::Tracefs,
+};
+use std::{fs::File, path::Path, process::Command};
+
+/// Makes sure that the module is loaded: from the file `module`, or as `modprobe` finds it.
+pub(super) fn ensure(tracefs: &Tracefs, module: Option<&Path>) -> Result {
+    if tracefs.has_stackmap() {
+        return Ok(());
+    }
+    match module {
+        Some(path) => insert(path)?,
+        None => modprobe()?,
+    }
+    if !tracefs.has_stackmap() {
+        return tracefs.require_stackmap();
+    }
+    say("note: loaded the module stackmap; it stays loaded (rmmod stackmap)");
+    Ok(())
+}
+
+fn insert(path: &Path) -> Result {
+    let file = File::open(path).map_err(|error| Error::read(path, error))?;
+    rustix::system::finit_module(&file, c"", 0).map_err(|error| {
+        let what = format!(
+            "load {} (the kernel's log tells why: dmesg)",
+            path.display()
+        );
+        Error::io(what, error.into())
+    })
+}
+
+fn modprobe() -> Result {
+    let refused = |why: String| {
+        Error::Refused(format!(
+            "the stackmap module is not loaded, and modprobe cannot load it: {why}\n  hint: \
+             --module FILE loads it from a file; \"stackmap doctor\" tells what is missing"
+        ))
+    };
+    let output = Command::new("modprobe")
+        .arg("stackmap")
+        .output()
+        .map_err(|error| refused(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    let why = match why.trim() {
+        "" => output.status.to_string(),
+        why => why.to_owned(),
+    };
+    Err(refused(why))
+}

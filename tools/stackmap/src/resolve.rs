@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Puts the stacks back into the text of a trace, in constant memory.
+//!
+//! A line that ends in `<stack_id N>` becomes what the kernel prints of a stack that was recorded
+//! whole (`<stack trace>` and a line ` => function` for each frame), or what trace-cmd prints. So
+//! whatever reads such traces reads these.
+
+use crate::{
+    error::{Error, Result},
+    notes::Notes,
+    output::Progress,
+    source::Loaded,
+    symbols::{texts::Texts, Frame},
+    tally::missing_name,
+    trace::{find_stack_id, Lines},
+};
+use std::io::{BufReader, Read, Write};
+
+/// The name of the event, as trace-cmd prints it before the id.
+const TRACE_CMD_NAME: &[u8] = b"stack_id:";
+/// How wide trace-cmd makes the names of events.
+const TRACE_CMD_WIDTH: usize = 22;
+/// How many lines are read between two reports of progress.
+const STEP: u64 = 4096;
+
+/// How stacks are put into a text.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Format {
+    /// On the line of the id, rather than on lines of their own.
+    pub inline: bool,
+    /// With offsets into the functions.
+    pub offsets: bool,
+}
+
+/// In what form a stack is wanted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    Kernel,
+    TraceCmd,
+    Inline,
+}
+
+/// Where newer stacks come from, when an id is met that is not known yet.
+pub type Reload<'a> = dyn FnMut() -> Result<Option<Loaded>> + 'a;
+
+/// Puts stacks back.
+pub struct Resolver<'a> {
+    loaded: Loaded,
+    reload: &'a mut Reload<'a>,
+    format: Format,
+    texts: Texts,
+    /// What is written next.
+    text: Vec<u8>,
+    /// What was found missing.
+    pub notes: Notes,
+    /// How many ids were replaced.
+    pub resolved: u64,
+}
+
+impl<'a> Resolver<'a> {
+    /// One that knows what is `loaded`, and asks `reload` for newer stacks.
+    pub fn new(loaded: Loaded, format: Format, reload: &'a mut Reload<'a>) -> Self {
+        Self {
+            loaded,
+            reload,
+            format,
+            texts: Texts::new(move |frame, text| write_frame(format, frame, text)),
+            text: Vec::new(),
+            notes: Notes::default(),
+            resolved: 0,
+        }
+    }
+
+    /// Copies `input`, which is called `name` and has `size` bytes, to `out`.
+    pub fn run(
+        &mut self,
+        input: impl Read,
+        size: Option<u64>,
+        name: &str,
+        out: &mut impl Write,
+    ) -> Result {
+        let mut lines = Lines::new(BufReader::with_capacity(64 << 10, input));
+        let mut progress = Progress::bytes("resolving", size);
+        let mut nr_lines = 0u64;
+        loop {
+            // Before waiting for more, everything that is there goes out.
+            if lines.input().buffer().is_empty() {
+                out.flush()?;
+            }
+            let offset = lines.offset();
+            let chunk = match lines.next_chunk() {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return Ok(out.flush()?),
+                Err(error) => return Err(Error::reading(name, offset, error)),
+            };
+            self.text(chunk.bytes, out)?;
+            nr_lines += 1;
+            if nr_lines.is_multiple_of(STEP) {
+                progress.set(lines.offset());
+            }
+        }
+    }
+
+    /// The loaded stacks, as they are by now.
+    pub fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Copies a line, or a piece of one.
+    fn text(&mut self, mut text: &[u8], out: &mut impl Write) -> Result {
+        while let Some((start, end, id)) = find_stack_id(text) {
+            let (before, behind) = (&text[..start], &text[end..]);
+            let form = match before.trim_ascii_end().ends_with(TRACE_CMD_NAME) {
+                _ if self.format.inline => Form::Inline,
+                // Something follows on the line.
+                _ if !behind.trim_ascii().is_empty() => Form::Inline,
+                true => Form::TraceCmd,
+                false => Form::Kernel,
+            };
+            self.stack(before, id, form, out)?;
+            text = behind;
+        }
+        Ok(out.write_all(text)?)
+    }
+
+    /// Writes what stands before an id, and its stack.
+    fn stack(&mut self, before: &[u8], id: u32, form: Form, out: &mut impl Write) -> Result {
+        if self.loaded.stacks.get(id).is_none() {
+            if let Some(loaded) = (self.reload)()? {
+                self.loaded = loaded;
+                self.texts.clear();
+            }
+        }
+        let Some(stack) = self.loaded.stacks.get(id) else {
+            let missing = self.loaded.missing(id);
+            self.notes.missing(missing);
+            out.write_all(before)?;
+            return Ok(out.write_all(missing_name(id, missing).as_bytes())?);
+        };
+        self.resolved += 1;
+        let before = match before.trim_ascii_end().strip_suffix(TRACE_CMD_NAME) {
+            Some(before) if form == Form::TraceCmd => before,
+            _ => before,
+        };
+        let text = &mut self.text;
+        text.clear();
+        text.extend_from_slice(before);
+        let separator: &[u8] = match form {
+            Form::Kernel => {
+                text.extend_from_slice(b"<stack trace>");
+                b"\n => "
+            }
+            Form::TraceCmd => {
+                write!(text, "{:TRACE_CMD_WIDTH$}<stack trace >", "kernel_stack:")?;
+                b"\n=> "
+            }
+            Form::Inline => {
+                write!(text, "<stack_id {id}:")?;
+                b" <- "
+            }
+        };
+        for (depth, ip) in stack.ips.iter().enumerate() {
+            let frames = self.texts.of(&self.loaded.symbols, *ip, depth == 0);
+            for (nr, frame) in frames.lines().enumerate() {
+                match form {
+                    Form::Inline if depth + nr == 0 => text.push(b' '),
+                    _ => text.extend_from_slice(separator),
+                }
+                text.extend_from_slice(frame);
+                if form == Form::TraceCmd {
+                    write!(text, " ({ip:x})")?;
+                }
+            }
+        }
+        if form == Form::Inline {
+            text.push(b'>');
+        }
+        Ok(out.write_all(text)?)
+    }
+}
+
+fn write_frame(format: Format, frame: &Frame<'_>, text: &mut Vec<u8>) {
+    // Writing into a vector does not fail.
+    let _ = match format.offsets {
+        true => write!(text, "{frame}"),
+        false => write!(text, "{}", frame.plain()),
+    };
+    if let Some(source) = frame.source {
+        let _ = write!(text, " ({source})");
+    }
+}
+
+#[cfg(test)]
+mod tests;

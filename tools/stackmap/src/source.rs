@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where stacks come from: a live tracefs, a capture, or a raw `stack_map_bin`.
+
+use crate::{
+    capture::{self, member, Capture, Manifest},
+    error::{Error, Result},
+    kernel,
+    stacks::Stacks,
+    stat::Stat,
+    symbols::{
+        elf::{self, DebugInfo},
+        kallsyms::{self, Kallsyms},
+        modules::Modules,
+        Symbols,
+    },
+    tracefs::Tracefs,
+};
+use std::{
+    fs::File,
+    io::{self, BufReader, Read, Seek},
+    path::{Path, PathBuf},
+};
+
+/// Files that the user gives for names.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolFiles {
+    /// A table of names in place of the running kernel's or the capture's.
+    pub kallsyms: Option<PathBuf>,
+    /// ELF files.
+    pub elf: elf::Files,
+}
+
+/// Where stacks come from.
+pub enum Source {
+    /// The running kernel.
+    Live {
+        /// Its files.
+        tracefs: Tracefs,
+        /// A copy of the trace.
+        trace: Option<File>,
+    },
+    /// A capture.
+    Capture(Box<Capture>),
+    /// A `stack_map_bin` that was copied.
+    Raw {
+        /// What it is called.
+        name: String,
+        /// What was in it.
+        stacks: Stacks,
+    },
+}
+
+/// Stacks, and what it takes to read them.
+#[derive(Default)]
+pub struct Loaded {
+    /// The stacks.
+    pub stacks: Stacks,
+    /// Names.
+    pub symbols: Symbols,
+    /// The modules that were loaded.
+    pub modules: Modules,
+    /// The counters, and those from before the recording if it is one.
+    pub stat: Option<(Stat, Option<Stat>)>,
+    /// What the capture says about itself, if it is one.
+    pub manifest: Option<Manifest>,
+    /// How many bits of an id lie below its generation, if that is known.
+    pub slot_bits: Option<u32>,
+}
+
+/// Why there is no stack for an id.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Missing {
+    /// The map was reset since.
+    Stale,
+    /// The map does not have it.
+    Unknown,
+}
+
+impl Source {
+    /// Opens `file`: a capture or a `stack_map_bin`, `-` for one on standard input, or the live
+    /// tracefs if there is no file.
+    pub fn open(file: Option<&Path>, tracefs: Option<&Path>) -> Result<Self> {
+        let Some(path) = file else {
+            return Ok(Source::Live {
+                tracefs: Tracefs::find(tracefs)?,
+                trace: None,
+            });
+        };
+        if path == Path::new("-") {
+            return Self::from_pipe(&mut io::stdin().lock());
+        }
+        let mut file = File::open(path).map_err(|error| Error::read(path, error))?;
+        let name = path.display().to_string();
+        let mut magic = [0; 4];
+        let len = read_some(&mut file, &mut magic).map_err(|error| Error::read(path, error))?;
+        if magic[..len] == capture::MAGIC {
+            return Ok(Source::Capture(Box::new(Capture::open(path)?)));
+        }
+        let input = magic[..len].chain(BufReader::with_capacity(256 << 10, file));
+        let stacks = Stacks::read(input, &name)?;
+        Ok(Source::Raw { name, stacks })
+    }
+
+    fn from_pipe(input: &mut dyn Read) -> Result<Self> {
+        let name = "standard input".to_owned();
+        let failed = |error| Error::io("read standard input", error);
+        let mut magic = [0; 4];
+        let len = read_some(input, &mut magic).map_err(failed)?;
+        let mut input = magic[..len].chain(input);
+        if magic != capture::MAGIC {
+            let stacks = Stacks::read(BufReader::with_capacity(256 << 10, input), &name)?;
+            return Ok(Source::Raw { name, stacks });
+        }
+        // A capture has its directory at the end.
+        let mut file = tempfile::tempfile()
+            .map_err(|error| Error::io("make a temporary file for the capture", error))?;
+        io::copy(&mut input, &mut file).map_err(failed)?;
+        file.rewind().map_err(failed)?;
+        Ok(Source::Capture(Box::new(Capture::new(file, name)?)))
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> String {
+        match self {
+            Source::Live { tracefs, .. } => tracefs.root().display().to_string(),
+            Source::Capture(capture) => capture.name().to_owned(),
+            Source::Raw { name, .. } => name.clone(),
+        }
+    }
+
+    /// Reads the stacks, and the names from where they came and from `files`.
+    pub fn load(&mut self, files: &SymbolFiles) -> Result<Loaded> {
+        let mut modules = Modules::default();
+        let mut stat = None;
+        let mut manifest = None;
+        let stacks;
+        let mut own_kallsyms: Option<Kallsyms> = None;
+        let mut elf = files.elf.clone();
+        match self {
+            Source::Live { tracefs, .. } => {
+                stacks = tracefs.stacks()?;
+                stat = Some((tracefs.stat()?, None));
+                modules = kernel::modules()?;
+                if files.kallsyms.is_none() {
+                    own_kallsyms = Some(kernel::kallsyms()?);
+                }
+                elf.build_id = kernel::build_id();
+            }
+            Source::Capture(capture) => {
+                stacks = capture.stacks()?;
+                let (after, before) = capture.stat()?;
+                stat = Some((after, Some(before)));
+                modules = capture.modules()?;
+                if files.kallsyms.is_none() {
+                    own_kallsyms = Some(capture.kallsyms()?);
+                }
+                elf.build_id = capture.manifest().build_id.clone();
+                manifest = Some(capture.manifest().clone());
+            }
+            Source::Raw { stacks: read, .. } => stacks = std::mem::take(read),
+        }
+        let kallsyms = match &files.kallsyms {
+            Some(path) => Some(read_kallsyms(path, &modules)?),
+            None => own_kallsyms,
+        };
+        let debug_info = match &elf {
+            elf::Files {
+                vmlinux: None,
+                modules: None,
+                ..
+            } => None,
+            files => Some(DebugInfo::open(files, kallsyms.as_ref())?),
+        };
+        let slot_bits = match &manifest {
+            Some(manifest) => manifest.slot_bits,
+            None => stat.as_ref().and_then(|(stat, _)| stat.slot_bits()),
+        };
+        Ok(Loaded {
+            stacks,
+            symbols: Symbols {
+                kallsyms,
+                debug_info,
+            },
+            modules,
+            stat,
+            manifest,
+            slot_bits,
+        })
+    }
+
+    /// Copies the trace of a running kernel, so that all of its ids are older than the stacks that
+    /// are read next.
+    pub fn hold_trace(&mut self) -> Result {
+        let Source::Live { tracefs, trace } = self else {
+            return Ok(());
+        };
+        let failed = |error| Error::io("copy the trace into a temporary file", error);
+        let mut copy = tempfile::tempfile().map_err(failed)?;
+        io::copy(&mut tracefs.open("trace")?, &mut copy).map_err(failed)?;
+        copy.rewind().map_err(failed)?;
+        *trace = Some(copy);
+        Ok(())
+    }
+
+    /// The trace that goes with the stacks, its length if that is known, and what it is called.
+    pub fn trace(&mut self) -> Result<(Box<dyn Read + '_>, Option<u64>, String)> {
+        match self {
+            Source::Live { tracefs, trace } => {
+                let name = tracefs.path("trace").display().to_string();
+                let file = match trace.take() {
+                    Some(copy) => copy,
+                    None => tracefs.open("trace")?,
+                };
+                let size = file.metadata().ok().map(|metadata| metadata.len());
+                Ok((Box::new(file), size.filter(|size| *size > 0), name))
+            }
+            Source::Capture(capture) => {
+                let name = capture.member_name(member::TRACE);
+                let member = capture.member(member::TRACE)?;
+                let size = member.size;
+                Ok((Box::new(member), Some(size), name))
+            }
+            Source::Raw { name, .. } => Err(Error::input(
+                name.as_str(),
+                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both, and \
+                 \"stackmap resolve --map\" takes a trace apart from its stacks",
+            )),
+        }
+    }
+}
+
+impl Loaded {
+    /// Why there is no stack for `id`.
+    pub fn missing(&self, id: u32) -> Missing {
+        let generation = match &self.manifest {
+            Some(manifest) => manifest.generation,
+            None => self.stacks.generation(self.slot_bits),
+        };
+        let of_id = self.slot_bits.and_then(|bits| id.checked_shr(bits));
+        match (generation, of_id) {
+            (Some(generation), Some(of_id)) if generation != of_id => Missing::Stale,
+            _ => Missing::Unknown,
+        }
+    }
+}
+
+fn read_kallsyms(path: &Path, modules: &Modules) -> Result<Kallsyms> {
+    let mut text = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(kallsyms::MAX_LEN + 1).read_to_end(&mut text))
+        .map_err(|error| Error::read(path, error))?;
+    Kallsyms::parse(text, modules, &path.display().to_string())
+}
+
+fn read_some(input: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match input.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The binary export of the map, `stack_map_bin`, as `include/uapi/stackmap.h` describes it.
+//!
+//! A header of four 32-bit words (magic, version, number of stacks, 0), then for each stack four
+//! words (id, number of frames, references, 0) and its frames, 64 bits each, innermost first. The
+//! byte order is that of the machine that wrote it; the magic tells which. [`Reader`] takes every
+//! departure from this as an error, and allocates nothing that the input only claims to hold.
+
+use crate::error::{Error, Result};
+use std::io::{self, Read, Write};
+use zerocopy::{byteorder::ByteOrder, FromBytes, IntoBytes, BE, LE, U32, U64};
+
+/// The magic of version 2, which the stackmap module writes.
+pub const MAGIC: u32 = 0x464D_5342;
+/// The version that goes with [`MAGIC`].
+pub const VERSION: u32 = 2;
+/// The magic of version 1: the same layout, from another writer.
+pub const MAGIC_V1: u32 = 0x4653_4D42;
+/// The version that goes with [`MAGIC_V1`].
+pub const VERSION_V1: u32 = 1;
+
+/// More frames than any kernel captures of one stack.
+pub const MAX_DEPTH: u32 = 4096;
+/// More stacks than the largest map holds.
+pub const MAX_STACKS: u32 = 1 << 24;
+
+/// The byte order of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Order {
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+/// One stack of a map.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Stack<'a> {
+    /// What the ring buffer carries in place of the stack.
+    pub id: u32,
+    /// How many events carry the id; saturates.
+    pub ref_count: u32,
+    /// The frames, innermost first.
+    pub ips: &'a [u64],
+}
+
+/// Whether a file that begins with `bytes` says that it is a `stack_map_bin`.
+pub fn is_magic(bytes: [u8; 4]) -> bool {
+    [u32::from_le_bytes(bytes), u32::from_be_bytes(bytes)]
+        .iter()
+        .any(|word| [MAGIC, MAGIC_V1].contains(word))
+}
+
+/// Reads a `stack_map_bin` stack by stack, in constant memory.
+pub struct Reader<R> {
+    input: R,
+    source: String,
+    offset: u64,
+    order: Order,
+    version: u32,
+    nr_stacks: u32,
+    nr_read: u32,
+    raw: Vec<u8>,
+    ips: Vec<u64>,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header. `source` names the input in errors.
+    pub fn new(mut input: R, source: impl Into<String>) -> Result<Self> {
+        let source = source.into();
+        let mut header = [0; 16];
+        let got = read_full(&mut input, &mut header)
+            .map_err(|(got, error)| Error::reading(&source, got as u64, error))?;
+        if got < header.len() {
+            let what = match got {
+                0 => "the file is empty".to_owned(),
+                _ => format!("the file ends inside its 16-byte header, after {got} bytes"),
+            };
+            return Err(Error::input_at(source, got as u64, what));
+        }
+
+        let little = words::<LE>(&header);
+        let big = words::<BE>(&header);
+        let (order, [magic, version, nr_stacks, reserved]) = match (little[0], big[0]) {
+            (MAGIC | MAGIC_V1, _) => (Order::Little, little),
+            (_, MAGIC | MAGIC_V1) => (Order::Big, big),
+            _ => {
+                let what = format!(
+                    "this is not a stack_map_bin: it begins with 0x{:08x}, not with 0x{MAGIC:08x} \
+                     or 0x{MAGIC_V1:08x} in either byte order",
+                    little[0]
+                );
+                return Err(Error::input_at(source, 0, what));
+            }
+        };
+        if !matches!((magic, version), (MAGIC, VERSION) | (MAGIC_V1, VERSION_V1)) {
+            let what = format!("version {version} of the format 0x{magic:08x} is not known");
+            return Err(Error::input_at(source, 4, what));
+        }
+        if nr_stacks > MAX_STACKS {
+            let what = format!("the header promises {nr_stacks} stacks; no map holds so many");
+            return Err(Error::input_at(source, 8, what));
+        }
+        if reserved != 0 {
+            let what = format!("the reserved word of the header is 0x{reserved:x}, not 0");
+            return Err(Error::input_at(source, 12, what));
+        }
+        Ok(Self {
+            input,
+            source,
+            offset: header.len() as u64,
+            order,
+            version,
+            nr_stacks,
+            nr_read: 0,
+            raw: Vec::new(),
+            ips: Vec::new(),
+        })
+    }
+
+    /// The byte order of the machine that wrote the input.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The version of the format.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// How many stacks the header promises.
+    pub fn nr_stacks(&self) -> u32 {
+        self.nr_stacks
+    }
+
+    /// The next stack; [`None`] after the last one, if the input ends there.
+    pub fn next_stack(&mut self) -> Result<Option<Stack<'_>>> {
+        if self.nr_read == self.nr_stacks {
+            self.expect_end()?;
+            return Ok(None);
+        }
+        let start = self.offset;
+        let mut head = [0; 16];
+        self.fill(&mut head)?;
+        let [id, nr, ref_count, reserved] = match self.order {
+            Order::Little => words::<LE>(&head),
+            Order::Big => words::<BE>(&head),
+        };
+        if id > i32::MAX as u32 {
+            return Err(self.wrong(start, format!("stack id 0x{id:x} has more than 31 bits")));
+        }
+        if nr > MAX_DEPTH {
+            let what = format!("stack {id} claims {nr} frames; no kernel writes so many");
+            return Err(self.wrong(start + 4, what));
+        }
+        if reserved != 0 {
+            let what = format!("the reserved word of stack {id} is 0x{reserved:x}, not 0");
+            return Err(self.wrong(start + 12, what));
+        }
+
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.resize(nr as usize * 8, 0);
+        self.fill(&mut raw)?;
+        self.raw = raw;
+        self.ips.clear();
+        match self.order {
+            Order::Little => decode::<LE>(&self.raw, &mut self.ips),
+            Order::Big => decode::<BE>(&self.raw, &mut self.ips),
+        }
+        self.nr_read += 1;
+        Ok(Some(Stack {
+            id,
+            ref_count,
+            ips: &self.ips,
+        }))
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result {
+        match read_full(&mut self.input, buffer) {
+            Ok(got) => {
+                self.offset += got as u64;
+                if got == buffer.len() {
+                    return Ok(());
+                }
+                let what = format!(
+                    "the file ends inside stack {} of {}",
+                    self.nr_read + 1,
+                    self.nr_stacks
+                );
+                Err(self.wrong(self.offset, what))
+            }
+            Err((got, error)) => Err(Error::reading(
+                &self.source,
+                self.offset + got as u64,
+                error,
+            )),
+        }
+    }
+
+    fn expect_end(&mut self) -> Result {
+        match read_full(&mut self.input, &mut [0]) {
+            Ok(0) => Ok(()),
+            Ok(_) => {
+                let what = format!("there is more behind the last of {} stacks", self.nr_stacks);
+                Err(self.wrong(self.offset, what))
+            }
+            Err((_, error)) => Err(Error::reading(&self.source, self.offset, error)),
+        }
+    }
+
+    fn wrong(&self, offset: u64, what: impl Into<String>) -> Error {
+        Error::input_at(self.source.as_str(), offset, what)
+    }
+}
+
+/// Writes a `stack_map_bin` of version 2 in the given byte order.
+pub fn write<'a>(
+    out: &mut impl Write,
+    order: Order,
+    stacks: impl ExactSizeIterator<Item = Stack<'a>>,
+) -> io::Result<()> {
+    match order {
+        Order::Little => write_as::<LE>(out, stacks),
+        Order::Big => write_as::<BE>(out, stacks),
+    }
+}
+
+fn write_as<'a, O: ByteOrder>(
+    out: &mut impl Write,
+    stacks: impl ExactSizeIterator<Item = Stack<'a>>,
+) -> io::Result<()> {
+    let mut put = |words: [u32; 4]| out.write_all(words.map(U32::<O>::new).as_bytes());
+    put([MAGIC, VERSION, stacks.len() as u32, 0])?;
+    for stack in stacks {
+        let head = [stack.id, stack.ips.len() as u32, stack.ref_count, 0];
+        out.write_all(head.map(U32::<O>::new).as_bytes())?;
+        for ip in stack.ips {
+            out.write_all(U64::<O>::new(*ip).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn words<O: ByteOrder>(bytes: &[u8; 16]) -> [u32; 4] {
+    let words: [U32<O>; 4] = zerocopy::transmute!(*bytes);
+    words.map(U32::get)
+}
+
+fn decode<O: ByteOrder>(raw: &[u8], ips: &mut Vec<u64>) {
+    // Whole words by construction; a remainder would be nothing that could be decoded.
+    if let Ok((words, _)) = <[U64<O>]>::ref_from_prefix_with_elems(raw, raw.len() / 8) {
+        ips.extend(words.iter().map(|word| word.get()));
+    }
+}
+
+/// Reads until `buffer` is full or the input ends, and returns how much there was; with an error,
+/// how much came before it.
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, (usize, io::Error)> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match input.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((got, error)),
+        }
+    }
+    Ok(got)
+}
+
+#[cfg(test)]
+mod tests;

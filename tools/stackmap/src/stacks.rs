@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A map that was read: all its stacks, found by id.
+
+use crate::{
+    error::{Error, Result},
+    stack_map_bin::{Reader, Stack},
+};
+use std::{collections::HashMap, io::Read};
+
+/// More frames than fit into the memory that one map may take (2 GiB).
+const MAX_FRAMES: usize = 1 << 28;
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    id: u32,
+    ref_count: u32,
+    start: u32,
+    depth: u32,
+}
+
+/// The stacks of a map, in the order of the file.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    heads: Vec<Head>,
+    ips: Vec<u64>,
+    by_id: HashMap<u32, u32>,
+}
+
+impl Stacks {
+    /// Reads them all. An id that comes twice would mean two stacks, so it is an error.
+    pub fn read(input: impl Read, source: &str) -> Result<Self> {
+        let mut reader = Reader::new(input, source)?;
+        let mut stacks = Self::default();
+        while let Some(stack) = reader.next_stack()? {
+            stacks
+                .push(stack)
+                .map_err(|what| Error::input(source, what))?;
+        }
+        Ok(stacks)
+    }
+
+    /// Adds a stack, or says why it cannot be added.
+    pub fn push(&mut self, stack: Stack<'_>) -> Result<(), String> {
+        let index = self.heads.len() as u32;
+        if self.ips.len() + stack.ips.len() > MAX_FRAMES {
+            return Err(format!("more than {MAX_FRAMES} frames in all"));
+        }
+        if self.by_id.insert(stack.id, index).is_some() {
+            return Err(format!("stack id {} is there twice", stack.id));
+        }
+        self.heads.push(Head {
+            id: stack.id,
+            ref_count: stack.ref_count,
+            start: self.ips.len() as u32,
+            depth: stack.ips.len() as u32,
+        });
+        self.ips.extend_from_slice(stack.ips);
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// The stack at `index`, which is below [`len`](Self::len).
+    pub fn at(&self, index: usize) -> Stack<'_> {
+        let head = self.heads[index];
+        let start = head.start as usize;
+        Stack {
+            id: head.id,
+            ref_count: head.ref_count,
+            ips: &self.ips[start..start + head.depth as usize],
+        }
+    }
+
+    /// The stack with this id.
+    pub fn get(&self, id: u32) -> Option<Stack<'_>> {
+        self.by_id.get(&id).map(|index| self.at(*index as usize))
+    }
+
+    /// All of them, in the order of the file.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Stack<'_>> {
+        (0..self.heads.len()).map(|index| self.at(index))
+    }
+
+    /// The generation of the ids, which lies above their lowest `slot_bits`.
+    pub fn generation(&self, slot_bits: Option<u32>) -> Option<u32> {
+        let head = self.heads.first()?;
+        head.id.checked_shr(slot_bits?)
+    }
+
+    /// Every frame of every stack, and whether it is the first of its stack.
+    pub fn frames(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+        self.iter().flat_map(|stack| {
+            let ips = stack.ips.iter().enumerate();
+            ips.map(|(depth, ip)| (*ip, depth == 0))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(id: u32, ips: &[u64]) -> Stack<'_> {
+        Stack {
+            id,
+            ref_count: 1,
+            ips,
+        }
+    }
+
+    #[test]
+    fn finds_by_id() {
+        let mut stacks = Stacks::default();
+        stacks.push(stack(9, &[1, 2, 3])).unwrap();
+        stacks.push(stack(4, &[])).unwrap();
+        stacks.push(stack(5, &[7])).unwrap();
+        assert_eq!(stacks.get(9).unwrap().ips, [1, 2, 3]);
+        assert!(stacks.get(4).unwrap().ips.is_empty());
+        assert_eq!(stacks.get(5).unwrap().ips, [7]);
+        assert!(stacks.get(6).is_none());
+        let frames: Vec<_> = stacks.frames().collect();
+        assert_eq!(frames, [(1, true), (2, false), (3, false), (7, true)]);
+    }
+
+    #[test]
+    fn refuses_an_id_twice() {
+        let mut stacks = Stacks::default();
+        stacks.push(stack(9, &[1])).unwrap();
+        assert!(stacks.push(stack(9, &[2])).unwrap_err().contains("twice"));
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Inlined functions and lines, from the test binary itself.
+
+use super::*;
+use crate::symbols::Symbols;
+
+#[test]
+fn compilers_suffixes_do_not_make_another_function() {
+    assert!(same_function("foo", "foo.isra.0"));
+    assert!(same_function("foo.constprop.0", "foo"));
+    assert!(!same_function("foo", "bar"));
+    assert!(same_function(
+        "_RNvNtCs1234_6kernel4task7current",
+        "kernel::task::current"
+    ));
+}
+
+#[test]
+fn an_elf_file_is_asked_at_its_own_addresses() {
+    let exe = std::env::current_exe().unwrap();
+    let inspector = inspect::Inspector::new();
+    let source = inspect::source::Source::Elf(inspect::source::Elf::new(&exe));
+    let main = inspector.lookup(&source, &["main"]).unwrap()[0][0].addr;
+
+    let kaslr_offset = 0xffff_0000_0000;
+    let files = Files {
+        vmlinux: Some(exe),
+        kaslr_offset: Some(kaslr_offset),
+        ..Files::default()
+    };
+    let mut debug_info = DebugInfo::open(&files, None).unwrap();
+    let ip = main + kaslr_offset;
+    let ips = [
+        (ip, true),
+        (ip + 1, false),
+        (TRAMPOLINE_MARKER, false),
+        (1, false),
+    ];
+    debug_info.prime(ips.into_iter(), None, &mut |_| {});
+    let symbols = Symbols {
+        kallsyms: None,
+        debug_info: Some(debug_info),
+    };
+    for (ip, first) in [(ip, true), (ip + 1, false)] {
+        let outer = symbols.frames(ip, first).last().unwrap();
+        let Place::Symbol(symbol) = outer.place else {
+            panic!("{outer:?}");
+        };
+        assert_eq!(symbol.name, "main");
+        assert_eq!(symbol.offset, ip - main - kaslr_offset);
+        assert!(!outer.inlined);
+    }
+    assert_eq!(
+        symbols.frames(1, false).next().unwrap().place,
+        Place::Unknown
+    );
+    let marker = symbols.frames(TRAMPOLINE_MARKER, false).next().unwrap();
+    assert_eq!(marker.place, Place::Trampoline);
+}
+
+#[test]
+fn another_kernel_is_refused() {
+    let exe = std::env::current_exe().unwrap();
+    let error = check_build_id(&exe, Some("00ff")).unwrap_err();
+    assert_eq!(error.exit_status(), 2);
+    assert!(error.to_string().contains("another kernel"), "{error}");
+
+    let error = check_build_id(Path::new("/proc/self/status"), None).unwrap_err();
+    assert!(error.to_string().contains("not a vmlinux"), "{error}");
+    let error = check_build_id(Path::new("/nowhere"), None).unwrap_err();
+    assert!(
+        error.to_string().contains("cannot read /nowhere"),
+        "{error}"
+    );
+}

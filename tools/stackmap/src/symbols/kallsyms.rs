@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `/proc/kallsyms`: every name of the kernel and its modules.
+//!
+//! Looked up as the kernel does it: the last symbol at or before the address, of several at one
+//! address the first of the file; it ends where the next address begins. Where the next symbol
+//! belongs to something else, how far the last function of a module reaches is not in the file;
+//! then the end of the module bounds it and no size is given.
+
+use super::{lookup_address, modules::Modules, Symbol};
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+
+/// How far the last symbol may reach of what is not in `/proc/modules`, as BPF programs are.
+const REACH_UNKNOWN: u64 = 64 << 10;
+/// Longer than any kernel's table, in bytes.
+pub const MAX_LEN: u64 = 256 << 20;
+/// What may be spent on names in a more readable form, in bytes.
+const MAX_DEMANGLED: usize = 64 << 20;
+
+/// Not in a module.
+const CORE: u16 = 0;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    name: u32,
+    name_len: u16,
+    module: u16,
+}
+
+/// All symbols, sorted by address.
+pub struct Kallsyms {
+    /// The names lie in here.
+    text: String,
+    /// Rust's names as people read them, by where the mangled ones lie.
+    demangled: HashMap<u32, String>,
+    addresses: Vec<u64>,
+    entries: Vec<Entry>,
+    /// What entries call their module; [`CORE`] is the first.
+    modules: Vec<String>,
+    /// For each of `modules`, where its memory ends.
+    ends: Vec<Option<u64>>,
+    text_base: Option<u64>,
+    stext: Option<u64>,
+}
+
+impl Kallsyms {
+    /// Reads the text of `/proc/kallsyms`. `modules` bound their last functions; `source` names
+    /// the text in errors.
+    pub fn parse(text: Vec<u8>, modules: &Modules, source: &str) -> Result<Self> {
+        let text = String::from_utf8(text)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        if text.len() as u64 > MAX_LEN {
+            return Err(Error::input_at(
+                source,
+                MAX_LEN,
+                "no kernel has so many symbols",
+            ));
+        }
+        let mut table = Table::default();
+        let mut start = 0;
+        for line in text.split_inclusive('\n') {
+            if !table.line(line, start) {
+                return Err(Error::input_at(
+                    source,
+                    start as u64,
+                    "this is not a line of kallsyms: an address, a type and a name",
+                ));
+            }
+            start += line.len();
+        }
+        if table.symbols.is_empty() && table.nr_hidden > 0 {
+            return Err(Error::Refused(format!(
+                "{source}: all addresses are 0, the kernel hides them\n  hint: read it as root, \
+                 with sysctl kernel.kptr_restrict below 2"
+            )));
+        }
+        Ok(table.finish(text, modules))
+    }
+
+    /// The symbol that covers a frame.
+    pub fn symbol(&self, ip: u64, first: bool) -> Option<Symbol<'_>> {
+        let (start, entry, end) = self.find(lookup_address(ip, first))?;
+        Some(Symbol {
+            name: self.name(entry),
+            module: self.module(entry),
+            offset: ip - start,
+            size: end.map(|end| end - start),
+        })
+    }
+
+    /// Where the kernel's code begins (`_text`): the link address plus what KASLR added.
+    pub fn text_base(&self) -> Option<u64> {
+        self.text_base.or(self.stext)
+    }
+
+    /// Names that every kernel has, and where they are in this one.
+    pub fn landmarks(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let landmarks = [("_stext", self.stext), ("_text", self.text_base)];
+        landmarks
+            .into_iter()
+            .filter_map(|(name, address)| Some((name, address?)))
+    }
+
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn name(&self, entry: Entry) -> &str {
+        let name = self.raw_name(entry);
+        if is_mangled(name) {
+            if let Some(demangled) = self.demangled.get(&entry.name) {
+                return demangled;
+            }
+        }
+        name
+    }
+
+    fn raw_name(&self, entry: Entry) -> &str {
+        let start = entry.name as usize;
+        &self.text[start..start + usize::from(entry.name_len)]
+    }
+
+    fn module(&self, entry: Entry) -> Option<&str> {
+        (entry.module != CORE).then(|| &self.modules[usize::from(entry.module)][..])
+    }
+
+    /// The symbol at or before `address`: its beginning, and its end if that is known.
+    fn find(&self, address: u64) -> Option<(u64, Entry, Option<u64>)> {
+        let after = self.addresses.partition_point(|start| *start <= address);
+        let mut index = after.checked_sub(1)?;
+        let start = self.addresses[index];
+        while index > 0 && self.addresses[index - 1] == start {
+            index -= 1;
+        }
+        let entry = self.entries[index];
+        let next = self.addresses.get(after).copied();
+        if let Some(next) = next {
+            if self.entries[after].module == entry.module {
+                return Some((start, entry, Some(next)));
+            }
+        }
+        if entry.module == CORE {
+            return (address == start).then_some((start, entry, None));
+        }
+        let end = match self.ends[usize::from(entry.module)] {
+            Some(end) if end > start => end,
+            _ => start.saturating_add(REACH_UNKNOWN),
+        };
+        (address < end).then_some((start, entry, None))
+    }
+
+    /// The lines that are needed to name the frames `ips` (an address, and whether it is the first
+    /// of its stack) as the whole file does, and those that tell where the kernel lies.
+    pub fn slim(&self, ips: impl Iterator<Item = (u64, bool)>) -> String {
+        let mut needed: Vec<usize> = Vec::new();
+        for (ip, first) in ips {
+            let address = lookup_address(ip, first);
+            let after = self.addresses.partition_point(|start| *start <= address);
+            if let Some(index) = after.checked_sub(1) {
+                let start = self.addresses[index];
+                let first = self.addresses.partition_point(|other| *other < start);
+                needed.push(first);
+            }
+            needed.extend((after < self.addresses.len()).then_some(after));
+        }
+        for (index, entry) in self.entries.iter().enumerate() {
+            if ["_text", "_stext"].contains(&self.raw_name(*entry)) {
+                needed.push(index);
+            }
+        }
+        needed.sort_unstable();
+        needed.dedup();
+        let line = |index: usize| {
+            let entry = self.entries[index];
+            let module = match self.module(entry) {
+                Some(module) => format!("\t[{module}]"),
+                None => String::new(),
+            };
+            format!(
+                "{:016x} t {}{module}\n",
+                self.addresses[index],
+                self.raw_name(entry)
+            )
+        };
+        needed.into_iter().map(line).collect()
+    }
+}
+
+/// What [`Kallsyms::parse`] builds.
+#[derive(Default)]
+struct Table {
+    symbols: Vec<(u64, Entry)>,
+    demangled: HashMap<u32, String>,
+    demangled_len: usize,
+    modules: HashMap<String, u16>,
+    module_names: Vec<String>,
+    nr_hidden: usize,
+    text_base: Option<u64>,
+    stext: Option<u64>,
+}
+
+impl Table {
+    /// Takes the line that begins at `start` of the text. False: it is not of the right form.
+    fn line(&mut self, line: &str, start: usize) -> bool {
+        let mut words = line.split_ascii_whitespace();
+        let Some(address) = words.next() else {
+            return true;
+        };
+        let (Ok(address), Some(_), Some(name)) =
+            (u64::from_str_radix(address, 16), words.next(), words.next())
+        else {
+            return false;
+        };
+        // Absolute symbols such as offsets of per-CPU variables are no addresses of code.
+        if address < 0x1000 {
+            self.nr_hidden += 1;
+            return true;
+        }
+        match name {
+            "_text" => self.text_base = Some(address),
+            "_stext" => self.stext = Some(address),
+            _ => {}
+        }
+        let module = words
+            .next()
+            .and_then(|word| word.strip_prefix('[')?.strip_suffix(']'));
+        let Some(module) = self.module(module) else {
+            return false;
+        };
+        let Ok(name_len) = u16::try_from(name.len()) else {
+            return false;
+        };
+        let at = (start + (name.as_ptr() as usize - line.as_ptr() as usize)) as u32;
+        self.demangle(name, at);
+        self.symbols.push((
+            address,
+            Entry {
+                name: at,
+                name_len,
+                module,
+            },
+        ));
+        true
+    }
+
+    fn module(&mut self, name: Option<&str>) -> Option<u16> {
+        let Some(name) = name else {
+            return Some(CORE);
+        };
+        if let Some(module) = self.modules.get(name) {
+            return Some(*module);
+        }
+        let module = u16::try_from(self.modules.len() + 1).ok()?;
+        self.modules.insert(name.to_owned(), module);
+        self.module_names.push(name.to_owned());
+        Some(module)
+    }
+
+    fn demangle(&mut self, name: &str, at: u32) {
+        if !is_mangled(name) || self.demangled_len > MAX_DEMANGLED {
+            return;
+        }
+        if let Ok(demangled) = rustc_demangle::try_demangle(name) {
+            // The alternate form leaves hashes out.
+            let demangled = format!("{demangled:#}");
+            self.demangled_len += demangled.len();
+            self.demangled.insert(at, demangled);
+        }
+    }
+
+    fn finish(mut self, text: String, modules: &Modules) -> Kallsyms {
+        // Stable, so that of several names at one address the first stays the first.
+        self.symbols.sort_by_key(|(address, _)| *address);
+        let ends = self.module_names.iter().map(|name| {
+            let module = modules.get(name).filter(|module| module.base != 0)?;
+            Some(module.base.saturating_add(module.size))
+        });
+        Kallsyms {
+            text,
+            demangled: self.demangled,
+            addresses: self.symbols.iter().map(|(address, _)| *address).collect(),
+            entries: self.symbols.iter().map(|(_, entry)| *entry).collect(),
+            ends: [None].into_iter().chain(ends).collect(),
+            modules: [String::new()]
+                .into_iter()
+                .chain(self.module_names)
+                .collect(),
+            text_base: self.text_base,
+            stext: self.stext,
+        }
+    }
+}
+
+/// Whether a name looks like one that Rust's compiler made.
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_R") || name.starts_with("_ZN")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Lookups by the kernel's own rules.
+
+use super::*;
+
+const TEXT: &str = "\
+0000000000000000 A fixed_percpu_data
+ffffffff81000000 T _text
+ffffffff81000000 T startup_64
+ffffffff81000100 T _stext
+ffffffff81000200 T one
+ffffffff81000240 t two
+ffffffff81000240 t two_alias
+ffffffff81000280 T three
+ffffffff82000000 T _end
+ffffffffc0001000 t first_of_mod\t[mod]
+ffffffffc0001100 t last_of_mod\t[mod]
+ffffffffc0008000 t bpf_prog_6deef7357e7b4530\t[bpf]
+ffffffffc0009000 t _RNvNtCs1234_6kernel4task7current\t[rusty]
+";
+
+const MODULES: &str = "\
+mod 12288 0 - Live 0xffffffffc0001000
+rusty 4096 0 - Live 0xffffffffc0009000
+";
+
+fn table() -> Kallsyms {
+    let modules = Modules::parse(MODULES);
+    Kallsyms::parse(TEXT.as_bytes().to_vec(), &modules, "kallsyms").unwrap()
+}
+
+fn name(ip: u64, first: bool) -> String {
+    table().symbol(ip, first).map_or("-".to_owned(), |symbol| {
+        format!(
+            "{}+{:x}/{:x}{}",
+            symbol.name,
+            symbol.offset,
+            symbol.size.unwrap_or(0),
+            symbol
+                .module
+                .map_or(String::new(), |name| format!(" [{name}]"))
+        )
+    })
+}
+
+#[test]
+fn finds_what_covers_an_address() {
+    assert_eq!(name(0xffff_ffff_8100_0210, true), "one+10/40");
+    assert_eq!(name(0xffff_ffff_8100_0250, true), "two+10/40");
+    assert_eq!(
+        name(0xffff_ffff_c000_1010, true),
+        "first_of_mod+10/100 [mod]"
+    );
+}
+
+#[test]
+fn a_return_address_belongs_to_the_caller() {
+    // A call in the last bytes of `one` returns to the first byte of `two`.
+    assert_eq!(name(0xffff_ffff_8100_0240, true), "two+0/40");
+    assert_eq!(name(0xffff_ffff_8100_0240, false), "one+40/40");
+}
+
+#[test]
+fn of_aliases_the_first_is_taken() {
+    assert_eq!(name(0xffff_ffff_8100_0001, true), "_text+1/100");
+}
+
+#[test]
+fn nothing_is_guessed_beyond_the_ends() {
+    assert_eq!(name(0xffff_ffff_8000_0000, true), "-");
+    assert_eq!(name(0xffff_ffff_8200_0001, true), "-");
+    // The last function of a module reaches to the module's end at most.
+    assert_eq!(name(0xffff_ffff_c000_1200, true), "last_of_mod+100/0 [mod]");
+    assert_eq!(
+        name(0xffff_ffff_c000_3fff, true),
+        "last_of_mod+2eff/0 [mod]"
+    );
+    assert_eq!(name(0xffff_ffff_c000_4000, true), "-");
+    assert_eq!(name(0, false), "-");
+    assert_eq!(name(u64::MAX, true), "-");
+}
+
+#[test]
+fn rust_names_are_demangled() {
+    let name = name(0xffff_ffff_c000_9004, true);
+    assert_eq!(name, "kernel::task::current+4/0 [rusty]");
+}
+
+#[test]
+fn knows_where_the_kernel_lies() {
+    assert_eq!(table().text_base(), Some(0xffff_ffff_8100_0000));
+}
+
+#[test]
+fn says_when_the_kernel_hides_its_addresses() {
+    let text = b"0000000000000000 T _text\n0000000000000000 T one\n".to_vec();
+    let error = Kallsyms::parse(text, &Modules::default(), "/proc/kallsyms");
+    let error = error.err().unwrap().to_string();
+    assert!(error.contains("kptr_restrict"), "{error}");
+}
+
+#[test]
+fn refuses_other_files() {
+    let text = b"ffffffff81000000 T _text\n\nwhat is this\n".to_vec();
+    let error = Kallsyms::parse(text, &Modules::default(), "F")
+        .err()
+        .unwrap();
+    assert_eq!(error.exit_status(), 2);
+    assert!(error.to_string().starts_with("F: at byte 26: "), "{error}");
+    assert!(Kallsyms::parse(Vec::new(), &Modules::default(), "")
+        .unwrap()
+        .is_empty());
+    // Bytes that are no UTF-8 are no reason to stop.
+    let text = b"ffffffff81000000 T \xff\xfe\n".to_vec();
+    assert_eq!(
+        Kallsyms::parse(text, &Modules::default(), "")
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_slim_table_names_the_same() {
+    let frames = [
+        (0xffff_ffff_8100_0210, true),
+        (0xffff_ffff_8100_0240, false),
+        (0xffff_ffff_c000_1200, false),
+        (0xffff_ffff_c000_9004, false),
+        (0xffff_ffff_8200_0001, false),
+        (0x1234, true),
+    ];
+    let whole = table();
+    let modules = Modules::parse(MODULES);
+    let slim = whole.slim(frames.into_iter());
+    let slim = Kallsyms::parse(slim.into_bytes(), &modules, "").unwrap();
+    assert!(slim.len() < whole.len());
+    assert_eq!(slim.text_base(), whole.text_base());
+    for (ip, first) in frames {
+        assert_eq!(slim.symbol(ip, first), whole.symbol(ip, first), "{ip:x}");
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! From addresses to names: kallsyms by default, ELF and DWARF where files are given.
+//!
+//! All frames but the first of a stack are return addresses, which may lie behind the end of the
+//! function that made the call; they are looked up one byte before. An address that no source
+//! covers stays an address: nothing is guessed.
+
+pub mod elf;
+pub mod kallsyms;
+pub mod modules;
+pub mod texts;
+
+use elf::{DebugFrame, DebugInfo};
+use kallsyms::Kallsyms;
+use std::fmt;
+
+/// What stands for a frame inside an ftrace trampoline; `FTRACE_TRAMPOLINE_MARKER` in the kernel.
+pub const TRAMPOLINE_MARKER: u64 = i32::MAX as u64;
+/// How the kernel prints [`TRAMPOLINE_MARKER`].
+pub const TRAMPOLINE_NAME: &str = "[FTRACE TRAMPOLINE]";
+
+/// Everything that is known about the addresses of one kernel.
+#[derive(Default)]
+pub struct Symbols {
+    /// The kernel's own table.
+    pub kallsyms: Option<Kallsyms>,
+    /// ELF files with more than names.
+    pub debug_info: Option<DebugInfo>,
+}
+
+/// A name that covers an address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Symbol<'a> {
+    /// The function.
+    pub name: &'a str,
+    /// The module that it is in.
+    pub module: Option<&'a str>,
+    /// How far the frame's address is behind the beginning of the function.
+    pub offset: u64,
+    /// How long the function is, if that is known.
+    pub size: Option<u64>,
+}
+
+/// What a frame's address is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place<'a> {
+    /// Inside a function.
+    Symbol(Symbol<'a>),
+    /// Inside code that ftrace generated.
+    Trampoline,
+    /// Not known.
+    Unknown,
+}
+
+/// A line of source code.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SourceLine {
+    /// The file, as the compiler was told.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// `file:line`
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A frame of a stack, as people read it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frame<'a> {
+    /// The address, as the kernel captured it.
+    pub ip: u64,
+    /// What is there.
+    pub place: Place<'a>,
+    /// Whether the compiler inlined this function into that of the next frame.
+    pub inlined: bool,
+    /// The line of source code that made the call.
+    pub source: Option<&'a SourceLine>,
+}
+
+impl<'a> Frame<'a> {
+    /// The name alone, if there is one.
+    pub fn name(&self) -> Option<&'a str> {
+        match self.place {
+            Place::Symbol(symbol) => Some(symbol.name),
+            Place::Trampoline => Some(TRAMPOLINE_NAME),
+            Place::Unknown => None,
+        }
+    }
+
+    /// The module, if the frame is in one.
+    pub fn module(&self) -> Option<&'a str> {
+        match self.place {
+            Place::Symbol(symbol) => symbol.module,
+            Place::Trampoline | Place::Unknown => None,
+        }
+    }
+
+    /// The name without an offset, with the module, or else the address.
+    pub fn plain(&self) -> impl fmt::Display + use<'a> {
+        let frame = *self;
+        from_fn(move |f| match frame.place {
+            Place::Symbol(symbol) => write_symbol(f, &symbol, false),
+            _ => write!(f, "{frame}"),
+        })
+    }
+}
+
+/// As the kernel prints it: `name+0xoffset/0xsize [module]`, or the address.
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Symbol(symbol) if self.inlined => {
+                write_symbol(f, &symbol, false)?;
+                f.write_str(" (inlined)")
+            }
+            Place::Symbol(symbol) => write_symbol(f, &symbol, true),
+            Place::Trampoline => f.write_str(TRAMPOLINE_NAME),
+            Place::Unknown => write!(f, "0x{:x}", self.ip),
+        }
+    }
+}
+
+fn write_symbol(f: &mut fmt::Formatter<'_>, symbol: &Symbol<'_>, offset: bool) -> fmt::Result {
+    f.write_str(symbol.name)?;
+    if offset {
+        write!(f, "+0x{:x}", symbol.offset)?;
+        if let Some(size) = symbol.size {
+            write!(f, "/0x{size:x}")?;
+        }
+    }
+    match symbol.module {
+        Some(module) => write!(f, " [{module}]"),
+        None => Ok(()),
+    }
+}
+
+/// [`fmt::Display`] by a closure.
+fn from_fn(f: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl fmt::Display {
+    struct FromFn<F>(F);
+    impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for FromFn<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0(f)
+        }
+    }
+    FromFn(f)
+}
+
+impl Symbols {
+    /// No names at all: every address stays one.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Whether there is any source of names.
+    pub fn is_empty(&self) -> bool {
+        self.kallsyms.is_none() && self.debug_info.is_none()
+    }
+
+    /// Looks `ips` (an address, and whether it is the first of its stack) up in the ELF files, if
+    /// there are any, so that [`frames`](Self::frames) knows. `progress` is called now and then
+    /// with the number of addresses that are done.
+    pub fn prime(&mut self, ips: impl Iterator<Item = (u64, bool)>, progress: &mut dyn FnMut(u64)) {
+        if let Some(debug_info) = &mut self.debug_info {
+            debug_info.prime(ips, self.kallsyms.as_ref(), progress);
+        }
+    }
+
+    /// The function that the kernel's table has at a frame.
+    pub fn place(&self, ip: u64, first: bool) -> Place<'_> {
+        if ip == TRAMPOLINE_MARKER {
+            return Place::Trampoline;
+        }
+        let found = self
+            .kallsyms
+            .as_ref()
+            .and_then(|kallsyms| kallsyms.symbol(ip, first));
+        match found {
+            Some(symbol) => Place::Symbol(symbol),
+            None => Place::Unknown,
+        }
+    }
+
+    /// The frame at `ip`, after the frames that were inlined into it. `first`: it is the innermost
+    /// of its stack.
+    pub fn frames(&self, ip: u64, first: bool) -> Frames<'_> {
+        let known = self
+            .debug_info
+            .as_ref()
+            .map_or(&[][..], |debug_info| debug_info.frames(ip, first));
+        if ip == TRAMPOLINE_MARKER || known.is_empty() {
+            return Frames::One(Some(Frame {
+                ip,
+                place: self.place(ip, first),
+                inlined: false,
+                source: None,
+            }));
+        }
+        Frames::Known {
+            ip,
+            behind: ip - lookup_address(ip, first),
+            frames: known.iter(),
+        }
+    }
+}
+
+/// The frames at one address; see [`Symbols::frames`].
+pub enum Frames<'a> {
+    /// Of the kernel's table.
+    One(Option<Frame<'a>>),
+    /// Of an ELF file.
+    Known {
+        /// The address.
+        ip: u64,
+        /// How far it is behind the address that was looked up.
+        behind: u64,
+        /// What was found there.
+        frames: std::slice::Iter<'a, DebugFrame>,
+    },
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        match self {
+            Frames::One(frame) => frame.take(),
+            Frames::Known { ip, behind, frames } => {
+                frames.next().map(|frame| frame.frame(*ip, *behind))
+            }
+        }
+    }
+}
+
+/// Where a frame is looked up: return addresses one byte before.
+pub(crate) const fn lookup_address(ip: u64, first: bool) -> u64 {
+    if first {
+        ip
+    } else {
+        ip.saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_as_the_kernel_does() {
+        let symbol = Symbol {
+            name: "schedule",
+            module: None,
+            offset: 0x48,
+            size: Some(0xc0),
+        };
+        let frame = |place| Frame {
+            ip: 0xffff_ffff_8100_0048,
+            place,
+            inlined: false,
+            source: None,
+        };
+        let plain = frame(Place::Symbol(symbol));
+        assert_eq!(plain.to_string(), "schedule+0x48/0xc0");
+        assert_eq!(plain.plain().to_string(), "schedule");
+        let module = frame(Place::Symbol(Symbol {
+            module: Some("ext4"),
+            size: None,
+            ..symbol
+        }));
+        assert_eq!(module.to_string(), "schedule+0x48 [ext4]");
+        assert_eq!(module.plain().to_string(), "schedule [ext4]");
+        assert_eq!(frame(Place::Unknown).to_string(), "0xffffffff81000048");
+        assert_eq!(frame(Place::Trampoline).to_string(), "[FTRACE TRAMPOLINE]");
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Frames as text, kept for the next time: the same few calls are on most stacks.
+
+use super::{Frame, Place, Symbols};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+/// How much text is kept, in bytes.
+const MAX_KEPT: usize = 48 << 20;
+
+/// How a frame is written.
+type Format = dyn Fn(&Frame<'_>, &mut Vec<u8>);
+
+/// The texts of frames in one format.
+pub struct Texts {
+    format: Box<Format>,
+    /// For frames that are not, and that are, the first of their stack.
+    kept: [HashMap<u64, Kept, BuildHasherDefault<AddressHasher>>; 2],
+    arena: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Kept {
+    start: u32,
+    /// The length, shifted by one, and whether there is a name.
+    len: u32,
+}
+
+/// The text of the frames at an address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Text<'a> {
+    /// Each frame ends with a newline: those that were inlined, and the last one.
+    lines: &'a [u8],
+    /// Whether there is a name.
+    pub named: bool,
+}
+
+impl<'a> Text<'a> {
+    /// The text of each frame, without its newline.
+    pub fn lines(&self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.lines;
+        std::iter::from_fn(move || {
+            let end = memchr::memchr(b'\n', rest)?;
+            let line = &rest[..end];
+            rest = &rest[end + 1..];
+            Some(line)
+        })
+    }
+}
+
+impl Texts {
+    /// None yet; `format` writes a frame, without a newline.
+    pub fn new(format: impl Fn(&Frame<'_>, &mut Vec<u8>) + 'static) -> Self {
+        Self {
+            format: Box::new(format),
+            kept: Default::default(),
+            arena: Vec::new(),
+        }
+    }
+
+    /// The text of the frames at `ip`. `first`: it is the innermost of its stack.
+    pub fn of(&mut self, symbols: &Symbols, ip: u64, first: bool) -> Text<'_> {
+        let kept = match self.kept[usize::from(first)].get(&ip) {
+            Some(kept) => *kept,
+            None => self.make(symbols, ip, first),
+        };
+        let start = kept.start as usize;
+        Text {
+            lines: &self.arena[start..start + (kept.len >> 1) as usize],
+            named: kept.len & 1 != 0,
+        }
+    }
+
+    fn make(&mut self, symbols: &Symbols, ip: u64, first: bool) -> Kept {
+        if self.arena.len() > MAX_KEPT {
+            self.clear();
+        }
+        let start = self.arena.len();
+        let mut named = false;
+        for frame in symbols.frames(ip, first) {
+            named |= frame.place != Place::Unknown;
+            (self.format)(&frame, &mut self.arena);
+            self.arena.push(b'\n');
+        }
+        let len = (self.arena.len() - start) as u32;
+        let kept = Kept {
+            start: start as u32,
+            len: len << 1 | u32::from(named),
+        };
+        self.kept[usize::from(first)].insert(ip, kept);
+        kept
+    }
+
+    /// Forgets all: the symbols are others now.
+    pub fn clear(&mut self) {
+        self.kept.iter_mut().for_each(HashMap::clear);
+        self.arena.clear();
+    }
+}
+
+/// Spreads addresses. They come from a kernel or a file, and the worst that a file can do is to be
+/// slow with itself.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // 2^64 divided by the golden ratio.
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// Appends `number` in decimal digits.
+pub fn push_decimal(text: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn texts_are_made_once() {
+        let mut texts = Texts::new(|frame, text| write!(text, "<{frame}>").unwrap());
+        let symbols = Symbols::none();
+        for _ in 0..2 {
+            let text = texts.of(&symbols, 0x1234, true);
+            assert_eq!(text.lines().collect::<Vec<_>>(), [b"<0x1234>"]);
+            assert!(!text.named);
+        }
+        assert_eq!(texts.arena.len(), 9);
+        let marker = super::super::TRAMPOLINE_MARKER;
+        assert!(texts.of(&symbols, marker, false).named);
+        assert_eq!(texts.kept.each_ref().map(HashMap::len), [1, 1]);
+    }
+
+    #[test]
+    fn numbers_are_written_as_usual() {
+        for number in [0, 1, 9, 10, 15, 16, 255, 4096, 1 << 40, u64::MAX] {
+            let mut text = Vec::new();
+            push_decimal(&mut text, number);
+            assert_eq!(text, number.to_string().into_bytes());
+        }
+    }
+}

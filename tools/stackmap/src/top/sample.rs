@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Looks at the map now and then.
+
+use super::{Names, Row};
+use crate::{
+    error::Result,
+    kernel,
+    stack_map_bin::Stack,
+    stacks::Stacks,
+    stat::Stat,
+    symbols::{Place, Symbols},
+    tracefs::Tracefs,
+};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long names are taken as complete, though some frames have none: modules come and go.
+const NAMES_LAST: Duration = Duration::from_secs(10);
+
+/// What was seen at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The stacks, in no order.
+    pub rows: Vec<Row>,
+    /// The counters.
+    pub stat: Stat,
+    /// Stacks that were recorded as ids, in a second.
+    pub ids_per_second: f64,
+    /// Stacks that were recorded whole, in a second.
+    pub drops_per_second: f64,
+    /// Whether `options/stackmap` is on.
+    pub stackmap: bool,
+    /// Whether `tracing_on` is on.
+    pub tracing: bool,
+}
+
+/// Looks at the map of a tracefs.
+pub struct Sampler {
+    tracefs: Tracefs,
+    symbols: Symbols,
+    symbols_read: Instant,
+    names: Names,
+    generation: Option<u32>,
+    before: Option<(Instant, HashMap<u32, u32>, Stat)>,
+}
+
+impl Sampler {
+    /// Begins to look.
+    pub fn new(tracefs: Tracefs) -> Result<Self> {
+        tracefs.require_stackmap()?;
+        Ok(Self {
+            tracefs,
+            symbols: symbols()?,
+            symbols_read: Instant::now(),
+            names: Names::new(),
+            generation: None,
+            before: None,
+        })
+    }
+
+    /// Looks once. Rates are those since the last time.
+    pub fn sample(&mut self) -> Result<Sample> {
+        let stat = self.tracefs.stat()?;
+        let stacks = self.tracefs.stacks()?;
+        let now = Instant::now();
+        let is_on = |file| Ok::<_, crate::Error>(self.tracefs.read(file)?.trim() == "1");
+        let (stackmap, tracing) = (is_on("options/stackmap")?, is_on("tracing_on")?);
+
+        // After a reset, nothing that was seen before means anything.
+        let generation = stacks.generation(stat.slot_bits());
+        if generation != self.generation {
+            self.generation = generation;
+            self.names.clear();
+            if let Some((_, totals, _)) = &mut self.before {
+                totals.clear();
+            }
+        }
+        let seconds = self
+            .before
+            .as_ref()
+            .map(|(then, ..)| (now - *then).as_secs_f64());
+        let rate = |count: u64| match seconds {
+            Some(seconds) if seconds > 0.0 => count as f64 / seconds,
+            _ => 0.0,
+        };
+        self.read_names(&stacks)?;
+        let before = self.before.as_ref().map(|(_, totals, _)| totals);
+        let row = |stack: Stack<'_>| {
+            let total = stack.ref_count;
+            let then = before
+                .and_then(|totals| totals.get(&stack.id))
+                .unwrap_or(&0);
+            Row {
+                id: stack.id,
+                total,
+                rate: rate(total.saturating_sub(*then).into()),
+                frames: self.names.get(&stack.id).cloned().unwrap_or_default(),
+            }
+        };
+        let rows = stacks.iter().map(row).collect();
+        let grown = |key| {
+            let then = self
+                .before
+                .as_ref()
+                .and_then(|(_, _, stat)| stat.number(key));
+            let now = stat.number(key).unwrap_or(0);
+            rate(now.saturating_sub(then.unwrap_or(now)))
+        };
+        let (ids_per_second, drops_per_second) = (grown("successes"), grown("drops"));
+        let totals = stacks.iter().map(|stack| (stack.id, stack.ref_count));
+        self.before = Some((now, totals.collect(), stat.clone()));
+        Ok(Sample {
+            rows,
+            stat,
+            ids_per_second,
+            drops_per_second,
+            stackmap,
+            tracing,
+        })
+    }
+
+    fn read_names(&mut self, stacks: &Stacks) -> Result {
+        let unnamed = |symbols: &Symbols| {
+            let new = stacks
+                .iter()
+                .filter(|stack| !self.names.contains_key(&stack.id));
+            new.flat_map(|stack| stack.ips.iter())
+                .any(|ip| symbols.place(*ip, false) == Place::Unknown)
+        };
+        if self.symbols_read.elapsed() > NAMES_LAST && unnamed(&self.symbols) {
+            self.symbols = symbols()?;
+            self.symbols_read = Instant::now();
+        }
+        for stack in stacks.iter() {
+            let symbols = &self.symbols;
+            self.names.entry(stack.id).or_insert_with(|| {
+                let frames = stack.ips.iter().enumerate().flat_map(|(depth, ip)| {
+                    let frames = symbols.frames(*ip, depth == 0);
+                    frames.map(|frame| frame.to_string())
+                });
+                frames.collect::<Arc<[String]>>()
+            });
+        }
+        Ok(())
+    }
+}
+
+fn symbols() -> Result<Symbols> {
+    Ok(Symbols {
+        kallsyms: Some(kernel::kallsyms()?),
+        debug_info: None,
+    })
+}

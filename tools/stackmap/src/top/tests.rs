@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is shown after which keys.
+
+use super::*;
+use crate::stat::Stat;
+use ratatui::{
+    backend::TestBackend,
+    crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
+    Terminal,
+};
+
+fn model() -> Model {
+    let row = |id, total, rate, frames: &[&str]| Row {
+        id,
+        total,
+        rate,
+        frames: frames.iter().map(|frame| (*frame).to_owned()).collect(),
+    };
+    let mut model = Model::default();
+    model.update(Sample {
+        rows: vec![
+            row(7, 100, 0.0, &["foo+0x1/0x2", "bar+0x3/0x4 [mod]"]),
+            row(
+                5,
+                10,
+                20.0,
+                &["baz+0x1/0x2", "bar+0x3/0x4 [mod]", "end+0x1/0x2"],
+            ),
+            row(
+                9,
+                1,
+                3.0,
+                &[
+                    "trace_event_raw_event_kfree+0x1/0x2",
+                    "__traceiter_kfree+0x3/0x5",
+                    "foo+0x1/0x2",
+                ],
+            ),
+        ],
+        stat: Stat::parse("entries: 3 / 16384\nsuccesses: 111\ndrops: 2\n"),
+        ids_per_second: 23.0,
+        drops_per_second: 0.0,
+        stackmap: true,
+        tracing: true,
+    });
+    model
+}
+
+fn press(model: &mut Model, codes: &[KeyCode]) -> Reaction {
+    let mut reaction = Reaction::Show;
+    for code in codes {
+        reaction = model.key(KeyEvent::new(*code, KeyModifiers::NONE));
+    }
+    reaction
+}
+
+fn ids(model: &Model) -> Vec<u32> {
+    model.rows().iter().map(|row| row.id).collect()
+}
+
+fn screen(model: &Model, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(model, frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+#[test]
+fn keys_sort() {
+    let mut model = model();
+    assert_eq!(ids(&model), [5, 9, 7]);
+    press(&mut model, &[KeyCode::Char('s')]);
+    assert_eq!(ids(&model), [7, 5, 9]);
+    press(&mut model, &[KeyCode::Char('s')]);
+    assert_eq!(ids(&model), [5, 9, 7]);
+    press(&mut model, &[KeyCode::Char('s')]);
+    assert_eq!(ids(&model), [5, 7, 9]);
+    assert_eq!(press(&mut model, &[KeyCode::Char('q')]), Reaction::Quit);
+}
+
+#[test]
+fn a_filter_counts_as_it_is_typed() {
+    let mut model = model();
+    press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('B')]);
+    assert_eq!(ids(&model), [5, 7]);
+    press(&mut model, &[KeyCode::Char('a'), KeyCode::Char('z')]);
+    assert_eq!(ids(&model), [5]);
+    // While it is typed, letters are no commands.
+    assert_eq!(press(&mut model, &[KeyCode::Char('q')]), Reaction::Show);
+    assert!(ids(&model).is_empty());
+    press(&mut model, &[KeyCode::Backspace, KeyCode::Enter]);
+    assert_eq!(ids(&model), [5]);
+    press(&mut model, &[KeyCode::Esc]);
+    assert_eq!(ids(&model).len(), 3);
+}
+
+#[test]
+fn the_selection_stays_with_its_stack() {
+    let mut model = model();
+    press(&mut model, &[KeyCode::Down]);
+    assert_eq!(model.selected, Some(9));
+    press(&mut model, &[KeyCode::Char('s')]);
+    assert_eq!(model.selected_index(&model.rows()), 2);
+    press(&mut model, &[KeyCode::Home]);
+    assert_eq!(model.selected, Some(7));
+    press(&mut model, &[KeyCode::End, KeyCode::PageDown]);
+    assert_eq!(model.selected, Some(9));
+    let mut empty = Model::default();
+    press(&mut empty, &[KeyCode::Down, KeyCode::End]);
+    assert_eq!(empty.selected, None);
+}
+
+#[test]
+fn a_pause_keeps_what_is_there() {
+    let mut model = model();
+    press(&mut model, &[KeyCode::Char('p')]);
+    model.update(Sample::default());
+    assert_eq!(ids(&model).len(), 3);
+    press(&mut model, &[KeyCode::Char('p')]);
+    model.update(Sample::default());
+    assert!(ids(&model).is_empty());
+}
+
+#[test]
+fn the_screen() {
+    let want = r#"
+"stackmap  stacks 3 of 16384   ids 23/s   events 111   recorded whole 2 (0/s)    "
+"by rate, 3 shown                                                                "
+"  *rate/s      total  share  depth          id stack, innermost first           "
+"       20         10   9.0%      3           5 baz < bar < end                  "
+"        3          1   0.9%      3           9 kfree: foo                       "
+"        0        100  90.1%      2           7 foo < bar                        "
+"                                                                                "
+"                                                                                "
+" stack_id 5, 3 frames ──────────────────────────────────────────────────────────"
+" [0] baz+0x1/0x2                                                                "
+" [1] bar+0x3/0x4 [mod]                                                          "
+" [2] end+0x1/0x2                                                                "
+"                                                                                "
+" q  quit   s  sort   /  filter   p  pause   up/down  select   left/right  scroll"
+"#;
+    assert_eq!(format!("\n{}", screen(&model(), 80, 14)), want);
+}
+
+#[test]
+fn any_size_of_screen_will_do() {
+    let mut model = model();
+    model.filter = "ö\x1b[31m".to_owned();
+    for (width, height) in [(1, 1), (2, 3), (10, 5), (80, 1), (300, 100)] {
+        screen(&model, width, height);
+        screen(&Model::default(), width, height);
+    }
+    assert!(!screen(&model, 80, 24).contains('\x1b'));
+}

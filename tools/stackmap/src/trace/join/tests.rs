@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which stack belongs to which event.
+
+use super::*;
+use std::convert::Infallible;
+
+fn join(text: &str) -> (Vec<String>, Losses) {
+    let mut joiner = Joiner::new();
+    let mut joined = Vec::new();
+    let mut out = |event: &Event, stack: StackRef<'_>| -> Result<(), Infallible> {
+        let stack = match stack {
+            StackRef::Id(id) => id.to_string(),
+            StackRef::Whole(frames) => frames.join(";"),
+            StackRef::None => "-".to_owned(),
+        };
+        joined.push(format!("{} {stack}", event.name));
+        Ok(())
+    };
+    for line in text.lines() {
+        joiner.line(line.as_bytes(), &mut out).unwrap();
+    }
+    joiner.finish(&mut out).unwrap();
+    (joined, joiner.losses())
+}
+
+#[test]
+fn a_stack_follows_its_event() {
+    let (joined, losses) = join(
+        "\
+# tracer: nop
+a-1 [000] ..... 1.000000: kmalloc: x=1
+a-1 [000] ..... 1.000001: <stack_id 10>
+b-2 [001] ..... 1.000002: kfree: x=1
+a-1 [000] ..... 1.000003: kmalloc: x=2
+b-2 [001] ..... 1.000004: <stack_id 11>
+a-1 [000] ..... 1.000005: <stack_id 12>
+a-1 [000] ..... 1.000006: vfs_read <-ksys_read
+a-1 [000] ..... 1.000007: <stack_id 13>
+",
+    );
+    assert_eq!(
+        joined,
+        ["kmalloc 10", "kfree 11", "kmalloc 12", "vfs_read() 13"]
+    );
+    assert_eq!(losses, Losses::default());
+}
+
+#[test]
+fn an_interrupt_may_come_between() {
+    let (joined, _) = join(
+        "\
+a-1 [000] ..... 1.000000: kmalloc: x=1
+a-1 [000] d.h1. 1.000001: irq: x=1
+a-1 [000] d.h1. 1.000002: <stack_id 20>
+a-1 [000] ..... 1.000003: <stack_id 10>
+a-1 [000] ..... 1.000004: kmalloc: x=2
+a-1 [000] d.h1. 1.000005: without: x=1
+a-1 [000] ..... 1.000006: <stack_id 11>
+",
+    );
+    assert_eq!(joined, ["irq 20", "kmalloc 10", "without -", "kmalloc 11"]);
+}
+
+#[test]
+fn events_may_be_without_stacks_and_stacks_without_events() {
+    let (joined, losses) = join(
+        "\
+# entries-in-buffer/entries-written: 3/10   #P:2
+CPU:1 [LOST 4198 EVENTS]
+a-1 [000] ..... 1.000000: <stack_id 9>
+a-1 [000] ..... 1.000001: one: x=1
+a-1 [000] ..... 1.000002: two: x=1
+b-2 [000] ..... 1.000003: <stack_id 10>
+",
+    );
+    assert_eq!(joined, ["one -", "two -"]);
+    assert_eq!(
+        losses,
+        Losses {
+            lost: 4205,
+            orphans: 2
+        }
+    );
+}
+
+#[test]
+fn whole_stacks_are_read() {
+    let (joined, _) = join(
+        "\
+a-1 [000] ..... 1.000000: one: x=1
+a-1 [000] ..... 1.000001: <stack trace>
+ => foo
+ => bar [mod]
+a-1 [000] ..... 1.000002: two: x=1
+a-1 [000] ..... 1.000002: kernel_stack:         <stack trace >
+=> foo (ffffffff969127e3)
+=> bar+0x10 (ffffffff969b9b45)
+a-1 [000] ..... 1.000003: three: x=1
+a-1 [000] ..... 1.000003: <user stack trace>
+ =>  <00007f0000000000>
+a-1 [000] ..... 1.000003: <stack_id 5>
+a-1 [000] ..... 1.000004: four: x=1
+a-1 [000] ..... 1.000005: <stack trace>
+",
+    );
+    assert_eq!(
+        joined,
+        ["one foo;bar [mod]", "two foo;bar+0x10", "three 5", "four "]
+    );
+}
+
+#[test]
+fn waiting_is_bounded() {
+    let mut text = String::new();
+    for pid in 0..1000 {
+        text += &format!("a-{pid} [000] ..... 1.000000: e{pid}: x=1\n");
+    }
+    let (joined, _) = join(&text);
+    assert_eq!(joined.len(), 1000);
+}

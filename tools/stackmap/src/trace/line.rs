@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! One line of a trace.
+//!
+//! ```text
+//! comm-pid   (tgid) [cpu] flags timestamp: event: fields
+//! comm-pid           cpuflags   timestamp: event: fields      (latency-format, trace-cmd -l)
+//! ```
+//!
+//! What stands in parentheses and the flags may be missing. A comm may hold spaces, dashes and
+//! brackets, so the place where it ends is where the rest begins to fit.
+
+/// A CPU number above this is no CPU number.
+const MAX_CPU: u32 = 1 << 16;
+
+/// When something happened.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Time {
+    /// In nanoseconds of the trace's clock.
+    Nanos(u64),
+    /// What a clock that does not count time says: an event counter, a cycle counter.
+    Ticks(u64),
+}
+
+impl Time {
+    /// Reads `3.319031`, `20741us!` or `123`.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        if let Some((micros, _mark)) = text.split_once("us") {
+            return Some(Time::Nanos(micros.parse::<u64>().ok()?.checked_mul(1000)?));
+        }
+        let Some((secs, fraction)) = text.split_once('.') else {
+            return Some(Time::Ticks(parse_digits(text.as_bytes())?));
+        };
+        let digits = u32::try_from(fraction.len()).ok()?;
+        if !(1..=9).contains(&digits) {
+            return None;
+        }
+        let secs = parse_digits(secs.as_bytes())?.checked_mul(1_000_000_000)?;
+        let fraction = parse_digits(fraction.as_bytes())? * 10u64.pow(9 - digits);
+        Some(Time::Nanos(secs.checked_add(fraction)?))
+    }
+
+    /// The number, in whatever unit it is.
+    pub fn value(self) -> u64 {
+        match self {
+            Time::Nanos(value) | Time::Ticks(value) => value,
+        }
+    }
+}
+
+/// As traces print it.
+impl std::fmt::Display for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Time::Nanos(nanos) => {
+                let (secs, micros) = (nanos / 1_000_000_000, nanos / 1000 % 1_000_000);
+                write!(f, "{secs}.{micros:06}")
+            }
+            Time::Ticks(ticks) => write!(f, "{ticks}"),
+        }
+    }
+}
+
+/// What a line says behind its timestamp.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Body<'a> {
+    /// An event, and its fields.
+    Event {
+        /// Its name.
+        name: &'a [u8],
+        /// The rest.
+        fields: &'a [u8],
+    },
+    /// A call that the function tracer saw: the function, and its caller.
+    Function {
+        /// The function.
+        name: &'a [u8],
+        /// Who called it.
+        caller: &'a [u8],
+    },
+    /// A stack that was recorded as an id.
+    StackId(u32),
+    /// A stack that was recorded whole; its frames are on the lines that follow.
+    KernelStack,
+    /// A stack of user space; its frames are on the lines that follow.
+    UserStack,
+}
+
+/// A line of a trace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Line<'a> {
+    /// The name of the task.
+    pub comm: &'a [u8],
+    /// The id of the task.
+    pub pid: u32,
+    /// The id of its process, if the trace has it.
+    pub tgid: Option<u32>,
+    /// The CPU.
+    pub cpu: u32,
+    /// Interrupts, preemption and so on, a letter each; empty if the trace is without.
+    pub flags: &'a [u8],
+    /// When.
+    pub time: Time,
+    /// What.
+    pub body: Body<'a>,
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line without its newline; [`None`]: it is none of a trace.
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        let line = line.trim_ascii_start();
+        let mut from = 0;
+        while let Some(dash) = find(&line[from..], b'-') {
+            let dash = from + dash;
+            if let Some(parsed) = Self::parse_behind(&line[..dash], &line[dash + 1..]) {
+                return Some(parsed);
+            }
+            from = dash + 1;
+        }
+        None
+    }
+
+    /// Reads what follows `comm-`.
+    fn parse_behind(comm: &'a [u8], rest: &'a [u8]) -> Option<Self> {
+        let (pid, rest) = take_number(rest)?;
+        let rest = take_spaces(rest)?;
+        let (tgid, rest) = take_tgid(rest)?;
+        let (cpu, flags, rest) = take_cpu(rest)?;
+        let colon = find(rest, b':')?;
+        let time = Time::parse(&rest[..colon])?;
+        let body = rest[colon + 1..].strip_prefix(b" ")?;
+        Some(Self {
+            comm,
+            pid,
+            tgid,
+            cpu,
+            flags,
+            time,
+            body: Body::parse(body),
+        })
+    }
+}
+
+impl<'a> Body<'a> {
+    fn parse(body: &'a [u8]) -> Self {
+        // trace-cmd puts the names of events before all of them.
+        let (name, fields) = match find(body, b':') {
+            Some(colon) if !body[..colon].iter().any(|byte| b" <".contains(byte)) => {
+                (&body[..colon], body[colon + 1..].trim_ascii_start())
+            }
+            _ => (&b""[..], body),
+        };
+        match fields {
+            _ if fields.starts_with(b"<stack trace") => return Body::KernelStack,
+            _ if fields.starts_with(b"<user stack trace") => return Body::UserStack,
+            _ => {}
+        }
+        if let Some((0, _, id)) = find_stack_id(fields) {
+            return Body::StackId(id);
+        }
+        if let Some(at) = find_slice(body, b" <-") {
+            if name.is_empty() && !body[..at].contains(&b' ') {
+                return Body::Function {
+                    name: &body[..at],
+                    caller: &body[at + 3..],
+                };
+            }
+        }
+        Body::Event { name, fields }
+    }
+}
+
+/// The first `<stack_id N>` in a text: where it begins, where it ends, and N.
+pub fn find_stack_id(text: &[u8]) -> Option<(usize, usize, u32)> {
+    const OPENING: &[u8] = b"<stack_id ";
+    let mut from = 0;
+    while let Some(at) = find_slice(&text[from..], OPENING) {
+        let start = from + at;
+        let digits = start + OPENING.len();
+        if let Some((id, rest)) = take_number(&text[digits..]) {
+            if rest.first() == Some(&b'>') {
+                return Some((start, text.len() - rest.len() + 1, id));
+            }
+        }
+        from = digits;
+    }
+    None
+}
+
+fn find(text: &[u8], byte: u8) -> Option<usize> {
+    memchr::memchr(byte, text)
+}
+
+fn find_slice(text: &[u8], slice: &[u8]) -> Option<usize> {
+    memchr::memmem::find(text, slice)
+}
+
+fn parse_digits(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn take_number(text: &[u8]) -> Option<(u32, &[u8])> {
+    let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let number = parse_digits(&text[..len])?;
+    Some((u32::try_from(number).ok()?, &text[len..]))
+}
+
+/// What follows at least one space.
+fn take_spaces(text: &[u8]) -> Option<&[u8]> {
+    let rest = text.trim_ascii_start();
+    (rest.len() < text.len()).then_some(rest)
+}
+
+/// `(  123) ` or `(-----) ` or nothing.
+fn take_tgid(text: &[u8]) -> Option<(Option<u32>, &[u8])> {
+    let Some(inner) = text.strip_prefix(b"(") else {
+        return Some((None, text));
+    };
+    let inner = inner.trim_ascii_start();
+    let close = find(inner, b')')?;
+    let rest = take_spaces(&inner[close + 1..])?;
+    match take_number(&inner[..close]) {
+        Some((tgid, b"")) => Some((Some(tgid), rest)),
+        None if inner[..close].iter().all(|byte| *byte == b'-') => Some((None, rest)),
+        _ => None,
+    }
+}
+
+/// `[001] d..1. ` or `[001] ` or `1d..1. `: the CPU, the flags, and what follows.
+fn take_cpu(text: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+    let (cpu, rest) = match text.strip_prefix(b"[") {
+        Some(text) => {
+            let (cpu, rest) = take_number(text)?;
+            (cpu, take_spaces(rest.strip_prefix(b"]")?)?)
+        }
+        // The first flag is no digit.
+        None => take_number(text).filter(|(_, rest)| !rest.starts_with(b" "))?,
+    };
+    if cpu > MAX_CPU {
+        return None;
+    }
+    let word = find(rest, b' ').unwrap_or(rest.len());
+    if rest[..word].ends_with(b":") {
+        // Already the timestamp.
+        return text.starts_with(b"[").then_some((cpu, &[][..], rest));
+    }
+    Some((cpu, &rest[..word], take_spaces(&rest[word..])?))
+}
+
+#[cfg(test)]
+mod tests;
