@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# Everything that a person types; "make help" lists it. The module itself is described in Kbuild.
+
+KDIR ?= /lib/modules/$(shell uname -r)/build
+
+.PHONY: all modules modules_install clean help run test lint guest-test debug-test selftest-vm
+
+all: modules
+
+modules: ## builds stackmap.ko against KDIR (default: the running kernel's build tree)
+	@tools/check-kdir "$(KDIR)"
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
+
+modules_install: modules ## installs it for that kernel
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules_install
+
+clean: ## removes what the build of the module left here
+	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
+		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/shim/*.o src/shim/.*.cmd \
+		src/shim_bindings.rs
+
+run: ## boots a stock Debian kernel with the module loaded and shows what it does
+	@tools/demo/run
+
+test: ## tests everything: lint, host tests, guests with both kernels
+	@selftests/run
+
+guest-test: ## only the guests; KERNEL=deb14 for one kernel
+	@selftests/run $(if $(KERNEL),--kernel $(KERNEL)) guest
+
+debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
+	@selftests/run --kernel debug guest
+
+selftest-vm: ## tests the guest runner itself
+	@tools/vm/selftest
+
+lint: ## rustfmt, clippy, checkpatch, shellcheck
+	@selftests/lint
+
+help:
+	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  tools/vm/run --help     a guest for your own experiments'
+	@echo '  selftests/run --list    the tests, one by one'

@@ -1,0 +1,125 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Every row of the interface: good and bad parameters, writes, open modes, readers.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+insmod_fails() {
+	if tap_output=$(insmod "$KO" "$1" 2>&1); then
+		rmmod stackmap
+		return 1
+	fi
+	echo "$tap_output"
+	echo "$tap_output" | grep -q 'Invalid argument'
+}
+
+warnings() {
+	dmesg | grep -c "stackmap: bits=$1 is not in 10..20: using bits=$2"
+}
+
+modes() {
+	(cd $T && busybox stat -c %a "$@" | xargs)
+}
+
+for bad in bits=abc bits=-1 bits= hook=magic hook=; do
+	ok "insmod $bad fails with EINVAL" insmod_fails $bad
+done
+load bits=9
+is 'bits=9 is clamped with one warning' "$(warnings 9 10)" 1
+is 'bits=9 means 1024 stacks' "$(entries)" '0 / 1024'
+rmmod stackmap
+load bits=99
+is 'bits=99 is clamped with one warning' "$(warnings 99 20)" 1
+is 'bits=99 means 1048576 stacks' "$(entries)" '0 / 1048576'
+rmmod stackmap
+load
+is 'the default is 16384 stacks' "$(entries)" '0 / 16384'
+fails 'a second copy does not load' insmod $KO
+sed 's/stackmap/stackmop/g' $KO >/tmp/copy.ko
+fails 'a second copy under another name does not load' insmod /tmp/copy.ko
+ok 'and says so' sh -c 'dmesg | grep -q "stackmop: tracefs has a stack_map already"'
+
+# Files
+is 'modes' "$(modes options/stackmap stack_map stack_map_stat stack_map_bin)" '644 640 440 440'
+mkdir $T/instances/other
+fails 'no option in an instance' test -e $T/instances/other/options/stackmap
+fails 'no map in an instance' test -e $T/instances/other/stack_map
+rmdir $T/instances/other
+
+opt=$T/options/stackmap
+is 'the option is off at first' "$(cat $opt)" 0
+for text in 1 0 '1\n' '0\n'; do
+	ok "options/stackmap takes '$text'" put "$text" $opt
+	is 'and reads back' "$(cat $opt)" "${text%\\n}"
+done
+for text in 2 -1 '\n' 01 10 1x on '1\n\n' ' 1' 00000000000000000000000001; do
+	errno "options/stackmap refuses '$text'" 'Invalid argument' $opt "$text"
+done
+
+echo 0 >$T/tracing_on
+for text in 0 reset '0\n' 'reset\n'; do
+	ok "stack_map takes '$text'" put "$text" $T/stack_map
+done
+for text in 1 '\n' resets 'reset\n\n' ' 0' RESET resetresetresetresetreset; do
+	errno "stack_map refuses '$text'" 'Invalid argument' $T/stack_map "$text"
+done
+echo 1 >$T/tracing_on
+errno 'a reset while tracing is on is EBUSY' 'busy' $T/stack_map 0
+errno 'bad text while tracing is on is EINVAL' 'Invalid argument' $T/stack_map nonsense
+
+for file in stack_map_stat stack_map_bin; do
+	errno "$file cannot be opened for writing" 'Permission denied' $T/$file 0
+	fails "$file cannot be opened for reading and writing" sh -c ": <>$T/$file"
+done
+
+chmod 755 $T $T/options
+for file in stack_map stack_map_stat stack_map_bin; do
+	fails "$file cannot be read by another user" su -s /bin/sh nobody -c "cat $T/$file"
+done
+ok 'the option can be read by another user' su -s /bin/sh nobody -c "cat $opt"
+fails 'but not written' su -s /bin/sh nobody -c "echo 1 >$opt"
+
+# Counters
+echo 1 >$opt
+echo 1 >$T/options/stacktrace
+is 'no success_rate without an event' "$(grep -c success_rate $T/stack_map_stat)" 0
+echo 1 >$T/events/sched/sched_switch/enable
+sleep 1
+echo 0 >$T/events/sched/sched_switch/enable
+is 'the first keys are in order' "$(awk '{ print $1 }' $T/stack_map_stat | head -n 5 | xargs)" \
+	'entries: table_size: successes: drops: success_rate:'
+ok 'every line is a key, blanks and a value' \
+	awk '!/^[a-z_]+: +[^ ]/ { print; bad = 1 } END { exit bad }' $T/stack_map_stat
+is 'all stacks became ids' "$(value success_rate)" '100%'
+is 'successes are hits and inserts' "$(value successes)" $(($(value hits) + $(value inserts)))
+
+# Text and binary agree
+echo 0 >$T/tracing_on
+stacks=$(value entries)
+is 'stack_map has a block for each stack' \
+	"$(grep -c '^stack_id [0-9]* \[ref [0-9]*, depth [0-9]*\]$' $T/stack_map)" "$stacks"
+is 'and an empty line after each' "$(grep -c '^$' $T/stack_map)" "$stacks"
+ok 'frames look like symbols' awk '
+	/^  \[/ && !/^  \[[0-9]+\] [^ ]+\+0x[0-9a-f]+\/0x[0-9a-f]+( \[[^ ]+\])?$/ { print; bad = 1 }
+	END { exit bad }' $T/stack_map
+is 'references sum up to the events' \
+	"$(sed -n 's/.*\[ref \([0-9]*\),.*/\1/p' $T/stack_map | awk '{ s += $1 } END { print s }')" \
+	"$(value successes)"
+is 'the binary header' "$(head -c 16 $T/stack_map_bin | hexdump -e '4/4 "%x " "\n"')" \
+	"464d5342 2 $(printf %x "$stacks") 0"
+is 'the binary file has the size that its records say' "$(wc -c <$T/stack_map_bin)" \
+	$((16 + stacks * 16 + 8 * $(grep -c '^  \[' $T/stack_map)))
+
+# The event's format file
+format=$T/events/ftrace/stack_id/format
+is 'print fmt' "$(grep '^print fmt' $format)" 'print fmt: "<stack_id %d>", REC->stack_id'
+is 'the field' "$(grep -c 'field:int stack_id;	offset:8;	size:4;	signed:1;' $format)" 1
+is 'the same files as kernel_stack has' "$(ls $T/events/ftrace/stack_id)" \
+	"$(ls $T/events/ftrace/kernel_stack)"
+
+# Open files hold the module
+exec 3<$T/stack_map
+fails 'rmmod while a file is open' rmmod stackmap
+exec 3<&-
+ok 'rmmod when it is closed' rmmod stackmap
+finish

@@ -1,0 +1,49 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# More distinct stacks than the map can hold. Runs with guest time counting instructions.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+# known - records 500 known stacks.
+known() {
+	clear_trace
+	stackgen record 16 0 500
+}
+
+# cost - the fewest instructions that known took in a few runs: others run on this CPU as well.
+cost() {
+	for _ in 1 2 3 4 5; do
+		known
+		cat /sys/kernel/debug/stackgen/cost
+	done | sort -n | head -n 1
+}
+
+# The kernel tests its ciphers for a while after it came up.
+sleep 2
+load bits=10
+insmod /tests/stackgen.ko || bail 'stackgen'
+echo 4096 >$T/buffer_size_kb
+echo 1 >$T/options/stackmap
+known
+known
+before_ids=$(ids)
+before=$(cost)
+clear_trace
+# In steps, so that growth keeps up.
+for first in 500 1000 1500 2000 2500 3000 3500 4000; do
+	stackgen record 16 $first 500
+	sleep 0.1
+done
+is 'entries stops at the capacity' "$(entries)" '1024 / 1024'
+is 'each event has its stack' $(($(ids | wc -l) + $(full))) 4000
+is 'further new stacks are full stacks' "$(full)" $((4500 - 1024))
+is 'and counted with their reason' "$(value drop_full)" $((4500 - 1024))
+is 'drops is the sum' "$(value drops)" $((4500 - 1024))
+known
+is 'known stacks are still ids, the same ones' "$(ids)" "$before_ids"
+is 'none of them in full' "$(full)" 0
+after=$(cost)
+note "instructions for 500 known stacks: $before before, $after when full"
+ok 'a known stack costs no more than before' test "$after" -le $((before + before / 100))
+ok 'rmmod' rmmod stackmap
+finish

@@ -1,0 +1,140 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Failing allocations and missing parts, at load, at the first enable and during growth: a clear
+# message, and a kernel that goes on working. Needs an insmod that tries once, and a shell that says
+# which error a write met: kmod's and bash.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+insmod /tests/stackgen.ko || bail 'stackgen'
+before=$(hook_text)
+
+override() {
+	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
+}
+
+hits() {
+	cat /sys/module/override/parameters/hits
+}
+
+lines() {
+	dmesg | wc -l
+}
+
+# log_since LINES - what the module has logged since then.
+log_since() {
+	dmesg | tail -n +$(($1 + 1)) | grep 'stackmap: '
+}
+
+# refused WHAT ERROR MESSAGE OVERRIDE... - insmod fails with ERROR and one line of log.
+refused() {
+	what=$1 error=$2 message=$3
+	shift 3
+	override "$@"
+	start=$(lines)
+	case $what in
+	hook=*) parameter=${what%% *} ;;
+	*) parameter=hook=auto ;;
+	esac
+	tap_output=$(insmod $KO "$parameter" 2>&1)
+	is "$what: insmod fails" "$(echo "$tap_output" | grep -c "$error")" 1
+	log_since "$start" >/tmp/log
+	is "$what: with one line of log" "$(wc -l </tmp/log) $(grep -c "$message" /tmp/log)" '1 1'
+	rmmod override
+}
+
+refused 'tracefs locked down' 'Operation not permitted' 'tracefs is locked down' \
+	func=security_locked_down value=-1
+refused 'no tracefs' 'No such device' 'this kernel has no tracefs' func=get_fs_type
+refused 'no kprobes' 'Invalid \(argument\|parameters\)' 'no kprobes' func=register_kprobe value=-22
+refused 'hook=jump where it does not fit' 'not supported' 'hook=jump: no jump: the entry' \
+	func=memchr_inv value=1
+override func=memchr_inv value=1
+ok 'hook=auto loads there' insmod $KO
+rmmod override
+is 'and takes the kprobe' "$(value hook)" kprobe
+is 'and says why' "$(dmesg | grep -c 'hook: kprobe (no jump: the entry of __ftrace_trace_stack is not')" 1
+rmmod stackmap
+
+ok 'kernel_stack of another format' insmod /tests/stackformat.ko
+start=$(lines)
+tap_output=$(insmod $KO 2>&1)
+is 'is refused' "$(echo "$tap_output" | grep -c 'not supported')" 1
+is 'with one line' "$(log_since "$start" | grep -c 'ftrace:kernel_stack has a format that is not known')" 1
+rmmod stackformat
+ok 'and taken when it is as ever' insmod $KO
+rmmod stackmap
+
+# Every file of the load, one after the other.
+n=0
+while [ $n -lt 20 ]; do
+	override func=tracefs_create_file skip=$n count=1
+	start=$(lines)
+	if insmod $KO 2>/dev/null; then
+		rmmod stackmap
+		rmmod override
+		break
+	fi
+	rmmod override
+	[ "$(log_since "$start" | grep -c 'cannot be created')" = 1 ] || result 'not ok' "file $n: no message"
+	for file in stack_map stack_map_bin stack_map_stat options/stackmap events/ftrace/stack_id; do
+		[ ! -e $T/$file ] || result 'not ok' "file $n: $file is left"
+	done
+	n=$((n + 1))
+done
+is 'each of the four files failing during load is refused' $n 4
+ok 'the module loads afterwards' insmod $KO
+rmmod stackmap
+
+# Every allocation of the first enable, one after the other.
+total=0
+for func in vrealloc_node_align_noprof __kvmalloc_node_noprof krealloc_node_align_noprof; do
+	load
+	n=0
+	while [ $n -lt 30 ]; do
+		override func=$func skip=$n count=1
+		start=$(lines)
+		if bash -c "echo 1 >$T/options/stackmap" 2>/tmp/error; then
+			rmmod override
+			break
+		fi
+		rmmod override
+		grep -q 'Cannot allocate memory' /tmp/error || result 'not ok' "$func $n: $(cat /tmp/error)"
+		[ "$(log_since "$start" | grep -c 'the option stays off')" = 1 ] || result 'not ok' "$func $n: no message"
+		[ "$(cat $T/options/stackmap)" = 0 ] || result 'not ok' "$func $n: the option is on"
+		n=$((n + 1))
+	done
+	total=$((total + n))
+	is "after $n faults in $func the option goes on" "$(cat $T/options/stackmap)" 1
+	clear_trace
+	stackgen record 10 0 5
+	is 'and stacks are ids' "$(ids | wc -l)" 5
+	rmmod stackmap
+	is 'the text is as before' "$(hook_text)" "$before"
+done
+ok "the faults were real ($total)" test $total -ge 5
+
+# Growth
+load
+echo 1 >$T/options/stackmap
+clear_trace
+echo 16384 >$T/buffer_size_kb
+override func=vrealloc_node_align_noprof
+stackgen record 60 0 3000
+sleep 0.5
+is 'without memory to grow, each event has its stack' $(($(ids | wc -l) + $(full))) 3000
+ok 'the rest in full' test "$(full)" -gt 0
+is 'counted with its reason' "$(value drop_growing)" "$(full)"
+ok 'growth was tried' test "$(hits)" -gt 0
+is 'and one line says so' "$(dmesg | grep -c 'no memory for more stacks')" 1
+rmmod override
+sleep 3
+for _ in 1 2 3 4; do
+	clear_trace
+	stackgen record 60 0 3000
+	sleep 0.5
+done
+is 'with memory, growth goes on by itself' "$(value entries)" 3000
+ok 'rmmod' rmmod stackmap
+is 'the text is as before' "$(hook_text)" "$before"
+finish

@@ -1,0 +1,99 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# The module among others: kprobes on the function that it hooks, instances, unloading with ids in
+# the buffer. Argument: the hook.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+hook=$1
+
+# probe 1|0 - puts a kprobe on the function that is hooked, or removes it.
+probe() {
+	echo "$1" >/sys/kernel/debug/stackgen/probe
+}
+
+insmod /tests/stackgen.ko || bail 'stackgen'
+before=$(hook_text)
+
+# A kprobe of the user before ours: it sits behind the first instruction, the jump fits before it.
+probe 1
+load hook="$hook"
+echo 1 >$T/options/stackmap
+stackgen record 5 0 10
+is 'with a kprobe there before: ids' "$(ids | wc -l)" 10
+echo 0 >$T/options/stackmap
+probe 0
+is 'the text is as before' "$(hook_text)" "$before"
+
+# A kprobe of the user after ours. With the jump it sits on the jump, which stays until it is gone.
+echo 1 >$T/options/stackmap
+probe 1
+clear_trace
+stackgen record 5 100 10
+is 'with a kprobe there after: ids' "$(ids | wc -l)" 10
+if [ "$hook" = jump ]; then
+	errno 'the option cannot go off' busy $T/options/stackmap 0
+	is 'and is still on' "$(cat $T/options/stackmap)" 1
+fi
+(
+	sleep 1
+	probe 0
+) &
+ok 'rmmod' rmmod stackmap
+wait
+is 'waits for it if it must, and says so' \
+	"$(dmesg | grep -c 'unloading waits until the kprobe')" "$([ "$hook" = jump ] && echo 1 || echo 0)"
+is 'the text is as before' "$(hook_text)" "$before"
+clear_trace
+stackgen record 5 200 3
+is 'stacks are full stacks again' "$(full)" 3
+
+# An instance records full stacks of its own.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+mkdir $T/instances/other
+echo 1 >$T/instances/other/options/stacktrace
+echo 1 >$T/instances/other/events/sched/sched_switch/enable
+sleep 0.3
+echo 0 >$T/instances/other/events/sched/sched_switch/enable
+is 'an instance has no ids' "$(grep -c '<stack_id' $T/instances/other/trace)" 0
+ok 'but full stacks' grep -q '<stack trace>' $T/instances/other/trace
+
+# Unloading with tracing on, the option on and ids in the buffer.
+clear_trace
+stackgen record 5 0 10
+is 'ids are in the buffer' "$(ids | wc -l)" 10
+ok 'rmmod with the option on' rmmod stackmap
+is 'the buffer that held them is empty' "$(grep -vc '^#' $T/trace)" 0
+ok "another instance's buffer is not" grep -q sched_switch $T/instances/other/trace
+rmdir $T/instances/other
+fails 'the event is gone' test -e $T/events/ftrace/stack_id
+is 'the text is as before' "$(hook_text)" "$before"
+
+# Never switched on: nothing is allocated, nothing of anybody's is cleared.
+echo hello >$T/trace_marker
+load hook="$hook"
+is 'before the first use the map has no memory' "$(value pool_bytes) $(value table_bytes)" '0 0'
+rmmod stackmap
+is 'unloading what was never on leaves the buffer alone' "$(grep -c hello $T/trace)" 1
+
+# The snapshot holds ids as well, and is cleared as well.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+stackgen record 5 0 10
+ok 'a snapshot' put 1 $T/snapshot
+is 'holds ids' "$(grep -c '<stack_id' $T/snapshot)" 10
+ok 'rmmod' rmmod stackmap
+is 'and is cleared with the module' "$(grep -c 'stack_id\|Unknown type' $T/snapshot)" 0
+
+# A reader of trace_pipe
+load hook="$hook"
+echo 1 >$T/options/stackmap
+cat $T/trace_pipe >/tmp/pipe &
+pipe=$!
+stackgen record 5 0 3000
+sleep 0.5
+ok 'rmmod while trace_pipe is read' rmmod stackmap
+kill $pipe
+ok 'which has shown ids' grep -q '<stack_id' /tmp/pipe
+finish

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# What the guest's test scripts share: TAP on the standard output, and the module's files.
+
+T=/sys/kernel/tracing
+KO=/lib/stackmap/stackmap.ko
+# Only where the kernel watches for leaks.
+KMEMLEAK=/sys/kernel/debug/kmemleak
+tap_number=0
+tap_failed=0
+
+# ok DESCRIPTION COMMAND... - one test: COMMAND succeeds.
+ok() {
+	tap_text=$1
+	shift
+	if tap_output=$("$@" 2>&1); then
+		result ok "$tap_text"
+	else
+		result 'not ok' "$tap_text"
+		echo "# failed: $*"
+		[ -z "$tap_output" ] || echo "$tap_output" | sed 's/^/# /'
+	fi
+}
+
+# fails DESCRIPTION COMMAND... - one test: COMMAND fails.
+fails() {
+	tap_text=$1
+	shift
+	if "$@" >/dev/null 2>&1; then
+		result 'not ok' "$tap_text"
+		echo "# should have failed: $*"
+	else
+		result ok "$tap_text"
+	fi
+}
+
+# is DESCRIPTION GOT WANTED - one test: both are equal.
+is() {
+	if [ "$2" = "$3" ]; then
+		result ok "$1"
+	else
+		result 'not ok' "$1"
+		printf '# got:    %s\n# wanted: %s\n' "$2" "$3"
+	fi
+}
+
+# put TEXT FILE - writes TEXT, with \n for a newline, in one write. Unlike printf, echo says errors.
+put() {
+	# shellcheck disable=SC3037
+	echo -ne "$1" >"$2"
+}
+
+# errno DESCRIPTION ERROR FILE TEXT - one test: writing TEXT to FILE fails with ERROR.
+errno() {
+	tap_output=$({ put "$4" "$3"; } 2>&1)
+	case $tap_output in
+	*"$2"*) result ok "$1" ;;
+	*)
+		result 'not ok' "$1"
+		printf '# got:    %s\n# wanted: %s\n' "${tap_output:-success}" "$2"
+		;;
+	esac
+}
+
+result() {
+	tap_number=$((tap_number + 1))
+	[ "$1" = ok ] || tap_failed=$((tap_failed + 1))
+	echo "$1 $tap_number - $2"
+}
+
+note() {
+	echo "# $*"
+}
+
+# leaks - what kmemleak has found that the module, or another that is gone by now, has allocated:
+# their frames have no symbol any more.
+leaks() {
+	# It reports what has been unreachable, and the same, in two scans and is 5 s old.
+	for _ in 1 2; do
+		sleep 6
+		echo scan >$KMEMLEAK
+	done
+	awk '
+		/^unreferenced object/ { object = "" }
+		{ object = object "\n" $0 }
+		/\[stackmap\]/ || /^ +0x[0-9a-f]+$/ { found[object] = 1 }
+		END { for (object in found) print object }' $KMEMLEAK
+}
+
+# The plan; the script's status is whether all went well.
+finish() {
+	if [ -e $KMEMLEAK ]; then
+		# The kernel may have leaks of its own.
+		echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
+		is 'nothing was leaked' "$(leaks)" ''
+	fi
+	echo "1..$tap_number"
+	[ "$tap_failed" = 0 ]
+	exit
+}
+
+# bail TEXT - the test cannot go on.
+bail() {
+	echo "Bail out! $*"
+	exit 1
+}
+
+# load [PARAMETER...] - loads the module, or gives up.
+load() {
+	insmod $KO "$@" || bail "insmod: $(dmesg | tail -n 3)"
+}
+
+# value KEY - a value of stack_map_stat.
+value() {
+	awk -v key="$1:" '$1 == key { print $2 }' $T/stack_map_stat
+}
+
+# entries - the line "entries" of stack_map_stat: now / at most.
+entries() {
+	sed -n 's/^entries: *//p' $T/stack_map_stat
+}
+
+# clear_trace - empties the top-level buffer.
+clear_trace() {
+	echo >$T/trace
+}
+
+# ids - the ids in the top-level buffer, in order.
+ids() {
+	sed -n 's/.*<stack_id \([0-9]*\)>.*/\1/p' $T/trace
+}
+
+# full - the number of full stacks in the top-level buffer.
+full() {
+	grep -c '<stack trace>' $T/trace
+}
+
+# hook_text - the bytes around the entry of the function that is hooked.
+hook_text() {
+	cat /sys/kernel/debug/stackgen/text
+}
+
+# stackgen FILE DEPTH FIRST COUNT - makes stacks.
+stackgen() {
+	echo "$2 $3 $4" >/sys/kernel/debug/stackgen/"$1"
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Control operations against each other: O4.
+
+use super::*;
+use stackmap_map::ControlError;
+
+/// O4: of two growths the second sees what the first did.
+#[test]
+fn two_growths() {
+    let frames = stack_at(2, 5, 4, 0);
+    exhaustively("two_growths", 3, move || {
+        let map = map(2, 2);
+        for home in 0..2 {
+            id(&map, 0, stack_at(2, 2 * home, 4, 1));
+        }
+        let other = spawn(&map, |map| map.grow());
+        let mine = map.grow();
+        // A record in the new chunk would be lost if the chunk were put in twice.
+        let found = record(&map, 1, frames);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_ok() || theirs.is_ok());
+        for result in [mine, theirs] {
+            assert!(matches!(result, Ok(()) | Err(ControlError::Busy)));
+        }
+        // One more chunk, or two if the second came after the record.
+        assert!((3 * 64..=4 * 64).contains(&map.pool_bytes()));
+        if let Ok(found) = found {
+            assert_eq!(read(&map, found.id), Some((frames.to_vec(), 1)));
+        }
+        settle(&map);
+    });
+}
+
+/// O4: a growth and a reset, in whatever order, leave a map that can be used.
+#[test]
+fn growth_beside_a_reset() {
+    let frames = stack_at(2, 5, 4, 0);
+    exhaustively("growth_beside_a_reset", 3, move || {
+        let map = map(2, 1);
+        for home in 0..2 {
+            id(&map, 0, stack_at(2, 2 * home, 4, 1));
+        }
+        let other = spawn(&map, |map| map.grow());
+        let reset = map.reset();
+        let growth = other.join().unwrap();
+        assert!(reset.is_ok() || growth.is_ok());
+        assert_eq!(map.entries(), if reset.is_ok() { 0 } else { 2 });
+        if reset.is_ok() {
+            // The growth came before and was undone, or after and had nothing to do.
+            assert_eq!(map.pool_bytes(), 2 * 64);
+        }
+        let id = id(&map, 0, frames);
+        assert_eq!(read(&map, id), Some((frames.to_vec(), 1)));
+        settle(&map);
+    });
+}
+
+/// O4: of two resets each one removes everything, and both count as a generation.
+#[test]
+fn two_resets() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("two_resets", 3, move || {
+        let map = map(1, 1);
+        let first = id(&map, 0, frames);
+        let other = spawn(&map, |map| map.reset());
+        let mine = map.reset();
+        let theirs = other.join().unwrap();
+        let resets = u32::from(mine.is_ok()) + u32::from(theirs.is_ok());
+        assert!(resets >= 1);
+        assert_eq!(id(&map, 0, frames).get(), first.get() + (resets << 2));
+        settle(&map);
+    });
+}

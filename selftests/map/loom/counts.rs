@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! References and counters: P7.
+
+use super::*;
+
+/// References that several contexts hold back and move at the same time all arrive.
+#[test]
+fn references_of_one_stack_from_two_cpus() {
+    let frames = stack_at(1, 0, 2, 0);
+    exhaustively("references_of_one_stack_from_two_cpus", 2, move || {
+        let map = map(1, 2);
+        let events = move |map: &Map, context| {
+            // More than one context holds back.
+            for _ in 0..3 {
+                id(map, context, frames);
+            }
+        };
+        let other = spawn(&map, move |map| events(map, 1));
+        events(&map, 0);
+        other.join().unwrap();
+        let all = settle(&map);
+        assert_eq!(all[0].2, 6);
+        assert_eq!(map.total(Counter::Hits), 5);
+    });
+}
+
+/// Stacks that take each other's place in a context lose no reference.
+#[test]
+fn references_of_two_stacks_in_one_place() {
+    let (one, two) = (stack_at(2, 0, 1, 0), stack_at(2, 2, 1, 0));
+    exhaustively("references_of_two_stacks_in_one_place", 3, move || {
+        let map = map(2, 3);
+        for frames in [one, two] {
+            id(&map, 2, frames);
+        }
+        let events = move |map: &Map, context| {
+            for frames in [one, two, one] {
+                id(map, context, frames);
+            }
+        };
+        let other = spawn(&map, move |map| events(map, 1));
+        events(&map, 0);
+        other.join().unwrap();
+        let mut refs: Vec<u32> = settle(&map).iter().map(|(_, _, refs)| *refs).collect();
+        refs.sort_unstable();
+        assert_eq!(refs, [3, 5]);
+    });
+}
+
+/// Somebody reads references and counters meanwhile: they are never more than there were.
+#[test]
+fn counts_are_read_meanwhile() {
+    let frames = stack_at(1, 0, 2, 0);
+    exhaustively("counts_are_read_meanwhile", 3, move || {
+        let map = map(1, 1);
+        let id = super::id(&map, 0, frames);
+        let other = spawn(&map, move |map| {
+            for _ in 0..3 {
+                super::id(map, 0, frames);
+            }
+        });
+        let refs = read(&map, id).map_or(0, |(_, refs)| refs);
+        let hits = map.total(Counter::Hits);
+        // What is just being moved can be missed or seen twice, a batch at most.
+        assert!(refs <= 4 + 2 && hits <= 3 + 2);
+        other.join().unwrap();
+        assert_eq!(map.total(Counter::Hits), 3);
+        settle(&map);
+    });
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Exports against inserts and resets: the cut and its grace period.
+
+use super::*;
+
+/// A cut holds what was there before it, and it stays the same while others insert.
+#[test]
+fn a_cut_is_fixed() {
+    let (old, new) = (stack_at(1, 0, 1, 0), stack_at(1, 2, 1, 0));
+    exhaustively("a_cut_is_fixed", 3, move || {
+        let map = map(1, 2);
+        let old_id = id(&map, 0, old);
+        let writer = spawn(&map, move |map| id(map, 1, new));
+        let cut = map.cut().unwrap();
+        let counted = map.count(&cut).unwrap();
+        let mut buffer = [0; MAX_FRAMES];
+        let (mut walked, mut from) = (Vec::new(), 0);
+        while let Some(stack) = map.next(&cut, from, &mut buffer).unwrap() {
+            from = stack.next();
+            walked.push((stack.id, buffer[..stack.nr].to_vec()));
+        }
+        assert_eq!(walked.len(), counted as usize, "count and walk disagree");
+        assert!(walked.contains(&(old_id, old.to_vec())));
+        writer.join().unwrap();
+        assert_eq!(map.count(&cut), Ok(counted), "the cut has changed");
+        assert_eq!(settle(&map).len(), 2);
+    });
+}
+
+/// O1 for walks, with two stacks that come meanwhile.
+#[test]
+fn a_walk_beside_inserts() {
+    let (one, two) = (stack_at(1, 0, 2, 0), stack_at(1, 0, 1, 0));
+    exhaustively("a_walk_beside_inserts", 3, move || {
+        let map = map(1, 1);
+        let writer = spawn(&map, move |map| (id(map, 0, one), id(map, 0, two)));
+        let seen = export(&map);
+        let (one_id, two_id) = writer.join().unwrap();
+        for (id, frames, _) in seen {
+            let expected = if id == one_id { one } else { two };
+            assert!(id == one_id || id == two_id);
+            assert_eq!(frames, expected);
+        }
+    });
+}
+
+/// An export that a reset overtakes says so; what it gave before was right.
+#[test]
+fn an_export_beside_a_reset() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("an_export_beside_a_reset", 3, move || {
+        let map = map(1, 1);
+        let id = id(&map, 0, frames);
+        let reader = spawn(&map, move |map| {
+            let Ok(cut) = map.cut() else { return };
+            let mut buffer = [0; MAX_FRAMES];
+            if let Ok(Some(stack)) = map.next(&cut, 0, &mut buffer) {
+                assert_eq!((stack.id, &buffer[..stack.nr]), (id, frames));
+            }
+            if let Ok(count) = map.count(&cut) {
+                // Begun after the reset, the cut is empty.
+                assert!(count <= 1);
+            }
+        });
+        map.reset().unwrap();
+        reader.join().unwrap();
+    });
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Models of the map's races: every order of the threads' steps, and every value that the memory
+//! model lets a load see.
+//!
+//! `selftests/map/loom.sh` runs them with few preemptions, which is where almost all mistakes show;
+//! `selftests/map/loom.sh --full` tries all executions of the models of two threads. Sizes are those
+//! of `src/map/sys.rs` for models.
+
+#![cfg(loom)]
+
+mod control;
+mod counts;
+mod exports;
+mod inserts;
+mod interrupts;
+mod pool;
+mod resets;
+
+use loom::{
+    model::Builder,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+use stackmap_map::{model, Counter, Fallback, Found, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+const SEED: Seed = Seed::new([1, 2]);
+
+/// A stack of a model.
+type Frames = &'static [u64];
+
+/// The most steps of one `get_id` in a model, see *P2* in `src/map/mod.rs`: two slots, stacks of four
+/// frames, two attempts to reserve, three lists of spares.
+const STEPS_MAX: usize = 2 * (4 + 4) + 2 * (4 + 1) + 3 * 2 + 3 * 3 + 40;
+
+/// Runs a model in all executions if `STACKMAP_LOOM` is `full`, otherwise in those in which threads
+/// are preempted at most `quick` times.
+fn exhaustively(name: &str, quick: usize, run: impl Fn() + Send + Sync + 'static) {
+    check(name, if full() { None } else { Some(quick) }, run);
+}
+
+/// Runs a model that has too many executions to try all: with at most `full` preemptions if
+/// `STACKMAP_LOOM` is `full`, otherwise with at most `quick`.
+fn bounded(name: &str, quick: usize, full: usize, run: impl Fn() + Send + Sync + 'static) {
+    check(name, Some(if self::full() { full } else { quick }), run);
+}
+
+fn full() -> bool {
+    std::env::var_os("STACKMAP_LOOM").is_some_and(|value| value == "full")
+}
+
+fn check(name: &str, preemptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
+    let executions = std::sync::Arc::new(AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&executions);
+    let mut builder = Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 20_000;
+    let begun = Instant::now();
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        run();
+    });
+    let bound = preemptions.map_or(String::from("all"), |n| format!("up to {n} preemptions"));
+    let executions = executions.load(Ordering::Relaxed);
+    println!(
+        "{name}: {executions} executions, {bound}, {:.1?}",
+        begun.elapsed()
+    );
+}
+
+/// A map for `2^bits` stacks.
+fn map(bits: u32, contexts: usize) -> Arc<Map> {
+    // What sections are made of must be there before the threads are: it would order them.
+    drop(ReadSide::enter());
+    Arc::new(Map::new(bits, contexts, SEED).expect("memory for a map"))
+}
+
+/// Records a stack in a context and checks what must hold in every execution.
+fn record(map: &Map, context: usize, frames: &[u64]) -> Result<Found, Fallback> {
+    let before = model::steps();
+    let result = {
+        let _section = ReadSide::enter();
+        // SAFETY: In each model a context has one thread, which is in a read-side section.
+        let entered = unsafe { map.enter(context) };
+        let result = entered.get_id(frames);
+        if let Err(reason) = result {
+            entered.add(reason.counter(), 1);
+        }
+        result
+    };
+    let steps = model::steps() - before;
+    assert!(steps <= STEPS_MAX, "P2: {steps} steps");
+    if let Ok(found) = result {
+        let id = found.id.get();
+        assert!(id != 0 && i32::try_from(id).is_ok(), "P5: {id}");
+    }
+    result
+}
+
+/// The id that a stack must get.
+fn id(map: &Map, context: usize, frames: &[u64]) -> Id {
+    record(map, context, frames).expect("an id").id
+}
+
+/// The id that a stack must get unless others move the pool's cursor too often.
+fn id_unless_contended(map: &Map, context: usize, frames: &[u64]) -> Option<Id> {
+    unless_contended(record(map, context, frames))
+}
+
+fn unless_contended(result: Result<Found, Fallback>) -> Option<Id> {
+    match result {
+        Ok(found) => Some(found.id),
+        Err(Fallback::Contended) => None,
+        Err(reason) => panic!("no id: {reason:?}"),
+    }
+}
+
+/// The frames and references behind an id.
+fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
+    let mut buffer = [0; MAX_FRAMES];
+    let stack = map.lookup(id, &mut buffer)?;
+    assert_eq!(stack.id, id);
+    Some((buffer[..stack.nr].to_vec(), stack.ref_count))
+}
+
+/// All stacks by one export: ids, frames, references. Fails if a stack has two ids.
+fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
+    let cut = map.cut().expect("no reset runs");
+    let mut buffer = [0; MAX_FRAMES];
+    let (mut all, mut from) = (Vec::<(Id, Vec<u64>, u32)>::new(), 0);
+    while let Some(stack) = map.next(&cut, from, &mut buffer).expect("no reset runs") {
+        from = stack.next();
+        let frames = buffer[..stack.nr].to_vec();
+        assert!(
+            all.iter().all(|(_, other, _)| *other != frames),
+            "P1: two ids of {frames:?}"
+        );
+        all.push((stack.id, frames, stack.ref_count));
+    }
+    all
+}
+
+/// Checks a map that nobody records in: nothing leaked, all counts agree. Returns its stacks.
+fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
+    let all = export(map);
+    let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
+    assert_eq!(map.entries() as usize, all.len(), "P3: places");
+    assert_eq!(
+        map.reserved_bytes(),
+        stored as u64 + map.spare_bytes(),
+        "P3: words"
+    );
+    let refs: u64 = all.iter().map(|(_, _, refs)| u64::from(*refs)).sum();
+    let successes = map.total(Counter::Hits) + map.total(Counter::Inserts);
+    assert_eq!(refs, successes, "P7: references");
+    assert_eq!(map.total(Counter::Inserts), all.len() as u64, "P7: inserts");
+    all
+}
+
+/// A thread of a model, with the map.
+fn spawn<T: 'static>(map: &Arc<Map>, run: impl FnOnce(&Arc<Map>) -> T + 'static) -> JoinHandle<T> {
+    let map = Arc::clone(map);
+    thread::spawn(move || run(&map))
+}
+
+/// The `n`-th stack of `nr` frames whose search begins at slot `home` of a map of `2^bits` stacks.
+fn stack_at(bits: u32, home: u64, nr: usize, n: usize) -> Frames {
+    let slots = 2 << bits;
+    let at_home = (1..).map(|frame| (0..nr as u64).map(|i| frame + 100 * i).collect::<Vec<_>>());
+    let mut at_home = at_home.filter(|frames| SEED.hash(frames) % slots == home);
+    Box::leak(
+        at_home
+            .nth(n)
+            .expect("there are infinitely many")
+            .into_boxed_slice(),
+    )
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The pool's growth against reservations: O3, the bounded cursor, spares.
+
+use super::*;
+
+/// Fills both first chunks but for what no record of four frames fits in.
+fn fill(map: &Map) {
+    // 7 words are left of the first chunk, 8 in the second: a record of 5 in each.
+    for home in 0..2 {
+        id(map, 0, stack_at(2, 2 * home, 4, 1));
+    }
+}
+
+/// Inserts a stack of four frames that only the third chunk has room for.
+pub(super) fn in_third_chunk(map: &Map, frames: Frames) -> Id {
+    fill(map);
+    map.grow().unwrap();
+    id(map, 0, frames)
+}
+
+/// O3: whoever sees the new limit sees the chunk.
+#[test]
+fn a_reservation_beside_growth() {
+    let frames = stack_at(2, 5, 4, 0);
+    exhaustively("a_reservation_beside_growth", 3, move || {
+        let map = map(2, 2);
+        fill(&map);
+        let grower = spawn(&map, |map| map.grow());
+        match record(&map, 1, frames) {
+            Ok(found) => assert_eq!(read(&map, found.id), Some((frames.to_vec(), 1))),
+            Err(reason) => assert_eq!(reason, Fallback::Growing),
+        }
+        grower.join().unwrap().unwrap();
+        let id = id(&map, 1, frames);
+        assert_eq!(read(&map, id).unwrap().0, frames);
+        settle(&map);
+    });
+}
+
+/// O3 through O1: a third CPU reads from a chunk that only the inserting CPU saw come.
+#[test]
+fn a_record_in_a_chunk_that_just_came() {
+    let frames = stack_at(2, 5, 4, 0);
+    let id = Id::from_raw(1 << 3 | 5);
+    bounded("a_record_in_a_chunk_that_just_came", 1, 2, move || {
+        let map = map(2, 2);
+        fill(&map);
+        let grower = spawn(&map, |map| map.grow());
+        let writer = spawn(&map, move |map| record(map, 1, frames));
+        if let Some((read, _)) = read(&map, id) {
+            assert_eq!(read, frames);
+        }
+        grower.join().unwrap().unwrap();
+        match writer.join().unwrap() {
+            Ok(found) => assert_eq!(found.id, id),
+            Err(reason) => assert_eq!(reason, Fallback::Growing),
+        }
+        settle(&map);
+    });
+}
+
+/// Whether to grow is asked at any time and answered without harm.
+#[test]
+fn wanting_growth_beside_everything() {
+    let frames = stack_at(2, 5, 4, 0);
+    exhaustively("wanting_growth_beside_everything", 3, move || {
+        let map = map(2, 2);
+        fill(&map);
+        let asker = spawn(&map, |map| map.wants_growth());
+        map.grow().unwrap();
+        id(&map, 1, frames);
+        map.reset().unwrap();
+        asker.join().unwrap();
+        assert!(!map.wants_growth());
+    });
+}
+
+/// P2 and P3: who loses the cursor too often is refused, and keeps nothing.
+#[test]
+fn a_contended_cursor() {
+    let one = [stack_at(2, 0, 1, 0), stack_at(2, 2, 1, 0)];
+    let two = stack_at(2, 4, 2, 0);
+    exhaustively("a_contended_cursor", 3, move || {
+        let map = map(2, 2);
+        let other = spawn(&map, move |map| {
+            one.map(|frames| record(map, 1, frames).is_ok())
+        });
+        let mine = record(&map, 0, two);
+        let theirs = other.join().unwrap();
+        if let Err(reason) = mine {
+            assert_eq!(reason, Fallback::Contended);
+            assert_eq!(theirs, [true, true]);
+            assert_eq!(map.total(Counter::DropContended), 1);
+        }
+        settle(&map);
+        assert!(record(&map, 0, two).is_ok());
+    });
+}
+
+/// What a reservation passes over at the end of a chunk is a spare, whoever passed over it.
+#[test]
+fn the_end_of_a_chunk_beside_a_reservation() {
+    let (one, two) = (stack_at(2, 0, 4, 0), stack_at(2, 2, 2, 0));
+    exhaustively("the_end_of_a_chunk_beside_a_reservation", 3, move || {
+        let map = map(2, 2);
+        id(&map, 0, stack_at(2, 5, 2, 0));
+        let other = spawn(&map, move |map| id(map, 1, two));
+        let mine = id(&map, 0, one);
+        assert_eq!(read(&map, mine), Some((one.to_vec(), 1)));
+        assert_eq!(read(&map, other.join().unwrap()), Some((two.to_vec(), 1)));
+        settle(&map);
+    });
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Resets against recording and reading: O2 and the grace period.
+
+use super::*;
+
+/// O2: whoever sees the new generation sees the empty table.
+#[test]
+fn an_insert_beside_a_reset() {
+    let frames = stack_at(1, 0, 2, 0);
+    exhaustively("an_insert_beside_a_reset", 3, move || {
+        let map = map(1, 2);
+        let old = id(&map, 0, frames);
+        let other = spawn(&map, move |map| record(map, 1, frames));
+        map.reset().unwrap();
+        let during = other.join().unwrap();
+        match during {
+            Ok(found) if found.id == old => assert!(!found.inserted),
+            Ok(found) => assert!(found.inserted, "O2: found what the reset removed"),
+            Err(reason) => assert_eq!(reason, Fallback::Resetting),
+        }
+        assert_eq!(read(&map, old), None);
+        let kept = during.is_ok_and(|found| found.id != old);
+        assert_eq!(map.entries(), u32::from(kept));
+        assert!(map.total(Counter::DropReset) <= u64::from(during.is_err()));
+        settle(&map);
+    });
+}
+
+/// O2 for a context that knows the stack: what it remembers is forgotten with it.
+#[test]
+fn a_remembered_stack_beside_a_reset() {
+    let frames = stack_at(1, 0, 2, 0);
+    exhaustively("a_remembered_stack_beside_a_reset", 3, move || {
+        let map = map(1, 2);
+        let old = id(&map, 1, frames);
+        let other = spawn(&map, move |map| record(map, 1, frames));
+        map.reset().unwrap();
+        if let Ok(found) = other.join().unwrap() {
+            assert_eq!(found.inserted, found.id != old);
+        }
+        settle(&map);
+    });
+}
+
+/// P5: an id is resolved to its stack or to nothing.
+#[test]
+fn a_lookup_beside_a_reset() {
+    let frames = stack_at(1, 0, 2, 0);
+    // The same slot in the first two generations.
+    let (old, new) = (Id::from_raw(1 << 2), Id::from_raw(2 << 2));
+    exhaustively("a_lookup_beside_a_reset", 3, move || {
+        let map = map(1, 1);
+        assert_eq!(id(&map, 0, frames), old);
+        let reader = spawn(&map, move |map| (read(map, old), read(map, new)));
+        map.reset().unwrap();
+        let (found, newer) = reader.join().unwrap();
+        assert!(found.is_none_or(|(read, _)| read == frames));
+        assert_eq!(newer, None, "O2: the new generation has no stack yet");
+    });
+}
+
+/// The grace period: a reset frees no chunk that somebody reads or writes.
+#[test]
+fn a_chunk_goes_when_nobody_uses_it() {
+    let far = stack_at(2, 3, 4, 0);
+    exhaustively("a_chunk_goes_when_nobody_uses_it", 3, move || {
+        let map = map(2, 2);
+        let id = pool::in_third_chunk(&map, far);
+        let reader = spawn(&map, move |map| (read(map, id), record(map, 1, far)));
+        map.reset().unwrap();
+        let (found, _) = reader.join().unwrap();
+        assert!(found.is_none_or(|(read, _)| read == far));
+        assert_eq!(map.pool_bytes(), 2 * 64);
+        settle(&map);
+    });
+}
+
+/// P7: stacks turned away during a reset are counted once, before or after it.
+#[test]
+fn counts_beside_a_reset() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("counts_beside_a_reset", 3, move || {
+        let map = map(1, 2);
+        let other = spawn(&map, move |map| {
+            [record(map, 1, frames), record(map, 1, frames)]
+        });
+        map.reset().unwrap();
+        let results = other.join().unwrap();
+        let new = |found: &Found| found.id.get() >= 2 << 2;
+        let ok = results.iter().flatten().filter(|found| new(found)).count();
+        let refused = results.iter().filter(|result| result.is_err()).count();
+        let successes = map.total(Counter::Hits) + map.total(Counter::Inserts);
+        assert_eq!(successes, ok as u64);
+        assert!(map.total(Counter::DropReset) <= refused as u64);
+        // A second reset, with nobody about, leaves nothing.
+        map.reset().unwrap();
+        for counter in Counter::ALL {
+            assert_eq!(map.total(counter), 0);
+        }
+        settle(&map);
+    });
+}
+
+/// A reset between two who insert: three threads.
+#[test]
+fn two_inserts_beside_a_reset() {
+    let frames = stack_at(1, 0, 1, 0);
+    bounded("two_inserts_beside_a_reset", 1, 2, move || {
+        let map = map(1, 2);
+        let one = spawn(&map, move |map| record(map, 0, frames));
+        let two = spawn(&map, move |map| record(map, 1, frames));
+        map.reset().unwrap();
+        let (one, two) = (one.join().unwrap(), two.join().unwrap());
+        if let (Ok(one), Ok(two)) = (one, two) {
+            let same = one.id == two.id;
+            assert_eq!(same, one.inserted != two.inserted);
+        }
+        settle(&map);
+    });
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The map's behaviour as its callers see it, on the host.
+
+use std::collections::{HashMap, HashSet};
+
+use stackmap_map::{ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES};
+
+const SEED: Seed = Seed::new([1, 2]);
+
+fn map(bits: u32, contexts: usize) -> Map {
+    Map::new(bits, contexts, SEED).expect("memory for a map")
+}
+
+/// Records a stack as one event of the context `index`, growing the pool as the module does.
+fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
+    let result = {
+        let _section = ReadSide::enter();
+        // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
+        unsafe { map.enter(index) }
+            .get_id(frames)
+            .map(|found| found.id)
+    };
+    if map.wants_growth() {
+        match map.grow() {
+            Ok(()) | Err(ControlError::Busy) => {}
+            Err(error) => panic!("growth failed: {error:?}"),
+        }
+    }
+    result
+}
+
+/// A stack that differs from those of other numbers only in its deepest frame.
+fn stack(number: u64, depth: usize) -> Vec<u64> {
+    let mut frames: Vec<u64> = (0..depth as u64)
+        .map(|i| 0xffff_ffff_8100_0000 + i * 64)
+        .collect();
+    if let Some(last) = frames.last_mut() {
+        *last += number;
+    }
+    frames
+}
+
+fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
+    let mut buffer = [0; MAX_FRAMES];
+    let stack = map.lookup(id, &mut buffer)?;
+    assert_eq!(stack.id, id);
+    Some((buffer[..stack.nr].to_vec(), stack.ref_count))
+}
+
+/// All stacks of the map by one export.
+fn export(map: &Map) -> HashMap<Id, (Vec<u64>, u32)> {
+    let cut = map.cut().expect("no reset runs");
+    let mut buffer = [0; MAX_FRAMES];
+    let mut from = 0;
+    let mut all = HashMap::new();
+    while let Some(stack) = map.next(&cut, from, &mut buffer).expect("no reset runs") {
+        from = stack.next();
+        let old = all.insert(stack.id, (buffer[..stack.nr].to_vec(), stack.ref_count));
+        assert_eq!(old, None, "an id was exported twice");
+    }
+    assert_eq!(map.count(&cut), Ok(all.len() as u32));
+    all
+}
+
+#[test]
+fn a_stack_has_one_id_and_reads_back() {
+    let map = map(10, 1);
+    for depth in [0, 1, 2, 3, 4, 17, 100, 101, 255, 513, MAX_FRAMES] {
+        let frames = stack(7, depth);
+        let id = record(&map, 0, &frames).unwrap();
+        assert!(id.get() > 0 && i32::try_from(id.get()).is_ok());
+        assert_eq!(record(&map, 0, &frames), Ok(id));
+        assert_eq!(read(&map, id), Some((frames, 2)));
+    }
+}
+
+#[test]
+fn stacks_that_differ_in_one_frame_have_two_ids() {
+    let map = map(10, 1);
+    let mut ids = HashSet::new();
+    for position in 0..200 {
+        let mut frames = stack(0, 200);
+        frames[position] ^= 1;
+        ids.insert(record(&map, 0, &frames).unwrap());
+    }
+    let shorter = &stack(0, 200)[..199];
+    ids.insert(record(&map, 0, shorter).unwrap());
+    ids.insert(record(&map, 0, &stack(0, 200)).unwrap());
+    assert_eq!(ids.len(), 202);
+}
+
+#[test]
+fn a_full_map_refuses_new_stacks_and_finds_known_ones() {
+    let map = map(10, 1);
+    let mut ids = Vec::new();
+    for number in 0..1024 {
+        ids.push(record(&map, 0, &stack(number, 12)).unwrap());
+    }
+    for number in 1024..4096 {
+        assert_eq!(record(&map, 0, &stack(number, 12)), Err(Fallback::Full));
+    }
+    for (number, id) in ids.iter().enumerate() {
+        assert_eq!(record(&map, 0, &stack(number as u64, 12)), Ok(*id));
+    }
+    assert_eq!(map.entries(), 1024);
+    assert_eq!(map.total(Counter::Inserts), 1024);
+    assert_eq!(map.total(Counter::Hits), 1024);
+}
+
+#[test]
+fn a_pool_at_its_limit_refuses_new_stacks_and_finds_known_ones() {
+    let map = map(10, 1);
+    let mut known = Vec::new();
+    let refusal = (0..1024).find_map(|number| match record(&map, 0, &stack(number, MAX_FRAMES)) {
+        Ok(id) => {
+            known.push(id);
+            None
+        }
+        Err(reason) => Some(reason),
+    });
+    assert_eq!(refusal, Some(Fallback::PoolFull));
+    assert_eq!(map.entries() as usize, known.len());
+    for (number, id) in known.iter().enumerate() {
+        assert_eq!(record(&map, 0, &stack(number as u64, MAX_FRAMES)), Ok(*id));
+    }
+}
+
+#[test]
+fn a_record_may_end_where_the_pool_does() {
+    let map = map(10, 1);
+    let get_id = |frames: &[u64]| {
+        let _section = ReadSide::enter();
+        // SAFETY: The only thread; inside a read-side section.
+        unsafe { map.enter(0) }.get_id(frames).map(|found| found.id)
+    };
+    // Two chunks of 32,768 words, the first word unused: the last word is left.
+    for number in 0..64 {
+        let depth = if number % 32 == 31 { 991 } else { MAX_FRAMES };
+        get_id(&stack(number, depth)).unwrap();
+    }
+    assert_eq!(map.reserved_bytes() + 16, map.pool_bytes());
+    let last = get_id(&[]).unwrap();
+    assert_eq!(map.reserved_bytes() + 8, map.pool_bytes());
+    assert_eq!(get_id(&[]), Ok(last));
+    assert_eq!(read(&map, last), Some((vec![], 2)));
+    assert_eq!(get_id(&[1]), Err(Fallback::Growing));
+    assert_eq!(export(&map).len(), 65);
+}
+
+#[test]
+fn without_growth_the_pool_says_so() {
+    let map = map(14, 1);
+    let mut number = 0;
+    let refusal = loop {
+        let _section = ReadSide::enter();
+        // SAFETY: The only thread; inside a read-side section.
+        let result = unsafe { map.enter(0) }.get_id(&stack(number, 100));
+        number += 1;
+        if let Err(reason) = result {
+            break reason;
+        }
+    };
+    assert_eq!(refusal, Fallback::Growing);
+    map.grow().unwrap();
+    assert!(record(&map, 0, &stack(number, 100)).is_ok());
+}
+
+#[test]
+fn after_a_reset_old_ids_resolve_to_nothing() {
+    let map = map(10, 1);
+    let mut old = HashSet::new();
+    for round in 0..1200 {
+        let id = record(&map, 0, &stack(round % 3, 20)).unwrap();
+        assert!(old.insert(id), "an id came back after {round} resets");
+        map.reset().unwrap();
+        assert_eq!((map.entries(), map.total(Counter::Inserts)), (0, 0));
+        assert_eq!(read(&map, id), None);
+    }
+}
+
+#[test]
+fn the_largest_map_recognises_stale_ids_for_a_thousand_resets() {
+    let map = map(20, 1);
+    let first = record(&map, 0, &stack(0, 8)).unwrap();
+    for _ in 0..1000 {
+        map.reset().unwrap();
+        assert_ne!(record(&map, 0, &stack(0, 8)).unwrap(), first);
+        assert_eq!(read(&map, first), None);
+    }
+}
+
+#[test]
+fn an_export_that_overlaps_a_reset_is_stale() {
+    let map = map(10, 1);
+    record(&map, 0, &stack(0, 20)).unwrap();
+    let cut = map.cut().unwrap();
+    map.reset().unwrap();
+    record(&map, 0, &stack(0, 20)).unwrap();
+    assert!(map.next(&cut, 0, &mut [0; MAX_FRAMES]).is_err());
+    assert!(map.count(&cut).is_err());
+}
+
+#[test]
+fn an_export_holds_what_was_there_when_it_began() {
+    let map = map(14, 1);
+    for number in 0..500 {
+        record(&map, 0, &stack(number, 20)).unwrap();
+    }
+    let cut = map.cut().unwrap();
+    for number in 500..1000 {
+        record(&map, 0, &stack(number, 20)).unwrap();
+    }
+    assert_eq!(map.count(&cut), Ok(500));
+    assert_eq!(export(&map).len(), 1000);
+}
+
+#[test]
+fn references_are_exact_however_they_are_held() {
+    let map = map(10, 2);
+    let mut expected: HashMap<Id, u32> = HashMap::new();
+    for event in 0..50_000_u64 {
+        let number = event * event % 701;
+        let id = record(&map, (event % 2) as usize, &stack(number, 10)).unwrap();
+        *expected.entry(id).or_default() += 1;
+    }
+    let found: HashMap<Id, u32> = export(&map)
+        .into_iter()
+        .map(|(id, (_, refs))| (id, refs))
+        .collect();
+    assert_eq!(found, expected);
+    assert_eq!(
+        map.total(Counter::Hits) + map.total(Counter::Inserts),
+        50_000
+    );
+}
+
+#[test]
+fn memory_follows_use() {
+    let map = map(20, 1);
+    let mut stored = 0;
+    for number in 0..100_000 {
+        let depth = 4 + number as usize % 60;
+        record(&map, 0, &stack(number, depth)).unwrap();
+        stored += depth as u64 * 8;
+        assert!(map.pool_bytes() <= stored * 5 / 4 + (1 << 20));
+    }
+    map.reset().unwrap();
+    assert!(map.pool_bytes() <= 1 << 20);
+}
+
+#[test]
+fn threads_that_race_for_the_same_stacks_agree() {
+    let map = map(14, 2);
+    let race = |index| {
+        let map = &map;
+        move || -> Vec<Result<Id, Fallback>> {
+            (0..8192)
+                .map(|number| record(map, index, &stack(number, 30)))
+                .collect()
+        }
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let (one, two) = (scope.spawn(race(0)), scope.spawn(race(1)));
+        (one.join().unwrap(), two.join().unwrap())
+    });
+    for (a, b) in one.iter().zip(&two) {
+        if let (Ok(a), Ok(b)) = (a, b) {
+            assert_eq!(a, b);
+        }
+    }
+    let all = export(&map);
+    let distinct: HashSet<&Vec<u64>> = all.values().map(|(frames, _)| frames).collect();
+    assert_eq!(distinct.len(), all.len(), "a stack has two ids");
+    let ok = one
+        .iter()
+        .chain(&two)
+        .filter(|result| result.is_ok())
+        .count();
+    assert_eq!(
+        all.values().map(|(_, refs)| *refs as usize).sum::<usize>(),
+        ok
+    );
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a map must do, in a few plain collections.
+
+use stackmap_map::{Counter, Fallback, Found, Id, Map, Seed, Stack, MAX_FRAMES, PROBE_LIMIT};
+use std::collections::{BTreeMap, HashMap};
+
+/// Words in a chunk of the pool.
+const CHUNK_WORDS: u64 = 32 * 1024;
+
+/// Bytes that the pool of the smallest map may have.
+const POOL_MAX: u64 = 2048 << 10;
+
+/// A stack that has an id.
+struct Known {
+    frames: Vec<u64>,
+    refs: u32,
+}
+
+pub(super) struct Model {
+    seed: Seed,
+    slots: u32,
+    capacity: usize,
+    generation: u32,
+    /// The stacks of this generation by their slots.
+    by_slot: BTreeMap<u32, Known>,
+    slot_of: HashMap<Vec<u64>, u32>,
+    /// All ids that were ever given out, the first time each.
+    given: Vec<Id>,
+    /// By counter.
+    counts: [u64; Counter::COUNT],
+    /// The slots of the export's stacks; none after a reset.
+    cut: Option<Vec<u32>>,
+}
+
+impl Model {
+    pub(super) fn new(map: &Map, seed: Seed) -> Self {
+        Self {
+            seed,
+            slots: map.table_size() as u32,
+            capacity: map.capacity() as usize,
+            generation: 1,
+            by_slot: BTreeMap::new(),
+            slot_of: HashMap::new(),
+            given: Vec::new(),
+            counts: [0; Counter::COUNT],
+            cut: None,
+        }
+    }
+
+    /// The slot that a new stack must take, if one of those that it may take is empty.
+    fn free_slot(&self, frames: &[u64]) -> Option<u32> {
+        let home = self.seed.hash(frames) as u32;
+        (0..PROBE_LIMIT)
+            .map(|probe| home.wrapping_add(probe) % self.slots)
+            .find(|slot| !self.by_slot.contains_key(slot))
+    }
+
+    fn id(&self, slot: u32) -> Id {
+        Id::from_raw(self.generation * self.slots + slot)
+    }
+
+    /// Checks what became of a stack, where `reserved` bytes of the pool were reserved before.
+    pub(super) fn recorded(
+        &mut self,
+        map: &Map,
+        frames: &[u64],
+        result: Result<Found, Fallback>,
+        reserved: u64,
+    ) {
+        let counter = match result {
+            Ok(found) if found.inserted => Counter::Inserts,
+            Ok(_) => Counter::Hits,
+            Err(reason) => reason.counter(),
+        };
+        self.counts[counter as usize] += 1;
+        if let Some(slot) = self.slot_of.get(frames) {
+            let expected = Found {
+                id: self.id(*slot),
+                inserted: false,
+            };
+            assert_eq!(result, Ok(expected), "a known stack");
+            let known = self.by_slot.get_mut(slot).expect("it has a slot");
+            known.refs += 1;
+            return;
+        }
+        let slot = self.free_slot(frames);
+        match (result, slot) {
+            (result, None) => assert_eq!(result, Err(Fallback::Neighbourhood)),
+            (result, Some(_)) if self.by_slot.len() == self.capacity => {
+                assert_eq!(result, Err(Fallback::Full));
+            }
+            (Err(reason), Some(_)) => {
+                // It would have had to go beyond the chunks that are there.
+                let (words, cursor) = (1 + frames.len() as u64, 1 + reserved / 8);
+                let room = CHUNK_WORDS - cursor % CHUNK_WORDS;
+                let start = if room < words { cursor + room } else { cursor };
+                assert!(
+                    start + words > map.pool_bytes() / 8,
+                    "{reason:?} without need"
+                );
+                let expected = if map.pool_bytes() < POOL_MAX {
+                    Fallback::Growing
+                } else {
+                    Fallback::PoolFull
+                };
+                assert_eq!(reason, expected);
+            }
+            (Ok(found), Some(slot)) => {
+                let id = self.id(slot);
+                assert_eq!(found, Found { id, inserted: true }, "a new stack");
+                assert!(i32::try_from(id.get()).is_ok_and(|id| id > 0));
+                self.given.push(id);
+                self.slot_of.insert(frames.to_vec(), slot);
+                let frames = frames.to_vec();
+                self.by_slot.insert(slot, Known { frames, refs: 1 });
+            }
+        }
+    }
+
+    /// An id that was given out, `ago` ids ago.
+    pub(super) fn id_given(&self, ago: usize) -> Option<Id> {
+        let len = self.given.len().max(1);
+        self.given.iter().rev().nth(ago % len).copied()
+    }
+
+    /// Checks what was read behind an id.
+    pub(super) fn check_read(&self, id: Id, found: Option<&Stack>, frames: &[u64; MAX_FRAMES]) {
+        let current = id.get() / self.slots == self.generation;
+        let known = self.by_slot.get(&(id.get() % self.slots));
+        let Some(known) = known.filter(|_| current) else {
+            assert_eq!(found, None, "{id:?} has no stack");
+            return;
+        };
+        let found = found.expect("the id has a stack");
+        assert_eq!(found.id, id);
+        assert_eq!(&frames[..found.nr], known.frames);
+        assert_eq!(found.ref_count, known.refs);
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.by_slot.clear();
+        self.slot_of.clear();
+        self.counts = [0; Counter::COUNT];
+        self.cut = None;
+        // The last generation of an id of 31 bits is followed by the first.
+        let generations = (1 << 31) / self.slots;
+        self.generation = self.generation % (generations - 1) + 1;
+    }
+
+    pub(super) fn cut(&mut self) {
+        self.cut = Some(self.by_slot.keys().copied().collect());
+    }
+
+    /// The number of stacks of the export, if no reset came.
+    pub(super) fn cut_len(&self) -> Option<u32> {
+        self.cut.as_ref().map(|cut| cut.len() as u32)
+    }
+
+    /// The first stack of the export from a slot on, if no reset came.
+    pub(super) fn next_of_cut(&self, from: u32) -> Option<Option<Id>> {
+        let cut = self.cut.as_ref()?;
+        let slot = cut.iter().find(|slot| **slot >= from);
+        Some(slot.map(|slot| self.id(*slot)))
+    }
+
+    /// Checks what can be checked quickly.
+    pub(super) fn check_counts(&self, map: &Map) {
+        for counter in Counter::ALL {
+            let expected = self.counts[counter as usize];
+            assert_eq!(map.total(counter), expected, "{counter:?}");
+        }
+        assert_eq!(map.entries() as usize, self.by_slot.len());
+        let words: usize = self.by_slot.values().map(|k| 1 + k.frames.len()).sum();
+        let stored = 8 * words as u64;
+        assert_eq!(map.reserved_bytes(), stored + map.spare_bytes());
+        // P6: what is stored and a quarter, two chunks ahead, and the ends of chunks.
+        assert!(map.pool_bytes() <= stored + stored / 4 + (1 << 20));
+    }
+
+    /// Reads everything back.
+    pub(super) fn check_stacks(&self, map: &Map) {
+        let mut frames = [0; MAX_FRAMES];
+        for slot in 0..self.slots {
+            let id = self.id(slot);
+            let found = map.lookup(id, &mut frames);
+            self.check_read(id, found.as_ref(), &frames);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Makes a function of the kernel fail when stackmap calls it, directly or through others.
+ *
+ *	insmod override.ko func=NAME [value=N] [skip=N] [count=N]
+ *
+ * lets the first "skip" such calls through, then has the next "count" calls (default: all) return
+ * "value" (default 0: NULL) at once. /sys/module/override/parameters/hits counts the calls that
+ * came from stackmap, so that a test can see whether the fault was reached.
+ */
+#include <linux/kallsyms.h>
+#include <linux/kprobes.h>
+#include <linux/linkage.h>
+#include <linux/module.h>
+#include <linux/ptrace.h>
+#include <linux/stacktrace.h>
+#include <linux/string.h>
+
+#include <asm/ibt.h>
+
+#define FRAMES	24
+
+static char *func;
+module_param(func, charp, 0400);
+static long value;
+module_param(value, long, 0400);
+static unsigned int skip;
+module_param(skip, uint, 0600);
+static unsigned int count = UINT_MAX;
+module_param(count, uint, 0600);
+static unsigned int hits;
+module_param(hits, uint, 0400);
+
+/* Returns to the caller of the function that was probed; the return value is set. */
+asmlinkage void override_return(void);
+asm(".pushsection .text, \"ax\"\n"
+	".type override_return, @function\n"
+	"override_return:\n"
+	ASM_ENDBR
+	ASM_RET
+	".size override_return, .-override_return\n"
+	".popsection\n");
+
+static bool from_stackmap(void)
+{
+	unsigned long calls[FRAMES];
+	unsigned int i, nr = stack_trace_save(calls, FRAMES, 0);
+	char symbol[KSYM_SYMBOL_LEN];
+
+	for (i = 0; i < nr; i++) {
+		sprint_symbol(symbol, calls[i]);
+		if (strstr(symbol, "[stackmap]"))
+			return true;
+	}
+	return false;
+}
+
+static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
+{
+	if (!from_stackmap())
+		return 0;
+	hits++;
+	if (skip) {
+		skip--;
+		return 0;
+	}
+	if (!count)
+		return 0;
+	count--;
+	regs_set_return_value(regs, value);
+	instruction_pointer_set(regs, (unsigned long)override_return);
+	return 1;
+}
+
+NOKPROBE_SYMBOL(pre_handler);
+
+/* Keeps the probe from being optimised into a jump, which would ignore the new ip. */
+static void post_handler(struct kprobe *kp, struct pt_regs *regs, unsigned long flags)
+{
+}
+
+NOKPROBE_SYMBOL(post_handler);
+
+static struct kprobe probe = {
+	.pre_handler = pre_handler,
+	.post_handler = post_handler,
+};
+
+static int __init override_init(void)
+{
+	probe.symbol_name = func;
+	return func ? register_kprobe(&probe) : -EINVAL;
+}
+module_init(override_init);
+
+static void __exit override_exit(void)
+{
+	unregister_kprobe(&probe);
+}
+module_exit(override_exit);
+
+MODULE_DESCRIPTION("stackmap selftests: faults to order");
+MODULE_LICENSE("GPL");

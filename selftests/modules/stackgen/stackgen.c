@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Makes kernel stacks to order, and shows the text that a hook changes.
+ *
+ * In debugfs, under stackgen/:
+ *
+ *	record	write "DEPTH FIRST COUNT": records COUNT stacks of DEPTH further frames, numbered
+ *		from FIRST; two numbers make two stacks that differ in their outermost frames
+ *	race	write "DEPTH FIRST COUNT": the same, by a thread on each CPU at the same moments
+ *	cost	read: nanoseconds that the last write to "record" took
+ *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
+ *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
+ */
+#include <linux/atomic.h>
+#include <linux/completion.h>
+#include <linux/cpu.h>
+#include <linux/debugfs.h>
+#include <linux/kernel.h>
+#include <linux/kprobes.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#define DEPTH_MAX	250
+
+struct order {
+	unsigned int depth;
+	unsigned int first;
+	unsigned int count;
+};
+
+struct racer {
+	struct task_struct *task;
+	struct completion done;
+	const struct order *order;
+	atomic_t *arrived;
+	unsigned int nr_racers;
+};
+
+static struct dentry *dir;
+static u64 cost;
+
+/* Each frame returns to one of four addresses, by two bits of the number. */
+static noinline void left(unsigned int number, unsigned int depth);
+static noinline void right(unsigned int number, unsigned int depth);
+
+static __always_inline void descend(unsigned int number, unsigned int depth)
+{
+	if (!depth)
+		trace_dump_stack(0);
+	else if (number & 1)
+		left(number >> 1, depth - 1);
+	else
+		right(number >> 1, depth - 1);
+	/* No tail call. */
+	barrier();
+}
+
+static noinline void left(unsigned int number, unsigned int depth)
+{
+	descend(number, depth);
+}
+
+static noinline void right(unsigned int number, unsigned int depth)
+{
+	/* Not the same code as left(), or the compiler makes one function of both. */
+	barrier();
+	descend(number, depth);
+}
+
+static int parse(const char __user *buf, size_t len, struct order *order)
+{
+	char text[64];
+
+	if (len >= sizeof(text))
+		return -EINVAL;
+	if (copy_from_user(text, buf, len))
+		return -EFAULT;
+	text[len] = 0;
+	if (sscanf(text, "%u %u %u", &order->depth, &order->first, &order->count) != 3)
+		return -EINVAL;
+	return order->depth > DEPTH_MAX ? -ERANGE : 0;
+}
+
+static ssize_t record_write(struct file *file, const char __user *buf, size_t len, loff_t *pos)
+{
+	struct order order;
+	unsigned int i;
+	u64 start;
+	int ret = parse(buf, len, &order);
+
+	if (ret)
+		return ret;
+	start = ktime_get_ns();
+	for (i = 0; i < order.count; i++) {
+		left(order.first + i, order.depth);
+		cond_resched();
+	}
+	cost = ktime_get_ns() - start;
+	return len;
+}
+
+static const struct file_operations record_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = record_write,
+};
+
+/* All racers meet before each stack, then each records it at once. */
+static int race(void *data)
+{
+	struct racer *me = data;
+	unsigned int i;
+
+	for (i = 0; i < me->order->count; i++) {
+		atomic_inc(me->arrived);
+		while (atomic_read(me->arrived) < (i + 1) * me->nr_racers)
+			cpu_relax();
+		left(me->order->first + i, me->order->depth);
+		cond_resched();
+	}
+	complete(&me->done);
+	return 0;
+}
+
+static ssize_t race_write(struct file *file, const char __user *buf, size_t len, loff_t *pos)
+{
+	atomic_t arrived = ATOMIC_INIT(0);
+	struct racer *racers;
+	struct order order;
+	unsigned int cpu, nr = 0, i;
+	int ret = parse(buf, len, &order);
+
+	if (ret)
+		return ret;
+	racers = kcalloc(nr_cpu_ids, sizeof(*racers), GFP_KERNEL);
+	if (!racers)
+		return -ENOMEM;
+	cpus_read_lock();
+	for_each_online_cpu(cpu) {
+		struct racer *racer = &racers[nr];
+
+		racer->order = &order;
+		racer->arrived = &arrived;
+		racer->nr_racers = num_online_cpus();
+		init_completion(&racer->done);
+		racer->task = kthread_create(race, racer, "stackgen/%u", cpu);
+		if (IS_ERR(racer->task)) {
+			ret = PTR_ERR(racer->task);
+			break;
+		}
+		kthread_bind(racer->task, cpu);
+		nr++;
+	}
+	for (i = 0; i < nr; i++) {
+		if (ret)
+			kthread_stop(racers[i].task);
+		else
+			wake_up_process(racers[i].task);
+	}
+	for (i = 0; !ret && i < nr; i++)
+		wait_for_completion(&racers[i].done);
+	cpus_read_unlock();
+	kfree(racers);
+	return ret ?: len;
+}
+
+static const struct file_operations race_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = race_write,
+};
+
+static int text_show(struct seq_file *m, void *unused)
+{
+	struct kprobe kp = {
+		.symbol_name = "__ftrace_trace_stack",
+		.flags = KPROBE_FLAG_DISABLED,
+	};
+	u8 text[32];
+	unsigned long entry;
+	int ret = register_kprobe(&kp);
+
+	if (ret)
+		return ret;
+	/* Functions are aligned to 16 bytes; the probe may be past an ENDBR. */
+	entry = (unsigned long)kp.addr & ~15UL;
+	unregister_kprobe(&kp);
+	if (copy_from_kernel_nofault(text, (void *)entry - 16, sizeof(text)))
+		return -EFAULT;
+	seq_printf(m, "%*ph\n", (int)sizeof(text), text);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(text);
+
+static int probe_hit(struct kprobe *kp, struct pt_regs *regs)
+{
+	return 0;
+}
+
+/* With a post-handler it stays a breakpoint; a jump would go away late, and the text with it. */
+static void probe_done(struct kprobe *kp, struct pt_regs *regs, unsigned long flags)
+{
+}
+
+static struct kprobe probe;
+
+static int probe_set(void *data, u64 on)
+{
+	if (!on == !probe.addr)
+		return -EINVAL;
+	if (on) {
+		probe = (struct kprobe) {
+			.symbol_name = "__ftrace_trace_stack",
+			.pre_handler = probe_hit,
+			.post_handler = probe_done,
+		};
+		return register_kprobe(&probe);
+	}
+	unregister_kprobe(&probe);
+	probe.addr = NULL;
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(probe_fops, NULL, probe_set, "%llu\n");
+
+static int __init stackgen_init(void)
+{
+	dir = debugfs_create_dir("stackgen", NULL);
+	debugfs_create_file("record", 0200, dir, NULL, &record_fops);
+	debugfs_create_file("race", 0200, dir, NULL, &race_fops);
+	debugfs_create_u64("cost", 0400, dir, &cost);
+	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
+	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
+	return 0;
+}
+module_init(stackgen_init);
+
+static void __exit stackgen_exit(void)
+{
+	debugfs_remove(dir);
+	if (probe.addr)
+		unregister_kprobe(&probe);
+}
+module_exit(stackgen_exit);
+
+MODULE_DESCRIPTION("stackmap selftests: kernel stacks to order");
+MODULE_LICENSE("GPL");
