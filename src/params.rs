@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module parameter `hook`: a word, which the kernel's `module!` has no type for.
+//! The module's parameters: `bits`, and `hook`, a word, which the kernel's `module!` has no type for.
 //!
 //! C header: [`include/linux/moduleparam.h`](srctree/include/linux/moduleparam.h)
 
-use crate::hook::HookChoice;
+use crate::{hook::HookChoice, module_parameters};
+use core::borrow::Borrow;
 use kernel::{bindings, module_param::KernelParam, prelude::*, sync::SetOnce};
 
 static HOOK: SetOnce<HookChoice> = SetOnce::new();
+
+/// The capacity asked for: 2^bits distinct stacks.
+pub(crate) fn bits() -> u32 {
+    // The kernel gives a reference to the value up to Linux 7.2, the value itself from 7.3 on.
+    *Borrow::<u32>::borrow(&module_parameters::bits.value())
+}
 
 /// How the kernel is to be hooked, as the parameter says.
 pub(crate) fn hook() -> HookChoice {

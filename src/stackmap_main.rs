@@ -44,7 +44,7 @@ struct Stackmap {
 
 impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let bits = clamp_bits(*module_parameters::bits.value());
+        let bits = clamp_bits(params::bits());
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
