@@ -56,6 +56,7 @@ def write(stream, options, module, terminal, merge):
 
     settings = {
         "userland": options.userland,
+        "alone": "yes" if options.tcg == "multi" else "",
         "share": "yes" if options.share else "",
         "tty": "yes" if terminal else "",
         "merge": "yes" if merge else "",
