@@ -146,7 +146,7 @@ fn ask_for_growth() {
     }
 }
 
-/// Adds memory to the map. Called by the worker, which comes back later if there was none.
+/// Adds memory to the map. Called by the worker, which comes back later if it could not.
 ///
 /// Context: process.
 #[no_mangle]
@@ -155,14 +155,16 @@ extern "C" fn stackmap_grow() -> c_int {
     let Some(map) = map() else {
         return 0;
     };
-    match map.grow() {
+    let error = match map.grow() {
         // A reset makes room itself.
-        Ok(()) | Err(ControlError::Busy) => 0,
+        Ok(()) | Err(ControlError::Busy) => return 0,
+        Err(ControlError::Unused) => EAGAIN,
         Err(ControlError::NoMemory) => {
             pr_warn_once!("no memory for more stacks: new ones are recorded in full meanwhile\n");
-            // The worker retries by itself; no need to kick it at every event.
-            GROWTH_ASKED.store(true, Ordering::Relaxed);
-            ENOMEM.to_errno()
+            ENOMEM
         }
-    }
+    };
+    // The worker retries by itself; no need to kick it at every event.
+    GROWTH_ASKED.store(true, Ordering::Relaxed);
+    error.to_errno()
 }

@@ -83,6 +83,8 @@ pub struct Context {
     moved: AtomicU64,
     /// By [`Counter`]; that of hits is not used.
     counters: [AtomicU64; Counter::COUNT],
+    /// Words of the records that were published here since the last reset.
+    stored: AtomicU64,
     pub(super) spares: Spares,
 }
 
@@ -92,6 +94,7 @@ impl Context {
             places: core::array::from_fn(|_| AtomicU64::new(0)),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
+            stored: AtomicU64::new(0),
             spares: Spares::new(),
         }
     }
@@ -110,6 +113,17 @@ impl Context {
         let held = self.places.iter().map(|place| Held::in_place(place).refs());
         let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
         references.saturating_sub(self.get(Counter::Inserts))
+    }
+
+    /// Counts a new stack whose record has `words` words. Context: any; owner only.
+    pub(super) fn inserted(&self, words: u32) {
+        self.add(Counter::Inserts, 1);
+        add(&self.stored, u64::from(words));
+    }
+
+    /// Words of the records that were published here. Context: any.
+    pub(super) fn stored(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed)
     }
 
     /// Where this context keeps what it knows of a stack.
@@ -152,6 +166,7 @@ impl Context {
             add(&self.moved, Held::in_place(place).refs());
             place.store(0, Ordering::Relaxed);
         }
+        self.stored.store(0, Ordering::Relaxed);
         self.spares.clear();
     }
 }

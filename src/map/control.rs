@@ -4,7 +4,8 @@
 
 use super::{
     id::Generation,
-    sys::{synchronize, Ordering},
+    pool::CHUNK_BYTES,
+    sys::{sizes::POOL_SLACK, synchronize, Ordering},
     word::Word,
     Counter, Map, RESETTING,
 };
@@ -16,6 +17,8 @@ pub enum ControlError {
     Busy,
     /// No memory.
     NoMemory,
+    /// Too much of the pool is in spares; contexts use them before they reserve anything.
+    Unused,
 }
 
 impl Map {
@@ -25,9 +28,17 @@ impl Map {
     }
 
     /// Adds memory to the pool if it wants some. Context: process, may sleep.
+    ///
+    /// The pool never has more than the bytes of the records that are published, a quarter of them
+    /// and [`POOL_SLACK`](super::sys::sizes::POOL_SLACK).
     pub fn grow(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             while self.pool.wants_growth() {
+                // What is stored only grows meanwhile: a reset is kept out.
+                let stored = self.stored_bytes();
+                if self.pool.bytes() + CHUNK_BYTES > stored + stored / 4 + POOL_SLACK {
+                    return Err(ControlError::Unused);
+                }
                 self.pool.grow().ok_or(ControlError::NoMemory)?;
             }
             Ok(())

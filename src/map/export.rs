@@ -9,8 +9,10 @@
 
 use super::{
     id::Generation,
-    pool::HEADER_WORDS,
-    sys::{sizes::SLOTS_AT_ONCE, synchronize, Ordering},
+    sys::{
+        sizes::{REFS_MAX, SLOTS_AT_ONCE},
+        synchronize, Ordering,
+    },
     word::Word,
     Id, Map, ReadSide, MAX_FRAMES,
 };
@@ -137,22 +139,12 @@ impl Map {
         self.pool.copy(record, nr, frames);
         let stack = &frames[..nr];
         let held: u64 = self.contexts.iter().map(|ctx| ctx.held(slot, stack)).sum();
-        let refs = (self.pool.refs(record) + held).min(i32::MAX as u64);
+        let refs = (self.pool.refs(record) + held).min(REFS_MAX);
         Stack {
             id: generation.id(slot),
             nr,
             ref_count: refs as u32,
             slot,
         }
-    }
-
-    /// Bytes that the records of a cut occupy, headers included. Context: process.
-    pub fn stored_bytes(&self, cut: &Cut) -> Result<u64, Stale> {
-        let mut words = 0;
-        self.walk(cut, 0, |_, word| {
-            words += u64::from(HEADER_WORDS) + word.nr() as u64;
-            None::<()>
-        })?;
-        Ok(words * 8)
     }
 }

@@ -72,8 +72,7 @@ impl Entered<'_> {
                     None => *prepared.insert(self.prepare(frames)?),
                 };
                 if map.publish(slot, Word::new(print, extent.offset)) {
-                    self.keep_rest(extent, frames);
-                    self.ctx.add(Counter::Inserts, 1);
+                    self.finish(extent, frames);
                     self.add_ref(slot, frames);
                     return Ok(found(generation, slot, true));
                 }
@@ -119,11 +118,13 @@ impl Entered<'_> {
         }
     }
 
-    /// Keeps what is behind the record of a stack in its extent.
-    fn keep_rest(&self, extent: Extent, frames: &[u64]) {
-        if let Some(rest) = extent.behind(HEADER_WORDS + frames.len() as u32) {
+    /// Counts a stack that was published, and keeps what is behind its record in the extent.
+    fn finish(&self, extent: Extent, frames: &[u64]) {
+        let words = HEADER_WORDS + frames.len() as u32;
+        if let Some(rest) = extent.behind(words) {
             self.ctx.spares.keep(&self.map.pool, rest);
         }
+        self.ctx.inserted(words);
     }
 
     fn add_ref(&self, slot: u32, frames: &[u64]) {

@@ -16,17 +16,9 @@
 //!
 //! A stack is searched for from the slot that its hash names, upwards, to the first empty slot,
 //! [`PROBE_LIMIT`] slots at most. If it is not there, its record is written first, completely, and
-//! then one compare-and-swap turns the empty slot into a word that names it. So:
-//!
-//! - A slot is empty or complete. Nobody ever waits for another's half-done work, and an insert
-//!   that is interrupted for good leaves an empty slot.
-//! - A stack has one id. All who insert the same stack try the same slots in the same order, no
-//!   slot becomes empty again, and who loses a swap compares with what the winner published.
-//! - [`Entered::get_id`] ends after a bounded number of steps: at most `PROBE_LIMIT` slots, each
-//!   looked at twice at most, one reservation of at most 16 attempts, and one copy of the stack. It
-//!   never allocates, locks, waits or faults.
-//! - Known stacks are found when the map is full: the search never depends on free memory. The
-//!   table is at most half full, which keeps searches short at every load.
+//! then one compare-and-swap turns the empty slot into a word that names it. So a slot is empty or
+//! complete: nobody ever waits for another's half-done work, and an insert that is interrupted for
+//! good leaves an empty slot.
 //!
 //! The id is the slot's number under a generation (see `id.rs`), so finding a stack by its id is
 //! one load. A reset makes a new generation; ids of an older one resolve to nothing.
@@ -39,6 +31,37 @@
 //! everybody who was inside has left, and only then clears; exports look at the generation inside
 //! their read-side section.
 //!
+//! # Properties
+//!
+//! How to run what shows them, and with which results, is in `Documentation/map.rst`.
+//!
+//! - **P1** A stack has one id, whoever inserts it at once, an NMI on top of an interrupt on top of a
+//!   task included. All who insert the same stack try the same slots in the same order, no slot
+//!   becomes empty again, and who loses a swap compares with what the winner published.
+//!   *loom: `inserts`, `interrupts`; `scale.rs`.*
+//! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever the others
+//!   do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic words,
+//!   where `P` = 128 slots, `L` = 11 lists of spares, `T` = 16 attempts to reserve: 3,226 for 20 frames.
+//!   A hit that the context remembers makes `n + 6`. *loom: every model counts the accesses.*
+//! - **P3** What the map cannot serve gets the [`Fallback`] that says why, each with its counter.
+//!   Nothing leaks: a record that lost its race is used for a later stack, see `spares.rs`, and a
+//!   place that was taken in vain is given back. *loom: `inserts`, `pool`, `interrupts`;
+//!   `property.rs`; the models' `settle` adds up every word of the pool.*
+//! - **P4** A stack keeps its id until a reset, is found at every load, full map and pool included
+//!   (the search never needs memory, and the table is at most half full, which keeps it short), and
+//!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
+//! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves to
+//!   nothing for at least 1,022 resets, see `id.rs`. Finding a stack by its id is one load of a slot.
+//!   *`map.rs`: 1,000 resets of the largest map; loom: `resets`, `exports`.*
+//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the bytes
+//!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
+//!   when races have left much in spares. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
+//! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
+//!   stack are counted in the context; only one in 65,536 changes a word that other CPUs change, see
+//!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
+//! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
+//!   function would, see `hash.rs`. *`hash.rs` of the tests.*
+//!
 //! # Memory ordering
 //!
 //! | pair | release side | acquire side | what it carries |
@@ -46,9 +69,11 @@
 //! | O1 | the swap in `get_id` that publishes a slot | loads of a slot | the record's words |
 //! | O2 | the store of the new generation in `reset` | the load of the state by `enter` and exports | the cleared table, contexts and pool |
 //! | O3 | the store of the pool's limit in `grow` | the load of the limit in `reserve` | the chunk's pointer and zeroed words |
+//! | O4 | the end of a growth or reset | the begin of the next | what the last one did, as it did it |
 //!
-//! All else is relaxed: words of a record are written before O1's release and read after its
-//! acquire, counters are summed only approximately while they change, and the epoch (see
+//! Each pair has models in `selftests/map/loom/` and litmus tests in `selftests/litmus/`, and both
+//! fail without it. All else is relaxed: words of a record are written before O1's release and read
+//! after its acquire, counters are summed only approximately while they change, and the epoch (see
 //! [`Map::cut`]) leans on the grace period.
 
 mod context;
@@ -238,6 +263,13 @@ impl Map {
     /// Bytes of the pool that were reserved: those of all records and of all spares.
     pub fn reserved_bytes(&self) -> u64 {
         self.pool.reserved_bytes()
+    }
+
+    /// Bytes of the records of all stacks, headers included.
+    ///
+    /// Exact when nothing is recorded; meanwhile what is just being inserted may be missing.
+    pub fn stored_bytes(&self) -> u64 {
+        self.contexts.iter().map(Context::stored).sum::<u64>() * 8
     }
 
     /// Bytes of the pool that contexts keep for later records.

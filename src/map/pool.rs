@@ -16,19 +16,18 @@
 //! published (its writer lost a race) becomes a *spare*, see `spares.rs`.
 
 use super::sys::{
-    sizes::{CHUNK_WORDS, CURSOR_TRIES},
+    sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_MAX},
     Apart, Array, AtomicPtr, AtomicU32, AtomicU64, Ordering,
 };
 
 /// Chunks that a new or a reset pool has.
 const INITIAL_CHUNKS: usize = 2;
 
-/// References at which a record stops counting: saturation, with room for every context that is
-/// between the check and the addition.
-const REFS_MAX: u64 = i32::MAX as u64;
-
 /// Words in front of the frames.
 pub(super) const HEADER_WORDS: u32 = 1;
+
+/// Bytes of a chunk.
+pub(super) const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * 8;
 
 /// Why no record could be reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -237,7 +236,7 @@ impl Pool {
         self.header(offset).load(Ordering::Relaxed) as u32
     }
 
-    /// The references of a published record, at most [`i32::MAX`].
+    /// The references of a published record, at most [`REFS_MAX`].
     pub(super) fn refs(&self, offset: u32) -> u64 {
         (self.header(offset).load(Ordering::Relaxed) >> 32).min(REFS_MAX)
     }

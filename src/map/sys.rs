@@ -72,11 +72,19 @@ pub(super) mod sizes {
     /// Bytes of pool that each stack of capacity allows: 255 frames on average.
     pub(in super::super) const POOL_BYTES_PER_STACK: usize = 2048;
 
+    /// Bytes that the pool may have beyond those of its records and a quarter of them: two chunks
+    /// ahead, and spares.
+    pub(in super::super) const POOL_SLACK: u64 = 1 << 20;
+
     /// Attempts to move the pool's cursor before a reservation is given up as contended.
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
     /// Stacks that one context remembers, and holds references back for.
     pub(in super::super) const PLACES: usize = 64;
+
+    /// References at which a record stops counting: saturation, with room for every context that
+    /// is between the check and the addition.
+    pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
     /// References that are held back at most for one stack; a power of two.
     pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 16;
@@ -94,8 +102,10 @@ pub(super) mod sizes {
     pub const PROBE_LIMIT: u32 = 2;
     pub(in super::super) const CHUNK_WORDS: u32 = 8;
     pub(in super::super) const POOL_BYTES_PER_STACK: usize = 128;
+    pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const PLACES: usize = 2;
+    pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;
 }

@@ -69,3 +69,49 @@ fn counts_are_read_meanwhile() {
         settle(&map);
     });
 }
+
+/// A hot stack is no bottleneck: of its hits only one in a batch changes a word that others change.
+#[test]
+fn hits_write_nothing_that_is_shared() {
+    let frames = stack_at(1, 0, 2, 0);
+    exhaustively("hits_write_nothing_that_is_shared", 3, move || {
+        let map = map(1, 2);
+        id(&map, 0, frames);
+        let hits = |map: &Map, context| {
+            let before = model::swaps();
+            for _ in 0..3 {
+                id(map, context, frames);
+            }
+            model::swaps() - before
+        };
+        let other = spawn(&map, move |map| hits(map, 1));
+        // A batch is two, one of which the insert has begun.
+        assert_eq!((hits(&map, 0), other.join().unwrap()), (1, 1));
+        settle(&map);
+    });
+}
+
+/// References saturate: in the record, beside it, and when two CPUs reach the end at once.
+#[test]
+fn references_saturate() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("references_saturate", 2, move || {
+        let map = map(1, 2);
+        let stack = id(&map, 0, frames);
+        // The most that a model counts is 8.
+        for refs in 2..7 {
+            id(&map, 0, frames);
+            assert_eq!(read(&map, stack), Some((frames.to_vec(), refs)));
+        }
+        let events = move |map: &Map, context| {
+            for _ in 0..5 {
+                id(map, context, frames);
+            }
+        };
+        let other = spawn(&map, move |map| events(map, 1));
+        events(&map, 0);
+        other.join().unwrap();
+        assert_eq!(read(&map, stack), Some((frames.to_vec(), 8)));
+        assert_eq!(map.total(Counter::Hits), 15);
+    });
+}

@@ -67,3 +67,20 @@ fn an_export_beside_a_reset() {
         reader.join().unwrap();
     });
 }
+
+/// P5: a lookup takes as many steps in a full map as in one with a single stack.
+#[test]
+fn a_lookup_is_as_quick_at_any_load() {
+    exhaustively("a_lookup_is_as_quick_at_any_load", 0, || {
+        let map = map(2, 1);
+        let insert = |home| id(&map, 0, stack_at(2, home, 2, 0));
+        let steps_of = |id| {
+            let before = model::steps();
+            assert!(read(&map, id).is_some());
+            model::steps() - before
+        };
+        let alone = steps_of(insert(0));
+        let [.., last] = [2, 4, 6].map(insert);
+        assert_eq!(steps_of(last), alone);
+    });
+}

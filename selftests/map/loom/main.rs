@@ -33,9 +33,9 @@ const SEED: Seed = Seed::new([1, 2]);
 /// A stack of a model.
 type Frames = &'static [u64];
 
-/// The most steps of one `get_id` in a model, see *P2* in `src/map/mod.rs`: two slots, stacks of four
+/// The most steps of one `get_id`, see *P2* in `src/map/mod.rs`: in a model two slots, stacks of four
 /// frames, two attempts to reserve, three lists of spares.
-const STEPS_MAX: usize = 2 * (4 + 4) + 2 * (4 + 1) + 3 * 2 + 3 * 3 + 40;
+const STEPS_MAX: usize = 2 * (4 + 4) + 2 * 4 + 3 * 2 + 3 * 3 + 33;
 
 /// Runs a model in all executions if `STACKMAP_LOOM` is `full`, otherwise in those in which threads
 /// are preempted at most `quick` times.
@@ -149,6 +149,7 @@ fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
     assert_eq!(map.entries() as usize, all.len(), "P3: places");
+    assert_eq!(map.stored_bytes(), stored as u64, "P6: bytes of records");
     assert_eq!(
         map.reserved_bytes(),
         stored as u64 + map.spare_bytes(),

@@ -3,6 +3,7 @@
 //! The pool's growth against reservations: O3, the bounded cursor, spares.
 
 use super::*;
+use stackmap_map::ControlError;
 
 /// Fills both first chunks but for what no record of four frames fits in.
 fn fill(map: &Map) {
@@ -109,6 +110,32 @@ fn the_end_of_a_chunk_beside_a_reservation() {
         let mine = id(&map, 0, one);
         assert_eq!(read(&map, mine), Some((one.to_vec(), 1)));
         assert_eq!(read(&map, other.join().unwrap()), Some((two.to_vec(), 1)));
+        settle(&map);
+    });
+}
+
+/// P6: a pool of which too much is in spares does not grow until they are used.
+#[test]
+fn spares_are_used_before_the_pool_grows() {
+    exhaustively("spares_are_used_before_the_pool_grows", 0, || {
+        let map = map(4, 1);
+        // Three of the eight words of a chunk are left behind each record.
+        let mut large = (0..16).map(|n| stack_at(4, 2 * n, 4, 0));
+        let mut small = (0..16).map(|n| stack_at(4, 2 * n + 1, 2, 0));
+        let refusal = loop {
+            id(&map, 0, large.next().unwrap());
+            if let Err(error) = map.grow() {
+                break error;
+            }
+        };
+        assert_eq!(refusal, ControlError::Unused);
+        assert!(map.wants_growth());
+        let reserved = map.reserved_bytes();
+        while map.grow().is_err() {
+            id(&map, 0, small.next().unwrap());
+        }
+        assert_eq!(map.reserved_bytes(), reserved, "a spare was left unused");
+        id(&map, 0, large.next().unwrap());
         settle(&map);
     });
 }

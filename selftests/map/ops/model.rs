@@ -173,8 +173,9 @@ impl Model {
         assert_eq!(map.entries() as usize, self.by_slot.len());
         let words: usize = self.by_slot.values().map(|k| 1 + k.frames.len()).sum();
         let stored = 8 * words as u64;
+        assert_eq!(map.stored_bytes(), stored);
         assert_eq!(map.reserved_bytes(), stored + map.spare_bytes());
-        // P6: what is stored and a quarter, two chunks ahead, and the ends of chunks.
+        // P6.
         assert!(map.pool_bytes() <= stored + stored / 4 + (1 << 20));
     }
 

@@ -25,6 +25,8 @@ type Handler = Box<dyn FnOnce()>;
 struct Thread {
     number: usize,
     steps: Cell<usize>,
+    /// Steps that read, modify and write at once.
+    swaps: Cell<usize>,
     /// What comes in front of a step, and after how many more.
     interrupt: RefCell<Option<(usize, Handler)>>,
 }
@@ -33,6 +35,7 @@ loom::thread_local! {
     static THREAD: Thread = Thread {
         number: THREADS_SEEN.fetch_add(1, Ordering::Relaxed),
         steps: Cell::new(0),
+        swaps: Cell::new(0),
         interrupt: RefCell::new(None),
     };
 }
@@ -50,6 +53,12 @@ pub fn cancel_interrupt() -> bool {
 /// The steps that this thread has made.
 pub fn steps() -> usize {
     THREAD.with(|thread| thread.steps.get())
+}
+
+/// The steps of this thread that read, modified and wrote at once: what a word needs that others
+/// write too.
+pub fn swaps() -> usize {
+    THREAD.with(|thread| thread.swaps.get())
 }
 
 /// Counts a step, lets an interrupt that is due come in front of it, and returns the thread.
@@ -148,12 +157,17 @@ macro_rules! integer {
 
         #[allow(dead_code)]
         impl $name {
+            fn to_swap(&self) -> &atomic::$name {
+                THREAD.with(|thread| thread.swaps.set(thread.swaps.get() + 1));
+                self.to_write()
+            }
+
             pub(in super::super) fn fetch_add(&self, value: $int, order: Ordering) -> $int {
-                self.to_write().fetch_add(value, order)
+                self.to_swap().fetch_add(value, order)
             }
 
             pub(in super::super) fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
-                self.to_write().fetch_sub(value, order)
+                self.to_swap().fetch_sub(value, order)
             }
 
             pub(in super::super) fn compare_exchange(
@@ -163,7 +177,7 @@ macro_rules! integer {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$int, $int> {
-                self.to_write()
+                self.to_swap()
                     .compare_exchange(current, new, success, failure)
             }
         }
