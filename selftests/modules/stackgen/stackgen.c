@@ -10,6 +10,7 @@
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
+ *	leak	write 1: allocates memory and forgets it
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>
@@ -225,6 +226,16 @@ static int probe_set(void *data, u64 on)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(probe_fops, NULL, probe_set, "%llu\n");
 
+static int leak_set(void *data, u64 on)
+{
+	/* Through a variable that soon holds something else: no register keeps it. */
+	void *volatile lost = kmalloc(100, GFP_KERNEL);
+
+	lost = NULL;
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(leak_fops, NULL, leak_set, "%llu\n");
+
 static int __init stackgen_init(void)
 {
 	dir = debugfs_create_dir("stackgen", NULL);
@@ -233,6 +244,7 @@ static int __init stackgen_init(void)
 	debugfs_create_u64("cost", 0400, dir, &cost);
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
 	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
+	debugfs_create_file_unsafe("leak", 0200, dir, NULL, &leak_fops);
 	return 0;
 }
 module_init(stackgen_init);

@@ -1,0 +1,17 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# The check for leaks itself, in a kernel that has kmemleak: it finds what a module left behind.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+ok 'kmemleak runs' test -e $KMEMLEAK
+insmod /tests/stackgen.ko || bail 'stackgen'
+is 'nothing was leaked before' "$(leaks)" ''
+for _ in 1 2 3 4; do
+	echo 1 >/sys/kernel/debug/stackgen/leak
+done
+rmmod stackgen
+echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
+ok 'what a module leaked is found when it is gone' test -n "$(leaks)"
+echo clear >$KMEMLEAK
+finish
