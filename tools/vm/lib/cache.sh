@@ -10,6 +10,9 @@ vm=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 checkout=$(cd "$vm/../.." && pwd -P)
 cache=${STACKMAP_CACHE:-${HOME:?}/.cache/stackmap}
 mirror=${STACKMAP_MIRROR:-http://deb.debian.org/debian}
+# The status of a build that wanted a version which the archive no longer has.
+moved_on=75
+invocation=("$0" "$@")
 umask 022
 exec {user}>&2
 mkdir -p "$cache/.new" "$cache/.lock" "$cache/logs"
@@ -66,7 +69,8 @@ install_package() {
 listing=''
 
 # entry NAME KEY TITLE DURATION FUNCTION: sets $entry to the directory, after having called
-# FUNCTION with an empty directory to fill if there was none. FUNCTION's output goes to a log.
+# FUNCTION with an empty directory to fill if there was none. FUNCTION's output goes to a log. Where
+# it ends with $moved_on, versions are chosen once more and the whole command begins again.
 entry() {
 	local name=$1 key=$2 title=$3 duration=$4 build=$5
 	local log=$cache/logs/setup-$1.log new lock start status
@@ -100,6 +104,13 @@ entry() {
 	) > "$log" 2>&1
 	status=$?
 	set -e
+	if [[ $status = "$moved_on" && $BASH_SUBSHELL = 0 && ! ${STACKMAP_CHOSEN_AGAIN:-} ]]; then
+		say "         $(tail -n 1 "$log"); choosing again"
+		rm -rf --one-file-system "$new"
+		exec {lock}>&-
+		lookup refresh
+		STACKMAP_CHOSEN_AGAIN=yes exec "${invocation[@]}"
+	fi
 	if [[ $status != 0 ]]; then
 		say "[failed] $title; the end of $log:"
 		tail -n 25 "$log" >&"$user"

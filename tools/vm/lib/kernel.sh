@@ -11,9 +11,8 @@ fetch() {
 		wanted+=("$package=$version")
 	done
 	if ! (cd "$dir" && apt-get -qq download "${wanted[@]}"); then
-		echo "$version of ${*} cannot be had"
-		echo "tools/vm/setup --kernel $base --refresh chooses what the mirror has now"
-		return 1
+		echo "$version of ${*} cannot be had any more"
+		exit "$moved_on"
 	fi
 }
 

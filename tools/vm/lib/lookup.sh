@@ -151,14 +151,13 @@ choose() {
 	echo "userland_key=$(closure "${present[@]}" | sha256sum | cut -c1-12)"
 }
 
-# still NAME: fails where the archive has moved on, so that NAME is not what it was when chosen.
+# still NAME: ends with $moved_on where the archive has, so that NAME is not what it was when chosen.
 still() {
 	setup_apt
 	[[ $(find "$apt/updated" -mmin +360) ]] || return 0
 	update_apt
 	[[ $(choose | sed -n "s/^$1=//p") = "${!1}" ]] || {
 		echo "the packages that $archives offers are not those chosen earlier"
-		echo "tools/vm/setup --kernel $base --refresh chooses again"
-		return 1
+		exit "$moved_on"
 	}
 }
