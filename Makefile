@@ -4,7 +4,8 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
-.PHONY: all modules modules_install clean help run test lint guest-test debug-test selftest-vm
+.PHONY: all modules modules_install clean help run test lint guest-test debug-test selftest-vm \
+	model mutate-ordering fuzz scale
 
 all: modules
 
@@ -31,6 +32,19 @@ guest-test: ## only the guests; KERNEL=deb14 for one kernel
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
 	@selftests/run --kernel debug guest
+
+model: ## all executions of the map's loom models (hours); make test tries those of few preemptions
+	@selftests/map/loom.sh --full
+
+mutate-ordering: ## weakens each memory ordering of the map: the loom models must notice
+	@selftests/map/mutate-ordering
+
+fuzz: ## fuzzes the map, and what reads the binary formats; SECONDS=60 each
+	@selftests/map/fuzz/run $(SECONDS)
+	@if [ -x tools/stackmap/fuzz/run ]; then tools/stackmap/fuzz/run $(SECONDS); fi
+
+scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
+	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest
