@@ -12,11 +12,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
+use tempfile::NamedTempFile;
 
 /// How long a piece of work takes before its progress is shown.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -36,8 +38,30 @@ pub const DIM: Style = Style::new().dimmed();
 
 /// Where a result goes.
 pub struct Out {
-    to: BufWriter<Box<dyn Write>>,
+    to: BufWriter<Target>,
     color: bool,
+}
+
+enum Target {
+    Stream(Box<dyn Write>),
+    /// It has its name when all is in it, and never without.
+    File(NamedTempFile, PathBuf),
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Target::Stream(stream) => stream.write(bytes),
+            Target::File(file, _) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Target::Stream(stream) => stream.flush(),
+            Target::File(file, _) => file.flush(),
+        }
+    }
 }
 
 impl Out {
@@ -46,20 +70,34 @@ impl Out {
         let stdout: StdoutLock<'static> = io::stdout().lock();
         let color = AutoStream::choice(&stdout) != ColorChoice::Never;
         Self {
-            to: BufWriter::with_capacity(64 << 10, Box::new(stdout)),
+            to: BufWriter::with_capacity(64 << 10, Target::Stream(Box::new(stdout))),
             color,
         }
     }
 
-    /// The file at `path`, or standard output for `-`.
+    /// The file at `path`, or standard output for `-`. What was there stays until
+    /// [`finish`](Self::finish), and if that never comes.
     pub fn file(path: &Path) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::stdout());
         }
         let failed = |error| Error::io(format!("write {}", path.display()), error);
-        let file = File::create(path).map_err(failed)?;
+        // A pipe, a device, a link to anywhere: there is nothing to be replaced.
+        let target = match path.symlink_metadata() {
+            Ok(metadata) if !metadata.is_file() => {
+                Target::Stream(Box::new(File::create(path).map_err(failed)?))
+            }
+            _ => {
+                let mut builder = tempfile::Builder::new();
+                let builder = builder.prefix(".stackmap-");
+                // As File::create has it; the umask counts.
+                let builder = builder.permissions(fs::Permissions::from_mode(0o666));
+                let file = builder.tempfile_in(directory_of(path)).map_err(failed)?;
+                Target::File(file, path.to_owned())
+            }
+        };
         Ok(Self {
-            to: BufWriter::with_capacity(64 << 10, Box::new(file)),
+            to: BufWriter::with_capacity(64 << 10, target),
             color: false,
         })
     }
@@ -94,7 +132,18 @@ impl Out {
 
     /// Everything goes out now.
     pub fn finish(mut self) -> Result {
-        Ok(self.to.flush()?)
+        self.to.flush()?;
+        match self
+            .to
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?
+        {
+            Target::Stream(_) => Ok(()),
+            Target::File(file, path) => match file.persist(&path) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Error::io(format!("write {}", path.display()), error.error)),
+            },
+        }
     }
 }
 
@@ -109,6 +158,14 @@ impl Write for Out {
 
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
+    }
+}
+
+/// The directory that a file is in.
+pub fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
     }
 }
 
@@ -263,7 +320,7 @@ mod tests {
     #[test]
     fn styles_are_only_where_they_are_seen() {
         let out = |color| Out {
-            to: BufWriter::new(Box::new(io::sink())),
+            to: BufWriter::new(Target::Stream(Box::new(io::sink()))),
             color,
         };
         assert_eq!(out(false).style(TITLE, "x").to_string(), "x");

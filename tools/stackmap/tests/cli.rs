@@ -284,6 +284,28 @@ fn nothing_is_nothing_to_draw() {
 }
 
 #[test]
+fn what_fails_leaves_no_half_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let name = out.to_str().unwrap();
+    fs::write(&out, "what was there").unwrap();
+    let output = run(&["export", "--format", "firefox", "-o", name, "stack_map_bin"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read(&out).unwrap(), b"what was there");
+
+    let good = ["export", "--format", "json", "-o", name, "function.data"];
+    assert!(run(&good).status.success());
+    assert_eq!(fs::read(&out).unwrap().first(), Some(&b'{'));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    // What is no file is written to, not replaced.
+    let output = run(&["flame", "-o", "/dev/full", "function.data"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("No space left"));
+    let output = run(&["flame", "-o", "/dev/stdout", "function.data"]);
+    assert!(output.stdout.starts_with(b"<?xml"));
+}
+
+#[test]
 fn flame_graphs_are_well_formed() {
     let output = run(&["flame", "-o", "-", "before.data"]);
     let svg = String::from_utf8(output.stdout).unwrap();
@@ -297,8 +319,19 @@ fn help_opens_with_examples() {
     let output = run(&["--help"]);
     assert!(output.stdout.starts_with(b"examples:\n"));
     for command in [
-        "record", "report", "resolve", "dump", "folded", "flame", "diff", "export", "top", "stat",
+        "record",
+        "report",
+        "resolve",
+        "dump",
+        "folded",
+        "flame",
+        "diff",
+        "export",
+        "top",
+        "stat",
         "reset",
+        "doctor",
+        "completions",
     ] {
         let output = run(&[command, "--help"]);
         assert!(output.stdout.starts_with(b"examples:\n  "), "{command}");

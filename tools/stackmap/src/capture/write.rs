@@ -3,7 +3,10 @@
 //! Writes a capture: all of it or nothing.
 
 use super::{manifest, member, Manifest};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    output::directory_of,
+};
 use std::{
     io::{self, BufWriter, Read, Write},
     path::{Path, PathBuf},
@@ -22,10 +25,7 @@ pub struct Writer {
 impl Writer {
     /// Begins a capture that will be at `path`.
     pub fn create(path: &Path) -> Result<Self> {
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
+        let dir = directory_of(path);
         if path.is_dir() {
             let what = format!("{}: this is a directory", path.display());
             return Err(Error::Refused(what));

@@ -11,12 +11,17 @@ use crate::{
 use clap::Args;
 use std::io::{self, Write};
 
+const EXAMPLES: &str = "\
+examples:
+  stackmap doctor            before the module is loaded, or when it will not load
+  stackmap doctor --json     for a program";
+
 const NOTES: &str = "\
 The exit status is 1 if something keeps the module from working.";
 
 /// Look for what this kernel lacks for the module, and say what to do
 #[derive(Args, Debug)]
-#[command(after_help = NOTES)]
+#[command(before_help = EXAMPLES, after_help = NOTES)]
 pub(super) struct Doctor {
     /// Print JSON
     #[arg(long)]

@@ -13,8 +13,14 @@ use std::{
     path::PathBuf,
 };
 
+const EXAMPLES: &str = "\
+examples:
+  stackmap completions bash > /usr/share/bash-completion/completions/stackmap
+  stackmap completions zsh > /usr/local/share/zsh/site-functions/_stackmap";
+
 /// Print completions for a shell
 #[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
 pub(super) struct Completions {
     /// Which shell
     shell: Shell,
