@@ -31,6 +31,10 @@ const REASONS: &[(&str, &str)] = &[
         "drop_missed",
         "the hook was passed by, as it is inside a kprobe's handler",
     ),
+    (
+        "drop_unwatched",
+        "RCU did not watch the CPU, as when it is about to sleep",
+    ),
 ];
 
 impl Stat {
@@ -126,6 +130,18 @@ hook:           jump
         assert_eq!(stat.iter().count(), 9);
         let drops: Vec<_> = stat.drops().iter().map(|(count, _)| *count).collect();
         assert_eq!(drops, [5, 2]);
+    }
+
+    #[test]
+    fn knows_every_reason_that_the_module_counts() {
+        let module = include_str!("../../../src/files/stack_map_stat.rs");
+        let keys = module.split("(\"drop_").skip(1);
+        let keys: Vec<_> = keys.filter_map(|rest| rest.split_once(":\"")).collect();
+        assert!(keys.len() >= REASONS.len());
+        for (key, _) in keys {
+            let key = format!("drop_{key}");
+            assert!(REASONS.iter().any(|(known, _)| *known == key), "{key}");
+        }
     }
 
     #[test]
