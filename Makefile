@@ -4,8 +4,8 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
-.PHONY: all modules modules_install clean help run test lint guest-test debug-test selftest-vm \
-	model mutate-ordering fuzz scale
+.PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test debug-test \
+	selftest-vm model mutate-ordering fuzz scale
 
 all: modules
 
@@ -20,6 +20,15 @@ clean: ## removes what the build of the module left here
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
 		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/shim/*.o src/shim/.*.cmd \
 		src/shim_bindings.rs
+
+tool: ## builds the command-line tool: target/release/stackmap
+	cargo build --release --package stackmap
+
+tool-static: ## builds it without any shared library, for guests; prints where it is
+	@tools/stackmap/build-static
+
+bench-tool: ## measures the command-line tool with its largest inputs: 2 minutes, 1.2 GB in /tmp
+	@tools/stackmap/tests/measure.sh
 
 run: ## boots a stock Debian kernel with the module loaded and shows what it does
 	@tools/demo/run
@@ -39,9 +48,9 @@ model: ## all executions of the map's loom models (hours); make test tries those
 mutate-ordering: ## weakens each memory ordering of the map: the loom models must notice
 	@selftests/map/mutate-ordering
 
-fuzz: ## fuzzes the map, and what reads the binary formats; SECONDS=60 each
+fuzz: ## fuzzes the map, and what the tool reads; SECONDS=60 for each target
 	@selftests/map/fuzz/run $(SECONDS)
-	@if [ -x tools/stackmap/fuzz/run ]; then tools/stackmap/fuzz/run $(SECONDS); fi
+	@tools/stackmap/fuzz/run $(SECONDS)
 
 scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture

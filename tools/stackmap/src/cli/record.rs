@@ -5,9 +5,9 @@
 use super::args::{Global, DEFAULT_CAPTURE};
 use crate::{
     error::Result,
-    record::{Options, STEPS},
+    record::{Fault, Options},
 };
-use clap::{builder::PossibleValuesParser, ArgGroup, Args};
+use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -21,7 +21,8 @@ examples:
 const NOTES: &str = "\
 Everything in tracefs that the recording changes is as it was before when it ends, also after
 Ctrl-C, after an error, and if stackmap itself is killed. What the trace buffer held before is
-lost. The exit status is that of COMMAND.";
+lost. The exit status is that of COMMAND, 0 if SECS were over before it was, and 130 if a signal
+came before anything was recorded.";
 
 /// Record events with their stacks, into one file that resolves anywhere
 #[derive(Args, Debug)]
@@ -34,7 +35,7 @@ pub(super) struct Record {
     /// Function whose calls to record, as set_ftrace_filter takes it
     #[arg(short, long, value_name = "FUNC")]
     function: Vec<String>,
-    /// Record for SECS seconds
+    /// Record for SECS seconds; a COMMAND that still runs is ended then
     #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Ring buffer for each CPU, in KiB
@@ -55,9 +56,9 @@ pub(super) struct Record {
     /// File to load the module from, if it is not loaded; else modprobe finds it
     #[arg(long, value_name = "KO")]
     module: Option<PathBuf>,
-    /// Stop at a step, for tests
-    #[arg(long, hide = true, value_name = "STEP", value_parser = PossibleValuesParser::new(STEPS))]
-    hold_at: Option<String>,
+    /// Go wrong at a step, for tests
+    #[arg(long, hide = true, value_name = "STEP:KIND")]
+    fault: Option<Fault>,
     /// Command to run; the recording ends with it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -81,7 +82,7 @@ impl Record {
             reset: self.reset,
             force: self.force,
             slim: self.slim,
-            hold_at: self.hold_at,
+            fault: self.fault,
         };
         options.run(global.tracefs())
     }

@@ -11,9 +11,11 @@ mod events;
 pub mod guard;
 mod load;
 mod save;
+mod steps;
 mod undo;
 mod wait;
 
+pub use steps::{Fault, Step};
 pub use undo::Undo;
 
 use crate::{
@@ -49,22 +51,24 @@ pub struct Options {
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
-    /// The step to stop at until killed, for tests.
-    pub hold_at: Option<String>,
+    /// What goes wrong, for tests.
+    pub fault: Option<Fault>,
 }
 
-/// The steps of a recording, for tests that end it at each of them.
-pub const STEPS: [&str; 10] = [
-    "guarded",
-    "stopped",
-    "emptied",
-    "options",
-    "functions",
-    "events",
-    "running",
-    "ended",
-    "written",
-    "restored",
+/// What the text of a trace must be like, so that it can be read again; and the only form of
+/// functions' names in it that ids lead to, too. Kernels have some or all of these options.
+const FORMAT: [(&str, &str); 11] = [
+    ("options/raw", "0"),
+    ("options/hex", "0"),
+    ("options/bin", "0"),
+    ("options/fields", "0"),
+    ("options/verbose", "0"),
+    ("options/latency-format", "0"),
+    ("options/context-info", "1"),
+    ("options/print-parent", "1"),
+    ("options/func-args", "0"),
+    ("options/sym-offset", "0"),
+    ("options/sym-addr", "0"),
 ];
 
 impl Options {
@@ -77,16 +81,17 @@ impl Options {
         }
         load::ensure(&tracefs, self.module.as_deref())?;
         self.check_unused(&tracefs)?;
+        let signals = Signals::catch()?;
         // What can fail for reasons of the user's fails before anything is changed.
         let writer = crate::capture::Writer::create(&self.output)?;
 
         let undo = Undo::read(&tracefs, self, writer.unfinished())?;
         let guard = guard::Guard::start(&undo)?;
-        self.hold("guarded");
-        let signals = Signals::catch()?;
-        let recorded = self.record(&tracefs, &signals, writer);
+        let recorded = self
+            .before(Step::Guarded, &signals)
+            .and_then(|()| self.record(&tracefs, &signals, writer));
         let restored = undo.run(&tracefs, recorded.is_ok());
-        self.hold("restored");
+        let restored = restored.and(self.after(Step::Restored, &signals));
         guard.dismiss();
         let stopped = recorded?;
         restored?;
@@ -102,17 +107,17 @@ impl Options {
         signals: &Signals,
         writer: crate::capture::Writer,
     ) -> Result<Stopped> {
-        self.prepare(tracefs)?;
+        self.prepare(tracefs, signals)?;
         let modules = std::fs::read(kernel::MODULES).unwrap_or_default();
         let before = tracefs.read("stack_map_stat")?;
         let begun = std::time::Instant::now();
         tracefs.write("tracing_on", "1")?;
-        self.hold("running");
+        self.before(Step::Running, signals)?;
         let stopped = wait::wait(&self.command, self.duration, signals);
         tracefs.write("tracing_on", "0")?;
         let duration = begun.elapsed();
         let stopped = stopped?;
-        self.hold("ended");
+        self.after(Step::Ended, signals)?;
         let saved = save::Saved {
             options: self,
             duration,
@@ -120,19 +125,20 @@ impl Options {
             stat_before: &before,
         };
         saved.write(tracefs, signals, writer)?;
-        self.hold("written");
+        self.after(Step::Written, signals)?;
         stopped.say();
         Ok(stopped)
     }
 
     /// Sets everything but `tracing_on`.
-    fn prepare(&self, tracefs: &Tracefs) -> Result {
+    fn prepare(&self, tracefs: &Tracefs, signals: &Signals) -> Result {
         tracefs.write("tracing_on", "0")?;
-        self.hold("stopped");
+        self.before(Step::Stopped, signals)?;
         tracefs.write("current_tracer", "nop")?;
-        tracefs.write("set_event", "")?;
-        if tracefs.has("set_event_pid") {
-            tracefs.write("set_event_pid", "")?;
+        for file in ["set_event", "set_event_pid", "set_ftrace_pid"] {
+            if tracefs.has(file) {
+                tracefs.write(file, "")?;
+            }
         }
         if let Some(kb) = self.buffer_kb {
             tracefs.write("buffer_size_kb", &kb.to_string())?;
@@ -141,21 +147,26 @@ impl Options {
         if self.reset {
             tracefs.write("stack_map", "reset")?;
         }
-        self.hold("emptied");
+        self.before(Step::Emptied, signals)?;
+        for (option, value) in FORMAT {
+            // Those of a tracer are there while it is on, with older kernels.
+            if tracefs.has(option) && tracefs.read(option)?.trim() != value {
+                tracefs.write(option, value)?;
+            }
+        }
         tracefs.write("options/stackmap", "1")?;
         tracefs.write("options/stacktrace", "1")?;
-        self.hold("options");
+        self.before(Step::Options, signals)?;
         if !self.functions.is_empty() {
             self.set_functions(tracefs)?;
         }
-        self.hold("functions");
+        self.before(Step::Functions, signals)?;
         for event in &self.events {
             tracefs
                 .append("set_event", &format!("{event}\n"))
                 .map_err(|error| events::explain(error, event))?;
         }
-        self.hold("events");
-        Ok(())
+        self.before(Step::Events, signals)
     }
 
     fn set_functions(&self, tracefs: &Tracefs) -> Result {
@@ -222,13 +233,21 @@ impl Options {
         }
     }
 
-    /// Stops here for good, if a test wants it.
-    fn hold(&self, step: &str) {
-        if self.hold_at.as_deref() == Some(step) {
-            say(format_args!("held at {step}"));
-            loop {
-                std::thread::park();
-            }
+    /// At a step before anything was recorded. A signal that has come until now ends it all.
+    fn before(&self, step: Step, signals: &Signals) -> Result {
+        self.after(step, signals)?;
+        if signals.count() == 0 {
+            return Ok(());
+        }
+        say("stackmap: interrupted before anything was recorded");
+        Err(Error::Status(wait::INTERRUPTED))
+    }
+
+    /// At a step after which there is something to keep.
+    fn after(&self, step: Step, signals: &Signals) -> Result {
+        match &self.fault {
+            Some(fault) => fault.at(step, signals),
+            None => Ok(()),
         }
     }
 }

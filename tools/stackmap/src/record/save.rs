@@ -2,7 +2,10 @@
 
 //! Writes what was recorded into a capture.
 
-use super::{wait::Signals, Options};
+use super::{
+    wait::{Signals, INTERRUPTED},
+    Options,
+};
 use crate::{
     capture::{member, CpuStat, Manifest, Writer},
     error::{Error, Result},
@@ -14,14 +17,12 @@ use crate::{
     tracefs::Tracefs,
 };
 use std::{
-    fs::{self, File},
+    borrow::Cow,
+    fs,
     io::Read,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-/// The status of what two signals have ended.
-const INTERRUPTED: u8 = 130;
 
 /// What is known of a recording besides what tracefs has.
 pub(super) struct Saved<'a> {
@@ -65,17 +66,11 @@ impl Saved<'_> {
         add(member::STAT, &mut stat_text.as_bytes())?;
         add(member::STAT_BEFORE, &mut self.stat_before.as_bytes())?;
         add(member::MODULES, &mut &modules[..])?;
-        match self.options.slim {
-            true => {
-                let slim = kallsyms.slim(stacks.frames());
-                add(member::KALLSYMS, &mut slim.as_bytes())?;
-            }
-            false => {
-                let path = Path::new(kernel::KALLSYMS);
-                let mut file = File::open(path).map_err(|error| Error::read(path, error))?;
-                add(member::KALLSYMS, &mut file)?;
-            }
-        }
+        let names = match self.options.slim {
+            true => Cow::Owned(kallsyms.slim(stacks.frames())),
+            false => Cow::Borrowed(kallsyms.text()),
+        };
+        add(member::KALLSYMS, &mut names.as_bytes())?;
         add(member::TRACE, &mut tracefs.open("trace")?)?;
 
         let slot_bits = stat.slot_bits();

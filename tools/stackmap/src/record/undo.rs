@@ -2,7 +2,7 @@
 
 //! What tracefs was like, as the writes that make it so again.
 
-use super::Options;
+use super::{Options, FORMAT};
 use crate::{error::Result, output::warn, tracefs::Tracefs};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,9 @@ impl Undo {
         if options.buffer_kb.is_some() {
             undo.read_buffers(tracefs)?;
         }
+        for (option, wanted) in FORMAT {
+            undo.read_option(tracefs, option, wanted)?;
+        }
         for option in ["options/stacktrace", "options/stackmap", "tracing_on"] {
             undo.write(option, tracefs.read(option)?.trim());
         }
@@ -52,11 +55,26 @@ impl Undo {
         for event in tracefs.read("set_event")?.lines() {
             self.append("set_event", event);
         }
-        if tracefs.has("set_event_pid") {
-            let pids = tracefs.read("set_event_pid")?;
-            self.write("set_event_pid", "");
-            for pid in pids.lines() {
-                self.append("set_event_pid", pid);
+        for file in ["set_event_pid", "set_ftrace_pid"] {
+            if !tracefs.has(file) {
+                continue;
+            }
+            let pids = tracefs.read(file)?;
+            self.write(file, "");
+            // "no pid" is what an empty set_ftrace_pid says.
+            for pid in pids.lines().filter(|pid| pid.parse::<u32>().is_ok()) {
+                self.append(file, pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// An option that is set to what is `wanted`, if it is there and something else.
+    fn read_option(&mut self, tracefs: &Tracefs, option: &str, wanted: &str) -> Result {
+        if tracefs.has(option) {
+            let value = tracefs.read(option)?;
+            if value.trim() != wanted {
+                self.write(option, value.trim());
             }
         }
         Ok(())

@@ -9,7 +9,8 @@ use crate::{
 use rustix::process::{kill_process, Pid, Signal};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
-    iterator,
+    iterator::{exfiltrator::WithOrigin, SignalsInfo},
+    low_level::siginfo::Cause,
 };
 use std::{
     ffi::OsString,
@@ -24,8 +25,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The status of what a signal has ended before it was done.
+pub(super) const INTERRUPTED: u8 = 130;
+/// How long a command that is to end may take for it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A signal that has come.
+#[derive(Clone, Copy)]
+struct Caught {
+    signal: i32,
+    /// The kernel sends what is typed at a terminal, to everything that runs there.
+    by_kernel: bool,
+}
+
 enum News {
-    Signal(i32),
+    Signal(Caught),
     Exited(ExitStatus),
 }
 
@@ -77,15 +91,19 @@ impl Signals {
     /// Catches them from now on.
     pub(super) fn catch() -> Result<Self> {
         let (sender, news) = mpsc::channel();
-        let mut signals = iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
+        let mut signals = SignalsInfo::<WithOrigin>::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
             .map_err(|error| Error::io("catch signals", error))?;
         let count = Arc::new(AtomicUsize::new(0));
         let (to, counter) = (sender.clone(), Arc::clone(&count));
         thread::spawn(move || {
-            for signal in signals.forever() {
+            for origin in signals.forever() {
                 counter.fetch_add(1, Ordering::Relaxed);
+                let caught = Caught {
+                    signal: origin.signal,
+                    by_kernel: matches!(origin.cause, Cause::Kernel),
+                };
                 // Nobody listens after the end of the recording.
-                let _ = to.send(News::Signal(signal));
+                let _ = to.send(News::Signal(caught));
             }
         });
         Ok(Self {
@@ -125,26 +143,43 @@ pub(super) fn wait(
         match (news, pid) {
             (Ok(News::Exited(status)), _) => return Ok(Stopped::Command(status)),
             (Ok(News::Signal(_)), None) => return Ok(Stopped::Signal),
-            (Ok(News::Signal(signal)), Some(pid)) => pass_on(signal, pid),
+            (Ok(News::Signal(signal)), Some(pid)) => signal.pass_on(pid),
             (Err(RecvTimeoutError::Timeout), None) => return Ok(Stopped::Time),
             (Err(RecvTimeoutError::Timeout), Some(pid)) => {
-                // -d and a command: the command is over when the time is.
-                let _ = kill_process(pid, Signal::TERM);
-                return match signals.news.recv() {
-                    Ok(News::Exited(status)) => Ok(Stopped::Command(status)),
-                    _ => Ok(Stopped::Time),
-                };
+                end_command(pid, signals);
+                return Ok(Stopped::Time);
             }
             (Err(RecvTimeoutError::Disconnected), _) => return Ok(Stopped::Signal),
         }
     }
 }
 
-/// The terminal sends its signals to the command as well; what others send is passed on.
-fn pass_on(signal: i32, pid: Pid) {
-    if signal != SIGINT && signal != SIGQUIT {
-        // If the command is gone, that is what is awaited.
-        let _ = kill_process(pid, Signal::from_named_raw(signal).unwrap_or(Signal::TERM));
+/// Ends the command because the time is over, if need be the hard way.
+fn end_command(pid: Pid, signals: &Signals) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let _ = kill_process(pid, signal);
+        let patience = Instant::now() + GRACE;
+        loop {
+            let left = patience.saturating_duration_since(Instant::now());
+            match signals.news.recv_timeout(left) {
+                Ok(News::Exited(_)) => return,
+                Ok(News::Signal(_)) => {}
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+impl Caught {
+    /// The terminal sends its signals to the command as well; what others send is passed on.
+    fn pass_on(self, pid: Pid) {
+        if !self.by_kernel {
+            // If the command is gone, that is what is awaited.
+            let _ = kill_process(
+                pid,
+                Signal::from_named_raw(self.signal).unwrap_or(Signal::TERM),
+            );
+        }
     }
 }
 

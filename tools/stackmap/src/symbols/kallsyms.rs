@@ -102,6 +102,11 @@ impl Kallsyms {
             .filter_map(|(name, address)| Some((name, address?)))
     }
 
+    /// The text that was read.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// How many symbols there are.
     pub fn len(&self) -> usize {
         self.entries.len()

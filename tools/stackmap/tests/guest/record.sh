@@ -1,37 +1,50 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In a guest: stackmap record leaves tracefs as it found it, however it ends.
+# In a guest: stackmap record leaves tracefs as it found it, however it ends. Prints TAP.
 #
-#   tools/vm/run --add STACKMAP:/bin/stackmap -- tools/stackmap/tests/guest/record.sh
+#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap -- \
+#       tools/stackmap/tests/guest/record.sh [SIGNAL...]
 #
-# Needs a static build of the tool, and the module at /lib/stackmap/stackmap.ko.
+# SIGNAL comes at each step of a recording, as do errors and SIGKILL (default: INT TERM). Needs the
+# module at /lib/stackmap/stackmap.ko.
 
 T=/sys/kernel/tracing
 W=/tmp/record
-failures=0
-passes=0
+signals=${*:-INT TERM}
+number=0
+failed=0
+# What is wrong with the case that runs.
+wrong=''
 
-fail()
+wrong()
 {
-	echo "FAIL: $*"
-	failures=$((failures + 1))
+	wrong="$wrong
+$*"
 }
 
-pass()
+# The case is over.
+result()
 {
-	echo "ok: $*"
-	passes=$((passes + 1))
+	number=$((number + 1))
+	if [ -z "$wrong" ]; then
+		echo "ok $number - $1"
+	else
+		failed=$((failed + 1))
+		echo "not ok $number - $1"
+		echo "$wrong" | sed 's/^/# /'
+		sed 's/^/# log: /' $W/log
+	fi
+	wrong=''
 }
 
 # What a recording may change. A buffer that was never used has the size that it would expand to.
 state()
 {
 	cd $T || exit 1
-	for file in tracing_on current_tracer set_event set_event_pid set_ftrace_filter trace_clock \
-		buffer_size_kb per_cpu/cpu*/buffer_size_kb options/*; do
-		echo "$file: $(sed 's/.*(expanded: \([0-9]*\))/\1/' "$file" | sort | tr '\n' ' ')"
-	done
+	grep -s '' tracing_on current_tracer set_event set_event_pid set_ftrace_pid set_ftrace_filter \
+		trace_clock buffer_size_kb per_cpu/cpu*/buffer_size_kb options/* |
+		sed 's/:[0-9]* (expanded: \([0-9]*\))/:\1/' | sort
 	cd $W || exit 1
 }
 
@@ -40,9 +53,10 @@ idle()
 {
 	echo 0 > $T/tracing_on
 	echo nop > $T/current_tracer
-	echo > $T/set_event
-	echo > $T/set_ftrace_filter
-	for option in stacktrace stackmap func_stack_trace; do
+	for file in set_event set_event_pid set_ftrace_pid set_ftrace_filter; do
+		echo > $T/$file
+	done
+	for option in stacktrace stackmap func_stack_trace verbose sym-offset; do
 		echo 0 > $T/options/$option
 	done
 	echo 1 > $T/tracing_on
@@ -61,127 +75,255 @@ busy()
 	echo kmem:kfree > $T/set_event
 	echo sched:sched_process_fork >> $T/set_event
 	echo 1 > $T/set_event_pid
-	echo 1 > $T/options/stacktrace
+	echo 1 > $T/set_ftrace_pid
+	for option in stacktrace verbose sym-offset; do
+		echo 1 > $T/options/$option
+	done
 	echo 512 > $T/buffer_size_kb
 	echo 640 > $T/per_cpu/cpu0/buffer_size_kb
 }
 
-# after NAME: nothing is left behind, and the state is that of $before.
-after()
+# Nothing is left behind, and the state is that of $W/before.
+result_if_restored()
 {
 	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-		[ "$(state)" = "$before" ] && ! pidof stackmap > /dev/null && break
-		sleep 0.5
+		state > $W/after
+		cmp -s $W/before $W/after && ! pidof stackmap > /dev/null && break
+		sleep 0.2
 	done
-	state > $W/after
-	echo "$before" > $W/before
-	if ! diff $W/before $W/after; then
-		fail "$1: tracefs is not as it was"
-	elif pidof stackmap > /dev/null; then
-		fail "$1: a process is left"
-		pidof stackmap
-	elif ls $W/.stackmap-* 2> /dev/null; then
-		fail "$1: a temporary file is left"
-	else
-		pass "$1"
-	fi
+	cmp -s $W/before $W/after || wrong "$(diff $W/before $W/after)"
+	! pidof stackmap > /dev/null || wrong 'a process is left'
+	[ -z "$(ls $W/.stackmap-* 2> /dev/null)" ] || wrong 'a temporary file is left'
+	result "$1"
 }
 
-# wait_for TEXT FILE: until TEXT is in FILE.
+# start ARGUMENT...: a recording in the background.
+start()
+{
+	# Before the shell goes on: what is waited for has to be new.
+	: > $W/log
+	record "$@" &
+}
+
+# goes_on: whether the recording that was started is not over.
+goes_on()
+{
+	kill -0 $! 2> /dev/null
+}
+
+# wait_for TEXT: until TEXT is in the log.
 wait_for()
 {
-	for _ in $(seq 200); do
-		grep -qs "$1" "$2" && return
-		sleep 0.1
+	until grep -q "$1" $W/log; do
+		if ! goes_on; then
+			wrong "\"$1\" never came"
+			return
+		fi
+		sleep 0.05
 	done
-	fail "\"$1\" never came:"
-	cat "$2"
 }
 
+# The process that records, not the one that guards tracefs.
+recorder()
+{
+	pidof stackmap | tr ' ' '\n' | sort -n | head -n 1
+}
+
+# is STATUS: how record must have ended.
+is()
+{
+	[ $status = "$1" ] || wrong "status $status, not $1"
+}
+
+says()
+{
+	grep -q -- "$1" $W/log || wrong "does not say \"$1\""
+}
+
+# capture whole|none: what there must be.
+capture()
+{
+	case $1 in
+	whole) stackmap dump --top 1 out > text 2>&1 || wrong "no capture: $(cat text)" ;;
+	none) [ ! -e out ] || wrong 'a capture where none should be' ;;
+	esac
+}
+
+# Functions, events, buffers: all that can be changed.
 record()
 {
-	rm -f $W/out $W/log
-	# Functions, events, buffers: all that can be changed.
-	stackmap record --force --slim -e kmem:kmalloc -e 'block:*' -f vfs_write -b 256 -o $W/out "$@" \
-		> $W/log 2>&1
+	rm -f $W/out
+	stackmap record --force --slim -e kmem:kmalloc -e 'block:*' -f vfs_write -b 256 -o $W/out \
+		"$@" > $W/log 2>&1
+	status=$?
+}
+
+# ends SETUP: the ways in which a command or its lack ends a recording.
+ends()
+{
+	record -- sh -c 'echo x > /tmp/x; exit 3'
+	is 3
+	stackmap report out > text 2>&1 || wrong "the report: $(cat text)"
+	grep -q 'vfs_write()' text || wrong 'no calls of functions in the report'
+	! grep 'WARNING.*unknown' text || wrong 'unknown ids'
+	result_if_restored "$1: a command that ends"
+
+	record -- sh -c 'kill -KILL $$'
+	is 137
+	capture whole
+	result_if_restored "$1: a command that is killed"
+
+	record -- /nowhere/at/all
+	is 1
+	capture none
+	result_if_restored "$1: a command that is not there"
+
+	record -d 0.2 -- sleep 100
+	is 0
+	capture whole
+	result_if_restored "$1: a command that takes longer than it may"
+}
+
+# refusals SETUP: what the kernel or the disk refuses.
+refusals()
+{
+	record -e 'kmem:nothing*' -- true
+	is 1
+	says 'there is no event "kmem:nothing\*"'
+	result_if_restored "$1: an event that is not there"
+
+	record -f nothing_at_all -- true
+	is 1
+	says 'there is no function "nothing_at_all"'
+	result_if_restored "$1: a function that is not there"
+
+	mkdir -p small
+	mount -t tmpfs -o size=4k tmpfs small
+	stackmap record --force -e kmem:kmalloc -o small/out -- true > log 2>&1
+	status=$?
+	is 1
+	says 'No space left'
+	[ -z "$(ls -A small)" ] || wrong 'something is left on the full disk'
+	umount small
+	result_if_restored "$1: a full disk"
+}
+
+# faults SETUP STEP...: whatever comes, it comes at each of the steps.
+faults()
+{
+	setup=$1
+	shift
+	for step; do
+		record --fault "$step":fail -- true
+		is 1
+		says "failed at $step"
+		case $step in
+		written | restored) capture whole ;;
+		*) capture none ;;
+		esac
+		result_if_restored "$setup: an error at $step"
+
+		for signal in $signals KILL; do
+			start --fault "$step":hold -- sleep 0.1
+			wait_for "held at $step"
+			kill -"$signal" "$(recorder)"
+			wait
+			case $signal-$step in
+			*-written | *-restored) capture whole ;;
+			KILL-*) capture none ;;
+			*-ended) capture whole ;;
+			*)
+				capture none
+				says 'interrupted before anything was recorded'
+				;;
+			esac
+			result_if_restored "$setup: SIG$signal at $step"
+		done
+	done
+}
+
+# Until it records.
+wait_until_on()
+{
+	until grep -q 1 $T/tracing_on && grep -q '^kmem:kmalloc' $T/set_event; do
+		if ! goes_on; then
+			wrong 'it never recorded'
+			return
+		fi
+		sleep 0.05
+	done
+	sleep 0.2
+}
+
+# interruptions SETUP: while it records.
+interruptions()
+{
+	for signal in HUP QUIT $signals; do
+		start --duration 100
+		wait_until_on
+		kill -"$signal" "$(recorder)"
+		wait
+		capture whole
+		result_if_restored "$1: SIG$signal while it records"
+	done
+
+	start -- sleep 100
+	wait_until_on
+	kill -INT "$(recorder)"
+	wait
+	says 'the command ended with signal: 2'
+	capture whole
+	result_if_restored "$1: SIGINT is passed on to the command"
+
+	start -- sleep 1
+	wait_until_on
+	kill -KILL "$(recorder)"
+	wait
+	capture none
+	result_if_restored "$1: SIGKILL while a command runs"
+}
+
+# has KEY VALUE: what the manifest of the capture says.
+has()
+{
+	grep -q "\"$1\":\"*$2[\",]" json || wrong "the manifest does not say that $1 is $2"
 }
 
 mkdir -p $W
 cd $W || exit 1
 
-# Loading it is part of what the tool does.
-stackmap record --slim -e kmem:kmalloc --module /lib/stackmap/stackmap.ko -o out -- true ||
-	fail "the first recording"
-[ -e $T/options/stackmap ] || fail "the module is not loaded"
-
-for setup in idle busy; do
-	$setup
-	before=$(state)
-
-	record -- sh -c 'echo x > /tmp/x; exit 3'
-	[ $? = 3 ] || fail "$setup: the exit status of a command: $(cat log)"
-	stackmap report out > text || fail "$setup: the report"
-	grep -q 'vfs_write()' text || fail "$setup: no calls of functions in the report"
-	grep -q 'WARNING.*unknown' text && fail "$setup: unknown ids: $(cat text)"
-	after "$setup: a command that ends"
-
-	for step in guarded stopped emptied options functions events running ended written restored; do
-		record --hold-at $step -- sleep 0.1 &
-		wait_for "held at $step" log
-		# The process, not the one that guards tracefs.
-		pid=$(pidof stackmap | tr ' ' '\n' | sort -n | head -n 1)
-		kill -KILL "$pid"
-		wait
-		after "$setup: killed at $step"
-		case $step in
-		written | restored) stackmap dump out > /dev/null 2>&1 || fail "$step: no capture" ;;
-		*) [ -e out ] && fail "$step: half a capture" ;;
-		esac
-	done
-
-	for signal in INT TERM HUP; do
-		record --duration 100 &
-		sleep 3
-		kill -$signal "$(pidof stackmap | tr ' ' '\n' | sort -n | head -n 1)"
-		wait $! || fail "$setup: $signal: status $?: $(cat log)"
-		stackmap dump out > /dev/null 2>&1 || fail "$setup: $signal: no capture"
-		after "$setup: ended by $signal"
-	done
-
-	record -- sh -c 'kill -KILL $$'
-	[ $? = 137 ] || fail "$setup: the exit status of a command that was killed"
-	after "$setup: a command that is killed"
-
-	record -- /nowhere/at/all
-	[ $? = 1 ] || fail "$setup: a command that is not there"
-	after "$setup: a command that is not there"
-
-	record -e 'kmem:nothing*' -- true
-	[ $? = 1 ] || fail "$setup: an event that is not there"
-	grep -q 'there is no event "kmem:nothing\*"' log || fail "$setup: $(cat log)"
-	after "$setup: an event that is not there"
-
-	record -f nothing_at_all -- true
-	[ $? = 1 ] || fail "$setup: a function that is not there"
-	grep -q 'there is no function "nothing_at_all"' log || fail "$setup: $(cat log)"
-	after "$setup: a function that is not there"
-
-	mkdir -p small
-	mount -t tmpfs -o size=4k tmpfs small
-	stackmap record --force -e kmem:kmalloc -o small/out -- true > log 2>&1
-	[ $? = 1 ] || fail "$setup: a full disk"
-	grep -q 'No space left' log || fail "$setup: $(cat log)"
-	[ -z "$(ls -A small)" ] || fail "$setup: something is left on the full disk"
-	umount small
-	after "$setup: a full disk"
-done
-
-busy
-before=$(state)
-stackmap record -e kmem:kmalloc -o $W/out -- true > log 2>&1 && fail "took what somebody uses"
-grep -q 'somebody is tracing already' log || fail "$(cat log)"
-after "what somebody uses is left alone"
+# Loading it is part of what the tool does; and all that a capture needs is in it.
+stackmap record -e kmem:kmalloc --module /lib/stackmap/stackmap.ko -o out -- true > log 2>&1
+status=$?
+is 0
+[ -e $T/options/stackmap ] || wrong 'the module is not loaded'
+stackmap export --format json -o json out 2>> log || wrong 'no export'
+has release "$(uname -r)"
+has boot_id "$(cat /proc/sys/kernel/random/boot_id)"
+has kaslr_base "0x$(sed -n 's/^\([0-9a-f]*\) . _text$/\1/p' /proc/kallsyms)"
+has build_id '[0-9a-f]\{40\}'
+has generation '[0-9]*'
+has slot_bits 15
+! grep 'WARNING' log || wrong 'warnings'
+result 'a recording loads the module, and its capture says of what kernel it is'
 
 idle
-echo "$passes passed, $failures failed"
-[ $failures = 0 ]
+state > $W/before
+ends idle
+
+busy
+state > $W/before
+ends busy
+refusals busy
+faults busy guarded stopped emptied options functions events running ended written restored
+interruptions busy
+
+stackmap record -e kmem:kmalloc -o $W/out -- true > log 2>&1
+status=$?
+is 1
+says 'somebody is tracing already'
+result_if_restored 'what somebody uses is left alone'
+
+idle
+echo "1..$number"
+[ $failed = 0 ]

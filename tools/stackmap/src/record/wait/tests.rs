@@ -34,20 +34,30 @@ fn a_command_ends_the_recording() {
 #[test]
 fn time_ends_the_recording() {
     assert_eq!(run(&[], Some(Duration::ZERO)).unwrap(), Stopped::Time);
-    let stopped = run(&["sleep", "60"], Some(Duration::from_millis(50))).unwrap();
-    assert_eq!(stopped.exit_status(), 128 + 15);
+    let short = Some(Duration::from_millis(50));
+    assert_eq!(run(&["sleep", "60"], short).unwrap(), Stopped::Time);
+    // What does not want to end has to.
+    let stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 0.01; done"];
+    assert_eq!(run(&stubborn, short).unwrap(), Stopped::Time);
 }
 
 #[test]
 fn a_signal_ends_the_recording() {
     let signals = signals();
-    signals.sender.send(News::Signal(SIGINT)).unwrap();
+    let send = |signal, by_kernel| {
+        let caught = Caught { signal, by_kernel };
+        signals.sender.send(News::Signal(caught)).unwrap();
+    };
+    send(SIGINT, true);
     assert_eq!(wait(&[], None, &signals).unwrap(), Stopped::Signal);
     // The command is passed what the terminal does not send it.
-    signals.sender.send(News::Signal(SIGTERM)).unwrap();
-    let command = ["sleep".into(), "60".into()];
-    assert_eq!(
-        wait(&command, None, &signals).unwrap().exit_status(),
-        128 + 15
-    );
+    for (signal, status) in [(SIGTERM, 128 + 15), (SIGINT, 128 + 2)] {
+        send(signal, false);
+        let command = ["sleep".into(), "60".into()];
+        let stopped = wait(&command, None, &signals).unwrap();
+        assert_eq!(stopped.exit_status(), status);
+    }
+    send(SIGINT, true);
+    let command = ["sleep".into(), "0.1".into()];
+    assert_eq!(wait(&command, None, &signals).unwrap().exit_status(), 0);
 }
