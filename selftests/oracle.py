@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Compares events that were recorded twice: as stack ids, and as full stacks.
 
-usage: oracle.py DIR
-
-DIR holds what selftests/guest/oracle.sh left there. Every event of one recording must have its twin
+DIR holds what selftests/guest/oracle.sh, or contexts.sh, left there. Every event of one recording must have its twin
 in the other, and every id must resolve through stack_map_bin to exactly the frames of its twin.
 Prints TAP.
 """
 
+import argparse
 import collections
 import pathlib
 import re
@@ -16,13 +15,14 @@ import struct
 import sys
 
 MAGIC, VERSION = 0x464D5342, 2
-EVENTS_WANTED = 10_000
 SHOWN = 5
 SYSTEMS = {
     "syscalls": re.compile(r"sys_"),
     "kmem": re.compile(r"k(malloc|free|mem)|mm_|rss_stat"),
     "sched": re.compile(r"sched_"),
 }
+CONTEXTS = {name: re.compile(f"context_hit: context={name} ") for name in (
+    "task", "softirq", "hardirq", "nmi", "kprobe", "kretprobe", "fprobe_entry", "fprobe_exit")}
 
 LINE = re.compile(r"^ *.+-(?P<pid>\d+) +\[\d+\] (?P<flags>\S+) +[\d.]+: (?P<text>.*)$")
 FRAME = re.compile(r"^ => .*<([0-9a-f]{16})>$")
@@ -84,10 +84,11 @@ def read_events(path):
 class Comparison:
     """What the comparison of all CPUs found."""
 
-    def __init__(self, stacks):
+    def __init__(self, stacks, sources):
         self.stacks = stacks
+        self.sources = sources
         self.pairs = self.mismatches = self.alone = self.fulls = 0
-        self.systems, self.used, self.cpus = collections.Counter(), collections.Counter(), set()
+        self.seen, self.used, self.cpus = collections.Counter(), collections.Counter(), set()
 
     def add_cpu(self, cpu, ids, fulls):
         """Pairs equal events in their order: each key has a queue of stacks."""
@@ -113,7 +114,7 @@ class Comparison:
     def add_pair(self, key, stack, expected):
         """Compares the two stacks of an event."""
         self.pairs += 1
-        self.systems.update(name for name, text in SYSTEMS.items() if text.match(key[2]))
+        self.seen.update(name for name, text in self.sources.items() if text.match(key[2]))
         if isinstance(stack, int):
             self.used[stack] += 1
             found = self.stacks.get(stack)
@@ -132,21 +133,36 @@ def hexes(frames):
     return None if frames is None else " ".join(f"{frame:x}" for frame in frames)
 
 
-def main(directory):
-    """Compares, prints TAP, returns the exit status."""
-    result = Comparison(read_map(directory / "stack_map_bin"))
-    for cpu in (0, 1):
-        result.add_cpu(cpu, read_events(directory / f"ids.{cpu}"), read_events(directory / f"full.{cpu}"))
+def counted(path):
+    """All fallbacks to full stacks that a stack_map_stat counts."""
+    return sum(int(value) for value in re.findall(r"^drop_\w+: *(\d+)$", path.read_text(), re.MULTILINE))
 
-    sources = ", ".join(f"{name} {result.systems[name]}" for name in SYSTEMS)
-    print(f"# {result.pairs} events recorded twice ({sources}): {sum(result.used.values())} as ids of "
+
+def main():
+    """Compares, prints TAP, returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--contexts", action="store_true", help="the events are those of the module contexts")
+    parser.add_argument("--least", metavar="N", type=int, default=10_000, help="events wanted (default 10000)")
+    parser.add_argument("--full", metavar="PERCENT", type=float, default=1.0,
+                        help="of which so many may be full stacks (default 1)")
+    options = parser.parse_args()
+
+    sources = CONTEXTS if options.contexts else SYSTEMS
+    result = Comparison(read_map(options.directory / "stack_map_bin"), sources)
+    for cpu in (0, 1):
+        result.add_cpu(cpu, *(read_events(options.directory / f"{kind}.{cpu}") for kind in ("ids", "full")))
+
+    seen = ", ".join(f"{name} {result.seen[name]}" for name in sources)
+    print(f"# {result.pairs} events recorded twice ({seen}): {sum(result.used.values())} as ids of "
           f"{len(result.used)} stacks, {result.fulls} in full")
     checks = [
-        (result.pairs >= EVENTS_WANTED, f"at least {EVENTS_WANTED} events"),
-        (all(result.systems[name] for name in SYSTEMS), "from three sources"),
+        (result.pairs >= options.least, f"at least {options.least} events"),
+        (all(result.seen[name] for name in sources), f"from {len(sources)} sources"),
         (result.cpus == {0, 1}, "on both CPUs"),
         (result.alone == 0, f"every event has its twin ({result.alone} have none)"),
-        (result.fulls < 0.01 * result.pairs, "nearly all as ids"),
+        (result.fulls <= options.full / 100 * result.pairs, f"at most {options.full:g} % of them in full"),
+        (result.fulls <= counted(options.directory / "stack_map_stat"), "the full ones are counted"),
         (result.mismatches == 0, f"every id resolves to the frames of its twin ({result.mismatches} do not)"),
     ]
     for number, (good, text) in enumerate(checks, 1):
@@ -156,6 +172,4 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    sys.exit(main(pathlib.Path(sys.argv[1])))
+    sys.exit(main())

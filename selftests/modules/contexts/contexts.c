@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Records the event contexts:context_hit from every context that ftrace knows.
+ *
+ * In debugfs, contexts/run: write "CONTEXT COUNT" to record COUNT events on the writer's CPU, or on
+ * each CPU for nmi. The contexts are task, softirq, hardirq, nmi, kprobe, kretprobe, and fprobe,
+ * which records when a function is entered and when it returns.
+ */
+#include <linux/atomic.h>
+#include <linux/completion.h>
+#include <linux/debugfs.h>
+#include <linux/delay.h>
+#include <linux/fprobe.h>
+#include <linux/interrupt.h>
+#include <linux/irq_work.h>
+#include <linux/kernel.h>
+#include <linux/kprobes.h>
+#include <linux/module.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
+#include <asm/apic.h>
+#include <asm/nmi.h>
+
+#define CREATE_TRACE_POINTS
+#include "contexts_trace.h"
+
+static struct dentry *dir;
+static atomic_t number;
+static atomic_t nmis_wanted;
+
+/* A few further frames, as many as the number says: stacks of one context differ. */
+static noinline void record(const char *context, unsigned int depth)
+{
+	if (depth)
+		record(context, depth - 1);
+	else
+		trace_context_hit(context, atomic_inc_return(&number));
+	/* No tail call. */
+	barrier();
+}
+
+static noinline void hit(const char *context)
+{
+	record(context, atomic_read(&number) % 8);
+	barrier();
+}
+
+static void in_softirq_context(struct tasklet_struct *unused);
+static DECLARE_TASKLET(softirq_hit, in_softirq_context);
+static DECLARE_COMPLETION(softirq_done);
+
+static void in_softirq_context(struct tasklet_struct *unused)
+{
+	hit("softirq");
+	complete(&softirq_done);
+}
+
+static void in_hardirq_context(struct irq_work *work)
+{
+	hit("hardirq");
+}
+
+static struct irq_work hardirq_hit = IRQ_WORK_INIT_HARD(in_hardirq_context);
+
+static int in_nmi_context(unsigned int type, struct pt_regs *regs)
+{
+	if (atomic_dec_if_positive(&nmis_wanted) < 0)
+		return NMI_DONE;
+	hit("nmi");
+	return NMI_HANDLED;
+}
+
+/* What is probed, each by one kind of probe. */
+#define PROBED(name)			\
+static noinline void name(void)		\
+{					\
+	barrier();			\
+}
+
+PROBED(contexts_kprobed)
+PROBED(contexts_kretprobed)
+PROBED(contexts_fprobed)
+
+static int in_kprobe(struct kprobe *kp, struct pt_regs *regs)
+{
+	hit("kprobe");
+	return 0;
+}
+
+static struct kprobe kprobe = {
+	.symbol_name = "contexts_kprobed",
+	.pre_handler = in_kprobe,
+};
+
+static int in_kretprobe(struct kretprobe_instance *instance, struct pt_regs *regs)
+{
+	hit("kretprobe");
+	return 0;
+}
+
+static struct kretprobe kretprobe = {
+	.kp.symbol_name = "contexts_kretprobed",
+	.handler = in_kretprobe,
+};
+
+static int in_fprobe_entry(struct fprobe *fp, unsigned long entry_ip, unsigned long ret_ip,
+			   struct ftrace_regs *regs, void *data)
+{
+	hit("fprobe_entry");
+	return 0;
+}
+
+static void in_fprobe_exit(struct fprobe *fp, unsigned long entry_ip, unsigned long ret_ip,
+			   struct ftrace_regs *regs, void *data)
+{
+	hit("fprobe_exit");
+}
+
+static struct fprobe fprobe = {
+	.entry_handler = in_fprobe_entry,
+	.exit_handler = in_fprobe_exit,
+};
+
+static void run_task(void)
+{
+	hit("task");
+}
+
+static void run_softirq(void)
+{
+	reinit_completion(&softirq_done);
+	tasklet_schedule(&softirq_hit);
+	wait_for_completion(&softirq_done);
+}
+
+static void run_hardirq(void)
+{
+	irq_work_queue(&hardirq_hit);
+	irq_work_sync(&hardirq_hit);
+}
+
+static void run_nmi(void)
+{
+	int tries;
+
+	atomic_set(&nmis_wanted, num_online_cpus());
+	__apic_send_IPI_mask(cpu_online_mask, NMI_VECTOR);
+	for (tries = 0; atomic_read(&nmis_wanted) && tries < 1000; tries++)
+		udelay(100);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} contexts[] = {
+	{ "task", run_task },
+	{ "softirq", run_softirq },
+	{ "hardirq", run_hardirq },
+	{ "nmi", run_nmi },
+	{ "kprobe", contexts_kprobed },
+	{ "kretprobe", contexts_kretprobed },
+	{ "fprobe", contexts_fprobed },
+};
+
+static ssize_t run_write(struct file *file, const char __user *from, size_t len, loff_t *pos)
+{
+	char text[64], name[32];
+	unsigned int count, i;
+
+	if (len >= sizeof(text) || copy_from_user(text, from, len))
+		return -EINVAL;
+	text[len] = 0;
+	if (sscanf(text, "%31s %u", name, &count) != 2)
+		return -EINVAL;
+	for (i = 0; i < ARRAY_SIZE(contexts); i++) {
+		if (strcmp(name, contexts[i].name))
+			continue;
+		while (count--)
+			contexts[i].run();
+		return len;
+	}
+	return -EINVAL;
+}
+
+static const struct file_operations run_fops = {
+	.owner = THIS_MODULE,
+	.open = simple_open,
+	.write = run_write,
+};
+
+static int __init contexts_init(void)
+{
+	static const char *const fprobed[] = { "contexts_fprobed" };
+	int ret;
+
+	ret = register_nmi_handler(NMI_LOCAL, in_nmi_context, 0, "contexts");
+	if (ret)
+		return ret;
+	ret = register_kprobe(&kprobe);
+	if (ret)
+		goto nmi;
+	ret = register_kretprobe(&kretprobe);
+	if (ret)
+		goto kprobe;
+	ret = register_fprobe_syms(&fprobe, (const char **)fprobed, 1);
+	if (ret)
+		goto kretprobe;
+	dir = debugfs_create_dir("contexts", NULL);
+	debugfs_create_file("run", 0200, dir, NULL, &run_fops);
+	return 0;
+
+kretprobe:
+	unregister_kretprobe(&kretprobe);
+kprobe:
+	unregister_kprobe(&kprobe);
+nmi:
+	unregister_nmi_handler(NMI_LOCAL, "contexts");
+	return ret;
+}
+module_init(contexts_init);
+
+static void __exit contexts_exit(void)
+{
+	debugfs_remove(dir);
+	unregister_fprobe(&fprobe);
+	unregister_kretprobe(&kretprobe);
+	unregister_kprobe(&kprobe);
+	unregister_nmi_handler(NMI_LOCAL, "contexts");
+}
+module_exit(contexts_exit);
+
+MODULE_DESCRIPTION("stackmap selftests: events in every context");
+MODULE_LICENSE("GPL");
