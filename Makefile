@@ -4,8 +4,8 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
-.PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test debug-test \
-	selftest-vm model mutate-ordering fuzz scale
+.PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
+	debug-test selftest-vm model mutate-ordering fuzz scale
 
 all: modules
 
@@ -38,6 +38,9 @@ test: ## tests everything: lint, host tests, guests with both kernels
 
 guest-test: ## only the guests; KERNEL=deb14 for one kernel
 	@selftests/run $(if $(KERNEL),--kernel $(KERNEL)) guest
+
+kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
+	@selftests/ftrace/run
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
 	@selftests/run --kernel debug guest
