@@ -5,7 +5,7 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
 .PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	debug-test selftest-vm model mutate-ordering fuzz scale
+	debug-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
 
 all: modules
 
@@ -57,6 +57,12 @@ fuzz: ## fuzzes the map, and what the tool reads; SECONDS=60 for each target
 
 scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
+
+bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
+	@tools/bench/run
+
+mutants: ## changes the map in every way that cargo-mutants knows (hours): the tests must notice
+	@selftests/map/mutants
 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest

@@ -37,7 +37,6 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

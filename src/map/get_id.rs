@@ -21,7 +21,7 @@ impl Entered<'_> {
     ///
     /// A stack of more than [`MAX_FRAMES`] frames gets [`Fallback::PoolFull`]: no record can hold
     /// it. Context: any, NMI included.
-    #[inline]
+    #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
         let generation = self.map.generation().ok_or(Fallback::Resetting)?;
         if let Some(slot) = self.recall(frames) {

@@ -179,10 +179,14 @@ impl Pool {
         let within = offset % CHUNK_WORDS;
         debug_assert!(within as usize + words <= CHUNK_WORDS as usize);
         // Relaxed: the reservation acquired O3, and its offset reached us through O1 or is ours.
-        let chunk = self.chunks[(offset / CHUNK_WORDS) as usize].load(Ordering::Relaxed);
+        let index = (offset / CHUNK_WORDS) as usize;
+        debug_assert!(index < self.chunks.len());
+        // SAFETY: By the type invariants an extent lies in one chunk below `limit`, and the chunks
+        // below it are elements of `chunks`.
+        let chunk = unsafe { self.chunks.get_unchecked(index) }.load(Ordering::Relaxed);
         debug_assert!(!chunk.is_null());
-        // SAFETY: By the type invariants an extent lies in one chunk below `limit`, so the chunk
-        // is there and holds the words; it stays as long as the caller's read-side section.
+        // SAFETY: As above, the chunk is there and holds the words; it stays as long as the
+        // caller's read-side section.
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
     }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two CPUs over one: how much more they record together.
+//!
+//! One thread alone, then both, in short slices by turns. What counts is a slice in which each
+//! thread had its CPU to itself, and the median of many: then neither other programs nor a clock
+//! that changes its rate are measured. `--seconds N` bounds the time for each row (default 10).
+
+use rustix::time::{clock_gettime, ClockId, Timespec};
+use stackmap_bench::{map, record, stack, stacks};
+use stackmap_map::{Map, ReadSide};
+use std::{
+    hint::black_box,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Events of one thread in one slice: about a millisecond.
+const EVENTS: usize = 30_000;
+
+/// Slices of each kind that are enough.
+const ENOUGH: usize = 400;
+
+/// The nanoseconds per event of one thread in one slice, by the clock on the wall and by its own.
+#[derive(Clone, Copy)]
+struct Slice {
+    wall: f64,
+    own: f64,
+}
+
+impl Slice {
+    /// Whether the thread had its CPU to itself.
+    fn undisturbed(self) -> bool {
+        self.wall < self.own * 1.05
+    }
+}
+
+/// What a thread does in every slice.
+struct Work<'a> {
+    map: &'a Map,
+    context: usize,
+    stacks: &'a [Vec<u64>],
+}
+
+impl Work<'_> {
+    fn slice(&self) -> Slice {
+        let _section = ReadSide::enter();
+        // SAFETY: Each thread has a context of its own; inside a read-side section.
+        let entered = unsafe { self.map.enter(self.context) };
+        let (wall, own) = (Instant::now(), own_time());
+        for frames in self.stacks.iter().cycle().take(EVENTS) {
+            black_box(entered.get_id(black_box(frames))).expect("a known stack");
+        }
+        let own = own_time() - own;
+        let nanoseconds = |time: Duration| time.as_nanos() as f64 / EVENTS as f64;
+        Slice {
+            wall: nanoseconds(wall.elapsed()),
+            own: nanoseconds(own),
+        }
+    }
+}
+
+fn own_time() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(tv_sec as u64, tv_nsec as u32)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Measures two threads over one and prints a line.
+fn row(name: &str, works: [Work<'_>; 2], time: Duration) {
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    let barrier = Barrier::new(2);
+    let deadline = Instant::now() + time;
+    let [mine, theirs] = works;
+    let rounds = thread::scope(|scope| {
+        let barrier = &barrier;
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (answer, answered) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            for () in asked {
+                barrier.wait();
+                answer.send(theirs.slice()).expect("it waits for this");
+            }
+        });
+        let mut rounds = 0;
+        while (alone.len() < ENOUGH || together.len() < ENOUGH) && Instant::now() < deadline {
+            rounds += 1;
+            let slice = mine.slice();
+            if slice.undisturbed() {
+                alone.push(slice.own);
+            }
+            ask.send(()).expect("the thread is there");
+            barrier.wait();
+            let slices = [mine.slice(), answered.recv().expect("an answer")];
+            if slices.iter().all(|slice| slice.undisturbed()) {
+                together.push(slices[0].own.max(slices[1].own));
+            }
+        }
+        rounds
+    });
+    if alone.is_empty() || together.is_empty() {
+        println!("{name:<28} no slice without other programs, of {rounds}");
+        return;
+    }
+    let counts = (alone.len(), together.len());
+    let (alone, together) = (median(alone), median(together));
+    println!(
+        "{name:<28} {alone:6.1} ns alone, {together:6.1} ns together: {:.2} times one \
+         ({} and {} slices of {rounds})",
+        2.0 * alone / together,
+        counts.0,
+        counts.1
+    );
+}
+
+fn seconds() -> u64 {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--seconds");
+    arguments
+        .nth(1)
+        .map_or(10, |seconds| seconds.parse().expect("a number of seconds"))
+}
+
+fn main() {
+    let time = Duration::from_secs(seconds());
+    let shared = map(14, 2);
+    let own = [map(14, 1), map(14, 1)];
+    let sets = [stacks(0, 512), stacks(512, 512)];
+    let hot = [stack(1, stackmap_bench::DEPTH)];
+    for frames in sets.iter().flatten().chain(&hot) {
+        for map in [&shared, &own[0], &own[1]] {
+            record(map, 0, frames).expect("an id");
+        }
+    }
+    let work = |map, context, stacks| Work {
+        map,
+        context,
+        stacks,
+    };
+    let apart = |stacks| [work(&own[0], 0, stacks), work(&own[1], 0, stacks)];
+    row("two maps, one stack each", apart(&hot), time);
+    row(
+        "one map, the same stack",
+        [work(&shared, 0, &hot), work(&shared, 1, &hot)],
+        time,
+    );
+    row("two maps, 512 stacks each", apart(&sets[0]), time);
+    let distinct = [work(&shared, 0, &sets[0]), work(&shared, 1, &sets[1])];
+    row("one map, distinct stacks", distinct, time);
+}
