@@ -19,6 +19,12 @@ use zip::{result::ZipError, ZipArchive};
 /// More than any manifest, list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
 
+/// How often larger than its packed form a member may be: far more than any text of a kernel is,
+/// and far less than deflate can make of nothing.
+const MAX_RATIO: u64 = 100;
+/// What a member may have in any case, in bytes.
+const FREE: u64 = 16 << 20;
+
 /// What a capture is read from.
 pub trait Input: Read + Seek {}
 
@@ -86,6 +92,7 @@ impl Capture {
         match self.zip.by_name(name) {
             Ok(file) => Ok(Member {
                 size: file.size(),
+                left: file.compressed_size().saturating_mul(MAX_RATIO).max(FREE),
                 input: Box::new(file),
             }),
             Err(ZipError::Io(error)) => Err(Error::reading(&source, 0, error)),
@@ -153,11 +160,45 @@ impl Capture {
 pub struct Member<'a> {
     /// How many bytes the archive says it has.
     pub size: u64,
+    /// How many more may come.
+    left: u64,
     input: Box<dyn Read + 'a>,
 }
 
 impl Read for Member<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.input.read(buffer)
+        let len = self.input.read(buffer)?;
+        match self.left.checked_sub(len as u64) {
+            Some(left) => self.left = left,
+            None => {
+                let what = format!("this unpacks to more than {MAX_RATIO} times its size");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+        }
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Writer;
+
+    #[test]
+    fn nothing_is_unpacked_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bomb");
+        let mut writer = Writer::create(&path).unwrap();
+        let mut zeros = io::repeat(0).take(2 * FREE);
+        writer.member(member::TRACE, &mut zeros).unwrap();
+        let mut zeros = io::repeat(0).take(FREE);
+        writer.member("large", &mut zeros).unwrap();
+        writer.finish(&Manifest::default()).unwrap();
+
+        let mut capture = Capture::open(&path).unwrap();
+        let mut read = |name| io::copy(&mut capture.member(name).unwrap(), &mut io::sink());
+        assert_eq!(read("large").unwrap(), FREE);
+        let error = read(member::TRACE).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
     }
 }

@@ -182,7 +182,7 @@ impl DebugInfo {
             return None;
         }
         let outer = DebugFrame {
-            name: symbol.map_or(&*sym.name, |symbol| symbol.name).to_owned(),
+            name: symbol.map_or_else(|| demangled(&sym.name), |symbol| symbol.name.to_owned()),
             module: symbol.and_then(|symbol| symbol.module).map(str::to_owned),
             offset: symbol.map_or(sym.offset as u64, |symbol| symbol.offset),
             size: symbol.map_or(sym.size.map(|size| size as u64), |symbol| symbol.size),

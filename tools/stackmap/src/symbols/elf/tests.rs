@@ -74,3 +74,60 @@ fn another_kernel_is_refused() {
         "{error}"
     );
 }
+
+#[inline(always)]
+fn inner(words: &[u64]) -> u64 {
+    std::hint::black_box(words.len() as u64).rotate_left(7)
+}
+
+#[inline(never)]
+fn outer(words: &[u64]) -> u64 {
+    inner(words) ^ 1
+}
+
+#[test]
+fn inlined_functions_come_before_those_they_are_in() {
+    // Something has to need it.
+    assert_eq!(outer(&[0]), 1 << 7 | 1);
+    let exe = std::env::current_exe().unwrap();
+    let source = inspect::source::Source::Elf(inspect::source::Elf::new(&exe));
+    let mut found = None;
+    inspect::Inspector::new()
+        .for_each(&source, |symbol| {
+            if demangled(&symbol.name).ends_with("elf::tests::outer") {
+                found = Some((symbol.addr, symbol.size.unwrap() as u64));
+            }
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    let (start, size) = found.unwrap();
+
+    let files = Files {
+        vmlinux: Some(exe),
+        ..Files::default()
+    };
+    let mut debug_info = DebugInfo::open(&files, None).unwrap();
+    let ips = || (start..start + size).map(|ip| (ip, true));
+    debug_info.prime(ips(), None, &mut |_| {});
+    let symbols = Symbols {
+        kallsyms: None,
+        debug_info: Some(debug_info),
+    };
+    let mut inlined = 0;
+    for (ip, first) in ips() {
+        let frames: Vec<_> = symbols.frames(ip, first).collect();
+        let outermost = frames.last().unwrap();
+        let name = outermost.name().unwrap();
+        assert!(name.ends_with("outer"), "{name}");
+        assert!(!outermost.inlined);
+        let Some(frame) = frames.iter().find(|frame| frame.inlined) else {
+            continue;
+        };
+        let name = frames[frames.len() - 2].name().unwrap();
+        assert!(name.ends_with("inner"), "{name}");
+        let line = frame.source.unwrap();
+        assert!(line.line > 0 && line.file.ends_with(".rs"), "{line}");
+        inlined += 1;
+    }
+    assert!(inlined > 0);
+}
