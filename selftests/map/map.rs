@@ -2,6 +2,8 @@
 
 //! The map's behaviour as its callers see it, on the host.
 
+#![cfg(not(loom))]
+
 use std::collections::{HashMap, HashSet};
 
 use stackmap_map::{ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES};
@@ -199,6 +201,74 @@ fn an_export_that_overlaps_a_reset_is_stale() {
     record(&map, 0, &stack(0, 20)).unwrap();
     assert!(map.next(&cut, 0, &mut [0; MAX_FRAMES]).is_err());
     assert!(map.count(&cut).is_err());
+}
+
+#[test]
+fn an_export_that_has_read_the_last_slot_has_read_all() {
+    let map = map(10, 1);
+    let last = map.table_size() as u64 - 1;
+    let frames = (0..).map(|number| stack(number, 20));
+    let at_last = frames
+        .into_iter()
+        .find(|frames| SEED.hash(frames) & last == last);
+    let id = record(&map, 0, &at_last.unwrap()).unwrap();
+    let cut = map.cut().unwrap();
+    let mut buffer = [0; MAX_FRAMES];
+    let stack = map.next(&cut, 0, &mut buffer).unwrap().unwrap();
+    assert_eq!((stack.id, u64::from(stack.next())), (id, last + 1));
+    map.reset().unwrap();
+    assert_eq!(map.next(&cut, stack.next(), &mut buffer), Ok(None));
+    assert!(map.next(&cut, 0, &mut buffer).is_err());
+}
+
+#[test]
+fn the_memory_that_a_map_tells() {
+    let map = map(10, 1);
+    assert_eq!((map.capacity(), map.table_size()), (1024, 2048));
+    assert_eq!(map.table_bytes(), 16 * 1024);
+    assert_eq!(
+        (map.stored_bytes(), map.spare_bytes(), map.reserved_bytes()),
+        (0, 0, 0)
+    );
+    for (depth, stored) in [(0, 8), (1, 24), (20, 192)] {
+        record(&map, 0, &stack(1, depth)).unwrap();
+        assert_eq!((map.stored_bytes(), map.reserved_bytes()), (stored, stored));
+    }
+}
+
+#[test]
+fn capacities_are_clamped() {
+    assert_eq!(map(0, 1).capacity(), 1 << 10);
+    assert_eq!(map(11, 1).capacity(), 1 << 11);
+    assert_eq!(map(32, 1).capacity(), 1 << 20);
+}
+
+#[test]
+fn a_stack_that_is_too_deep_is_refused() {
+    let map = map(10, 1);
+    for depth in [
+        MAX_FRAMES + 1,
+        2 * MAX_FRAMES,
+        2 * MAX_FRAMES + 4,
+        4 * MAX_FRAMES,
+    ] {
+        assert_eq!(record(&map, 0, &stack(0, depth)), Err(Fallback::PoolFull));
+    }
+    assert_eq!((map.entries(), map.reserved_bytes()), (0, 0));
+}
+
+#[test]
+fn counters_saturate() {
+    let map = map(10, 2);
+    for index in [0, 1] {
+        let _section = ReadSide::enter();
+        // SAFETY: The only thread; inside a read-side section.
+        let entered = unsafe { map.enter(index) };
+        for n in [u64::MAX - 1, 1, 5] {
+            entered.add(Counter::BytesSaved, n);
+        }
+    }
+    assert_eq!(map.total(Counter::BytesSaved), u64::MAX);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 //! Random sequences of operations against a model: see `ops/`.
 
+#![cfg(not(loom))]
+
 mod ops;
 
 use ops::{Name, Op};

@@ -2,6 +2,8 @@
 
 //! Runs what the fuzzer has found worth keeping, `fuzz/corpus/`, with the ordinary compiler.
 
+#![cfg(not(loom))]
+
 mod ops;
 
 use std::path::Path;

@@ -142,11 +142,12 @@ impl Context {
         }
     }
 
-    /// Counts a reference to the stack with these frames in `slot`. Context: any; owner only.
+    /// Counts a reference to the stack in `slot`, whose place is `place`. Context: any; owner only.
     ///
     /// What has to make place goes to `flush(slot, refs)`.
-    pub(super) fn add_ref(&self, slot: u32, frames: &[u64], flush: impl FnOnce(u32, u32)) {
-        let place = &self.places[glance(frames)];
+    #[inline(always)]
+    pub(super) fn add_ref(&self, place: &Place<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
+        let Place(place) = place;
         let held = Held::in_place(place);
         if held.slot() == slot && held.has_room() {
             place.store(held.one_more().0, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 //! From a stack to its id: the path that every event takes.
 
 use super::{
+    context::Place,
     id::Generation,
     pool::{Extent, HEADER_WORDS},
     sys::Ordering,
@@ -24,10 +25,11 @@ impl Entered<'_> {
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
         let generation = self.map.generation().ok_or(Fallback::Resetting)?;
-        if let Some(slot) = self.recall(frames) {
+        let place = self.ctx.place(frames);
+        if let Some(slot) = self.recall(&place, frames) {
             return Ok(found(generation, slot, false));
         }
-        self.search(generation, frames)
+        self.search(generation, place, frames)
     }
 
     /// Adds to a counter. Context: any.
@@ -38,12 +40,11 @@ impl Entered<'_> {
 
     /// Counts a stack that this context has seen lately and returns its slot.
     #[inline(always)]
-    fn recall(&self, frames: &[u64]) -> Option<u32> {
+    fn recall(&self, place: &Place<'_>, frames: &[u64]) -> Option<u32> {
         if frames.len() < 2 {
             // They are rare, and nothing in a slot distinguishes no frames from no stack.
             return None;
         }
-        let place = self.ctx.place(frames);
         let slot = place.slot()?;
         let word = self.map.word(slot);
         if word.nr() != frames.len() || !self.map.pool.holds(word.record(), frames) {
@@ -53,17 +54,48 @@ impl Entered<'_> {
         Some(slot)
     }
 
-    /// Finds or inserts a stack.
+    /// Finds a stack by its hash, or inserts it.
     #[inline(never)]
-    fn search(&self, generation: Generation, frames: &[u64]) -> Result<Found, Fallback> {
+    fn search(
+        &self,
+        generation: Generation,
+        place: Place<'_>,
+        frames: &[u64],
+    ) -> Result<Found, Fallback> {
         if frames.len() > MAX_FRAMES {
             return Err(Fallback::PoolFull);
         }
+        let hash = self.map.seed.hash(frames);
+        let print = Word::print(hash, frames.len());
+        for probe in 0..PROBE_LIMIT {
+            let slot = self.map.slot(hash, probe);
+            let word = self.map.word(slot);
+            if word.is_empty() {
+                return self.insert(generation, place, frames, hash, probe);
+            }
+            if self.is_at(word, print, frames) {
+                self.add_ref(&place, slot);
+                return Ok(found(generation, slot, false));
+            }
+        }
+        Err(Fallback::Neighbourhood)
+    }
+
+    /// Inserts a stack that is not in the slots before the `from`-th attempt.
+    #[cold]
+    #[inline(never)]
+    fn insert(
+        &self,
+        generation: Generation,
+        place: Place<'_>,
+        frames: &[u64],
+        hash: u64,
+        from: u32,
+    ) -> Result<Found, Fallback> {
         let map = self.map;
-        let hash = map.seed.hash(frames);
         let print = Word::print(hash, frames.len());
         let mut prepared = None;
-        for probe in 0..PROBE_LIMIT {
+        for probe in from..PROBE_LIMIT {
             let slot = map.slot(hash, probe);
             let mut word = map.word(slot);
             if word.is_empty() {
@@ -73,19 +105,25 @@ impl Entered<'_> {
                 };
                 if map.publish(slot, Word::new(print, extent.offset)) {
                     self.finish(extent, frames);
-                    self.add_ref(slot, frames);
+                    self.add_ref(&place, slot);
                     return Ok(found(generation, slot, true));
                 }
                 word = map.word(slot);
             }
-            if word.has(print) && map.pool.holds(word.record(), frames) {
+            if self.is_at(word, print, frames) {
                 self.put_back(prepared);
-                self.add_ref(slot, frames);
+                self.add_ref(&place, slot);
                 return Ok(found(generation, slot, false));
             }
         }
         self.put_back(prepared);
         Err(Fallback::Neighbourhood)
+    }
+
+    /// Whether a word that is not empty names the record of a stack.
+    #[inline(always)]
+    fn is_at(&self, word: Word, print: u32, frames: &[u64]) -> bool {
+        word.has(print) && self.map.pool.holds(word.record(), frames)
     }
 
     /// Takes a place and an extent, and writes the record to its front.
@@ -127,8 +165,8 @@ impl Entered<'_> {
         self.ctx.inserted(words);
     }
 
-    fn add_ref(&self, slot: u32, frames: &[u64]) {
-        self.ctx.add_ref(slot, frames, |slot, refs| {
+    fn add_ref(&self, place: &Place<'_>, slot: u32) {
+        self.ctx.add_ref(place, slot, |slot, refs| {
             // This context has seen the slot in this generation: it still sees what is there.
             let record = self.map.word(slot).record();
             self.map.pool.add_refs(record, refs);

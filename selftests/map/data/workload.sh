@@ -4,6 +4,7 @@
 
 T=/sys/kernel/tracing
 insmod /lib/stackmap/stackmap.ko bits=16
+echo 65536 >$T/buffer_size_kb
 echo 1 >$T/options/stackmap
 echo 1 >$T/options/stacktrace
 echo 1 >$T/options/func_stack_trace
@@ -35,3 +36,6 @@ sync
 echo 0 >$T/tracing_on
 cat $T/stack_map_stat
 cp $T/stack_map_bin /share
+for cpu in 0 1; do
+	grep -o 'stack_id [0-9]*' $T/per_cpu/cpu$cpu/trace >/share/ids.$cpu
+done

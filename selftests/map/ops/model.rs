@@ -25,6 +25,8 @@ pub(super) struct Model {
     /// The stacks of this generation by their slots.
     by_slot: BTreeMap<u32, Known>,
     slot_of: HashMap<Vec<u64>, u32>,
+    /// Words of their records.
+    words: u64,
     /// All ids that were ever given out, the first time each.
     given: Vec<Id>,
     /// By counter.
@@ -42,6 +44,7 @@ impl Model {
             generation: 1,
             by_slot: BTreeMap::new(),
             slot_of: HashMap::new(),
+            words: 0,
             given: Vec::new(),
             counts: [0; Counter::COUNT],
             cut: None,
@@ -111,6 +114,7 @@ impl Model {
                 assert_eq!(found, Found { id, inserted: true }, "a new stack");
                 assert!(i32::try_from(id.get()).is_ok_and(|id| id > 0));
                 self.given.push(id);
+                self.words += 1 + frames.len() as u64;
                 self.slot_of.insert(frames.to_vec(), slot);
                 let frames = frames.to_vec();
                 self.by_slot.insert(slot, Known { frames, refs: 1 });
@@ -141,6 +145,7 @@ impl Model {
     pub(super) fn reset(&mut self) {
         self.by_slot.clear();
         self.slot_of.clear();
+        self.words = 0;
         self.counts = [0; Counter::COUNT];
         self.cut = None;
         // The last generation of an id of 31 bits is followed by the first.
@@ -171,8 +176,7 @@ impl Model {
             assert_eq!(map.total(counter), expected, "{counter:?}");
         }
         assert_eq!(map.entries() as usize, self.by_slot.len());
-        let words: usize = self.by_slot.values().map(|k| 1 + k.frames.len()).sum();
-        let stored = 8 * words as u64;
+        let stored = 8 * self.words;
         assert_eq!(map.stored_bytes(), stored);
         assert_eq!(map.reserved_bytes(), stored + map.spare_bytes());
         // P6.
