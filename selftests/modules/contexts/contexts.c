@@ -146,7 +146,7 @@ static void run_nmi(void)
 	atomic_set(&nmis_wanted, num_online_cpus());
 	__apic_send_IPI_mask(cpu_online_mask, NMI_VECTOR);
 	for (tries = 0; atomic_read(&nmis_wanted) && tries < 1000; tries++)
-		udelay(100);
+		usleep_range(100, 200);
 }
 
 static const struct {

@@ -11,17 +11,13 @@
 #include <linux/tracepoint.h>
 
 TRACE_EVENT(context_hit,
-	TP_PROTO(const char *context, unsigned int number),
-	TP_ARGS(context, number),
-	TP_STRUCT__entry(
-		__string(context, context)
-		__field(unsigned int, number)
-	),
-	TP_fast_assign(
-		__assign_str(context);
-		__entry->number = number;
-	),
-	TP_printk("context=%s number=%u", __get_str(context), __entry->number)
+	    TP_PROTO(const char *context, unsigned int number),
+	    TP_ARGS(context, number),
+	    TP_STRUCT__entry(__string(context, context)
+			     __field(unsigned int, number)),
+	    TP_fast_assign(__assign_str(context);
+			   __entry->number = number;),
+	    TP_printk("context=%s number=%u", __get_str(context), __entry->number)
 );
 
 #endif

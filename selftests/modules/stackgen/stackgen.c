@@ -228,10 +228,10 @@ DEFINE_DEBUGFS_ATTRIBUTE(probe_fops, NULL, probe_set, "%llu\n");
 
 static int leak_set(void *data, u64 on)
 {
-	/* Through a variable that soon holds something else: no register keeps it. */
-	void *volatile lost = kmalloc(100, GFP_KERNEL);
+	void *lost = kmalloc(100, GFP_KERNEL);
 
-	lost = NULL;
+	/* Not to be optimised away. */
+	OPTIMIZER_HIDE_VAR(lost);
 	return 0;
 }
 DEFINE_DEBUGFS_ATTRIBUTE(leak_fops, NULL, leak_set, "%llu\n");
