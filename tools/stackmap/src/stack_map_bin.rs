@@ -129,6 +129,11 @@ impl<R: Read> Reader<R> {
         self.version
     }
 
+    /// How many bytes were read.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// How many stacks the header promises.
     pub fn nr_stacks(&self) -> u32 {
         self.nr_stacks

@@ -32,12 +32,15 @@ impl Stacks {
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
         let mut reader = Reader::new(input, source)?;
         let mut stacks = Self::default();
-        while let Some(stack) = reader.next_stack()? {
+        loop {
+            let offset = reader.offset();
+            let Some(stack) = reader.next_stack()? else {
+                return Ok(stacks);
+            };
             stacks
                 .push(stack)
-                .map_err(|what| Error::input(source, what))?;
+                .map_err(|what| Error::input_at(source, offset, what))?;
         }
-        Ok(stacks)
     }
 
     /// Adds a stack, or says why it cannot be added.
@@ -108,6 +111,7 @@ impl Stacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack_map_bin::{self, Order};
 
     fn stack(id: u32, ips: &[u64]) -> Stack<'_> {
         Stack {
@@ -129,6 +133,16 @@ mod tests {
         assert!(stacks.get(6).is_none());
         let frames: Vec<_> = stacks.frames().collect();
         assert_eq!(frames, [(1, true), (2, false), (3, false), (7, true)]);
+    }
+
+    #[test]
+    fn says_where_an_id_is_there_twice() {
+        let mut file = Vec::new();
+        let twice = [stack(9, &[1]), stack(9, &[2])];
+        stack_map_bin::write(&mut file, Order::Little, twice.into_iter()).unwrap();
+        let error = Stacks::read(&file[..], "input").unwrap_err();
+        let want = "input: at byte 40: stack id 9 is there twice";
+        assert_eq!(error.to_string(), want);
     }
 
     #[test]

@@ -353,4 +353,9 @@ fn pages_and_completions_are_made() {
             .unwrap()
             .contains("stackmap"));
     }
+    let script = run(&["completions", "bash"]).stdout;
+    let mut bash = Command::new("bash");
+    let mut bash = bash.arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(&script).unwrap();
+    assert!(bash.wait().unwrap().success());
 }

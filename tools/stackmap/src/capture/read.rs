@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{
     fs::File,
-    io::{self, BufReader, Read, Seek},
+    io::{self, BufReader, Read, Seek, SeekFrom},
     path::Path,
 };
 use zip::{result::ZipError, ZipArchive};
@@ -45,11 +45,18 @@ impl Capture {
     }
 
     /// Reads the capture in `input`, which is called `name` in errors.
-    pub fn new(input: impl Input + 'static, name: String) -> Result<Self> {
+    pub fn new(mut input: impl Input + 'static, name: String) -> Result<Self> {
+        // The directory of a zip archive is at its end.
+        let end = input
+            .seek(SeekFrom::End(0))
+            .map_err(|error| Error::reading(&name, 0, error))?;
         let input: Box<dyn Input> = Box::new(input);
         let zip = ZipArchive::new(BufReader::new(input)).map_err(|error| match error {
-            ZipError::Io(error) => Error::reading(&name, 0, error),
-            error => Error::input(&name, format!("this is not a whole capture: {error}")),
+            ZipError::Io(error) => Error::reading(&name, end, error),
+            error => {
+                let what = format!("this is not a whole capture, which ends otherwise: {error}");
+                Error::input_at(&name, end, what)
+            }
         })?;
         let mut capture = Self {
             zip,

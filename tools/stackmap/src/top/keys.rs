@@ -26,6 +26,11 @@ impl Model {
                 _ => Reaction::Show,
             };
         }
+        // Esc and a key right after it look the same as both together with Alt.
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            self.key(KeyEvent::from(KeyCode::Esc));
+            return self.key(KeyEvent::from(key.code));
+        }
         match key.code {
             KeyCode::Down => self.select(1),
             KeyCode::Up => self.select(-1),

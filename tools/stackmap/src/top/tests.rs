@@ -95,6 +95,14 @@ fn a_filter_counts_as_it_is_typed() {
 }
 
 #[test]
+fn alt_is_escape() {
+    let mut model = model();
+    press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('x')]);
+    model.key(KeyEvent::new(KeyCode::Char('p'), KeyModifiers::ALT));
+    assert!(model.paused && !model.typing && model.filter.is_empty());
+}
+
+#[test]
 fn the_selection_stays_with_its_stack() {
     let mut model = model();
     press(&mut model, &[KeyCode::Down]);
