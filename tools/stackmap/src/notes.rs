@@ -78,7 +78,7 @@ impl Notes {
         warn(
             self.losses.orphans,
             format!(
-                "{} without an event: that was overwritten",
+                "{} without an event: it was overwritten, or there was none",
                 count_of(self.losses.orphans, "stack")
             ),
         );
@@ -173,7 +173,7 @@ mod tests {
                 "2 events have a stale id: the map was reset in between",
                 "7 records of the ring buffer overwritten before they could be read: it was too \
                  small (record -b)",
-                "1 stack without an event: that was overwritten",
+                "1 stack without an event: it was overwritten, or there was none",
                 "3 events came with their stack as a whole",
             ]
         );

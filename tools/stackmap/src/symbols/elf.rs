@@ -31,6 +31,7 @@ use std::{
 };
 
 mod files;
+mod relocate;
 
 /// How many addresses are looked up between two reports of progress.
 const BATCH: usize = 256;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The ELF files of modules: found below a directory, unpacked where they are compressed.
+//! The ELF files of modules: found below a directory, unpacked where they are compressed, and
+//! given addresses.
 
+use super::relocate::relocate;
 use crate::error::{Error, Result};
 use blazesym::inspect::{
     source::{Elf, Source},
@@ -10,7 +12,7 @@ use blazesym::inspect::{
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io::{self, Read},
+    io::{self, Read, Write},
     ops::ControlFlow,
     path::{Path, PathBuf},
 };
@@ -29,11 +31,10 @@ pub(super) struct ModuleFiles {
 }
 
 struct ModuleFile {
-    path: PathBuf,
-    /// Where each function begins in the file.
+    /// Unpacked, and with addresses.
+    file: NamedTempFile,
+    /// Where each function begins in it.
     symbols: HashMap<String, u64>,
-    /// What `path` leads to, if it had to be unpacked.
-    _unpacked: Option<NamedTempFile>,
 }
 
 impl ModuleFiles {
@@ -58,7 +59,7 @@ impl ModuleFiles {
         }
         let file = self.opened.get(module)?.as_ref()?;
         let address = file.symbols.get(symbol)?;
-        Some((file.path.clone(), *address))
+        Some((file.file.path().to_owned(), *address))
     }
 }
 
@@ -99,12 +100,19 @@ fn module_name(path: &Path) -> Option<(String, usize)> {
 }
 
 fn open(path: &Path) -> Result<ModuleFile> {
-    let unpacked = unpack(path).map_err(|error| Error::read(path, error))?;
-    let elf = unpacked.as_ref().map_or(path, NamedTempFile::path);
+    let failed = |error| Error::read(path, error);
+    let mut content = Vec::new();
+    let read = unpacked(path).and_then(|file| file.take(MAX_UNPACKED).read_to_end(&mut content));
+    read.map_err(failed)?;
+    // What is not relocatable is taken as it is.
+    let _ = relocate(&mut content);
+    let mut file = NamedTempFile::new().map_err(failed)?;
+    file.write_all(&content).map_err(failed)?;
+
     let mut symbols = HashMap::new();
     let source = Source::Elf(Elf {
         debug_syms: false,
-        ..Elf::new(elf)
+        ..Elf::new(file.path())
     });
     Inspector::new()
         .for_each(&source, |symbol| {
@@ -112,22 +120,16 @@ fn open(path: &Path) -> Result<ModuleFile> {
             ControlFlow::Continue(())
         })
         .map_err(|error| Error::input(path.display().to_string(), error.to_string()))?;
-    Ok(ModuleFile {
-        path: elf.to_owned(),
-        symbols,
-        _unpacked: unpacked,
-    })
+    Ok(ModuleFile { file, symbols })
 }
 
-fn unpack(path: &Path) -> io::Result<Option<NamedTempFile>> {
-    let mut packed: Box<dyn Read> = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("xz") => Box::new(xz2::read::XzDecoder::new(File::open(path)?)),
-        Some("gz") => Box::new(flate2::read::GzDecoder::new(File::open(path)?)),
-        _ => return Ok(None),
-    };
-    let mut out = NamedTempFile::new()?;
-    io::copy(&mut packed.by_ref().take(MAX_UNPACKED), &mut out)?;
-    Ok(Some(out))
+fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
+    let file = File::open(path)?;
+    Ok(match path.extension().and_then(|ending| ending.to_str()) {
+        Some("xz") => Box::new(xz2::read::XzDecoder::new(file)),
+        Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
+        _ => Box::new(file),
+    })
 }
 
 #[cfg(test)]

@@ -131,3 +131,50 @@ fn inlined_functions_come_before_those_they_are_in() {
     }
     assert!(inlined > 0);
 }
+
+/// As a module is: two sections at address 0, and everything else left to relocations.
+const MODULE: &str = "\
+int last(int x) __attribute__((section(\".exit.text\")));
+int last(int x) { return x + 1; }
+static inline __attribute__((always_inline)) int twice(volatile int *x)
+{
+	return *x * 2;
+}
+int work(volatile int *x) { return twice(x); }
+";
+
+#[test]
+fn a_relocatable_file_knows_its_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("m.c"), MODULE).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let cc = cc.args("-g -O1 -fcf-protection=none -c m.c -o m.ko".split(' '));
+    assert!(cc.current_dir(dir.path()).status().unwrap().success());
+
+    let (work, last) = (0xffff_ffff_c000_0000u64, 0xffff_ffff_c000_1000u64);
+    let text = format!("{work:x} t work\t[m]\n{last:x} t last\t[m]\n");
+    let kallsyms = Kallsyms::parse(text.into(), &Default::default(), "kallsyms").unwrap();
+    let files = Files {
+        modules: Some(dir.path().to_owned()),
+        ..Files::default()
+    };
+    let mut debug_info = DebugInfo::open(&files, Some(&kallsyms)).unwrap();
+    let ips = [work, last].map(|ip| (ip, true));
+    debug_info.prime(ips.into_iter(), Some(&kallsyms), &mut |_| {});
+    let symbols = Symbols {
+        kallsyms: Some(kallsyms),
+        debug_info: Some(debug_info),
+    };
+    let shown = |ip: u64| -> Vec<String> {
+        let frames = symbols.frames(ip, true);
+        let frames = frames.map(|frame| {
+            let line = frame.source.map(|source| source.line);
+            format!("{frame} {line:?}")
+        });
+        frames.collect()
+    };
+    let want = ["twice [m] (inlined) Some(5)", "work+0x0/0x1000 [m] Some(7)"];
+    assert_eq!(shown(work), want);
+    assert_eq!(shown(last), ["last+0x0 [m] Some(2)"]);
+}
