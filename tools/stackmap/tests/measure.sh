@@ -9,10 +9,8 @@ cd "$(dirname "$(readlink -f "$0")")/../../.."
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cargo build --quiet --release --package stackmap --bins --example synthesize
-release=${CARGO_TARGET_DIR:-target}/release
-stackmap=$release/stackmap
-"$release/examples/synthesize" "$dir" 200000 20 1024
+stackmap=$(tools/stackmap/build-static --bins --example synthesize)
+"${stackmap%/*}/examples/synthesize" "$dir" 200000 20 1024
 
 # measure NAME COMMAND...: runs COMMAND three times with its output thrown away.
 measure()
