@@ -229,17 +229,19 @@ impl Held {
     }
 }
 
-/// The place of a stack in a context, by two of its frames.
+/// The place of a stack in a context, by three of its frames.
 ///
 /// Stacks that follow each other often begin alike, at the same event, and end alike, in the same
 /// system call. Who caused the event and what is half way tells them apart about as well as a hash
-/// of all frames would, see `Documentation/map.rst`.
+/// of all frames would, see `Documentation/map.rst`. Stacks of two frames are too rare to matter.
 #[inline(always)]
 fn glance(frames: &[u64]) -> usize {
-    let [_, second, ..] = frames else {
+    let [_, second, third, ..] = frames else {
         return 0;
     };
-    let sum = second.wrapping_add(frames[frames.len() / 2]);
+    let sum = second
+        .wrapping_add(*third)
+        .wrapping_add(frames[frames.len() / 2]);
     // The highest bits of a product depend on all bits of its factors.
     (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
 }
