@@ -160,6 +160,7 @@ impl<'a> Resolver<'a> {
                 b" <- "
             }
         };
+        self.texts.fetch(stack.ips);
         for (depth, ip) in stack.ips.iter().enumerate() {
             let frames = self.texts.of(&self.loaded.symbols, *ip, depth == 0);
             for (nr, frame) in frames.lines().enumerate() {

@@ -128,6 +128,7 @@ impl TextWriter {
             "stack_id {id}{}{id:#} [ref {number}{}{number:#}, depth {depth}]",
             stack.id, stack.ref_count
         )?;
+        self.texts.fetch(stack.ips);
         for (index, ip) in stack.ips.iter().enumerate() {
             let frames = self.texts.of(&loaded.symbols, *ip, index == 0);
             self.notes.unnamed.0 += u64::from(!frames.named);

@@ -20,6 +20,8 @@ pub struct Texts {
     /// For frames that are not, and that are, the first of their stack.
     kept: [HashMap<u64, Kept, BuildHasherDefault<AddressHasher>>; 2],
     arena: Vec<u8>,
+    /// Where the texts begin that [`fetch`](Self::fetch) was last asked for.
+    fetched: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -58,6 +60,7 @@ impl Texts {
             format: Box::new(format),
             kept: Default::default(),
             arena: Vec::new(),
+            fetched: Vec::new(),
         }
     }
 
@@ -72,6 +75,18 @@ impl Texts {
             lines: &self.arena[start..start + (kept.len >> 1) as usize],
             named: kept.len & 1 != 0,
         }
+    }
+
+    /// Brings what is kept of a stack's frames near, all at once: one after the other, each of them
+    /// would be waited for. Of many stacks, the texts are more than a cache holds.
+    pub fn fetch(&mut self, ips: &[u64]) {
+        self.fetched.clear();
+        for (depth, ip) in ips.iter().enumerate() {
+            let kept = self.kept[usize::from(depth == 0)].get(ip);
+            self.fetched.extend(kept.map(|kept| kept.start));
+        }
+        let bytes = self.fetched.iter().map(|start| self.arena[*start as usize]);
+        std::hint::black_box(bytes.fold(0, |sum, byte| sum ^ byte));
     }
 
     fn make(&mut self, symbols: &Symbols, ip: u64, first: bool) -> Kept {
