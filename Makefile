@@ -5,7 +5,7 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
 .PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	debug-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
+	storm debug-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
 
 all: modules
 
@@ -41,6 +41,9 @@ guest-test: ## only the guests; KERNEL=deb14 for one kernel
 
 kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
 	@selftests/ftrace/run
+
+storm: ## two minutes each in which all moves at once; with KERNEL=debug ten
+	@selftests/run $(if $(KERNEL),--kernel $(KERNEL)) storm
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
 	@selftests/run --kernel debug guest
