@@ -115,3 +115,35 @@ fn references_saturate() {
         assert_eq!(map.total(Counter::Hits), 15);
     });
 }
+
+/// P2: a hit that the context remembers is not searched for.
+#[test]
+fn a_remembered_hit_takes_few_steps() {
+    let frames = stack_at(1, 2, 2, 0);
+    exhaustively("a_remembered_hit_takes_few_steps", 0, move || {
+        let map = map(1, 1);
+        id(&map, 0, frames);
+        let before = model::steps();
+        id(&map, 0, frames);
+        assert_eq!(model::steps() - before, frames.len() + 6);
+    });
+}
+
+/// A stack keeps its place in a context while others come to other places.
+#[test]
+fn a_context_remembers_more_than_one_stack() {
+    let first = stack_at(3, 0, 3, 0);
+    let others: [_; 6] = core::array::from_fn(|n| stack_at(3, 2 * n as u64 + 2, 3, 0));
+    exhaustively("a_context_remembers_more_than_one_stack", 0, move || {
+        let map = map(3, 1);
+        let kept = others.iter().filter(|other| {
+            id(&map, 0, first);
+            id(&map, 0, other);
+            let before = model::steps();
+            id(&map, 0, first);
+            model::steps() - before == first.len() + 6
+        });
+        // A model has two places.
+        assert!((1..others.len()).contains(&kept.count()));
+    });
+}
