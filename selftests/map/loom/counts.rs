@@ -135,8 +135,8 @@ fn a_context_remembers_more_than_one_stack() {
     let first = stack_at(3, 0, 3, 0);
     let others: [_; 6] = core::array::from_fn(|n| stack_at(3, 2 * n as u64 + 2, 3, 0));
     exhaustively("a_context_remembers_more_than_one_stack", 0, move || {
-        let map = map(3, 1);
         let kept = others.iter().filter(|other| {
+            let map = map(3, 1);
             id(&map, 0, first);
             id(&map, 0, other);
             let before = model::steps();
