@@ -18,6 +18,8 @@ pub const MAX_LEN: u64 = 256 << 20;
 /// What may be spent on names in a more readable form, in bytes.
 const MAX_DEMANGLED: usize = 64 << 20;
 
+/// How many addresses are searched behind the one that `Kallsyms::firsts` leads to.
+const BLOCK: usize = 64;
 /// Not in a module.
 const CORE: u16 = 0;
 
@@ -35,6 +37,8 @@ pub struct Kallsyms {
     /// Rust's names as people read them, by where the mangled ones lie.
     demangled: HashMap<u32, String>,
     addresses: Vec<u64>,
+    /// The first of every [`BLOCK`] addresses: few enough to stay in a cache.
+    firsts: Vec<u64>,
     entries: Vec<Entry>,
     /// What entries call their module; [`CORE`] is the first.
     modules: Vec<String>,
@@ -136,9 +140,18 @@ impl Kallsyms {
         (entry.module != CORE).then(|| &self.modules[usize::from(entry.module)][..])
     }
 
+    /// How many symbols begin at or before `address`.
+    fn after(&self, address: u64) -> usize {
+        let is_before = |start: &u64| *start <= address;
+        let block = self.firsts.partition_point(is_before);
+        let from = block.saturating_sub(1) * BLOCK;
+        let to = (block * BLOCK).min(self.addresses.len());
+        from + self.addresses[from..to].partition_point(is_before)
+    }
+
     /// The symbol at or before `address`: its beginning, and its end if that is known.
     fn find(&self, address: u64) -> Option<(u64, Entry, Option<u64>)> {
-        let after = self.addresses.partition_point(|start| *start <= address);
+        let after = self.after(address);
         let mut index = after.checked_sub(1)?;
         let start = self.addresses[index];
         while index > 0 && self.addresses[index - 1] == start {
@@ -167,7 +180,7 @@ impl Kallsyms {
         let mut needed: Vec<usize> = Vec::new();
         for (ip, first) in ips {
             let address = lookup_address(ip, first);
-            let after = self.addresses.partition_point(|start| *start <= address);
+            let after = self.after(address);
             if let Some(index) = after.checked_sub(1) {
                 let start = self.addresses[index];
                 let first = self.addresses.partition_point(|other| *other < start);
@@ -287,10 +300,12 @@ impl Table {
             let module = modules.get(name).filter(|module| module.base != 0)?;
             Some(module.base.saturating_add(module.size))
         });
+        let addresses: Vec<_> = self.symbols.iter().map(|(address, _)| *address).collect();
         Kallsyms {
             text,
             demangled: self.demangled,
-            addresses: self.symbols.iter().map(|(address, _)| *address).collect(),
+            firsts: addresses.iter().copied().step_by(BLOCK).collect(),
+            addresses,
             entries: self.symbols.iter().map(|(_, entry)| *entry).collect(),
             ends: [None].into_iter().chain(ends).collect(),
             modules: [String::new()]

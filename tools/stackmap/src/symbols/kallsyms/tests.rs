@@ -141,3 +141,18 @@ fn a_slim_table_names_the_same() {
         assert_eq!(slim.symbol(ip, first), whole.symbol(ip, first), "{ip:x}");
     }
 }
+
+#[test]
+fn large_tables_are_searched_like_small_ones() {
+    for count in [1, 63, 64, 65, 128, 200] {
+        // Each address twice, so that some stand on both sides of a block's end.
+        let address = |index: u64| 0x10000 + index / 2 * 0x10;
+        let lines = (0..count).map(|index| format!("{:x} t f{index}\n", address(index)));
+        let text: String = lines.collect();
+        let table = Kallsyms::parse(text.into(), &Modules::default(), "kallsyms").unwrap();
+        for ip in 0x10000 - 2..address(count) + 0x20 {
+            let want = (0..count).filter(|index| address(*index) <= ip).count();
+            assert_eq!(table.after(ip), want, "{count} {ip:x}");
+        }
+    }
+}
