@@ -161,7 +161,6 @@ count_batch() {
 insmod /tests/stackgen.ko || bail 'stackgen'
 before=$(hook_text)
 load hook="$hook" bits=12
-echo 'stackmap-expect: WARNING: kernel/trace/fprobe.c' >/dev/kmsg
 echo 4096 >$T/buffer_size_kb
 echo 'vfs_read vfs_write schedule do_sys_openat2' >$T/set_ftrace_filter
 echo 1 >$T/options/stacktrace

@@ -335,7 +335,10 @@ fn scale(name: &str, bits: u32, depths: std::ops::Range<usize>, events: usize, e
         run.round(round, events / rounds / THREADS);
     }
     let count = |counter| run.counts[counter as usize];
-    let drops = Counter::DROPS.map(|counter| format!("{counter:?} {}", count(counter)));
+    let drops = Counter::ALL[Counter::DropFull as usize..]
+        .iter()
+        .map(|&counter| format!("{counter:?} {}", count(counter)))
+        .collect::<Vec<_>>();
     println!(
         "# {name}: {} events, {} stacks in {} generations; {} hits, {} inserts, {}; {:.0?}",
         run.counts.iter().sum::<u64>(),

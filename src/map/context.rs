@@ -46,21 +46,11 @@ impl Counter {
     /// The number of counters.
     pub const COUNT: usize = Counter::DropReset as usize + 1;
 
-    /// All of them.
+    /// All of them; from [`Counter::DropFull`] on the reasons of a full stack.
     pub const ALL: [Counter; Counter::COUNT] = [
         Counter::Hits,
         Counter::Inserts,
         Counter::BytesSaved,
-        Counter::DropFull,
-        Counter::DropPool,
-        Counter::DropGrowing,
-        Counter::DropProbe,
-        Counter::DropContended,
-        Counter::DropReset,
-    ];
-
-    /// The reasons of a full stack, in the order in which they are shown.
-    pub const DROPS: [Counter; 6] = [
         Counter::DropFull,
         Counter::DropPool,
         Counter::DropGrowing,

@@ -4,7 +4,8 @@
  *
  * In debugfs, contexts/run: write "CONTEXT COUNT" to record COUNT events on the writer's CPU, or on
  * each CPU for nmi. The contexts are task, softirq, hardirq, nmi, kprobe, kretprobe, and fprobe,
- * which records when a function is entered and when it returns.
+ * which records when a function is entered and when it returns. The fprobe is there only meanwhile:
+ * beside the function graph tracer a fprobe makes Linux 7.2 and 7.3 warn.
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>
@@ -173,10 +174,20 @@ static ssize_t run_write(struct file *file, const char __user *from, size_t len,
 	if (sscanf(text, "%31s %u", name, &count) != 2)
 		return -EINVAL;
 	for (i = 0; i < ARRAY_SIZE(contexts); i++) {
+		bool with_fprobe = contexts[i].run == contexts_fprobed;
+		int ret;
+
 		if (strcmp(name, contexts[i].name))
 			continue;
+		if (with_fprobe) {
+			ret = register_fprobe(&fprobe, "contexts_fprobed", NULL);
+			if (ret)
+				return ret;
+		}
 		while (count--)
 			contexts[i].run();
+		if (with_fprobe)
+			unregister_fprobe(&fprobe);
 		return len;
 	}
 	return -EINVAL;
@@ -190,7 +201,6 @@ static const struct file_operations run_fops = {
 
 static int __init contexts_init(void)
 {
-	static const char *const fprobed[] = { "contexts_fprobed" };
 	int ret;
 
 	ret = register_nmi_handler(NMI_LOCAL, in_nmi_context, 0, "contexts");
@@ -202,15 +212,10 @@ static int __init contexts_init(void)
 	ret = register_kretprobe(&kretprobe);
 	if (ret)
 		goto kprobe;
-	ret = register_fprobe_syms(&fprobe, (const char **)fprobed, 1);
-	if (ret)
-		goto kretprobe;
 	dir = debugfs_create_dir("contexts", NULL);
 	debugfs_create_file("run", 0200, dir, NULL, &run_fops);
 	return 0;
 
-kretprobe:
-	unregister_kretprobe(&kretprobe);
 kprobe:
 	unregister_kprobe(&kprobe);
 nmi:
@@ -222,7 +227,6 @@ module_init(contexts_init);
 static void __exit contexts_exit(void)
 {
 	debugfs_remove(dir);
-	unregister_fprobe(&fprobe);
 	unregister_kretprobe(&kretprobe);
 	unregister_kprobe(&kprobe);
 	unregister_nmi_handler(NMI_LOCAL, "contexts");
