@@ -11,7 +11,7 @@ use super::{
     id::Generation,
     sys::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
-        synchronize, Ordering,
+        synchronize, AtomicU64, Ordering,
     },
     word::Word,
     Id, Map, ReadSide, MAX_FRAMES,
@@ -19,7 +19,24 @@ use super::{
 
 /// The stacks that were in the map at one moment.
 #[derive(Clone, Copy)]
-pub struct Cut {
+pub struct Cut(Moment);
+
+impl Cut {
+    /// Whether a stack that was inserted at `moment` is one of them.
+    pub fn holds(&self, moment: Moment) -> bool {
+        self.0.generation == moment.generation && self.has_begun(moment.epoch)
+    }
+
+    /// Whether an epoch is not later than the cut. Epochs are compared as if they never wrapped:
+    /// wrong after 2^31 cuts of one generation, each of which took a grace period.
+    fn has_begun(&self, epoch: u32) -> bool {
+        self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
+    }
+}
+
+/// When a stack was inserted, for [`Cut::holds`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Moment {
     generation: Generation,
     epoch: u32,
 }
@@ -37,6 +54,8 @@ pub struct Stack {
     pub nr: usize,
     /// The events that carry the id, at most [`i32::MAX`].
     pub ref_count: u32,
+    /// When it was inserted.
+    pub inserted: Moment,
     /// The slot, from which the next search goes on.
     slot: u32,
 }
@@ -48,13 +67,24 @@ impl Stack {
     }
 }
 
+/// The frames of a stack, innermost first, read where they are.
+pub struct Frames<'a>(core::slice::Iter<'a, AtomicU64>);
+
+impl Iterator for Frames<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.0.next().map(|frame| frame.load(Ordering::Relaxed))
+    }
+}
+
 impl Map {
     /// Begins an export. Context: process, waits for a grace period.
     pub fn cut(&self) -> Result<Cut, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         synchronize();
-        Ok(Cut { generation, epoch })
+        Ok(Cut(Moment { generation, epoch }))
     }
 
     /// Counts the stacks of a cut. Context: process.
@@ -77,7 +107,7 @@ impl Map {
         frames: &mut [u64; MAX_FRAMES],
     ) -> Result<Option<Stack>, Stale> {
         self.walk(cut, from, |slot, word| {
-            Some(self.read_slot(cut.generation, slot, word, frames))
+            Some(self.read_slot(cut.0.generation, slot, word, frames))
         })
     }
 
@@ -86,11 +116,36 @@ impl Map {
     /// Context: any that may hold a [`ReadSide`].
     pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<Stack> {
         let _section = ReadSide::enter();
+        let (generation, slot, word) = self.find_id(id)?;
+        Some(self.read_slot(generation, slot, word, frames))
+    }
+
+    /// Has the frames behind an id read, and says when the stack was inserted. [`None`]: there is
+    /// no such stack, or no more.
+    ///
+    /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
+    pub fn read<R>(&self, id: Id, read: impl FnOnce(Moment, Frames<'_>) -> R) -> Option<R> {
+        let _section = ReadSide::enter();
+        let (generation, _, word) = self.find_id(id)?;
+        let moment = self.moment(generation, word);
+        let frames = self.pool.frames(word.record(), word.nr());
+        Some(read(moment, Frames(frames.iter())))
+    }
+
+    /// The slot that an id names, and what it holds. The caller is inside a read-side section.
+    fn find_id(&self, id: Id) -> Option<(Generation, u32, Word)> {
         let generation = self.generation()?;
         let slot = self.layout.slot(id);
         let word = self.word(slot);
         (!word.is_empty() && self.layout.generation(id) == generation)
-            .then(|| self.read_slot(generation, slot, word, frames))
+            .then_some((generation, slot, word))
+    }
+
+    fn moment(&self, generation: Generation, word: Word) -> Moment {
+        Moment {
+            generation,
+            epoch: self.pool.epoch(word.record()),
+        }
     }
 
     /// Calls `visit` for each slot of the cut from `from` on, until it returns something.
@@ -104,14 +159,14 @@ impl Map {
         let mut from = from;
         while from < end {
             let _section = ReadSide::enter();
-            if self.generation() != Some(cut.generation) {
+            if self.generation() != Some(cut.0.generation) {
                 return Err(Stale);
             }
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;
             for slot in part {
                 let word = self.word(slot);
-                if !word.is_empty() && self.within(cut, word) {
+                if !word.is_empty() && cut.has_begun(self.pool.epoch(word.record())) {
                     if let Some(result) = visit(slot, word) {
                         return Ok(Some(result));
                     }
@@ -119,13 +174,6 @@ impl Map {
             }
         }
         Ok(None)
-    }
-
-    /// Whether a stack was inserted before the cut. Epochs are compared as if they never wrapped:
-    /// wrong after 2^31 cuts of one generation, each of which took a grace period.
-    fn within(&self, cut: &Cut, word: Word) -> bool {
-        let age = cut.epoch.wrapping_sub(self.pool.epoch(word.record()));
-        age <= u32::MAX / 2
     }
 
     fn read_slot(
@@ -144,6 +192,7 @@ impl Map {
             id: generation.id(slot),
             nr,
             ref_count: refs as u32,
+            inserted: self.moment(generation, word),
             slot,
         }
     }

@@ -92,7 +92,7 @@ pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
     control::ControlError,
-    export::{Cut, Stack, Stale},
+    export::{Cut, Frames, Moment, Stack, Stale},
     get_id::Entered,
     hash::Seed,
     id::Id,

@@ -192,7 +192,7 @@ impl Pool {
 
     /// The frames of a record with `nr` frames.
     #[inline(always)]
-    fn frames(&self, offset: u32, nr: usize) -> &[AtomicU64] {
+    pub(super) fn frames(&self, offset: u32, nr: usize) -> &[AtomicU64] {
         &self.words(offset, HEADER_WORDS as usize + nr)[HEADER_WORDS as usize..]
     }
 
