@@ -13,9 +13,12 @@
 #include "uapi/stackmap.h"
 
 struct dentry;
+struct file;
 struct file_operations;
 struct ring_buffer_event;
+struct trace_array;
 struct trace_buffer;
+struct trace_seq;
 
 /* Frames that the kernel records of one stack at most. */
 #define STACKMAP_MAX_FRAMES	1024
@@ -25,6 +28,12 @@ struct trace_buffer;
  * guard that a recorder holds (task, softirq, hardirq, NMI, and a transition between them).
  */
 #define STACKMAP_LEVELS		5
+
+/* Instances that can be served at one time. */
+#define STACKMAP_INSTANCES	64
+
+/* Room for what stackmap_symbol() tells; the kernel's own limit is lower. */
+#define STACKMAP_SYMBOL_LEN	1024
 
 /* The fields of ftrace:kernel_stack, as the running kernel describes them. */
 struct stackmap_layout {
@@ -40,6 +49,12 @@ struct stackmap_layout {
 struct stackmap_site {
 	struct trace_buffer *buffer;
 	unsigned int trace_ctx;
+};
+
+/* How a frame is printed. */
+enum stackmap_seq_form {
+	STACKMAP_SEQ_OFFSET	= 1,	/* name+0x48/0xc0 [module], instead of name */
+	STACKMAP_SEQ_ADDR	= 2,	/* with the address behind it */
 };
 
 enum stackmap_hook {
@@ -59,10 +74,15 @@ int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
 			    const struct file_operations *fops, struct dentry **dentry);
 void stackmap_tracefs_remove(struct dentry *dentry);
 int stackmap_tracefs_layout(struct stackmap_layout *layout);
+struct file *stackmap_instance_get(const char *name, struct trace_array **tr);
+void stackmap_instance_put(struct file *file);
+int stackmap_instance_has(const char *name, const char *file);
+int stackmap_instance_announce(const char *name);
+bool stackmap_tracing_is_on(struct trace_array *tr);
 
 /* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
-int stackmap_event_announce(void);
+int stackmap_event_announce(const char *format);
 struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id);
@@ -70,11 +90,23 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
 bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
 			 const unsigned long *calls, unsigned int nr);
 
+/* seq.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
+void trace_seq_printf(struct trace_seq *s, const char *fmt, ...);
+void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags);
+unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags);
+bool stackmap_seq_full(struct trace_seq *s);
+
+/* modules.c: the text of other modules. Process context; what is at an address: any. */
+int stackmap_modules_watch(void);
+void stackmap_modules_unwatch(void);
+int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
+
 /* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 int stackmap_stack_alloc(void);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
+void stackmap_serve(struct trace_array *const *trs, unsigned int nr);
 
 /* hook.c, hook_jump.c: how the kernel is made to call it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
@@ -95,6 +127,19 @@ void stackmap_growth_stop(void);
  */
 void stackmap_record(const struct stackmap_site *site, unsigned int context,
 		     const unsigned long *calls, unsigned int nr, bool watched);
+
+/*
+ * Shows a reader of the trace the event of an id. Any context: @dumped says that a dying kernel
+ * shows it. @flags are those that the event's print function was called with.
+ */
+void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
+
+/*
+ * The text of a module is there and nothing of it has run; or nothing of it will run any more, and
+ * its symbols are known still. From @start up to @end. Process context, may sleep.
+ */
+void stackmap_text_coming(unsigned long start, unsigned long end);
+void stackmap_text_going(unsigned long start, unsigned long end);
 
 /* Adds memory to the map. Process context. Returns 0 or -ENOMEM: try again later. */
 int stackmap_grow(void);

@@ -4,9 +4,11 @@
 
 use crate::{
     hook::{Hook, HookChoice},
+    instances,
     map::{ControlError, Map, Seed, BITS_DEFAULT},
     record,
     shim::{self, stackmap_layout},
+    symbols,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
 use kernel::{
@@ -116,8 +118,9 @@ pub(crate) fn enable() -> Result {
             );
         })?;
     }
-    // SAFETY: tracefs is mounted as long as files of ours exist.
-    to_result(unsafe { shim::stackmap_event_announce() })?;
+    let format = c"events/ftrace/stack_id/format".as_char_ptr();
+    // SAFETY: tracefs is mounted as long as files of ours exist, and the path is a string.
+    to_result(unsafe { shim::stackmap_event_announce(format) })?;
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
     // SAFETY: The buffers and the map are there; no hook is installed, and we hold the lock.
@@ -155,10 +158,9 @@ fn allocate(bits: u32) -> Result {
     Ok(())
 }
 
-/// Clears the map. EBUSY while tracing is on or another reset runs. Context: process.
+/// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.
 pub(crate) fn reset() -> Result {
-    // SAFETY: No requirements.
-    if unsafe { bindings::tracing_is_on() } != 0 {
+    if instances::tracing_is_on() {
         return Err(EBUSY);
     }
     let Some(map) = record::map() else {
@@ -172,6 +174,7 @@ pub(crate) fn reset() -> Result {
     while map.reset() == Err(ControlError::Busy) {
         fsleep(Delta::from_millis(1));
     }
+    symbols::forget();
     // ORDERING: Release; see above.
     RESETTING.store(false, Ordering::Release);
     Ok(())

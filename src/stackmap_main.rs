@@ -12,10 +12,13 @@ pub mod map;
 mod control;
 mod files;
 mod hook;
+mod instances;
 mod kunit;
 mod params;
 mod record;
+mod resolve;
 mod shim;
+mod symbols;
 mod tracefs;
 
 use kernel::prelude::*;
@@ -38,6 +41,8 @@ module! {
 /// the module through tracefs any more, then recording ends.
 struct Stackmap {
     _files: files::Files,
+    _instances: instances::List,
+    _symbols: symbols::Watch,
     _recording: control::Lifetime,
     _tracefs: tracefs::Mount,
 }
@@ -53,6 +58,8 @@ impl kernel::Module for Stackmap {
         let layout = tracefs.stack_layout()?;
         shim::resolve_symbols()?;
         let recording = control::Lifetime::begin(bits, layout, params::hook())?;
+        let symbols = symbols::Watch::begin()?;
+        let instances = instances::List::begin();
         let files = files::Files::create(&tracefs)?;
         pr_info!(
             "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
@@ -60,6 +67,8 @@ impl kernel::Module for Stackmap {
         );
         Ok(Self {
             _files: files,
+            _instances: instances,
+            _symbols: symbols,
             _recording: recording,
             _tracefs: tracefs,
         })

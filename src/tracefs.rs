@@ -20,8 +20,9 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
-/// The longest write that any file of ours can make sense of, in bytes.
-const WRITE_MAX: usize = 16;
+/// The longest write that any file of ours can make sense of, in bytes: an instance's name with a
+/// character before and one behind it.
+const WRITE_MAX: usize = bindings::NAME_MAX as usize + 2;
 
 /// A reference to tracefs, held as long as the module is loaded.
 pub(crate) struct Mount(());

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The four files that users see.
+//! The six files that users see.
 
 mod option;
 mod stack_map;
 mod stack_map_bin;
+mod stack_map_instances;
 mod stack_map_stat;
 
 use crate::tracefs::{Entry, Mount};
@@ -12,7 +13,7 @@ use kernel::prelude::*;
 
 /// Our files, for as long as the module is loaded.
 pub(crate) struct Files {
-    _entries: [Entry; 4],
+    _entries: [Entry; 6],
 }
 
 impl Files {
@@ -23,6 +24,8 @@ impl Files {
                 tracefs.create::<stack_map::StackMap>()?,
                 tracefs.create::<stack_map_stat::StackMapStat>()?,
                 tracefs.create::<stack_map_bin::StackMapBin>()?,
+                tracefs.create::<stack_map_instances::StackMapInstances>()?,
+                tracefs.create::<option::Resolve>()?,
                 tracefs.create::<option::Switch>()?,
             ],
         })

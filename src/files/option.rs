@@ -1,32 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `options/stackmap`: whether stacks are recorded as ids.
+//! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-resolve`: whether the
+//! trace shows the stacks behind them.
 
 use crate::{
-    control,
+    control, resolve,
     tracefs::{File, Output, Single, Text},
 };
 use kernel::{bindings::umode_t, prelude::*};
 
+const DIR: &CStr = c"options";
+
 pub(super) struct Switch;
 
 impl File for Switch {
-    const DIR: &'static CStr = c"options";
+    const DIR: &'static CStr = DIR;
     const NAME: &'static CStr = c"stackmap";
     const MODE: umode_t = 0o644;
     type Reader = Single<Self>;
 
     fn write(data: &[u8]) -> Result {
-        match super::trim_newline(data) {
-            b"0" => control::disable(),
-            b"1" => control::enable(),
-            _ => Err(EINVAL),
+        if is_one(data)? {
+            control::enable()
+        } else {
+            control::disable()
         }
     }
 }
 
 impl Text for Switch {
     fn show(out: &Output) {
-        out.text(fmt!("{}\n", u8::from(control::enabled())));
+        flag(out, control::enabled());
     }
+}
+
+pub(super) struct Resolve;
+
+impl File for Resolve {
+    const DIR: &'static CStr = DIR;
+    const NAME: &'static CStr = c"stackmap-resolve";
+    const MODE: umode_t = 0o644;
+    type Reader = Single<Self>;
+
+    fn write(data: &[u8]) -> Result {
+        resolve::set(is_one(data)?);
+        Ok(())
+    }
+}
+
+impl Text for Resolve {
+    fn show(out: &Output) {
+        flag(out, resolve::resolves());
+    }
+}
+
+fn is_one(data: &[u8]) -> Result<bool> {
+    match super::trim_newline(data) {
+        b"0" => Ok(false),
+        b"1" => Ok(true),
+        _ => Err(EINVAL),
+    }
+}
+
+fn flag(out: &Output, on: bool) {
+    out.text(fmt!("{}\n", u8::from(on)));
 }

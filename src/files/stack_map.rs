@@ -5,12 +5,11 @@
 use super::stack_map_bin::Walk;
 use crate::{
     control,
+    map::ReadSide,
+    symbols::{Symbol, Symbols},
     tracefs::{File, Output, Reader},
 };
 use kernel::{bindings::umode_t, prelude::*};
-
-/// What stands for a frame inside an ftrace trampoline; `kernel/trace/trace.h`.
-const TRAMPOLINE_MARKER: u64 = i32::MAX as u64;
 
 pub(super) struct StackMap;
 
@@ -40,19 +39,24 @@ impl Reader for TextReader {
     }
 
     fn show(&self, out: &Output) {
-        let (id, ref_count, frames) = self.0.stack();
+        let Some((stack, frames)) = self.0.stack() else {
+            return;
+        };
         out.text(fmt!(
             "stack_id {} [ref {}, depth {}]\n",
-            id,
-            ref_count,
-            frames.len()
+            stack.id.get(),
+            stack.ref_count,
+            stack.nr
         ));
+        let section = ReadSide::enter();
+        let symbols = Symbols::read(&section);
         for (index, frame) in frames.iter().enumerate() {
             out.text(fmt!("  [{}] ", index));
-            if *frame == TRAMPOLINE_MARKER {
-                out.text(fmt!("[FTRACE TRAMPOLINE]"));
-            } else {
-                out.symbol(*frame);
+            match symbols.of(stack.inserted, *frame) {
+                Symbol::Trampoline => out.text(fmt!("[FTRACE TRAMPOLINE]")),
+                Symbol::Now => out.symbol(*frame),
+                Symbol::Then(name) => out.bytes(name),
+                Symbol::Gone => out.text(fmt!("{:#x}", frame)),
             }
             out.bytes(b"\n");
         }

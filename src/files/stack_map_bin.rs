@@ -54,12 +54,10 @@ impl Walk {
         }
     }
 
-    /// The stack that was sought last: its id, references and frames.
-    pub(super) fn stack(&self) -> (u32, u32, &[u64]) {
-        match &self.stack {
-            Some(stack) => (stack.id.get(), stack.ref_count, &self.frames[..stack.nr]),
-            None => (0, 0, &[]),
-        }
+    /// The stack that was sought last, and its frames.
+    pub(super) fn stack(&self) -> Option<(&Stack, &[u64])> {
+        let stack = self.stack.as_ref()?;
+        Some((stack, &self.frames[..stack.nr]))
     }
 }
 
@@ -105,8 +103,10 @@ impl Reader for BinReader {
             words(out, [magic, version, self.nr_stacks, 0]);
             return;
         }
-        let (id, ref_count, frames) = self.walk.stack();
-        words(out, [id, frames.len() as u32, ref_count, 0]);
+        let Some((stack, frames)) = self.walk.stack() else {
+            return;
+        };
+        words(out, [stack.id.get(), stack.nr as u32, stack.ref_count, 0]);
         for frame in frames {
             out.bytes(&frame.to_ne_bytes());
         }

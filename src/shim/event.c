@@ -4,6 +4,7 @@
  * ftrace:kernel_stack, which is the kernel's.
  */
 #include <linux/err.h>
+#include <linux/irqflags.h>
 #include <linux/module.h>
 #include <linux/ring_buffer.h>
 #include <linux/string.h>
@@ -22,7 +23,8 @@ static enum print_line_t stack_id_print(struct trace_iterator *iter, int flags,
 {
 	const struct stack_id_entry *entry = (void *)iter->ent;
 
-	trace_seq_printf(&iter->seq, "<stack_id %d>\n", entry->stack_id);
+	/* Interrupts are off only while a kernel that dies, or its debugger, dumps its buffers. */
+	stackmap_print(&iter->seq, entry->stack_id, flags, irqs_disabled());
 	return trace_handle_return(&iter->seq);
 }
 
@@ -73,7 +75,8 @@ int stackmap_event_type(void)
 }
 
 /**
- * stackmap_event_announce - say that the ring buffer is going to hold ftrace:stack_id events
+ * stackmap_event_announce - say that a ring buffer is going to hold ftrace:stack_id events
+ * @format: the event's format file in the trace array whose buffer it is
  *
  * When a module goes, the core clears the buffers in which one of its events was ever enabled, so
  * that no later event with the same number is taken for it. Ours has no "enable" file; it counts
@@ -82,10 +85,9 @@ int stackmap_event_type(void)
  * Context: process.
  * Return: 0 or an errno.
  */
-int stackmap_event_announce(void)
+int stackmap_event_announce(const char *format)
 {
-	struct trace_event_file *file =
-		stackmap_tracefs_event_file("events/ftrace/stack_id/format");
+	struct trace_event_file *file = stackmap_tracefs_event_file(format);
 
 	if (IS_ERR(file))
 		return PTR_ERR(file);

@@ -13,7 +13,7 @@ static unsigned long hook_missed;
 
 static int hook_pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
-	if (regs_get_kernel_argument(regs, 0) != (unsigned long)stackmap_tr)
+	if (!stackmap_serves((void *)regs_get_kernel_argument(regs, 0)))
 		return 0;
 	instruction_pointer_set(regs, (unsigned long)stackmap_trace_stack);
 	return 1;

@@ -15,7 +15,6 @@
 struct ftrace_ops;
 struct pt_regs;
 struct trace_array;
-struct vfsmount;
 
 /*
  * Functions of the kernel that are not exported. They are only ever called by static call: their
@@ -26,14 +25,18 @@ void stackmap_sym_trace_stack(struct trace_array *tr, struct trace_buffer *buffe
 void stackmap_sym_commit(struct trace_buffer *buffer, struct ring_buffer_event *event);
 unsigned int stackmap_sym_save_regs(struct pt_regs *regs, unsigned long *store, unsigned int size,
 				    unsigned int skipnr);
+int stackmap_sym_seq_print_ip(struct trace_seq *s, unsigned long ip, unsigned long sym_flags);
 void stackmap_sym_tracefs_remove(struct dentry *dentry);
+bool stackmap_sym_tr_is_on(struct trace_array *tr);
 struct kprobe *stackmap_sym_get_kprobe(void *addr);
 void stackmap_sym_text_poke(void *addr, const void *opcode, size_t len, const void *emulate);
 
 DECLARE_STATIC_CALL(stackmap_trace_stack_orig, stackmap_sym_trace_stack);
 DECLARE_STATIC_CALL(stackmap_commit, stackmap_sym_commit);
 DECLARE_STATIC_CALL(stackmap_save_regs, stackmap_sym_save_regs);
+DECLARE_STATIC_CALL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
 DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
+DECLARE_STATIC_CALL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
 DECLARE_STATIC_CALL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
 
@@ -51,6 +54,9 @@ extern struct stackmap_symbols stackmap_symbols __ro_after_init;
 
 /* The top-level trace array. Set before any hook. */
 extern struct trace_array *stackmap_tr __ro_after_init;
+
+/* Whether stacks of a trace array become ids. Any context. */
+bool stackmap_serves(const struct trace_array *tr);
 
 /* The replacement of __ftrace_trace_stack(), same arguments. */
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,

@@ -6,6 +6,7 @@
  */
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
+#include <linux/kprobes.h>
 #include <linux/limits.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
@@ -33,6 +34,13 @@ struct stack_nest {
 static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
+
+/*
+ * The instances that are served as the top level is. Only compared, never followed: what is here
+ * may be gone.
+ */
+static struct trace_array *served[STACKMAP_INSTANCES];
+static unsigned int nr_served;
 
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
@@ -94,6 +102,39 @@ unsigned long stackmap_stack_nested(void)
 	return atomic_long_read(&stack_nested);
 }
 
+/**
+ * stackmap_serve - record the stacks of these instances as ids, besides those of the top level
+ * @trs: the instances, instead of those of the last call
+ * @nr: their number, STACKMAP_INSTANCES at most
+ *
+ * A CPU that looks meanwhile may take an instance that stays for one that does not: it records the
+ * full stack.
+ *
+ * Context: process, callers serialise.
+ */
+void stackmap_serve(struct trace_array *const *trs, unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i++)
+		WRITE_ONCE(served[i], trs[i]);
+	WRITE_ONCE(nr_served, nr);
+}
+
+bool stackmap_serves(const struct trace_array *tr)
+{
+	unsigned int i, nr = READ_ONCE(nr_served);
+
+	if (likely(tr == stackmap_tr))
+		return true;
+	for (i = 0; i < nr; i++)
+		if (READ_ONCE(served[i]) == tr)
+			return true;
+	return false;
+}
+
+NOKPROBE_SYMBOL(stackmap_serves);
+
 /*
  * The one place that unwinds. Inlined, so that the frames to skip are those of the kernel's own
  * __ftrace_trace_stack(): itself and stack_trace_save().
@@ -151,7 +192,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	unsigned int nr;
 	int level, bit;
 
-	if (unlikely(tr != stackmap_tr)) {
+	if (unlikely(!stackmap_serves(tr))) {
 		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
 		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
 		barrier();

@@ -17,7 +17,9 @@ DEFINE_STATIC_CALL_NULL(stackmap_kallsyms, stackmap_sym_kallsyms);
 DEFINE_STATIC_CALL_NULL(stackmap_trace_stack_orig, stackmap_sym_trace_stack);
 DEFINE_STATIC_CALL_NULL(stackmap_commit, stackmap_sym_commit);
 DEFINE_STATIC_CALL_NULL(stackmap_save_regs, stackmap_sym_save_regs);
+DEFINE_STATIC_CALL_NULL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
 DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
+DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
 DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DEFINE_STATIC_CALL_NULL(stackmap_text_poke, stackmap_sym_text_poke);
 
@@ -72,7 +74,7 @@ static void *need(const char *name, int *ret)
 int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
-	void *commit, *save_regs, *remove, *get_kprobe, *text_poke;
+	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *get_kprobe, *text_poke;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -81,13 +83,17 @@ int stackmap_symbols_resolve(void)
 	syms->trace_stack = need("__ftrace_trace_stack", &ret);
 	commit = need("trace_buffer_unlock_commit_nostack", &ret);
 	save_regs = need("stack_trace_save_regs", &ret);
+	seq_print_ip = need("seq_print_ip_sym", &ret);
 	remove = need("tracefs_remove", &ret);
+	is_on = need("tracer_tracing_is_on", &ret);
 	if (ret)
 		return ret;
 
 	static_call_update(stackmap_commit, commit);
 	static_call_update(stackmap_save_regs, save_regs);
+	static_call_update(stackmap_seq_print_ip, seq_print_ip);
 	static_call_update(stackmap_tracefs_remove_orig, remove);
+	static_call_update(stackmap_tr_is_on, is_on);
 
 	if (IS_ENABLED(CONFIG_DYNAMIC_FTRACE))
 		syms->global_ops = find("global_ops");

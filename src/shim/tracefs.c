@@ -9,11 +9,15 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/err.h>
+#include <linux/fcntl.h>
+#include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/mount.h>
 #include <linux/namei.h>
 #include <linux/printk.h>
 #include <linux/security.h>
+#include <linux/slab.h>
+#include <linux/sprintf.h>
 #include <linux/string.h>
 #include <linux/trace_events.h>
 #include <linux/tracefs.h>
@@ -108,6 +112,85 @@ int stackmap_tracefs_trace_array(void)
 	return 0;
 }
 
+static char *instance_path(const char *name, const char *file)
+{
+	return kasprintf(GFP_KERNEL, "instances/%s/%s", name, file);
+}
+
+/**
+ * stackmap_instance_get - find an instance and keep it from being removed
+ * @name: its name, a single component
+ * @tr: set to its trace array
+ *
+ * Whoever has a file of an instance open holds it.
+ *
+ * Context: process.
+ * Return: for stackmap_instance_put(), or an error pointer: -ENOENT if there is none of this name.
+ */
+struct file *stackmap_instance_get(const char *name, struct trace_array **tr)
+{
+	char *path = instance_path(name, "tracing_on");
+	struct file *file;
+
+	if (!path)
+		return ERR_PTR(-ENOMEM);
+	file = file_open_root_mnt(root, path, O_RDONLY, 0);
+	kfree(path);
+	if (!IS_ERR(file))
+		*tr = file_inode(file)->i_private;
+	return file;
+}
+
+/**
+ * stackmap_instance_has - whether an instance has a file
+ * @name: the instance
+ * @file: the file, below its directory
+ *
+ * Context: process.
+ * Return: 1, 0, or why it could not be looked up.
+ */
+int stackmap_instance_has(const char *name, const char *file)
+{
+	char *path = instance_path(name, file);
+	int ret = path ? stackmap_tracefs_exists(path) : -ENOMEM;
+
+	kfree(path);
+	return ret;
+}
+
+/**
+ * stackmap_instance_announce - stackmap_event_announce() for the buffer of an instance
+ * @name: the instance
+ *
+ * Context: process.
+ * Return: 0 or an errno.
+ */
+int stackmap_instance_announce(const char *name)
+{
+	char *path = instance_path(name, "events/ftrace/stack_id/format");
+	int ret = path ? stackmap_event_announce(path) : -ENOMEM;
+
+	kfree(path);
+	return ret;
+}
+
+void stackmap_instance_put(struct file *file)
+{
+	fput(file);
+}
+
+/**
+ * stackmap_tracing_is_on - whether a trace array records
+ * @tr: the trace array, NULL for that of the top level
+ *
+ * Context: process.
+ * Return: true or false.
+ */
+bool stackmap_tracing_is_on(struct trace_array *tr)
+{
+	return static_call(stackmap_tr_is_on)(tr ?: stackmap_tr);
+}
+
 /**
  * stackmap_tracefs_create - create a file
  * @dir: the directory below tracefs' root, "" for the root
@@ -139,7 +222,7 @@ void stackmap_tracefs_remove(struct dentry *dentry)
 }
 
 /**
- * stackmap_tracefs_event_file - find an event of the top-level trace array
+ * stackmap_tracefs_event_file - find an event of a trace array
  * @path: its format file
  *
  * Context: process.

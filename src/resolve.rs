@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a reader of the trace sees an id: as it is, or as the stack behind it, printed as the kernel
+//! prints a stack that was recorded in full.
+//!
+//! A kernel that dies dumps its buffers to the console, where an id is of no use to anybody who
+//! cannot read the map any more: such a dump always shows the stacks.
+//!
+//! C header: [`include/linux/trace_seq.h`](srctree/include/linux/trace_seq.h)
+
+use crate::{
+    map::{Frames, Id, Moment, ReadSide},
+    record, shim,
+    symbols::{Symbol, Symbols},
+};
+use core::{
+    ffi::c_void,
+    ptr::from_ref,
+    sync::atomic::{AtomicBool, Ordering},
+};
+use kernel::{fmt, prelude::*};
+
+static RESOLVES: AtomicBool = AtomicBool::new(false);
+
+/// Whether stacks are shown instead of ids.
+pub(crate) fn resolves() -> bool {
+    RESOLVES.load(Ordering::Relaxed)
+}
+
+/// Says whether stacks are to be shown instead of ids.
+pub(crate) fn set(resolves: bool) {
+    RESOLVES.store(resolves, Ordering::Relaxed);
+}
+
+/// What a reader of the trace is shown.
+///
+/// # Invariants
+///
+/// `seq` is a trace_seq that is ours to write.
+struct Seq {
+    seq: *mut shim::trace_seq,
+    flags: usize,
+}
+
+impl Seq {
+    fn text(&self, args: fmt::Arguments<'_>) {
+        // SAFETY: By the type invariant; `%pA` takes a pointer to `Arguments`.
+        unsafe {
+            shim::trace_seq_printf(
+                self.seq,
+                c"%pA".as_char_ptr(),
+                from_ref(&args).cast::<c_void>(),
+            )
+        };
+    }
+
+    /// Prints an address as the kernel does.
+    fn ip(&self, address: u64) {
+        // SAFETY: By the type invariant.
+        unsafe { shim::stackmap_seq_ip(self.seq, address as usize, self.flags) };
+    }
+
+    /// Prints an address in the form that `ip` has, by a name that `ip` does not know.
+    fn named(&self, address: u64, name: Option<&[u8]>) {
+        // SAFETY: By the type invariant.
+        let form = unsafe { shim::stackmap_seq_form(self.seq, self.flags) };
+        let has = |part: shim::stackmap_seq_form| form & part != 0;
+        let name = name.and_then(|name| core::str::from_utf8(name).ok());
+        match name {
+            Some(name) if has(shim::stackmap_seq_form_STACKMAP_SEQ_OFFSET) => {
+                self.text(fmt!("{}", name));
+            }
+            Some(name) => self.text(fmt!("{}", name.split('+').next().unwrap_or(name))),
+            None => self.text(fmt!("{:#x}", address)),
+        }
+        if has(shim::stackmap_seq_form_STACKMAP_SEQ_ADDR) {
+            self.text(fmt!(" <{:016x}>", address));
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { shim::stackmap_seq_full(self.seq) }
+    }
+
+    /// Prints a stack as the kernel's own `trace_stack_print()` does.
+    fn stack(&self, inserted: Moment, frames: Frames<'_>) {
+        let section = ReadSide::enter();
+        let symbols = Symbols::read(&section);
+        self.text(fmt!("<stack trace>\n"));
+        for address in frames {
+            if self.is_full() {
+                break;
+            }
+            self.text(fmt!(" => "));
+            match symbols.of(inserted, address) {
+                Symbol::Trampoline => self.text(fmt!("[FTRACE TRAMPOLINE]")),
+                Symbol::Now => self.ip(address),
+                Symbol::Then(name) => self.named(address, Some(name)),
+                Symbol::Gone => self.named(address, None),
+            }
+            self.text(fmt!("\n"));
+        }
+    }
+}
+
+/// Shows a reader of the trace the event of an id.
+///
+/// # Safety
+///
+/// As `include/stackmap_shim.h` says. Context: any.
+#[no_mangle]
+unsafe extern "C" fn stackmap_print(
+    seq: *mut shim::trace_seq,
+    stack_id: c_int,
+    flags: usize,
+    dumped: bool,
+) {
+    // INVARIANT: By the requirement.
+    let out = Seq { seq, flags };
+    if !dumped && !resolves() {
+        out.text(fmt!("<stack_id {}>\n", stack_id));
+        return;
+    }
+    let id = Id::from_raw(stack_id as u32);
+    let shown =
+        record::map().and_then(|map| map.read(id, |inserted, frames| out.stack(inserted, frames)));
+    if shown.is_none() {
+        out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
+    }
+}
