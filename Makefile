@@ -5,7 +5,7 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
 .PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	storm debug-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
+	storm debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
 
 all: modules
 
@@ -47,6 +47,9 @@ storm: ## two minutes each in which all moves at once; with KERNEL=debug ten
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
 	@selftests/run --kernel debug guest
+
+kcsan-test: ## the guests in which data races would show, with a kernel that finds them
+	@selftests/run --kernel kcsan guest
 
 model: ## all executions of the map's loom models (hours); make test tries those of few preemptions
 	@selftests/map/loom.sh --full

@@ -41,20 +41,50 @@ ok 'and says so' sh -c 'dmesg | grep -q "stackmop: tracefs has a stack_map alrea
 
 # Files
 is 'modes' "$(modes options/stackmap stack_map stack_map_stat stack_map_bin)" '644 640 440 440'
+is 'more modes' "$(modes options/stackmap-resolve stack_map_instances)" '644 644'
 mkdir $T/instances/other
 fails 'no option in an instance' test -e $T/instances/other/options/stackmap
 fails 'no map in an instance' test -e $T/instances/other/stack_map
 rmdir $T/instances/other
 
+for name in stackmap stackmap-resolve; do
+	opt=$T/options/$name
+	is "options/$name is off at first" "$(cat $opt)" 0
+	for text in 1 0 '1\n' '0\n'; do
+		ok "options/$name takes '$text'" put "$text" $opt
+		is 'and reads back' "$(cat $opt)" "${text%\\n}"
+	done
+	for text in 2 -1 '\n' 01 10 1x on '1\n\n' ' 1' 00000000000000000000000001; do
+		errno "options/$name refuses '$text'" 'Invalid argument' $opt "$text"
+	done
+done
 opt=$T/options/stackmap
-is 'the option is off at first' "$(cat $opt)" 0
-for text in 1 0 '1\n' '0\n'; do
-	ok "options/stackmap takes '$text'" put "$text" $opt
-	is 'and reads back' "$(cat $opt)" "${text%\\n}"
+
+# Instances
+list=$T/stack_map_instances
+mkdir $T/instances/one $T/instances/two
+is 'no instance is listed at first' "$(cat $list)" ''
+for text in 'one\n' two one; do
+	ok "an instance is listed with '$text'" put "$text" $list
 done
-for text in 2 -1 '\n' 01 10 1x on '1\n\n' ' 1' 00000000000000000000000001; do
-	errno "options/stackmap refuses '$text'" 'Invalid argument' $opt "$text"
+is 'each once' "$(xargs <$list)" 'one two'
+fails 'a listed one is not removed' rmdir $T/instances/one
+errno 'nor is one put on the list that is not there' 'No such file' $list three
+for text in . .. one/ ../instances/one '!three' '!' '! one' 'one two' 'one\n\n'; do
+	errno "no instance is called '$text'" 'No such file' $list "$text"
 done
+errno 'an empty line is EINVAL' 'Invalid argument' $list '\n'
+errno 'a name that is too long is EINVAL' 'Invalid argument' $list "$(printf '%0300d' 0)"
+echo 0 >$T/tracing_on
+errno 'while one of them traces, a reset is EBUSY' 'busy' $T/stack_map 0
+echo 0 >$T/instances/one/tracing_on
+echo 0 >$T/instances/two/tracing_on
+ok 'when none does, it works' put 0 $T/stack_map
+echo 1 >$T/tracing_on
+ok 'one is taken off' put '!one\n' $list
+is 'the other stays' "$(cat $list)" two
+ok 'what is not listed can be removed' rmdir $T/instances/one
+fails 'what is listed cannot' rmdir $T/instances/two
 
 echo 0 >$T/tracing_on
 for text in 0 reset '0\n' 'reset\n'; do

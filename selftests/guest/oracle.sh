@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # Records the same events twice, as ids at the top level and as full stacks in an instance, and
-# leaves both in /share for selftests/oracle.py. Argument: the hook.
+# leaves both in /share for selftests/oracle.py. Arguments: the hook, and "instance" to have the ids
+# recorded in an instance as well, one that is listed.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
@@ -9,6 +10,12 @@ load hook="$1"
 is "the hook is $1" "$(value hook)" "$1"
 I=$T/instances/twin
 mkdir $I
+D=$T
+if [ "${2:-}" = instance ]; then
+	D=$T/instances/listed
+	mkdir $D
+	ok 'an instance is listed' put listed $T/stack_map_instances
+fi
 
 workload() {
 	for round in 1 2 3; do
@@ -29,7 +36,7 @@ for cpu in 0 1; do
 	pids="$pids $!"
 done
 
-for dir in $T $I; do
+for dir in $D $I; do
 	echo 16384 >"$dir/buffer_size_kb"
 	echo 1 >"$dir/options/stacktrace"
 	echo 1 >"$dir/options/event-fork"
@@ -40,7 +47,7 @@ done
 echo 1 >$T/options/stackmap
 for event in syscalls kmem sched; do
 	echo 1 >$I/events/$event/enable
-	echo 1 >$T/events/$event/enable
+	echo 1 >$D/events/$event/enable
 done
 echo >/tmp/go.0
 echo >/tmp/go.1
@@ -48,18 +55,23 @@ echo >/tmp/go.1
 wait $pids
 # A task that is waited for has not left its CPU for the last time yet.
 sleep 0.5
-for dir in $T $I; do
+for dir in $D $I; do
 	echo 0 >"$dir/tracing_on"
 	is "no event was lost in ${dir##*/}" \
 		"$(cat "$dir"/per_cpu/cpu*/stats | awk '/overrun|dropped/ { s += $NF } END { print s }')" 0
 done
 cp $T/stack_map_bin $T/stack_map_stat /share
 for cpu in 0 1; do
-	cp $T/per_cpu/cpu$cpu/trace /share/ids.$cpu
+	cp $D/per_cpu/cpu$cpu/trace /share/ids.$cpu
 	cp $I/per_cpu/cpu$cpu/trace /share/full.$cpu
 done
-echo 0 >$T/events/enable
+echo 0 >$D/events/enable
 echo 0 >$I/events/enable
 rmdir $I
+if [ $D != $T ]; then
+	fails 'a listed instance is busy' rmdir $D
+	ok 'it is taken off the list' put '!listed' $T/stack_map_instances
+	ok 'and removed' rmdir $D
+fi
 ok 'rmmod' rmmod stackmap
 finish

@@ -6,6 +6,12 @@ T=/sys/kernel/tracing
 KO=/lib/stackmap/stackmap.ko
 # Only where the kernel watches for leaks.
 KMEMLEAK=/sys/kernel/debug/kmemleak
+# Only where the kernel watches for data races. It has some of its own.
+KCSAN=/sys/kernel/debug/kcsan
+if [ -e $KCSAN ]; then
+	echo 'stackmap-expect: BUG: KCSAN' >/dev/kmsg
+	cat /dev/kmsg >/tmp/kmsg &
+fi
 tap_number=0
 tap_failed=0
 
@@ -87,12 +93,27 @@ leaks() {
 		END { for (object in found) print object }' $KMEMLEAK
 }
 
+# races MODULE - the data races that KCSAN has reported with an access in the module itself.
+races() {
+	sed 's/^[^;]*;//' /tmp/kmsg | awk -v name="[$1]" '
+		/BUG: KCSAN:/ { report = ""; ours = 0; on = 1 }
+		on { report = report "\n" $0 }
+		on && top { ours = ours || index($0, name); top = 0 }
+		on && / to 0x[0-9a-f]+ of / { top = 1 }
+		on && /^=====/ && report ~ /KCSAN.*\n.*\n/ { if (ours) print report; on = 0 }'
+}
+
 # The plan; the script's status is whether all went well.
 finish() {
 	if [ -e $KMEMLEAK ]; then
 		# The kernel may have leaks of its own.
 		echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
 		is 'nothing was leaked' "$(leaks)" ''
+	fi
+	if [ -e $KCSAN ]; then
+		races stackmap >/tmp/races
+		is 'no data race in the module' "$(cat /tmp/races)" ''
+		note "$(grep -c 'BUG: KCSAN' /tmp/kmsg) data races of the kernel's own"
 	fi
 	echo "1..$tap_number"
 	[ "$tap_failed" = 0 ]
