@@ -62,16 +62,16 @@ def parser():
     add("--userland", default="busybox", choices=["busybox", "debian"],
         help="debian: bash, gawk, trace-cmd, bpftrace, perf and so on; slower to boot")
     add("--smp", type=int, metavar="N", help="number of CPUs (default 2)")
-    add("--mem", type=int, metavar="MIB", help="memory (default 1024; debug: 2048)")
+    add("--mem", type=int, metavar="MIB", help="memory (default 1024; debug, kcsan: 2048)")
     add("--tcg", default="single", choices=["single", "multi"],
         help="threads that run the CPUs (default single). With multi, even a stock kernel dies "
              "(Oops: int3) when its text is patched under load; for races that patch nothing")
     add("--icount", action="store_true",
         help="guest time counts instructions, on one CPU: for figures to be compared")
     add("--timeout", type=float, metavar="S",
-        help="seconds that SCRIPT may take (default 300, debug: 2400; none for a terminal)")
+        help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal)")
     add("--boot-timeout", type=float, metavar="S",
-        help="seconds until SCRIPT starts (default 90, debug: 720)")
+        help="seconds until SCRIPT starts (default 90, debug and kcsan: 720)")
     add("--add", action="append", default=[], metavar="HOST:GUEST",
         help="copies a file or directory into the guest; can be repeated")
     add("--share", metavar="DIR", help="mounts a directory of this machine at /share, writable")

@@ -103,7 +103,7 @@ kernel_tree() {
 	toolchain
 	entry "source" "$version" "kernel source $version" 'about 1 minute' build_source
 	source_tree=$entry
-	if [[ $config ]]; then
+	if [[ ${#configs[@]} -gt 0 ]]; then
 		own_tree
 		return
 	fi

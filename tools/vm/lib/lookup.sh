@@ -25,8 +25,8 @@ kernel_names() {
 # load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by. Modules are
 # built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 config='' patience=1 memory=1024 cmdline=''
-	make_arguments=()
+	kernel=$1 base=$1 patience=1 memory=1024 cmdline=''
+	make_arguments=() configs=()
 	[[ $kernel != */* && $kernel != *.config && -f $vm/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null

@@ -9,8 +9,9 @@ build_own() {
 	local release modules
 
 	mkdir "$1/build"
-	"${make[@]}" KCONFIG_ALLCONFIG="$config" allnoconfig
-	verify_config "$1/build/.config"
+	cat "${configs[@]}" > "$1/build/wanted.config"
+	"${make[@]}" KCONFIG_ALLCONFIG="$1/build/wanted.config" allnoconfig
+	verify_config "$1/build/wanted.config" "$1/build/.config"
 	"${make[@]}" bzImage modules
 	release=$(cat "$1/build/include/config/kernel.release")
 	modules=$1/lib/modules/$release
@@ -27,26 +28,26 @@ build_own() {
 		xargs -r sed -i "s|$1|$cache/tree-$kernel-$tree_key|g"
 }
 
-# verify_config FILE: stops, and names them, if lines of $config did not make it into FILE.
+# verify_config WANTED FILE: stops, and names them, if lines of WANTED did not make it into FILE.
 verify_config() {
 	local line symbol lacking=()
 
 	while read -r line; do
 		symbol=$(grep -o 'CONFIG_[A-Z0-9_]*' <<< "$line")
 		case $line in
-		*=*) grep -qxF "$line" "$1" || lacking+=("$line") ;;
-		*) ! grep -q "^$symbol=" "$1" || lacking+=("$line") ;;
+		*=*) grep -qxF "$line" "$2" || lacking+=("$line") ;;
+		*) ! grep -q "^$symbol=" "$2" || lacking+=("$line") ;;
 		esac
-	done < <(grep -E '^(# )?CONFIG_' "$config")
+	done < <(grep -E '^(# )?CONFIG_' "$1")
 	[[ ${#lacking[@]} = 0 ]] && return
-	echo "$config: the configuration of this kernel cannot have"
+	echo "$kernel: the configuration of this kernel cannot have"
 	printf '    %s\n' "${lacking[@]}"
 	return 1
 }
 
 # own_tree: sets $packages, $tree and $release, as kernel_tree does for a kernel of Debian.
 own_tree() {
-	tree_key=$(key_of "$version" "$toolchain_key" "$config" "${make_arguments[*]}" \
+	tree_key=$(key_of "$version" "$toolchain_key" "${configs[@]}" "${make_arguments[*]}" \
 		"$(declare -f build_own verify_config)")
 	entry "tree-$kernel" "$tree_key" "kernel $kernel" 'about 12 minutes' build_own
 	[[ $listing ]] && return
