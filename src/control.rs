@@ -84,7 +84,7 @@ impl Drop for Lifetime {
             shim::stackmap_growth_stop();
             shim::stackmap_stack_free();
         }
-        // SAFETY: The files are gone, nobody records and no worker runs: nobody has the map.
+        // SAFETY: The files are gone, nobody records and no worker runs: only the trace is shown.
         unsafe { record::free_map() };
     }
 }

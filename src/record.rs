@@ -7,9 +7,9 @@ use crate::{
     shim::{self, stackmap_layout, stackmap_site},
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use kernel::{pr_warn_once, prelude::*, sync::SetOnce};
+use kernel::{bindings, pr_warn_once, prelude::*, sync::SetOnce};
 
-/// Null before the option first goes on; freed only when the module goes.
+/// Null before the option first goes on, and when the module goes.
 static MAP: AtomicPtr<Map> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The layout of `ftrace:kernel_stack`, set before anything can be recorded.
@@ -29,7 +29,7 @@ const ID_BYTES: u64 = 16;
 pub(crate) fn map() -> Option<&'static Map> {
     // ORDERING: Acquire; pairs with the store in `set_map`.
     let map = MAP.load(Ordering::Acquire);
-    // SAFETY: Either null or a leaked box, which `free_map` frees when nobody calls this any more.
+    // SAFETY: Either null or a leaked box, which `free_map` frees when nobody can have it any more.
     unsafe { map.as_ref() }
 }
 
@@ -39,14 +39,17 @@ pub(crate) fn set_map(map: KBox<Map>) {
     MAP.store(KBox::into_raw(map), Ordering::Release);
 }
 
-/// Frees the map.
+/// Frees the map. Who shows the trace may still look at it, inside a read-side section.
 ///
 /// # Safety
 ///
-/// There is a map, nobody has a reference to it, and nobody calls [`map`] until this returns.
+/// Process context. There is a map, and nobody else has a reference to it or calls [`map`].
 pub(crate) unsafe fn free_map() {
     let map = MAP.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: `set_map` made it of a box; by the requirement nobody else has it.
+    // SAFETY: Process context.
+    unsafe { bindings::synchronize_rcu() };
+    // SAFETY: `set_map` made it of a box; by the requirement, and since the grace period, nobody
+    // else has it.
     drop(unsafe { KBox::from_raw(map) });
 }
 

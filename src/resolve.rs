@@ -84,9 +84,7 @@ impl Seq {
     }
 
     /// Prints a stack as the kernel's own `trace_stack_print()` does.
-    fn stack(&self, inserted: Moment, frames: Frames<'_>) {
-        let section = ReadSide::enter();
-        let symbols = Symbols::read(&section);
+    fn stack(&self, symbols: &Symbols<'_>, inserted: Moment, frames: Frames<'_>) {
         self.text(fmt!("<stack trace>\n"));
         for address in frames {
             if self.is_full() {
@@ -122,9 +120,12 @@ unsafe extern "C" fn stackmap_print(
         out.text(fmt!("<stack_id {}>\n", stack_id));
         return;
     }
+    // The module may be going: what is read here is freed after a grace period.
+    let section = ReadSide::enter();
+    let symbols = Symbols::read(&section);
     let id = Id::from_raw(stack_id as u32);
-    let shown =
-        record::map().and_then(|map| map.read(id, |inserted, frames| out.stack(inserted, frames)));
+    let shown = record::map()
+        .and_then(|map| map.read(id, |inserted, frames| out.stack(&symbols, inserted, frames)));
     if shown.is_none() {
         out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
     }
