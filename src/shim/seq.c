@@ -43,8 +43,8 @@ unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags)
 		form |= STACKMAP_SEQ_OFFSET;
 	if (memchr(text, '<', trace_seq_used(s) - len))
 		form |= STACKMAP_SEQ_ADDR;
+	/* What is full stays so, and all of the event will be printed again. */
 	s->seq.len = len;
-	s->full = 0;
 	return form;
 }
 
