@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Compares events that were recorded twice: as stack ids, and as full stacks.
 
-DIR holds what selftests/guest/oracle.sh, or contexts.sh, left there. Every event of one recording must have its twin
+DIR holds what selftests/guest/oracle.sh, contexts.sh or sources.sh left there. Every event of one recording must have its twin
 in the other, and every id must resolve through stack_map_bin to exactly the frames of its twin.
 Prints TAP.
 """
@@ -16,13 +16,33 @@ import sys
 
 MAGIC, VERSION = 0x464D5342, 2
 SHOWN = 5
-SYSTEMS = {
-    "syscalls": re.compile(r"sys_"),
-    "kmem": re.compile(r"k(malloc|free|mem)|mm_|rss_stat"),
-    "sched": re.compile(r"sched_"),
+# Stands for the event of a stack that has none.
+ALONE = "no event"
+CONTEXTS = ("task", "softirq", "hardirq", "nmi", "kprobe", "kretprobe", "fprobe_entry", "fprobe_exit")
+# Where the same stack can be had twice, one after the other.
+PRINTK_CONTEXTS = ("task", "kprobe", "kretprobe", "fprobe_entry", "fprobe_exit")
+# What each script records: names, and what the events look like, their flags in front of them.
+SOURCES = {
+    "oracle": {
+        "syscalls": r"\S+ sys_",
+        "kmem": r"\S+ (k(malloc|free|mem)|mm_|rss_stat)",
+        "sched": r"\S+ sched_",
+    },
+    "contexts": {name: rf"\S+ context_hit: context={name} " for name in CONTEXTS},
+    "sources": {
+        **{f"func_stack_trace_{name}": rf"\S+ hit <\w+> <-(in|run)_{name}(_context)?\b" for name in CONTEXTS},
+        "stacktrace_trigger": r"\S+ context_hit: ",
+        "stacktrace_command": rf"\S+ {ALONE}$",
+        **{f"trace_printk_{name}": rf"\S+ record.*: printk context={name}$" for name in PRINTK_CONTEXTS},
+        "bpf_tracepoint": r"\S+ bpf_trace_printk: tp hit",
+        "bpf_tracepoint_nmi": r"\S*[zZ]\S* bpf_trace_printk: tp hit",
+        "bpf_kprobe": r"\S+ bpf_trace_printk: kp hit",
+        "kprobe_event": r"\S+ dyn_kprobe: ",
+        "kretprobe_event": r"\S+ dyn_kretprobe: ",
+        "fprobe_event": r"\S+ dyn_fprobe: ",
+        "sysrq": r"\S*[zZ]\S* console: ",
+    },
 }
-CONTEXTS = {name: re.compile(f"context_hit: context={name} ") for name in (
-    "task", "softirq", "hardirq", "nmi", "kprobe", "kretprobe", "fprobe_entry", "fprobe_exit")}
 
 LINE = re.compile(r"^ *.+-(?P<pid>\d+) +\[\d+\] (?P<flags>\S+) +[\d.]+: (?P<text>.*)$")
 FRAME = re.compile(r"^ => .*<([0-9a-f]{16})>$")
@@ -50,7 +70,8 @@ def read_map(path):
 def read_events(path):
     """The events of one CPU as (key, stack), a stack being an id, a tuple of frames or None.
 
-    An interrupt may come between an event and its stack; the flags tell the levels apart.
+    An interrupt may come between an event and its stack; the flags tell the levels apart. A stack
+    without an event is one by itself.
     """
     events, waiting, frames = [], {}, None
     for line in path.read_text(errors="replace").splitlines():
@@ -66,16 +87,18 @@ def read_events(path):
         match = LINE.match(line)
         if not match:
             continue
-        level = (match["pid"], match["flags"])
-        if match["text"] == "<stack trace>":
-            owner, frames = waiting.pop(level), []
-        elif stack_id := STACK_ID.fullmatch(match["text"]):
-            waiting.pop(level)[1] = int(stack_id[1])
-        else:
-            # Need-resched, the second flag, may come up between the two recordings.
-            context = match["flags"][:1] + match["flags"][2:]
-            waiting[level] = [(match["pid"], context, match["text"]), None]
+        # Need-resched, the second flag, may come up between an event and its stack, or its twin.
+        context = match["flags"][:1] + match["flags"][2:]
+        level = (match["pid"], context)
+        stack_id = STACK_ID.fullmatch(match["text"])
+        is_stack = stack_id or match["text"] == "<stack trace>"
+        if not is_stack or level not in waiting:
+            waiting[level] = [(match["pid"], context, ALONE if is_stack else match["text"]), None]
             events.append(waiting[level])
+        if stack_id:
+            waiting.pop(level)[1] = int(stack_id[1])
+        elif is_stack:
+            owner, frames = waiting.pop(level), []
     if frames is not None:
         owner[1] = tuple(frames)
     return events
@@ -86,9 +109,10 @@ class Comparison:
 
     def __init__(self, stacks, sources):
         self.stacks = stacks
-        self.sources = sources
+        self.sources = {name: re.compile(text) for name, text in sources.items()}
         self.pairs = self.mismatches = self.alone = self.fulls = 0
-        self.seen, self.used, self.cpus = collections.Counter(), collections.Counter(), set()
+        self.seen, self.full, self.used = collections.Counter(), collections.Counter(), collections.Counter()
+        self.cpus = set()
 
     def add_cpu(self, cpu, ids, fulls):
         """Pairs equal events in their order: each key has a queue of stacks."""
@@ -114,12 +138,14 @@ class Comparison:
     def add_pair(self, key, stack, expected):
         """Compares the two stacks of an event."""
         self.pairs += 1
-        self.seen.update(name for name, text in self.sources.items() if text.match(key[2]))
+        sources = [name for name, text in self.sources.items() if text.match(" ".join(key[1:]))]
+        self.seen.update(sources)
         if isinstance(stack, int):
             self.used[stack] += 1
             found = self.stacks.get(stack)
         else:
             self.fulls += 1
+            self.full.update(sources)
             found = stack
         if found is None or found != expected:
             self.mismatches += 1
@@ -142,20 +168,23 @@ def main():
     """Compares, prints TAP, returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", metavar="DIR", type=pathlib.Path)
-    parser.add_argument("--contexts", action="store_true", help="the events are those of the module contexts")
+    parser.add_argument("--of", choices=SOURCES, default="oracle", help="the script that recorded them")
     parser.add_argument("--least", metavar="N", type=int, default=10_000, help="events wanted (default 10000)")
     parser.add_argument("--full", metavar="PERCENT", type=float, default=1.0,
                         help="of which so many may be full stacks (default 1)")
+    parser.add_argument("--missed", metavar="SOURCE,...", type=lambda text: list(filter(None, text.split(","))),
+                        help="the full stacks are those of these sources, and of these there is no id")
     options = parser.parse_args()
 
-    sources = CONTEXTS if options.contexts else SYSTEMS
+    sources = SOURCES[options.of]
     result = Comparison(read_map(options.directory / "stack_map_bin"), sources)
     for cpu in (0, 1):
         result.add_cpu(cpu, *(read_events(options.directory / f"{kind}.{cpu}") for kind in ("ids", "full")))
 
     seen = ", ".join(f"{name} {result.seen[name]}" for name in sources)
     print(f"# {result.pairs} events recorded twice ({seen}): {sum(result.used.values())} as ids of "
-          f"{len(result.used)} stacks, {result.fulls} in full")
+          f"{len(result.used)} stacks, {result.fulls} in full"
+          + (f" ({', '.join(f'{name} {nr}' for name, nr in result.full.items())})" if result.full else ""))
     checks = [
         (result.pairs >= options.least, f"at least {options.least} events"),
         (all(result.seen[name] for name in sources), f"from {len(sources)} sources"),
@@ -163,6 +192,8 @@ def main():
         (result.alone == 0, f"every event has its twin ({result.alone} have none)"),
         (result.fulls <= options.full / 100 * result.pairs, f"at most {options.full:g} % of them in full"),
         (result.fulls <= counted(options.directory / "stack_map_stat"), "the full ones are counted"),
+        (options.missed is None or result.full == {name: result.seen[name] for name in options.missed},
+         "full are all stacks of the sources that are missed, and no others"),
         (result.mismatches == 0, f"every id resolves to the frames of its twin ({result.mismatches} do not)"),
     ]
     for number, (good, text) in enumerate(checks, 1):

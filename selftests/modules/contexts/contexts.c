@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Records the event contexts:context_hit from every context that ftrace knows.
+ * Records from every context that ftrace knows: the event contexts:context_hit, or trace_printk().
  *
  * In debugfs, contexts/run: write "CONTEXT COUNT" to record COUNT events on the writer's CPU, or on
  * each CPU for nmi. The contexts are task, softirq, hardirq, nmi, kprobe, kretprobe, and fprobe,
@@ -17,6 +17,7 @@
 #include <linux/kernel.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
+#include <linux/percpu.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #include <asm/apic.h>
@@ -26,23 +27,28 @@
 #include "contexts_trace.h"
 
 static struct dentry *dir;
-static atomic_t number;
 static atomic_t nmis_wanted;
+static bool printk_instead;
+
+/* Of each CPU's own, as CPUs take turns differently each time. */
+static DEFINE_PER_CPU(unsigned int, number);
 
 /* A few further frames, as many as the number says: stacks of one context differ. */
 static noinline void record(const char *context, unsigned int depth)
 {
 	if (depth)
 		record(context, depth - 1);
+	else if (printk_instead)
+		trace_printk("printk context=%s\n", context);
 	else
-		trace_context_hit(context, atomic_inc_return(&number));
-	/* No tail call. */
+		trace_context_hit(context, this_cpu_read(number));
+	/* No tail call, here and below: the function stays in the stack. */
 	barrier();
 }
 
 static noinline void hit(const char *context)
 {
-	record(context, atomic_read(&number) % 8);
+	record(context, this_cpu_inc_return(number) % 8);
 	barrier();
 }
 
@@ -59,6 +65,7 @@ static void in_softirq_context(struct tasklet_struct *unused)
 static void in_hardirq_context(struct irq_work *work)
 {
 	hit("hardirq");
+	barrier();
 }
 
 static struct irq_work hardirq_hit = IRQ_WORK_INIT_HARD(in_hardirq_context);
@@ -115,6 +122,7 @@ static void in_fprobe_exit(struct fprobe *fp, unsigned long entry_ip, unsigned l
 			   struct ftrace_regs *regs, void *data)
 {
 	hit("fprobe_exit");
+	barrier();
 }
 
 static struct fprobe fprobe = {
@@ -125,6 +133,7 @@ static struct fprobe fprobe = {
 static void run_task(void)
 {
 	hit("task");
+	barrier();
 }
 
 static void run_softirq(void)
@@ -199,6 +208,16 @@ static const struct file_operations run_fops = {
 	.write = run_write,
 };
 
+static int restart_set(void *data, u64 first)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		per_cpu(number, cpu) = first;
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(restart_fops, NULL, restart_set, "%llu\n");
+
 static int __init contexts_init(void)
 {
 	int ret;
@@ -214,6 +233,8 @@ static int __init contexts_init(void)
 		goto kprobe;
 	dir = debugfs_create_dir("contexts", NULL);
 	debugfs_create_file("run", 0200, dir, NULL, &run_fops);
+	debugfs_create_bool("printk", 0600, dir, &printk_instead);
+	debugfs_create_file_unsafe("restart", 0200, dir, NULL, &restart_fops);
 	return 0;
 
 kprobe:

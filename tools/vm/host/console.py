@@ -69,7 +69,7 @@ class Console:
         if PANIC.search(line):
             self.panicked = True
             self.panic_expected = expected
-        if report and expected:
+        if expected and (report or TRACE.search(line)):
             self._announced_at = number
         elif report:
             self._report(number, line)
