@@ -67,7 +67,8 @@ def parser():
         help="threads that run the CPUs (default single). With multi, even a stock kernel dies "
              "(Oops: int3) when its text is patched under load; for races that patch nothing")
     add("--icount", action="store_true",
-        help="guest time counts instructions, on one CPU: for figures to be compared")
+        help="guest time counts instructions, on one CPU if --smp does not say otherwise: for "
+             "figures to be compared, and for what must not depend on how busy this machine is")
     add("--timeout", type=float, metavar="S",
         help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal)")
     add("--boot-timeout", type=float, metavar="S",
@@ -104,11 +105,9 @@ def read(argv):
     if not namespace.script:
         parse.error("no SCRIPT")
     if namespace.icount:
-        if namespace.smp not in (None, 1):
-            parse.error("--icount is for one CPU")
         if namespace.tcg == "multi":
             parse.error("--icount needs --tcg single")
-        namespace.smp = 1
+        namespace.smp = namespace.smp or 1
     namespace.smp = namespace.smp or 2
     for pair in namespace.add:
         source, colon, _ = pair.rpartition(":")
