@@ -29,26 +29,38 @@ again() {
 	pids="$pids $!"
 }
 
-# What stops, empties or changes the buffer, or records more stacks, waits while the witness counts.
+# What stops, empties or changes the buffer, or records more stacks, waits while the witness counts:
+# either sees that the other has begun. No command is run to see it, so that waiting costs little.
 apart() {
-	while [ -e $S/witness ] || ! mkdir $S/lock 2>/dev/null; do
-		sleep 0.02
+	: >"$S/moving.$name"
+	while [ -e $S/witness ]; do
+		rm "$S/moving.$name"
+		while [ -e $S/witness ]; do
+			sleep 0.2
+		done
+		: >"$S/moving.$name"
 	done
 	"$@"
 	set -- $?
-	rmdir $S/lock
+	rm "$S/moving.$name"
 	return $1
 }
 
+moving() {
+	for file in "$S"/moving.*; do
+		[ ! -e "$file" ] || return 0
+	done
+	return 1
+}
+
 witness() {
-	touch $S/witness
-	until mkdir $S/lock 2>/dev/null; do
-		sleep 0.02
+	: >$S/witness
+	while moving; do
+		sleep 0.1
 	done
 	"$@"
-	rmdir $S/lock
 	rm $S/witness
-	sleep 0.5
+	sleep 2
 }
 
 move_cpu() {
@@ -95,41 +107,58 @@ move_option() {
 	echo 0 >$T/options/stackmap
 }
 
+# The witness reads the trace by either.
+move_resolve() {
+	for on in 1 0; do
+		apart sh -c "echo $on >$T/options/stackmap-resolve"
+		tail -c 10000 $T/trace >/dev/null
+	done
+}
+
 # Refused while tracing is on, as it nearly always is.
 move_reset() {
 	echo reset >$T/stack_map
-	apart sh -c "echo 0 >$T/tracing_on; echo reset >$T/stack_map; echo 1 >$T/tracing_on" &&
-		echo "done" >>$S/resets
+	apart sh -c "echo 0 >$T/tracing_on; echo reset >$T/stack_map; done=\$?; echo 1 >$T/tracing_on
+		exit \$done" && echo "done" >>$S/resets
 }
 
+# Their functions are in stacks. With a module whose events were on, what the buffer holds goes.
 move_module() {
 	insmod /tests/override.ko
 	insmod /tests/contexts.ko
-	taskset 1 sh -c 'echo "hardirq 20" >/sys/kernel/debug/contexts/run'
-	taskset 1 sh -c 'echo "nmi 5" >/sys/kernel/debug/contexts/run'
-	rmmod contexts
+	apart sh -c "echo 1 >$T/events/contexts/enable
+		echo 'hardirq 20' >/sys/kernel/debug/contexts/run
+		echo 'nmi 5' >/sys/kernel/debug/contexts/run
+		echo 0 >$T/events/contexts/enable
+		rmmod contexts" && echo "done" >>$S/modules
 	rmmod override
 }
 
+# One that records ids cannot go.
 move_instance() {
 	mkdir $T/instances/storm
 	echo 1 >$T/instances/storm/options/stacktrace
 	echo 1 >$T/instances/storm/events/sched/sched_switch/enable
 	sleep 0.1
+	if echo storm >$T/stack_map_instances; then
+		sleep 0.1
+		rmdir $T/instances/storm && echo gone >>$S/instances || echo busy >>$S/instances
+		echo '!storm' >$T/stack_map_instances
+	fi
 	rmdir $T/instances/storm
 }
 
 move_events() {
 	apart sh -c "for on in 1 0; do
 		echo \$on >$T/events/sched/enable
-		echo \$on >$T/events/contexts/enable
 		sleep 0.1
 	done"
 }
 
 read_files() {
-	cat $T/stack_map $T/stack_map_stat $T/stack_map_bin >/dev/null
-	head -c 100000 $T/trace >/dev/null
+	cat $T/stack_map_stat $T/stack_map_bin >/dev/null
+	head -c 100000 $T/stack_map >/dev/null
+	head -c 50000 $T/trace >/dev/null
 }
 
 work() {
@@ -140,21 +169,16 @@ work() {
 # One batch: as many stacks as were made are in the buffer, and each id has its stack.
 count_batch() {
 	echo 1 >$T/tracing_on
+	echo 0 >$T/options/stackmap-resolve
 	clear_trace
 	stackgen record 12 "$1" 50
 	echo 0 >$T/tracing_on
 	lost=$(cat $T/per_cpu/cpu*/stats | awk '/overrun|dropped/ { s += $NF } END { print s }')
 	grep '<stack' $T/trace >$S/batch
-	grep -c . $S/batch >$S/nr
-	sed -n 's/.*<stack_id \([0-9]*\)>.*/stack_id \1 /p' $S/batch | sort -u >$S/batch.ids
-	unknown=0
-	if [ -s $S/batch.ids ]; then
-		cat $T/stack_map >$S/map
-		while read -r id; do
-			grep -q "^$id" $S/map || unknown=$((unknown + 1))
-		done <$S/batch.ids
-	fi
-	echo "$(cat $S/nr) $lost $unknown $(wc -l <$S/batch.ids)" >>$S/batches
+	echo 1 >$T/options/stackmap-resolve
+	grep '<stack' $T/trace >$S/resolved
+	echo "$(wc -l <$S/batch) $lost $(grep -c '<stack_id' $S/resolved) $(grep -c '<stack_id' $S/batch)" >>$S/batches
+	echo 0 >$T/options/stackmap-resolve
 	echo 1 >$T/tracing_on
 }
 
@@ -174,6 +198,7 @@ again clock move_clock
 again marker move_marker
 again tracer move_tracer
 again option move_option
+again resolve move_resolve
 again reset move_reset
 again module move_module
 again instance move_instance
@@ -197,6 +222,9 @@ for name in $workers; do
 done
 note "$(grep -c . $S/resets) resets; $(awk '{ n += $1; ids += $4 } END { print NR, "batches,", n, "stacks,", ids, "ids" }' $S/batches)"
 ok 'resets came through' test -s $S/resets
+ok 'a module whose functions were in stacks was loaded and unloaded' test -s $S/modules
+ok 'an instance that recorded ids could not be removed' grep -qx busy $S/instances
+fails 'none of them' grep -qx gone $S/instances
 ok 'most batches lost nothing to a small buffer' \
 	test "$(awk '$2 == 0' $S/batches | wc -l)" -gt $(($(wc -l <$S/batches) / 2))
 is 'in these, each stack that was made is there' "$(awk '$2 == 0 && $1 != 50' $S/batches | wc -l)" 0
