@@ -116,13 +116,16 @@ static const struct file_operations record_fops = {
 static int race(void *data)
 {
 	struct racer *me = data;
-	unsigned int i;
+	unsigned int i, j;
 
 	for (i = 0; i < me->order->count; i++) {
+		for (j = 0; j < 64; j++) {
+			raced_for++;
+			barrier();
+		}
 		atomic_inc(me->arrived);
 		while (atomic_read(me->arrived) < (i + 1) * me->nr_racers)
 			cpu_relax();
-		raced_for++;
 		left(me->order->first + i, me->order->depth);
 		cond_resched();
 	}
