@@ -10,7 +10,8 @@ KMEMLEAK=/sys/kernel/debug/kmemleak
 KCSAN=/sys/kernel/debug/kcsan
 if [ -e $KCSAN ]; then
 	echo 'stackmap-expect: BUG: KCSAN' >/dev/kmsg
-	cat /dev/kmsg >/tmp/kmsg &
+	# No child of the script, which may wait for all that it has.
+	(cat /dev/kmsg >/tmp/kmsg &)
 fi
 tap_number=0
 tap_failed=0
