@@ -170,6 +170,8 @@ work() {
 count_batch() {
 	echo 1 >$T/tracing_on
 	echo 0 >$T/options/stackmap-resolve
+	# It may go off again at any moment.
+	echo 1 >$T/options/stackmap
 	clear_trace
 	stackgen record 12 "$1" 50
 	echo 0 >$T/tracing_on
