@@ -12,6 +12,7 @@ mode=$1
 hook=$2
 shift 2
 cd /suite || exit
+[ "$mode" = busybox ] || export PATH="$PATH:/suite/programs" LD_LIBRARY_PATH=/suite/programs
 depmod -a
 
 case $mode in
