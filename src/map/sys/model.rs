@@ -9,10 +9,10 @@
 //! Memory that goes away must not be in use any more, whatever the order: each word knows the
 //! accesses to it, and it fails a model in which one of them did not happen before its end.
 
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use loom::{
     cell::UnsafeCell,
-    sync::{atomic, Mutex, MutexGuard},
+    sync::{atomic, Condvar, Mutex, MutexGuard},
 };
 use std::sync::PoisonError;
 
@@ -82,28 +82,50 @@ fn step() -> usize {
     number
 }
 
-/// The reads of a word by each thread.
+/// The reads of a word since it was last written.
 ///
 /// Of all accesses to an object loom considers only the last one when it looks for an order to try:
-/// a thread that reads a word and then writes it would hide that another one read the word in
-/// between. With this no read is hidden.
-struct Reads([atomic::AtomicBool; THREADS]);
+/// a thread that reads a word and then writes it would hide that another one read the word before.
+/// So each read is also an access to an object of its reader's own, and who writes behind a read
+/// that is hidden accesses that object too. A condition variable is such an object: that nobody
+/// waits for it is all that it says, it has no value and orders nothing.
+struct Reads {
+    of: [OnceCell<Condvar>; THREADS],
+    unseen: [Cell<bool>; THREADS],
+    /// Who had access last.
+    last: Cell<usize>,
+}
 
 impl Reads {
     fn new() -> Self {
-        Self(core::array::from_fn(|_| atomic::AtomicBool::new(false)))
+        Self {
+            of: core::array::from_fn(|_| OnceCell::new()),
+            unseen: core::array::from_fn(|_| Cell::new(false)),
+            last: Cell::new(0),
+        }
     }
 
-    fn read(&self, thread: usize) {
-        self.0[thread].store(true, Ordering::Relaxed);
+    /// Reads the word: with `load`, which is all that the caller does of its own.
+    fn read<T>(&self, thread: usize, load: impl FnOnce() -> T) -> T {
+        self.of[thread].get_or_init(Condvar::new).notify_one();
+        let value = load();
+        self.unseen[thread].set(true);
+        self.last.set(thread);
+        value
     }
 
-    fn written(&self, by: usize) {
-        for (thread, read) in self.0.iter().enumerate() {
-            if thread != by {
-                read.swap(false, Ordering::Relaxed);
+    /// Writes the word with `store`.
+    fn write<T>(&self, thread: usize, store: impl FnOnce() -> T) -> T {
+        for (reader, of) in self.of.iter().enumerate() {
+            let hidden = reader != thread && reader != self.last.get();
+            if hidden && self.unseen[reader].get() {
+                of.get().expect("it was read").notify_one();
             }
         }
+        let result = store();
+        self.unseen.iter().for_each(|unseen| unseen.set(false));
+        self.last.set(thread);
+        result
     }
 }
 
@@ -127,19 +149,17 @@ macro_rules! atomic {
             pub(in super::super) fn load(&self, order: Ordering) -> $value {
                 let thread = step();
                 self.life.with(|_| ());
-                self.reads.read(thread);
-                self.value.load(order)
+                self.reads.read(thread, || self.value.load(order))
             }
 
             pub(in super::super) fn store(&self, value: $value, order: Ordering) {
-                self.to_write().store(value, order);
+                self.write(|word| word.store(value, order));
             }
 
-            fn to_write(&self) -> &atomic::$name $(<$param>)? {
+            fn write<R>(&self, write: impl FnOnce(&atomic::$name $(<$param>)?) -> R) -> R {
                 let thread = step();
                 self.life.with(|_| ());
-                self.reads.written(thread);
-                &self.value
+                self.reads.write(thread, || write(&self.value))
             }
         }
 
@@ -157,17 +177,17 @@ macro_rules! integer {
 
         #[allow(dead_code)]
         impl $name {
-            fn to_swap(&self) -> &atomic::$name {
+            fn swap<R>(&self, swap: impl FnOnce(&atomic::$name) -> R) -> R {
                 THREAD.with(|thread| thread.swaps.set(thread.swaps.get() + 1));
-                self.to_write()
+                self.write(swap)
             }
 
             pub(in super::super) fn fetch_add(&self, value: $int, order: Ordering) -> $int {
-                self.to_swap().fetch_add(value, order)
+                self.swap(|word| word.fetch_add(value, order))
             }
 
             pub(in super::super) fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
-                self.to_swap().fetch_sub(value, order)
+                self.swap(|word| word.fetch_sub(value, order))
             }
 
             pub(in super::super) fn compare_exchange(
@@ -177,8 +197,7 @@ macro_rules! integer {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$int, $int> {
-                self.to_swap()
-                    .compare_exchange(current, new, success, failure)
+                self.swap(|word| word.compare_exchange(current, new, success, failure))
             }
         }
     };
