@@ -51,7 +51,7 @@ debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kme
 kcsan-test: ## the guests in which data races would show, with a kernel that finds them
 	@selftests/run --kernel kcsan guest
 
-model: ## all executions of the map's loom models (hours); make test tries those of few preemptions
+model: ## the larger bounds of the map's loom models; make test runs most of them in all executions
 	@selftests/map/loom.sh --full
 
 mutate-ordering: ## weakens each memory ordering of the map: the loom models must notice

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# Runs the loom models of the map: quickly, or with --full in all executions (hours).
+# Runs the loom models of the map, those of many executions with few preemptions, or with --full
+# with more, or none left out.
 # Further arguments are names of models, or of a part of them.
 
 set -eu

@@ -48,7 +48,7 @@ fn at_each_step(name: &str, check: fn(&str, Box<dyn Fn() + Send + Sync>), run: f
 fn an_interrupt_inserts_the_same_stack() {
     at_each_step(
         "an_interrupt_inserts_the_same_stack",
-        |name, run| exhaustively(name, 3, run),
+        exhaustively,
         |steps| {
             let frames = stack_at(2, 0, 2, 0);
             let map = map(2, 3);
@@ -72,7 +72,7 @@ fn an_interrupt_inserts_the_same_stack() {
 fn an_interrupt_and_another_cpu_insert_the_same_stack() {
     at_each_step(
         "an_interrupt_and_another_cpu_insert_the_same_stack",
-        |name, run| bounded(name, 1, 2, run),
+        |name, run| bounded(name, 1, Some(2), run),
         |steps| {
             let frames = stack_at(2, 0, 1, 0);
             let map = map(2, 3);
@@ -80,7 +80,7 @@ fn an_interrupt_and_another_cpu_insert_the_same_stack() {
             let (result, came) = interrupted(&map, frames, steps, move |map| {
                 record_in_section(map, 1, frames);
             });
-            let (theirs, mine) = (other.join().unwrap(), unless_contended(result));
+            let (theirs, mine) = (other.join(), unless_contended(result));
             assert!(theirs.is_none() || mine.is_none() || theirs == mine);
             assert_eq!(settle(&map).len(), 1);
             came
@@ -93,7 +93,7 @@ fn an_interrupt_and_another_cpu_insert_the_same_stack() {
 fn an_interrupt_inserts_another_stack() {
     at_each_step(
         "an_interrupt_inserts_another_stack",
-        |name, run| exhaustively(name, 3, run),
+        exhaustively,
         |steps| {
             let (one, two) = (stack_at(1, 0, 2, 0), stack_at(1, 0, 4, 0));
             let map = map(1, 3);

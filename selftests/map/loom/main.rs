@@ -3,8 +3,8 @@
 //! Models of the map's races: every order of the threads' steps, and every value that the memory
 //! model lets a load see.
 //!
-//! `selftests/map/loom.sh` runs them with few preemptions, which is where almost all mistakes show;
-//! `selftests/map/loom.sh --full` tries all executions of the models of two threads. Sizes are those
+//! `selftests/map/loom.sh` runs those of many executions with few preemptions, which is where almost
+//! all mistakes show; `selftests/map/loom.sh --full` raises their bounds. Sizes are those
 //! of `src/map/sys.rs` for models.
 
 #![cfg(loom)]
@@ -19,12 +19,12 @@ mod resets;
 
 use loom::{
     model::Builder,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     thread::{self, JoinHandle},
 };
 use stackmap_map::{model, Counter, Fallback, Found, Id, Map, ReadSide, Seed, MAX_FRAMES};
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
     time::Instant,
 };
 
@@ -37,16 +37,15 @@ type Frames = &'static [u64];
 /// frames, two attempts to reserve, three lists of spares.
 const STEPS_MAX: usize = 2 * (4 + 4) + 2 * 4 + 3 * 2 + 3 * 3 + 33;
 
-/// Runs a model in all executions if `STACKMAP_LOOM` is `full`, otherwise in those in which threads
-/// are preempted at most `quick` times.
-fn exhaustively(name: &str, quick: usize, run: impl Fn() + Send + Sync + 'static) {
-    check(name, if full() { None } else { Some(quick) }, run);
+/// Runs a model in all executions.
+fn exhaustively(name: &str, run: impl Fn() + Send + Sync + 'static) {
+    check(name, None, run);
 }
 
-/// Runs a model that has too many executions to try all: with at most `full` preemptions if
-/// `STACKMAP_LOOM` is `full`, otherwise with at most `quick`.
-fn bounded(name: &str, quick: usize, full: usize, run: impl Fn() + Send + Sync + 'static) {
-    check(name, Some(if self::full() { full } else { quick }), run);
+/// Runs a model that has many executions in those in which threads are preempted at most `quick`
+/// times; if `STACKMAP_LOOM` is `full` at most `full` times, or in all executions.
+fn bounded(name: &str, quick: usize, full: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
+    check(name, if self::full() { full } else { Some(quick) }, run);
 }
 
 fn full() -> bool {
@@ -162,10 +161,42 @@ fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     all
 }
 
-/// A thread of a model, with the map.
-fn spawn<T: 'static>(map: &Arc<Map>, run: impl FnOnce(&Arc<Map>) -> T + 'static) -> JoinHandle<T> {
+/// A thread of a model.
+struct Spawned<T> {
+    thread: JoinHandle<T>,
+    end: MutexGuard<'static, ()>,
+}
+
+impl<T> Spawned<T> {
+    /// Waits for the thread and returns its result.
+    fn join(self) -> T {
+        drop(self.end);
+        self.thread.join().expect("the thread's result")
+    }
+}
+
+loom::lazy_static! {
+    /// Held by who has spawned a thread, until it wants the thread's result, and taken by the thread
+    /// when it has one. So a thread always ends after who waits for it has begun to wait; loom would
+    /// try the two in both orders in each execution.
+    static ref ENDS: [Mutex<()>; 2] = Default::default();
+
+    /// Not a part of the model, only a way to number its threads.
+    static ref SPAWNED: AtomicUsize = AtomicUsize::new(0);
+}
+
+/// Spawns a thread of a model, with the map.
+fn spawn<T: 'static>(map: &Arc<Map>, run: impl FnOnce(&Arc<Map>) -> T + 'static) -> Spawned<T> {
     let map = Arc::clone(map);
-    thread::spawn(move || run(&map))
+    let end: &'static Mutex<()> = &ENDS[SPAWNED.fetch_add(1, Ordering::Relaxed)];
+    Spawned {
+        end: end.lock().expect("nobody panicked"),
+        thread: thread::spawn(move || {
+            let result = run(&map);
+            drop(end.lock());
+            result
+        }),
+    }
 }
 
 /// The `n`-th stack of `nr` frames whose search begins at slot `home` of a map of `2^bits` stacks.
@@ -179,4 +210,19 @@ fn stack_at(bits: u32, home: u64, nr: usize, n: usize) -> Frames {
             .expect("there are infinitely many")
             .into_boxed_slice(),
     )
+}
+
+/// Of the model itself: a read comes before and after a write, also if the writer reads in between.
+#[test]
+fn no_read_is_hidden() {
+    let frames = stack_at(1, 0, 1, 0);
+    let seen = std::sync::Arc::new(AtomicU32::new(0));
+    let all = std::sync::Arc::clone(&seen);
+    exhaustively("no_read_is_hidden", move || {
+        let map = map(1, 1);
+        let writer = spawn(&map, move |map| id(map, 0, frames));
+        all.fetch_or(1 << map.entries(), Ordering::Relaxed);
+        writer.join();
+    });
+    assert_eq!(seen.load(Ordering::Relaxed), 1 << 0 | 1 << 1);
 }

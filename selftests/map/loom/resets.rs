@@ -8,12 +8,12 @@ use super::*;
 #[test]
 fn an_insert_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
-    exhaustively("an_insert_beside_a_reset", 3, move || {
+    exhaustively("an_insert_beside_a_reset", move || {
         let map = map(1, 2);
         let old = id(&map, 0, frames);
         let other = spawn(&map, move |map| record(map, 1, frames));
         map.reset().unwrap();
-        let during = other.join().unwrap();
+        let during = other.join();
         match during {
             Ok(found) if found.id == old => assert!(!found.inserted),
             Ok(found) => assert!(found.inserted, "O2: found what the reset removed"),
@@ -31,12 +31,12 @@ fn an_insert_beside_a_reset() {
 #[test]
 fn a_remembered_stack_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
-    exhaustively("a_remembered_stack_beside_a_reset", 3, move || {
+    exhaustively("a_remembered_stack_beside_a_reset", move || {
         let map = map(1, 2);
         let old = id(&map, 1, frames);
         let other = spawn(&map, move |map| record(map, 1, frames));
         map.reset().unwrap();
-        if let Ok(found) = other.join().unwrap() {
+        if let Ok(found) = other.join() {
             assert_eq!(found.inserted, found.id != old);
         }
         settle(&map);
@@ -49,12 +49,12 @@ fn a_lookup_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
     // The same slot in the first two generations.
     let (old, new) = (Id::from_raw(1 << 2), Id::from_raw(2 << 2));
-    exhaustively("a_lookup_beside_a_reset", 3, move || {
+    exhaustively("a_lookup_beside_a_reset", move || {
         let map = map(1, 1);
         assert_eq!(id(&map, 0, frames), old);
         let reader = spawn(&map, move |map| (read(map, old), read(map, new)));
         map.reset().unwrap();
-        let (found, newer) = reader.join().unwrap();
+        let (found, newer) = reader.join();
         assert!(found.is_none_or(|(read, _)| read == frames));
         assert_eq!(newer, None, "O2: the new generation has no stack yet");
     });
@@ -64,12 +64,12 @@ fn a_lookup_beside_a_reset() {
 #[test]
 fn a_chunk_goes_when_nobody_uses_it() {
     let far = stack_at(2, 3, 4, 0);
-    exhaustively("a_chunk_goes_when_nobody_uses_it", 3, move || {
+    exhaustively("a_chunk_goes_when_nobody_uses_it", move || {
         let map = map(2, 2);
         let id = pool::in_third_chunk(&map, far);
         let reader = spawn(&map, move |map| (read(map, id), record(map, 1, far)));
         map.reset().unwrap();
-        let (found, _) = reader.join().unwrap();
+        let (found, _) = reader.join();
         assert!(found.is_none_or(|(read, _)| read == far));
         assert_eq!(map.pool_bytes(), 2 * 64);
         settle(&map);
@@ -80,13 +80,13 @@ fn a_chunk_goes_when_nobody_uses_it() {
 #[test]
 fn counts_beside_a_reset() {
     let frames = stack_at(1, 0, 1, 0);
-    exhaustively("counts_beside_a_reset", 3, move || {
+    exhaustively("counts_beside_a_reset", move || {
         let map = map(1, 2);
         let other = spawn(&map, move |map| {
             [record(map, 1, frames), record(map, 1, frames)]
         });
         map.reset().unwrap();
-        let results = other.join().unwrap();
+        let results = other.join();
         let new = |found: &Found| found.id.get() >= 2 << 2;
         let ok = results.iter().flatten().filter(|found| new(found)).count();
         let refused = results.iter().filter(|result| result.is_err()).count();
@@ -106,12 +106,12 @@ fn counts_beside_a_reset() {
 #[test]
 fn two_inserts_beside_a_reset() {
     let frames = stack_at(1, 0, 1, 0);
-    bounded("two_inserts_beside_a_reset", 1, 2, move || {
+    bounded("two_inserts_beside_a_reset", 1, Some(2), move || {
         let map = map(1, 2);
         let one = spawn(&map, move |map| record(map, 0, frames));
         let two = spawn(&map, move |map| record(map, 1, frames));
         map.reset().unwrap();
-        let (one, two) = (one.join().unwrap(), two.join().unwrap());
+        let (one, two) = (one.join(), two.join());
         if let (Ok(one), Ok(two)) = (one, two) {
             let same = one.id == two.id;
             assert_eq!(same, one.inserted != two.inserted);
