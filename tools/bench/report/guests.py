@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Running the scripts of tools/bench/guest, and reading the figures that they print."""
+
+import dataclasses
+import subprocess
+import time
+
+from . import TOP
+
+KERNEL = "deb13"
+ICOUNT = ("--icount",)
+DEBIAN = ("--userland", "debian")
+
+
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """A script and the guest that it wants."""
+
+    script: str
+    arguments: tuple = ()
+    options: tuple = ICOUNT
+    # Whether the others have to wait: its figures are affected by them.
+    alone: bool = False
+
+
+# The longest first.
+GUESTS = {
+    "memory": Guest("memory", ("10:1024", "14:16384", "18:200000"), ("--smp", "1", "--mem", "2048")),
+    "growth": Guest("growth", ("1000", "10000", "100000", "1000000"), (*ICOUNT, "--mem", "2048")),
+    "retention": Guest("retention", (), (*ICOUNT, *DEBIAN)),
+    "others": Guest("others", (), (*ICOUNT, *DEBIAN)),
+    "tracepoints": Guest("tracepoints"),
+    "tracepoints again": Guest("tracepoints"),
+    "cost": Guest("cost"),
+    "cost again": Guest("cost"),
+    "cpus": Guest("cpus", (), ("--tcg", "multi", "--smp", "8"), alone=True),
+}
+
+
+class BenchError(Exception):
+    """A guest or a build has failed."""
+
+
+def build(directory):
+    """Builds the module of a directory; returns its path."""
+    done = subprocess.run([TOP / "tools/vm/module", "--kernel", KERNEL, "--quiet", directory], text=True,
+                          stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BenchError(f"{directory} does not build")
+    return done.stdout.split()[-1]
+
+
+def modules():
+    """Builds the module and the one that measures."""
+    return build(TOP), build(TOP / "selftests/modules/stackcost")
+
+
+def run(guest, built):
+    """Runs a guest; returns what it printed."""
+    stackmap, stackcost = built
+    command = [TOP / "tools/vm/run", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
+               "--add", f"{TOP}/selftests/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
+               "--add", f"{stackcost}:/tests/stackcost.ko", "--module", stackmap,
+               "--", TOP / f"tools/bench/guest/{guest.script}.sh", *guest.arguments]
+    done = subprocess.run(command, cwd=TOP, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, errors="replace", check=False)
+    if done.returncode or "\nfinished" not in done.stdout:
+        raise BenchError(f"{guest.script} failed with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def figures(output):
+    """The figures that a guest printed, by their names."""
+    found = {}
+    for line in output.splitlines():
+        if line.startswith("figure "):
+            _, name, value = line.split()
+            found[name] = float(value) if "." in value else int(value)
+    return found
+
+
+def release():
+    """The release of the kernel."""
+    done = subprocess.run([TOP / "tools/vm/setup", "--env", KERNEL], text=True, stdout=subprocess.PIPE, check=True)
+    return next(line.split("=", 1)[1] for line in done.stdout.splitlines() if line.startswith("RELEASE="))
+
+
+def timed(name, built, say):
+    """Runs a guest, says how long it took; returns what it printed."""
+    start = time.monotonic()
+    output = run(GUESTS[name], built)
+    say(f"{name}: {time.monotonic() - start:.0f} s")
+    return output
