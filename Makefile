@@ -5,7 +5,8 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
 .PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	storm debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map
+	storm debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
+	bench bench-accept
 
 all: modules
 
@@ -63,6 +64,12 @@ fuzz: ## fuzzes the map, and what the tool reads; SECONDS=60 for each target
 
 scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
+
+bench: ## what an id costs and saves, against what else there is; writes Documentation/benchmarks.md
+	@tools/bench/tables
+
+bench-accept: ## keeps the instruction counts of now, which make test compares with
+	@tools/bench/gate --accept
 
 bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
 	@tools/bench/run

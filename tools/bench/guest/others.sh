@@ -1,7 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# An event and its stack by stackmap and by what people use: instructions and bytes, and whether
-# the counts of the stacks are the same.
+# An event and its stack by stackmap and by what people use: instructions and bytes.
 # shellcheck source=SCRIPTDIR/bench.sh
 . /bench/bench.sh
 
@@ -95,7 +94,7 @@ before=$clock
 echo "event 12 0 2000" >$C/measure
 read -r _ spent _ <$C/cost
 sleep 1
-pkill -INT -x perf || kill -INT $!
+kill -INT $!
 wait $!
 clock
 size=$(stat -c %s /tmp/perf.data) || bail "perf: $(cat /tmp/perf)"
@@ -104,39 +103,4 @@ figure bytes.perf $((size / events))
 figure events.perf "$events"
 note "perf: $size bytes, $events events, $spent instructions in 2000, $((clock - before)) until it ended"
 
-# The same events by both, in a workload of many different stacks.
-reset
-echo 1 >$T/options/stackmap
-E=$T/events/kmem/kmem_cache_alloc
-echo 0 >$T/tracing_on
-echo "$HIST" >$E/trigger
-echo 1 >$T/options/stacktrace
-echo 1 >$E/enable
-clear_trace
-echo 1 >$T/tracing_on
-ls -lR /sys/class/tty /etc >/dev/null
-for i in 1 2 3; do
-	dd if=/dev/zero of=/root/data.$i bs=4k count=50 conv=fsync 2>/dev/null
-done
-find /usr -name '*.so' | sort | tail -n 1 >/dev/null
-echo 0 >$T/tracing_on
-echo 0 >$E/enable
-# The histogram leaves out the two innermost frames, and keeps 31 of the others.
-awk '
-	/^{ common_stacktrace:/ { key = ""; next }
-	/hitcount:/ { sub(/.*hitcount: */, ""); sum[key] += $1; next }
-	/^ / { key = key " " $1 }
-	END { for (key in sum) print sum[key] key }' $E/hist | sort >/tmp/hist
-awk '
-	function end() { if (refs) sum[key] += refs; refs = 0 }
-	/^stack_id/ { end(); key = ""; refs = $4 + 0; nr = 0; next }
-	/^ / && nr++ >= 2 && nr <= 33 { key = key " " $2 }
-	END { end(); for (key in sum) print sum[key] key }' $T/stack_map | sort >/tmp/stackmap
-figure same.stacks "$(comm -12 /tmp/hist /tmp/stackmap | wc -l)"
-figure differ.stacks "$(comm -3 /tmp/hist /tmp/stackmap | wc -l)"
-figure same.events "$(awk '{ sum += $1 } END { print sum }' /tmp/hist)"
-figure drops.stackmap "$(value drops)"
-sed -n '/^Totals/,$p' $E/hist | sed 's/^/# /'
-comm -3 /tmp/hist /tmp/stackmap | head -n 4 | cut -c 1-400 | sed 's/^/# /'
-echo "!$HIST" >$E/trigger
 echo finished

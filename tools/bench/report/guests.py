@@ -33,6 +33,7 @@ GUESTS = {
     "tracepoints again": Guest("tracepoints"),
     "cost": Guest("cost"),
     "cost again": Guest("cost"),
+    "agree": Guest("agree", (), DEBIAN),
     "cpus": Guest("cpus", (), ("--tcg", "multi", "--smp", "8"), alone=True),
 }
 

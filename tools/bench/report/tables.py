@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: GPL-2.0
+"""From figures to tables, charts, and what they say about the aims."""
+
+import dataclasses
+
+DEPTHS = (0, 4, 12, 28, 44, 100)
+EVENTS = {"syscalls": "syscalls:*", "kmem": "kmem:*", "sched": "sched:*", "functions": "function tracer"}
+PERCENTS = (5, 50, 95, 100)
+WORKLOADS = {"slab": "kmem:*", "block": "block:*", "network": "functions veth_xmit, tcp_v4_rcv"}
+# The C series: bytes for each stack of capacity, always allocated.
+C_SERIES = 552
+BPF_STACK = 1040
+OTHERS = {"full": "full stack", "stackmap": "stackmap", "hist": "hist trigger", "bpftrace": "bpftrace",
+          "perf": "perf record -g"}
+OTHERS_DEPTHS = (4, 12, 28)
+SIZES = (1000, 10000, 100000, 1000000)
+CPUS = (1, 2, 4, 8)
+COST_AIM, SLAB_AIM, DEEP_AIM, MEMORY_AIM = 1.02, 2.3, 8, 1 / 3
+
+
+@dataclasses.dataclass
+class Section:
+    """A table with what it shows, and its chart."""
+
+    title: str
+    text: str
+    head: tuple
+    rows: list
+    chart: dict = None
+    after: str = ""
+
+
+def number(value):
+    """A number as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if abs(value) < 2 else f"{value:.1f}"
+
+
+def chart(name, title, y_text, kind, places, series, aim=None):
+    """What the chart program reads; `series` is name to values."""
+    return {"file": f"bench-{name}.svg", "title": title, "y": y_text, "kind": kind,
+            "places": [str(place) for place in places],
+            "series": [{"name": name, "values": list(values)} for name, values in series.items()], "aim": aim}
+
+
+def verdict(what, value, aim, at_most=True):
+    """Whether an aim is met."""
+    met = value <= aim if at_most else value >= aim
+    return f"{what}: **{value:.2f}** (aim: at {'most' if at_most else 'least'} {aim:.2f}, {'met' if met else 'missed'})"
+
+
+def interpolate(row, at):
+    """A count of the map's bench at another depth; it grows with the frames."""
+    known = sorted(row)
+    low = max((depth for depth in known if depth <= at), default=known[0])
+    high = min((depth for depth in known if depth > at), default=known[-1])
+    if low == high:
+        low = known[-2]
+    return row[low] + (row[high] - row[low]) * (at - low) / (high - low)
+
+
+def cost(found):
+    """Point 1: a recorded stack at each depth."""
+    one = found["cost"]
+    ratio = lambda name, depth: one[f"{name}.{depth}"] / one[f"full.{depth}"] if f"{name}.{depth}" in one else None
+    kinds = {"jump, remembered": "remembered.jump", "jump, searched for": "searched.jump",
+             "jump, first insert": "insert.jump", "kprobe, remembered": "remembered.kprobe",
+             "kprobe, searched for": "searched.kprobe", "kprobe, first insert": "insert.kprobe"}
+    rows = []
+    for depth in DEPTHS:
+        row = [depth, one[f"frames.{depth}"], one[f"full.{depth}"]]
+        for name in kinds.values():
+            count = one.get(f"{name}.{depth}")
+            row.append("-" if count is None else f"{count:,} ({ratio(name, depth):.3f})")
+        rows.append(row)
+    shown = list(kinds.items())[:4]
+    worst = max(ratio("remembered.jump", depth) for depth in DEPTHS)
+    searched = max(ratio("searched.jump", depth) for depth in DEPTHS[1:])
+    met = [str(depth) for depth in DEPTHS if ratio("remembered.jump", depth) <= COST_AIM]
+    after = (verdict("An id by the jump hook over a full stack, at the worst depth, remembered", worst, COST_AIM)
+             + "; " + verdict("searched for", searched, COST_AIM) + ". "
+             f"Remembered, it is met at {', '.join(met) or 'none'} further frames. The breakdown says where the rest is.")
+    return Section(
+        "Cost of a recorded stack",
+        "``trace_dump_stack()`` below so many further frames of a module: instructions, and in brackets how many "
+        "times those of the full stack that the kernel itself records. *Remembered*: the context has just seen the "
+        "stack. *Searched for*: 200 known stacks in turn. With the kprobe, an instruction more or less says "
+        "little: what the exception of a breakpoint costs on a CPU is not in these counts.",
+        ("further frames", "frames", "full stack", *kinds), rows,
+        chart("cost", "An id over a full stack, in instructions", "times a full stack", "bars",
+              [f"{depth} further" for depth in DEPTHS],
+              {name: [ratio(key, depth) for depth in DEPTHS] for name, key in shown}, COST_AIM), after)
+
+
+def breakdown(found):
+    """Where the cost is."""
+    one, host = found["cost"], found["map"]
+    rows, parts = [], {name: [] for name in ("map", "ring buffer", "the recorder's own frames, guards")}
+    for depth in DEPTHS:
+        frames = one[f"frames.{depth}"]
+        unwind, write = one[f"unwind.{depth}"], one[f"write_id.{depth}"]
+        lookup = round(interpolate(host["hit_remembered"], frames))
+        searched = round(interpolate(host["hit_searched"], frames))
+        hashed = round(interpolate(host["hash"], frames))
+        rest = one[f"remembered.jump.{depth}"] - unwind - write - lookup
+        full_write = one[f"write_full.{depth}"]
+        full_rest = one[f"full.{depth}"] - unwind - full_write
+        hook = one[f"remembered.kprobe.{depth}"] - one[f"remembered.jump.{depth}"]
+        rows.append([depth, unwind, lookup, f"{searched} ({hashed})", write, rest, hook, full_write, full_rest])
+        for name, values in zip(parts, ((lookup, 0), (write, full_write), (rest, full_rest))):
+            parts[name] += values
+    last, first = rows[-1], rows[0]
+    frame = (one["full.12"] - one["full.4"]) / 8
+    after = (
+        f"Unwinding is {100 * first[1] / one['remembered.jump.0']:.0f} % of a shallow id and "
+        f"{100 * last[1] / one['remembered.jump.100']:.0f} % of a deep one. **What an id costs more than a full "
+        f"stack is in the column of the recorder's own frames and guards: {first[5] - first[8]:,} instructions "
+        f"without further frames, {last[5] - last[8]:,} with 100.** The walk begins inside the recorder. The "
+        "kernel's is in its own text, where a frame is found by a table; ours is in a module, and a frame of a "
+        f"module takes {frame:.0f} instructions. The map takes {first[2]} to {last[2]} instructions; the "
+        f"larger event costs {first[7] - first[4]} to {last[7] - last[4]} more to write. The jump itself is two.")
+    return Section(
+        "Breakdown",
+        "Of an id by the jump hook, remembered, and of the full stack, in instructions. Unwinding is "
+        "``stack_trace_save()`` by the test module; reserving and committing are those of events of the same "
+        "sizes in a ring buffer of its own; the map's part is what valgrind counts of the same code on the host. "
+        "The rest is the difference: the walk through the recorder's own frames, the recursion guard, the "
+        "event's header, the counters.",
+        ("further frames", "unwind", "map: remembered", "map: searched for (of it hash)", "id: reserve, commit",
+         "id: own frames, guards", "kprobe over jump", "full: reserve, copy, commit", "full: own frames, guards"), rows,
+        chart("breakdown", "Instructions of an id and of a full stack, apart from unwinding", "instructions", "stacked",
+              [f"{depth}: {what}" for depth in DEPTHS for what in ("id", "full")], parts), after)
+
+
+def tracepoints(found):
+    """Point 1: the kernel's own events."""
+    one = found["tracepoints"]
+    rows, ratios = [], {"jump": [], "kprobe": []}
+    for key, name in EVENTS.items():
+        full = one[f"full.{key}"]
+        for hook in ratios:
+            ratios[hook].append(one[f"{hook}.{key}"] / full)
+        rows.append([name, one[f"events.{key}"], one[f"depth.{key}"], one[f"stacks.{key}"], full,
+                     *(f"{one[f'{hook}.{key}']:,} ({ratios[hook][-1]:.3f})" for hook in ratios)])
+    after = verdict("At the worst of them, by the jump", max(ratios["jump"]), COST_AIM) + "."
+    return Section(
+        "Real tracepoints",
+        "Programs under a group of events, or with two traced functions: what a stack adds to its event, in "
+        "instructions, first inserts included. ``dd`` of single bytes, a shell that looks for files, two shells "
+        "that wake each other.",
+        ("events", "events recorded", "mean depth", "distinct stacks", "full stack", "id, jump", "id, kprobe"), rows,
+        chart("tracepoints", "An id over a full stack, at the kernel's own events", "times a full stack", "bars",
+              EVENTS.values(), ratios, COST_AIM), after)
+
+
+def filled(found):
+    """Point 1: while the map fills."""
+    one = found["cost"]
+    hits, new = ([one[f"{name}.{percent}"] for percent in PERCENTS] for name in ("filled_hit", "filled_new"))
+    return Section(
+        "A map that fills",
+        "12 further frames, ``bits=14``: known stacks, searched for, and new ones. When the map is full, a new "
+        "stack is written in full.",
+        ("full", "known stack", "new stack"),
+        [[f"{percent} %", *pair] for percent, *pair in zip(PERCENTS, hits, new)],
+        chart("filled", "Instructions while the map fills", "instructions", "bars",
+              [f"{percent} %" for percent in PERCENTS], {"known stack": hits, "new stack": new}),
+        f"From 5 % to 100 %, a known stack costs {100 * (hits[-1] / hits[0] - 1):+.2f} %.")
+
+
+def retention(found):
+    """Point 2."""
+    one = found["retention"]
+    rows, gains = [], {"events": [], "time span": []}
+    for key, name in WORKLOADS.items():
+        full, ids = ({what: one[f"{what}.{mode}.{key}"] for what in ("kept", "bytes", "span")} for mode in ("full", "id"))
+        gains["events"].append(ids["kept"] / full["kept"])
+        gains["time span"].append(ids["span"] / full["span"])
+        rows.append([f"{key}: {name}", one[f"depth.{key}"], full["kept"], ids["kept"], f"{gains['events'][-1]:.2f}",
+                     full["bytes"], ids["bytes"], f"{gains['time span'][-1]:.2f}"])
+    deep, depth, ids = gains["events"][2], one["depth.network"], one["bytes.id.network"]
+    after = (verdict("Events kept, slab", gains["events"][0], SLAB_AIM, at_most=False) + "; "
+             + verdict("deep", deep, DEEP_AIM, at_most=False)
+             + ". The C series reports 2.17 times the events and 1.85 times the span for a slab workload. ")
+    if deep < DEEP_AIM:
+        after += (f"With ids an event of the traced functions and its stack take {ids:.0f} bytes, and 16 of them are "
+                  f"the id: at a mean depth of {depth} that is the gain there is; 8 times would take stacks of "
+                  f"{(DEEP_AIM * ids - ids + 16 - 24) / 8:.0f} frames.")
+    return Section(
+        "Retention",
+        f"A ring buffer of {one['buffer'] // 1024} KiB at the end of the same workload, recorded with full stacks "
+        "and with ids: a shell that looks for files; files written synchronously to ext4 on virtio; a TCP "
+        "connection through an IP tunnel between two network namespaces.",
+        ("workload", "mean depth", "events: full", "events: ids", "gain", "bytes an event: full", "ids",
+         "gain in time span"), rows,
+        chart("retention", "What one buffer keeps, with ids over full stacks", "times", "bars", WORKLOADS, gains), after)
+
+
+def memory(found):
+    """Point 3."""
+    one = found["memory"]
+    rows, shares = [], []
+    series = {name: [] for name in ("stackmap", "C series", "BPF stack map", "stackdepot")}
+    sizes = (10, 14, 18)
+    for bits in sizes:
+        stacks, capacity = one[f"entries.{bits}"], one[f"capacity.{bits}"]
+        records = one[f"exported.{bits}"] - 16 - 8 * stacks
+        ours = one[f"pool.{bits}"] + one[f"table.{bits}"]
+        frames = records / stacks / 8 - 1
+        each = (ours / stacks, C_SERIES * capacity / stacks, BPF_STACK, 32 + 8 * frames)
+        for name, value in zip(series, each):
+            series[name].append(round(value))
+        shares.append(each[0] / each[1])
+        rows.append([stacks, bits, f"{frames:.1f}", one[f"table.{bits}"], one[f"pool.{bits}"], ours,
+                     *(round(value) for value in each), f"{shares[-1]:.2f}"])
+    missed = [row[0] for row, share in zip(rows, shares) if share > MEMORY_AIM]
+    after = ("Of what the C series needs: " + ", ".join(f"{share:.2f} at {row[0]:,}" for row, share in zip(rows, shares))
+             + f" stacks (aim: at most {MEMORY_AIM:.2f}, " + ("missed at " + " and ".join(f"{n:,}" for n in missed)
+                                                              if missed else "met") + "). "
+             "The pool comes in chunks of 256 KiB, two of them ahead, which weighs on small maps; the records "
+             "themselves are 8 bytes for each frame and 8 more.")
+    return Section(
+        "Memory",
+        "Stacks of a real workload, by the function tracer. The C series allocates 552 bytes for each stack of "
+        "capacity, BPF's stack map 1,040 at its default depth; stackdepot's figure is 32 bytes and 8 for each frame.",
+        ("stacks", "bits", "mean depth", "table", "pool", "in all", "bytes a stack", "C series", "BPF stack map",
+         "stackdepot", "over C series"), rows,
+        chart("memory", "Bytes for each distinct stack", "bytes", "bars",
+              [f"{row[0]:,} stacks" for row in rows], series), after)
+
+
+def others(found):
+    """Point 4."""
+    one = found["others"]
+    rows, series = [], {}
+    for key, name in OTHERS.items():
+        if f"{key}.12" not in one:
+            rows.append([name, *["does not run here"] * 3, "-", "-"])
+            continue
+        counts = [one[f"{key}.{depth}"] for depth in OTHERS_DEPTHS]
+        series[name] = counts
+        cells = [f"{count:,} ({count / one[f'full.{depth}']:.3f})" for count, depth in zip(counts, OTHERS_DEPTHS)]
+        capacity = one.get(f"capacity.{key}")
+        fixed = f"{one[f'memory.{key}']:,} for {capacity:,}" if capacity else "-"
+        rows.append([name, *cells, one.get(f"bytes.{key}", 0), fixed])
+    both = found["agree"]
+    same, differ = both["same"], both["differ"]
+    after = (f"**Same answers:** of {both['events']:,} events of ``kmem:kmem_cache_alloc``, recorded by stackmap and "
+             f"by the hist trigger at once, {same:,} distinct stacks have the same count in both, and {differ:,} "
+             "have not. The trigger leaves out the two innermost frames and keeps 31 of the others; stackmap's "
+             "stacks are cut in the same way for this.")
+    return Section(
+        "Against what people use",
+        "One event of a test module in one guest, with 200 known stacks, at 4, 12 and 28 further frames: "
+        "instructions of the event with all that it causes at once, and times those of the plain event with a "
+        "full stack. What perf's reader does later is not in it. Bytes are those of an event and its stack at 12 "
+        "further frames in the buffer or file; memory is what holds the distinct stacks.",
+        ("by", *(f"{depth} further" for depth in OTHERS_DEPTHS), "bytes an event", "memory for so many stacks"), rows,
+        chart("others", "An event and its stack", "instructions", "bars",
+              [f"{depth} further" for depth in OTHERS_DEPTHS], series), after)
+
+
+def growth(found):
+    """Point 5: stacks."""
+    one = found["growth"]
+    names = {"known stack": "hit", "new stack": "new", "binary export, a stack": "binary", "text export, a stack": "text",
+             "bytes a stack": "bytes"}
+    first = {key: one[f"{key}.{SIZES[0]}"] for key in names.values()}
+    return Section(
+        "Growth: stacks",
+        "``bits=20``, 14 frames: instructions of an event while the map holds so many stacks, of an export for each "
+        "of them (the text export: for the first of them), and bytes.",
+        ("stacks", *names), [[size, *(one[f"{key}.{size}"] for key in names.values())] for size in SIZES],
+        chart("growth", "Costs as the map grows, over those at 1,000 stacks", "times", "lines",
+              [f"{size:,}" for size in SIZES],
+              {name: [one[f"{key}.{size}"] / first[key] for size in SIZES]
+               for name, key in list(names.items())[:4]}))
+
+
+def cpus(found):
+    """Point 5: CPUs."""
+    one = found["cpus"]
+    ratios = [one[f"id.{count}"] / one[f"full.{count}"] for count in CPUS]
+    slower = {mode: [one[f"{mode}.{count}"] / one[f"{mode}.1"] for count in CPUS] for mode in ("full", "id")}
+    return Section(
+        "Growth: CPUs",
+        "The same number of stacks, of 12 further frames, by one CPU or shared among several, emulated by as many "
+        "threads as the machine runs at once: ratios within one run. Beyond the CPUs of the machine that measures "
+        "nothing can become quicker; what counts is that ids keep their distance to full stacks, which share "
+        "nothing between CPUs.",
+        ("CPUs", "id over full stack", "full stacks, over one CPU", "ids, over one CPU"),
+        [[count, f"{ratio:.2f}", f"{slower['full'][at]:.2f}", f"{slower['id'][at]:.2f}"]
+         for at, (count, ratio) in enumerate(zip(CPUS, ratios))],
+        chart("cpus", "Ids over full stacks, on several CPUs at once", "times", "lines", CPUS, {"id over full": ratios}))
+
+
+SECTIONS = (cost, breakdown, tracepoints, filled, retention, memory, others, growth, cpus)
+
+
+def repeat(found, name):
+    """The largest difference between two runs of a guest."""
+    one, two = found[name], found[f"{name} again"]
+    return max(abs(two[key] / value - 1) for key, value in one.items()
+               if value and key.split(".")[0] not in ("events", "stacks", "depth", "frames"))
