@@ -19,8 +19,6 @@ class Guest:
     script: str
     arguments: tuple = ()
     options: tuple = ICOUNT
-    # Whether the others have to wait: its figures are affected by them.
-    alone: bool = False
 
 
 # The longest first.
@@ -34,7 +32,7 @@ GUESTS = {
     "cost": Guest("cost"),
     "cost again": Guest("cost"),
     "agree": Guest("agree", (), DEBIAN),
-    "cpus": Guest("cpus", (), ("--tcg", "multi", "--smp", "8"), alone=True),
+    "cpus": Guest("cpus", (), (*ICOUNT, "--smp", "8")),
 }
 
 

@@ -290,18 +290,18 @@ def growth(found):
 def cpus(found):
     """Point 5: CPUs."""
     one = found["cpus"]
-    ratios = [one[f"id.{count}"] / one[f"full.{count}"] for count in CPUS]
-    slower = {mode: [one[f"{mode}.{count}"] / one[f"{mode}.1"] for count in CPUS] for mode in ("full", "id")}
+    modes = {"full stack": "full", "id": "id"}
+    over = {name: [one[f"{mode}.{count}"] / one[f"{mode}.1"] for count in CPUS] for name, mode in modes.items()}
     return Section(
         "Growth: CPUs",
-        "The same number of stacks, of 12 further frames, by one CPU or shared among several, emulated by as many "
-        "threads as the machine runs at once: ratios within one run. Beyond the CPUs of the machine that measures "
-        "nothing can become quicker; what counts is that ids keep their distance to full stacks, which share "
-        "nothing between CPUs.",
-        ("CPUs", "id over full stack", "full stacks, over one CPU", "ids, over one CPU"),
-        [[count, f"{ratio:.2f}", f"{slower['full'][at]:.2f}", f"{slower['id'][at]:.2f}"]
-         for at, (count, ratio) in enumerate(zip(CPUS, ratios))],
-        chart("cpus", "Ids over full stacks, on several CPUs at once", "times", "lines", CPUS, {"id over full": ratios}))
+        "So many CPUs record 12 further frames at once, the same 4,000 stacks or fewer: instructions of an event, by all "
+        "CPUs together, and over those of one CPU. QEMU runs the CPUs by turns: a step that is taken again because "
+        "another CPU was quicker is counted; what a cache line costs that moves between CPUs is not, "
+        "see `Documentation/map.rst` for two real ones.",
+        ("CPUs", "full stack", "id", "id over full stack", "full, over one CPU", "id, over one CPU"),
+        [[count, one[f"full.{count}"], one[f"id.{count}"], one[f"id.{count}"] / one[f"full.{count}"],
+          over["full stack"][at], over["id"][at]] for at, count in enumerate(CPUS)],
+        chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
 
 
 SECTIONS = (cost, breakdown, tracepoints, filled, retention, memory, others, growth, cpus)
