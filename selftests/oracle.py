@@ -174,9 +174,11 @@ def main():
                         help="of which so many may be full stacks (default 1)")
     parser.add_argument("--missed", metavar="SOURCE,...", type=lambda text: list(filter(None, text.split(","))),
                         help="the full stacks are those of these sources, and of these there is no id")
+    parser.add_argument("--without", metavar="PREFIX", help="sources of such names are not in this kernel")
     options = parser.parse_args()
 
-    sources = SOURCES[options.of]
+    sources = {name: text for name, text in SOURCES[options.of].items()
+               if not options.without or not name.startswith(options.without)}
     result = Comparison(read_map(options.directory / "stack_map_bin"), sources)
     for cpu in (0, 1):
         result.add_cpu(cpu, *(read_events(options.directory / f"{kind}.{cpu}") for kind in ("ids", "full")))

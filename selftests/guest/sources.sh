@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # Records stacks in every way that ftrace has of asking for one, as ids and as full stacks, and leaves
-# both recordings in /share for selftests/oracle.py. Argument: the hook.
+# both recordings in /share for selftests/oracle.py. Arguments: the hook, "nobpf" in a kernel without it.
 #
 # What an instance can record too is recorded in one at the same time. What only the top level can is
 # recorded there twice: with the option off, then with it on.
@@ -112,6 +112,7 @@ echo >$T/dynamic_events
 
 # Of BPF: a program's bpf_trace_printk() is an event.
 for attach in 'raw_tracepoint context_hit' 'kprobe contexts_kprobed'; do
+	[ "$2" != nobpf ] || break
 	# shellcheck disable=SC2086
 	ok "a BPF program at the $attach" /tests/bpf $attach /sys/fs/bpf/link
 	both 1 events/bpf_trace/bpf_trace_printk/enable
@@ -124,8 +125,8 @@ for attach in 'raw_tracepoint context_hit' 'kprobe contexts_kprobed'; do
 		ok 'in the map too' grep -q '\] bpf_prog_[0-9a-f]*_stackmap_test+' $T/stack_map
 	keep_both "BPF, $attach"
 	rm /sys/fs/bpf/link
+	both 0 events/bpf_trace/bpf_trace_printk/enable
 done
-both 0 events/bpf_trace/bpf_trace_printk/enable
 
 # Of what the kernel prints, when sysrq wants to know by NMI what each CPU does.
 echo 'stackmap-expect: Call Trace:' >/dev/kmsg
