@@ -121,8 +121,8 @@ def breakdown(found):
         f"{100 * last[1] / one['remembered.jump.100']:.0f} % of a deep one. **What an id costs more than a full "
         f"stack is in the column of the recorder's own frames and guards: {first[5] - first[8]:,} instructions "
         f"without further frames, {last[5] - last[8]:,} with 100.** The walk begins inside the recorder. The "
-        "kernel's is in its own text, where a frame is found by a table; ours is in a module, and a frame of a "
-        f"module takes {frame:.0f} instructions. The map takes {first[2]} to {last[2]} instructions; the "
+        "kernel's is in its own text, where the unwinder finds a frame by a table; ours is in a module, and a frame of "
+        f"a module takes {frame:.0f} instructions: a walk that began at the caller would save most of that. The map takes {first[2]} to {last[2]} instructions; the "
         f"larger event costs {first[7] - first[4]} to {last[7] - last[4]} more to write. The jump itself is two.")
     return Section(
         "Breakdown",
