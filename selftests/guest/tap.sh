@@ -10,6 +10,7 @@ KMEMLEAK=/sys/kernel/debug/kmemleak
 KCSAN=/sys/kernel/debug/kcsan
 if [ -e $KCSAN ]; then
 	echo 'stackmap-expect: BUG: KCSAN' >/dev/kmsg
+	echo on >$KCSAN
 	# No child of the script, which may wait for all that it has.
 	(cat /dev/kmsg >/tmp/kmsg &)
 fi
@@ -114,7 +115,7 @@ finish() {
 	if [ -e $KCSAN ]; then
 		races stackmap >/tmp/races
 		is 'no data race in the module' "$(cat /tmp/races)" ''
-		note "$(grep -c 'BUG: KCSAN' /tmp/kmsg) data races of the kernel's own"
+		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races of the kernel's own"
 	fi
 	echo "1..$tap_number"
 	[ "$tap_failed" = 0 ]
