@@ -18,6 +18,7 @@ struct file_operations;
 struct ring_buffer_event;
 struct trace_array;
 struct trace_buffer;
+struct trace_event_file;
 struct trace_seq;
 
 /* Frames that the kernel records of one stack at most. */
@@ -45,8 +46,9 @@ struct stackmap_layout {
 	__u32 caller_len;
 };
 
-/* Where an event goes: what the caller of __ftrace_trace_stack() passed. */
+/* Where an event goes: what the caller of __ftrace_trace_stack() passed, and by which event. */
 struct stackmap_site {
+	struct trace_event_file *file;	/* ftrace:stack_id in the trace array */
 	struct trace_buffer *buffer;
 	unsigned int trace_ctx;
 };
@@ -55,6 +57,18 @@ struct stackmap_site {
 enum stackmap_seq_form {
 	STACKMAP_SEQ_OFFSET	= 1,	/* name+0x48/0xc0 [module], instead of name */
 	STACKMAP_SEQ_ADDR	= 2,	/* with the address behind it */
+};
+
+/* A trace array whose stacks become ids. */
+struct stackmap_served {
+	struct trace_array *tr;
+	struct trace_event_file *file;	/* its ftrace:stack_id */
+};
+
+enum stackmap_reserved {
+	STACKMAP_RESERVED,
+	STACKMAP_NO_ROOM,	/* the ring buffer takes nothing */
+	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
 };
 
 enum stackmap_hook {
@@ -77,13 +91,14 @@ int stackmap_tracefs_layout(struct stackmap_layout *layout);
 struct file *stackmap_instance_get(const char *name, struct trace_array **tr);
 void stackmap_instance_put(struct file *file);
 int stackmap_instance_has(const char *name, const char *file);
-int stackmap_instance_announce(const char *name);
+struct trace_event_file *stackmap_instance_announce(const char *name);
 bool stackmap_tracing_is_on(struct trace_array *tr);
 
 /* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
-int stackmap_event_announce(const char *format);
-struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site);
+struct trace_event_file *stackmap_event_announce(const char *format);
+enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
+					   struct ring_buffer_event **event);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
@@ -106,7 +121,8 @@ int stackmap_stack_alloc(void);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
-void stackmap_serve(struct trace_array *const *trs, unsigned int nr);
+void stackmap_serve_top(struct trace_event_file *file);
+void stackmap_serve(const struct stackmap_served *instances, unsigned int nr);
 
 /* hook.c, hook_jump.c: how the kernel is made to call it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);

@@ -13,7 +13,7 @@ use crate::{
 use core::sync::atomic::{AtomicBool, Ordering};
 use kernel::{
     bindings,
-    error::to_result,
+    error::{from_err_ptr, to_result},
     global_lock, pr_warn_once,
     prelude::*,
     time::{delay::fsleep, Delta},
@@ -120,7 +120,9 @@ pub(crate) fn enable() -> Result {
     }
     let format = c"events/ftrace/stack_id/format".as_char_ptr();
     // SAFETY: tracefs is mounted as long as files of ours exist, and the path is a string.
-    to_result(unsafe { shim::stackmap_event_announce(format) })?;
+    let event = from_err_ptr(unsafe { shim::stackmap_event_announce(format) })?;
+    // SAFETY: No hook is installed, and we hold the lock.
+    unsafe { shim::stackmap_serve_top(event) };
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
     // SAFETY: The buffers and the map are there; no hook is installed, and we hold the lock.

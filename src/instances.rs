@@ -6,12 +6,7 @@
 
 use crate::shim;
 use core::ptr::null_mut;
-use kernel::{
-    bindings,
-    error::{from_err_ptr, to_result},
-    global_lock,
-    prelude::*,
-};
+use kernel::{bindings, error::from_err_ptr, global_lock, prelude::*};
 
 /// A listed instance.
 ///
@@ -22,6 +17,8 @@ struct Instance {
     name: KVec<u8>,
     file: *mut bindings::file,
     tr: *mut shim::trace_array,
+    /// Its `ftrace:stack_id`; null before it is announced.
+    event: *mut shim::trace_event_file,
 }
 
 // SAFETY: A file and a trace array that are held can be used by any thread.
@@ -49,6 +46,7 @@ impl Instance {
             name: string,
             file,
             tr,
+            event: null_mut(),
         })
     }
 
@@ -68,9 +66,11 @@ impl Instance {
     }
 
     /// Prepares its buffer for ids.
-    fn announce(&self) -> Result {
+    fn announce(&mut self) -> Result {
+        let name = self.name.as_ptr().cast();
         // SAFETY: By the type invariant the name is a string.
-        to_result(unsafe { shim::stackmap_instance_announce(self.name.as_ptr().cast()) })
+        self.event = from_err_ptr(unsafe { shim::stackmap_instance_announce(name) })?;
+        Ok(())
     }
 }
 
@@ -101,7 +101,11 @@ impl List {
 impl Drop for List {
     fn drop(&mut self) {
         let mut listed = LISTED.lock();
+        if listed.is_empty() {
+            return;
+        }
         serve(&[]);
+        drain();
         listed.clear();
     }
 }
@@ -110,7 +114,7 @@ impl Drop for List {
 /// ENOSPC: there are too many. Context: process.
 pub(crate) fn add(name: &[u8]) -> Result {
     let mut listed = LISTED.lock();
-    let instance = Instance::find(name)?;
+    let mut instance = Instance::find(name)?;
     if listed.iter().any(|other| other.tr == instance.tr) {
         return Ok(());
     }
@@ -137,6 +141,7 @@ pub(crate) fn remove(name: &[u8]) -> Result {
     let index = listed.iter().position(|instance| instance.name() == name);
     let instance = listed.remove(index.ok_or(ENOENT)?).map_err(|_| ENOENT)?;
     serve(&listed);
+    drain();
     drop(instance);
     Ok(())
 }
@@ -157,10 +162,16 @@ pub(crate) fn tracing_is_on() -> bool {
 
 /// Says whose stacks become ids. The caller holds the lock.
 fn serve(listed: &[Instance]) {
-    let mut trs = [null_mut(); shim::STACKMAP_INSTANCES as usize];
-    for (tr, instance) in trs.iter_mut().zip(listed) {
-        *tr = instance.tr;
+    let mut served = [shim::stackmap_served::default(); shim::STACKMAP_INSTANCES as usize];
+    for (served, instance) in served.iter_mut().zip(listed) {
+        (served.tr, served.file) = (instance.tr, instance.event);
     }
-    // SAFETY: There are so many; the lock serialises.
-    unsafe { shim::stackmap_serve(trs.as_ptr(), listed.len() as u32) };
+    // SAFETY: There are so many, all announced; the lock serialises.
+    unsafe { shim::stackmap_serve(served.as_ptr(), listed.len() as u32) };
+}
+
+/// Waits until nobody records for an instance that is not served any more. Context: process.
+fn drain() {
+    // SAFETY: Process context.
+    unsafe { shim::stackmap_hook_drain() };
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     map::{ControlError, Counter, Fallback, Map},
-    shim::{self, stackmap_layout, stackmap_site},
+    shim::{self, stackmap_layout, stackmap_site, Unreserved},
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kernel::{bindings, pr_warn_once, prelude::*, sync::SetOnce};
@@ -20,6 +20,9 @@ static GROWTH_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Full stacks because RCU was not watching, where a reset could not wait for us.
 static UNWATCHED: AtomicU64 = AtomicU64::new(0);
+
+/// Full stacks because the event is in the buffer of another trace array than it says.
+static FOREIGN: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of a `ftrace:stack_id` event in the ring buffer.
 const ID_BYTES: u64 = 16;
@@ -75,6 +78,11 @@ pub(crate) fn unwatched() -> u64 {
     UNWATCHED.load(Ordering::Relaxed)
 }
 
+/// Full stacks because the event is in another trace array's buffer.
+pub(crate) fn foreign() -> u64 {
+    FOREIGN.load(Ordering::Relaxed)
+}
+
 /// Records one stack: an id where the map can, the full stack where it cannot.
 ///
 /// Context: any, NMI included; preemption off.
@@ -109,8 +117,16 @@ unsafe extern "C" fn stackmap_record(
     // nesting on this CPU is the caller's own.
     let entered = unsafe { map.enter(context as usize) };
     // SAFETY: `site` came from the kernel; preemption is off until this function returns.
-    let Some(event) = (unsafe { site.reserve_id() }) else {
-        return;
+    let event = match unsafe { site.reserve_id() } {
+        Ok(event) => event,
+        Err(Unreserved::NoRoom) => return,
+        Err(Unreserved::Foreign) => {
+            // SAFETY: As before; the layout is the running kernel's.
+            if unsafe { site.write_full(layout, frames) } {
+                FOREIGN.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
     };
     match entered.get_id(frames) {
         Ok(found) => {

@@ -50,19 +50,34 @@ pub(crate) struct IdEvent<'a> {
     event: *mut ring_buffer_event,
 }
 
+/// Why there is no event for an id.
+pub(crate) enum Unreserved {
+    /// The ring buffer takes nothing now.
+    NoRoom,
+    /// The ring buffer is not that of the trace array.
+    Foreign,
+}
+
 impl stackmap_site {
-    /// Reserves an event for an id. [`None`]: the ring buffer takes nothing now.
+    /// Reserves an event for an id.
     ///
     /// # Safety
     ///
     /// `self` is what the kernel passed to the function in whose place we run, preemption is off,
     /// and stays off until the event is committed or discarded. Context: any.
     #[inline(always)]
-    pub(crate) unsafe fn reserve_id(&self) -> Option<IdEvent<'_>> {
-        // SAFETY: As required of the caller.
-        let event = unsafe { stackmap_id_reserve(self) };
-        // INVARIANT: Just reserved.
-        (!event.is_null()).then_some(IdEvent { site: self, event })
+    pub(crate) unsafe fn reserve_id(&self) -> Result<IdEvent<'_>, Unreserved> {
+        let mut event = core::ptr::null_mut();
+        // SAFETY: As required of the caller; `event` may be written.
+        let reserved = unsafe { stackmap_id_reserve(self, &mut event) };
+        if reserved == stackmap_reserved_STACKMAP_RESERVED {
+            // INVARIANT: Just reserved.
+            Ok(IdEvent { site: self, event })
+        } else if reserved == stackmap_reserved_STACKMAP_FOREIGN {
+            Err(Unreserved::Foreign)
+        } else {
+            Err(Unreserved::NoRoom)
+        }
     }
 
     /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.

@@ -77,12 +77,13 @@ while [ $n -lt 20 ]; do
 	fi
 	rmmod override
 	[ "$(log_since "$start" | grep -c 'cannot be created')" = 1 ] || result 'not ok' "file $n: no message"
-	for file in stack_map stack_map_bin stack_map_stat options/stackmap events/ftrace/stack_id; do
+	for file in stack_map stack_map_bin stack_map_stat stack_map_instances options/stackmap \
+		options/stackmap-resolve events/ftrace/stack_id; do
 		[ ! -e $T/$file ] || result 'not ok' "file $n: $file is left"
 	done
 	n=$((n + 1))
 done
-is 'each of the four files failing during load is refused' $n 4
+is 'each of the six files failing during load is refused' $n 6
 ok 'the module loads afterwards' insmod $KO
 rmmod stackmap
 

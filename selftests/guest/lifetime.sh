@@ -59,6 +59,20 @@ echo 0 >$T/instances/other/events/sched/sched_switch/enable
 is 'an instance has no ids' "$(grep -c '<stack_id' $T/instances/other/trace)" 0
 ok 'but full stacks' grep -q '<stack trace>' $T/instances/other/trace
 
+# The kernel asks for a stack of the top level where trace_array_printk() has written into an instance.
+mkdir $T/instances/foreign
+echo 1 >$T/options/stacktrace
+for on in 1 0; do
+	echo $on >$T/tracing_on
+	echo 1 >/sys/kernel/debug/stackgen/foreign
+done
+echo 1 >$T/tracing_on
+echo 0 >$T/options/stacktrace
+is 'in a buffer that is not its own it is full, too' \
+	"$(grep -c '<stack trace>' $T/instances/foreign/trace) $(grep -c '<stack_id' $T/instances/foreign/trace)" '2 0'
+is 'and counted' "$(value drop_foreign)" 2
+rmdir $T/instances/foreign
+
 # Unloading with tracing on, the option on and ids in the buffer.
 clear_trace
 stackgen record 5 0 10

@@ -38,6 +38,7 @@ impl Text for StackMapStat {
             ("drop_nested:", record::nested()),
             ("drop_missed:", record::missed()),
             ("drop_unwatched:", record::unwatched()),
+            ("drop_foreign:", record::foreign()),
         ];
         let drops = reasons
             .iter()

@@ -83,46 +83,42 @@ int stackmap_event_type(void)
  * as enabled from here on.
  *
  * Context: process.
- * Return: 0 or an errno.
+ * Return: the event in that trace array, or an error pointer.
  */
-int stackmap_event_announce(const char *format)
+struct trace_event_file *stackmap_event_announce(const char *format)
 {
 	struct trace_event_file *file = stackmap_tracefs_event_file(format);
 
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
-	return 0;
-}
-
-static __always_inline void *reserve(const struct stackmap_site *site, int type, size_t len,
-				     struct ring_buffer_event **event)
-{
-	void *entry;
-
-	*event = ring_buffer_lock_reserve(site->buffer, len);
-	if (!*event)
-		return NULL;
-	entry = ring_buffer_event_data(*event);
-	tracing_generic_entry_update(entry, type, site->trace_ctx);
-	return entry;
+	if (!IS_ERR(file))
+		set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
+	return file;
 }
 
 /**
  * stackmap_id_reserve - reserve room for a ftrace:stack_id event
  * @site: where it goes
+ * @event: set to the event
  *
  * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU.
  *
+ * The core reserves in the ring buffer of the trace array, which is not always that of the site:
+ * trace_array_printk() names the top level and writes elsewhere, where nobody expects our ids.
+ *
  * Context: any, preemption off.
- * Return: the event, or NULL if the ring buffer takes nothing.
+ * Return: whether it is reserved, or why not.
  */
-struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site)
+enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
+					   struct ring_buffer_event **event)
 {
-	struct ring_buffer_event *event;
+	struct trace_buffer *buffer;
 
-	reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), &event);
-	return event;
+	*event = trace_event_buffer_lock_reserve(&buffer, site->file, stack_id_call.event.type,
+						 sizeof(struct stack_id_entry), site->trace_ctx);
+	if (likely(buffer == site->buffer))
+		return *event ? STACKMAP_RESERVED : STACKMAP_NO_ROOM;
+	if (*event)
+		ring_buffer_discard_commit(buffer, *event);
+	return STACKMAP_FOREIGN;
 }
 
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
@@ -153,11 +149,14 @@ bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap
 			 const unsigned long *calls, unsigned int nr)
 {
 	size_t frames = nr * sizeof(*calls);
-	struct ring_buffer_event *event;
-	void *entry = reserve(site, layout->type, layout->caller_offset + frames, &event);
+	struct ring_buffer_event *event =
+		ring_buffer_lock_reserve(site->buffer, layout->caller_offset + frames);
+	void *entry;
 
-	if (!entry)
+	if (!event)
 		return false;
+	entry = ring_buffer_event_data(event);
+	tracing_generic_entry_update(entry, layout->type, site->trace_ctx);
 	*(int *)(entry + layout->size_offset) = nr;
 	memcpy(entry + layout->caller_offset, calls, frames);
 	static_call(stackmap_commit)(site->buffer, event);

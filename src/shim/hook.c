@@ -90,7 +90,7 @@ int stackmap_hook_remove(enum stackmap_hook hook)
  * The same steps as for the trampoline of an ftrace_ops: a task can have been preempted on the way
  * in or out, and the idle task is none that RCU tasks waits for.
  *
- * Context: process, may sleep. The hook has been removed.
+ * Context: process, may sleep. The hook, or what it is to find, has been removed.
  */
 void stackmap_hook_drain(void)
 {

@@ -35,11 +35,9 @@ static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
-/*
- * The instances that are served as the top level is. Only compared, never followed: what is here
- * may be gone.
- */
-static struct trace_array *served[STACKMAP_INSTANCES];
+/* ftrace:stack_id in the top level, and the instances that are served as the top level is. */
+static struct trace_event_file *top_file;
+static struct stackmap_served served[STACKMAP_INSTANCES];
 static unsigned int nr_served;
 
 /**
@@ -103,34 +101,54 @@ unsigned long stackmap_stack_nested(void)
 }
 
 /**
+ * stackmap_serve_top - name the event that the top level's ids are recorded as
+ * @file: ftrace:stack_id in the top-level trace array
+ *
+ * Context: process, before any hook is installed.
+ */
+void stackmap_serve_top(struct trace_event_file *file)
+{
+	top_file = file;
+}
+
+/**
  * stackmap_serve - record the stacks of these instances as ids, besides those of the top level
- * @trs: the instances, instead of those of the last call
+ * @instances: the instances, instead of those of the last call
  * @nr: their number, STACKMAP_INSTANCES at most
  *
- * A CPU that looks meanwhile may take an instance that stays for one that does not: it records the
- * full stack.
+ * A CPU that looks meanwhile may not find an instance, or find it with the event of another: it
+ * records the full stack. What is not served any more may be used until stackmap_hook_drain().
  *
  * Context: process, callers serialise.
  */
-void stackmap_serve(struct trace_array *const *trs, unsigned int nr)
+void stackmap_serve(const struct stackmap_served *instances, unsigned int nr)
 {
 	unsigned int i;
 
-	for (i = 0; i < nr; i++)
-		WRITE_ONCE(served[i], trs[i]);
+	for (i = 0; i < nr; i++) {
+		WRITE_ONCE(served[i].file, instances[i].file);
+		WRITE_ONCE(served[i].tr, instances[i].tr);
+	}
 	WRITE_ONCE(nr_served, nr);
+}
+
+/* The event that ids of a trace array are recorded as, or NULL if there are to be none. */
+static __always_inline struct trace_event_file *file_of(const struct trace_array *tr)
+{
+	unsigned int i, nr;
+
+	if (likely(tr == stackmap_tr))
+		return top_file;
+	nr = READ_ONCE(nr_served);
+	for (i = 0; i < nr; i++)
+		if (READ_ONCE(served[i].tr) == tr)
+			return READ_ONCE(served[i].file);
+	return NULL;
 }
 
 bool stackmap_serves(const struct trace_array *tr)
 {
-	unsigned int i, nr = READ_ONCE(nr_served);
-
-	if (likely(tr == stackmap_tr))
-		return true;
-	for (i = 0; i < nr; i++)
-		if (READ_ONCE(served[i]) == tr)
-			return true;
-	return false;
+	return file_of(tr);
 }
 
 NOKPROBE_SYMBOL(stackmap_serves);
@@ -186,13 +204,17 @@ static __always_inline void mark_trampolines(unsigned long *calls, unsigned int 
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
 {
-	struct stackmap_site site = { .buffer = buffer, .trace_ctx = trace_ctx };
+	struct stackmap_site site = {
+		.file = file_of(tr),
+		.buffer = buffer,
+		.trace_ctx = trace_ctx,
+	};
 	struct stack_nest *nest;
 	unsigned long *calls;
 	unsigned int nr;
 	int level, bit;
 
-	if (unlikely(!stackmap_serves(tr))) {
+	if (unlikely(!site.file)) {
 		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
 		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
 		barrier();

@@ -163,15 +163,15 @@ int stackmap_instance_has(const char *name, const char *file)
  * @name: the instance
  *
  * Context: process.
- * Return: 0 or an errno.
+ * Return: the event in that instance, or an error pointer.
  */
-int stackmap_instance_announce(const char *name)
+struct trace_event_file *stackmap_instance_announce(const char *name)
 {
 	char *path = instance_path(name, "events/ftrace/stack_id/format");
-	int ret = path ? stackmap_event_announce(path) : -ENOMEM;
+	struct trace_event_file *file = path ? stackmap_event_announce(path) : ERR_PTR(-ENOMEM);
 
 	kfree(path);
-	return ret;
+	return file;
 }
 
 void stackmap_instance_put(struct file *file)

@@ -11,6 +11,7 @@
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
  *	leak	write 1: allocates memory and forgets it
+ *	foreign	write 1: prints into the instance "foreign" from inside the kernel
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>
@@ -22,6 +23,7 @@
 #include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/trace.h>
 #include <linux/uaccess.h>
 
 #define DEPTH_MAX	250
@@ -243,6 +245,21 @@ static int leak_set(void *data, u64 on)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(leak_fops, NULL, leak_set, "%llu\n");
 
+static int foreign_set(void *data, u64 on)
+{
+	struct trace_array *tr = trace_array_get_by_name("foreign", NULL);
+	int ret;
+
+	if (!tr)
+		return -ENOMEM;
+	ret = trace_array_init_printk(tr);
+	if (!ret)
+		trace_array_printk(tr, _THIS_IP_, "its stack is the top level's\n");
+	trace_array_put(tr);
+	return ret;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(foreign_fops, NULL, foreign_set, "%llu\n");
+
 static int __init stackgen_init(void)
 {
 	dir = debugfs_create_dir("stackgen", NULL);
@@ -252,6 +269,7 @@ static int __init stackgen_init(void)
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
 	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
 	debugfs_create_file_unsafe("leak", 0200, dir, NULL, &leak_fops);
+	debugfs_create_file_unsafe("foreign", 0200, dir, NULL, &foreign_fops);
 	return 0;
 }
 module_init(stackgen_init);
