@@ -35,6 +35,10 @@ const REASONS: &[(&str, &str)] = &[
         "drop_unwatched",
         "RCU did not watch the CPU, as when it is about to sleep",
     ),
+    (
+        "drop_foreign",
+        "the kernel printed into an instance, and asked for a stack of the top level",
+    ),
 ];
 
 impl Stat {
