@@ -24,6 +24,9 @@ struct trace_seq;
 /* Frames that the kernel records of one stack at most. */
 #define STACKMAP_MAX_FRAMES	1024
 
+/* What the core writes for a frame inside an ftrace trampoline; kernel/trace/trace.h. */
+#define STACKMAP_TRAMPOLINE_MARKER	0x7fffffff
+
 /*
  * Stacks that can be recorded on one CPU on top of each other: one for each bit of the recursion
  * guard that a recorder holds (task, softirq, hardirq, NMI, and a transition between them).

@@ -106,9 +106,12 @@ unsafe extern "C" fn stackmap_record(
     let frames = unsafe { core::slice::from_raw_parts(calls.cast::<u64>(), nr as usize) };
     // SAFETY: As required of the caller.
     let site = unsafe { &*site };
-    if !watched {
+    let write_full = || {
         // SAFETY: As for `reserve_id` below; the layout is the running kernel's.
-        if unsafe { site.write_full(layout, frames) } {
+        unsafe { site.write_full(layout, frames) }
+    };
+    if !watched {
+        if write_full() {
             UNWATCHED.fetch_add(1, Ordering::Relaxed);
         }
         return;
@@ -121,8 +124,7 @@ unsafe extern "C" fn stackmap_record(
         Ok(event) => event,
         Err(Unreserved::NoRoom) => return,
         Err(Unreserved::Foreign) => {
-            // SAFETY: As before; the layout is the running kernel's.
-            if unsafe { site.write_full(layout, frames) } {
+            if write_full() {
                 FOREIGN.fetch_add(1, Ordering::Relaxed);
             }
             return;
@@ -138,8 +140,7 @@ unsafe extern "C" fn stackmap_record(
         }
         Err(reason) => {
             event.discard();
-            // SAFETY: As for `reserve_id`; the layout is the running kernel's.
-            if unsafe { site.write_full(layout, frames) } {
+            if write_full() {
                 entered.add(reason.counter(), 1);
             }
             if reason == Fallback::Growing {

@@ -27,9 +27,6 @@ use kernel::{
     sync::{Arc, GlobalGuard},
 };
 
-/// What stands for a frame inside an ftrace trampoline; `kernel/trace/trace.h`.
-const TRAMPOLINE_MARKER: u64 = i32::MAX as u64;
-
 /// What an address in a stack is called.
 pub(crate) enum Symbol<'a> {
     /// It stands for an ftrace trampoline.
@@ -82,7 +79,7 @@ impl<'a> Symbols<'a> {
 
     /// What `address` is called in a stack that was inserted at `inserted`.
     pub(crate) fn of(&self, inserted: Moment, address: u64) -> Symbol<'a> {
-        if address == TRAMPOLINE_MARKER {
+        if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
         }
         let names = match self.place(inserted, address) {

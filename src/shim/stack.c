@@ -7,7 +7,6 @@
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
-#include <linux/limits.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
@@ -17,9 +16,6 @@
 #include <linux/trace_recursion.h>
 
 #include "shim.h"
-
-/* What the core writes for a frame inside an ftrace trampoline; kernel/trace/trace.h. */
-#define TRAMPOLINE_MARKER	((unsigned long)INT_MAX)
 
 struct stack_frames {
 	unsigned long calls[STACKMAP_MAX_FRAMES];
@@ -185,7 +181,7 @@ static __always_inline void mark_trampolines(unsigned long *calls, unsigned int 
 	end = start + ops->trampoline_size;
 	for (i = 0; i < nr; i++)
 		if (calls[i] >= start && calls[i] < end)
-			calls[i] = TRAMPOLINE_MARKER;
+			calls[i] = STACKMAP_TRAMPOLINE_MARKER;
 #endif
 }
 

@@ -46,9 +46,9 @@
 #define DEPTH_MAX	250
 #define FRAMES_MAX	(DEPTH_MAX + 64)
 
-/* struct trace_entry, and what follows it in the events of an id and of a stack. */
-#define ID_BYTES	12
-#define FULL_BYTES	16
+/* The event of an id, and that of a stack up to its frames: what all events have, and an int. */
+#define ID_BYTES	(sizeof(struct trace_entry) + sizeof(int))
+#define FULL_BYTES	ALIGN(ID_BYTES, sizeof(long))
 
 enum what {
 	DUMP,
