@@ -5,7 +5,7 @@
 KDIR ?= /lib/modules/$(shell uname -r)/build
 
 .PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	storm debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
+	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
 	bench bench-accept
 
 all: modules
@@ -43,8 +43,8 @@ guest-test: ## only the guests; KERNEL=deb14 for one kernel
 kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
 	@selftests/ftrace/run
 
-storm: ## two minutes each in which all moves at once; with KERNEL=debug ten
-	@selftests/run $(if $(KERNEL),--kernel $(KERNEL)) storm
+long-test: ## a quarter of an hour for each of all moving at once, and of many loads; KERNEL=debug
+	@selftests/run --long $(if $(KERNEL),--kernel $(KERNEL))
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
 	@selftests/run --kernel debug guest

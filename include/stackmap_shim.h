@@ -74,6 +74,55 @@ enum stackmap_reserved {
 	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
 };
 
+/* How the frames of a stack were found: by a rule, or by the kernel's unwinder because... */
+enum stackmap_unwound {
+	STACKMAP_FAST,
+	STACKMAP_SLOW_NEW,	/* the rule was not known yet, or not any more */
+	STACKMAP_SLOW_TEXT,	/* the text may go at any time: no rule is kept */
+	STACKMAP_SLOW_ODD,	/* there is no rule for what is there */
+	STACKMAP_SLOW_REGS,	/* it was interrupted */
+	STACKMAP_SLOW_RETURN,	/* a tracer has put its own return address there */
+	STACKMAP_SLOW_STACK,	/* the next frame is on another stack */
+	STACKMAP_SLOW_WHOLE,	/* whole stacks, not frames: from registers on, or RCU is not watching */
+	STACKMAP_UNWOUND_NR,
+};
+
+/*
+ * A rule, as a word: its kind; for a call and for registers the new stack pointer as an offset, in
+ * words, from the old one or from the frame pointer; for a call where the frame pointer is then.
+ * 0 is none. src/unwind/rules.rs makes them.
+ */
+enum stackmap_rule_bits {
+	STACKMAP_RULE_KIND	= 7,
+	STACKMAP_RULE_CALL	= 1,	/* the return address is below the new stack pointer */
+	STACKMAP_RULE_REGISTERS	= 2,	/* a struct pt_regs is at the new stack pointer */
+	STACKMAP_RULE_END	= 3,	/* there is no caller */
+	STACKMAP_RULE_SLOW	= 4,	/* ask the kernel's unwinder */
+	STACKMAP_RULE_BASE_BP	= 1 << 3,
+	STACKMAP_RULE_BP_AT_SP	= 1 << 4,	/* offset from the new stack pointer */
+	STACKMAP_RULE_BP_AT_BP	= 2 << 4,	/* offset from the old frame pointer */
+	STACKMAP_RULE_SHIFT	= 8,
+	STACKMAP_RULE_BP_SHIFT	= 20,
+	STACKMAP_RULE_OFFSET	= 12,	/* bits of each offset, signed */
+};
+
+/* Words of the stack that rules are learnt on. */
+#define STACKMAP_LEARN_WORDS	512
+
+/* What the kernel's unwinder did on that stack. Values that it did not read there are any. */
+struct stackmap_tried {
+	bool next;		/* it found a frame */
+	bool signal;		/* that was interrupted; as before if it did not look at the stack */
+	bool same_stack;	/* on the same stack */
+	bool some_regs;		/* with registers */
+	bool all_regs;
+	__u64 ip;		/* the word that the instruction pointer was read from */
+	__u64 bp_word;		/* the word that the frame pointer was read from */
+	__u64 bp;		/* in bytes from the start: the frame pointer, */
+	__u64 sp;		/* the stack pointer, */
+	__u64 regs;		/* and where the registers are */
+};
+
 enum stackmap_hook {
 	STACKMAP_HOOK_JUMP,
 	STACKMAP_HOOK_KPROBE,
@@ -119,7 +168,22 @@ int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
+/* unwind_orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
+int stackmap_unwind_prepare(void);
+bool stackmap_unwind_keeps(unsigned long ip);
+void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
+			 struct stackmap_tried *tried);
+int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned int size,
+		    unsigned int skip);
+void stackmap_unwound_whole(void);
+unsigned long stackmap_unwound(enum stackmap_unwound how);
+
 /* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
+int stackmap_stack_self_test(void);
+void stackmap_stack_use(bool rules, bool check);
+bool stackmap_stack_by_rules(void);
+unsigned long stackmap_stack_verified(void);
+unsigned long stackmap_stack_mismatches(void);
 int stackmap_stack_alloc(void);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
@@ -146,6 +210,13 @@ void stackmap_growth_stop(void);
  */
 void stackmap_record(const struct stackmap_site *site, unsigned int context,
 		     const unsigned long *calls, unsigned int nr, bool watched);
+
+/*
+ * The rule of the call that returns to an address, 0 if none is known; and the same after it has been
+ * learnt, 0 if none is kept. Any context, learning only where RCU is watching.
+ */
+__u32 stackmap_rule(unsigned long ip);
+__u32 stackmap_learn(unsigned long ip);
 
 /*
  * Shows a reader of the trace the event of an id. Any context: @dumped says that a dying kernel

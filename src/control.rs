@@ -8,7 +8,7 @@ use crate::{
     map::{ControlError, Map, Seed, BITS_DEFAULT},
     record,
     shim::{self, stackmap_layout},
-    symbols,
+    symbols, unwind,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
 use kernel::{
@@ -75,9 +75,22 @@ impl Drop for Lifetime {
             }
             fsleep(Delta::from_millis(100));
         }
-        if record::map().is_none() {
-            return;
+        if record::map().is_some() {
+            // SAFETY: The files are gone, and so is the hook.
+            unsafe { Self::end() };
         }
+        // SAFETY: No hook leads to a walk, and modules are not watched any more.
+        unsafe { unwind::free() };
+    }
+}
+
+impl Lifetime {
+    /// Frees what recording needed.
+    ///
+    /// # Safety
+    ///
+    /// There is a map. The files are gone, no hook is installed, and nobody installs one.
+    unsafe fn end() {
         // SAFETY: Process context. The hook is gone, and after the drain nobody asks for growth.
         unsafe {
             shim::stackmap_hook_drain();
@@ -154,6 +167,7 @@ fn allocate(bits: u32) -> Result {
     let contexts = unsafe { shim::stackmap_contexts() } as usize;
     let map = Map::new(bits, contexts, Seed::new(words)).ok_or(ENOMEM)?;
     let map = KBox::new(map, GFP_KERNEL)?;
+    unwind::allocate()?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc() })?;
     record::set_map(map);

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's parameters: `bits`, and `hook`, a word, which the kernel's `module!` has no type for.
+//! The module's parameters: numbers, and words, which the kernel's `module!` has no type for.
 //!
 //! C header: [`include/linux/moduleparam.h`](srctree/include/linux/moduleparam.h)
 
-use crate::{hook::HookChoice, module_parameters};
+use crate::{hook::HookChoice, module_parameters, unwind::UnwindChoice};
 use core::borrow::Borrow;
 use kernel::{bindings, module_param::KernelParam, prelude::*, sync::SetOnce};
-
-static HOOK: SetOnce<HookChoice> = SetOnce::new();
 
 /// The capacity asked for: 2^bits distinct stacks.
 pub(crate) fn bits() -> u32 {
@@ -16,56 +14,88 @@ pub(crate) fn bits() -> u32 {
     *Borrow::<u32>::borrow(&module_parameters::bits.value())
 }
 
-/// How the kernel is to be hooked, as the parameter says.
+/// Whether each stack is compared with the one that the kernel's unwinder finds.
+pub(crate) fn verify() -> bool {
+    *Borrow::<u8>::borrow(&module_parameters::verify.value()) != 0
+}
+
+/// How the kernel is to be hooked.
 pub(crate) fn hook() -> HookChoice {
     HOOK.copy().unwrap_or(HookChoice::Auto)
 }
 
-/// Sets the parameter. Context: process, while the module is being loaded.
-///
-/// # Safety
-///
-/// `val` is null or a string, as `struct kernel_param_ops.set` is called.
-unsafe extern "C" fn set_hook(val: *const c_char, _param: *const bindings::kernel_param) -> c_int {
-    if val.is_null() {
-        return EINVAL.to_errno();
-    }
-    // SAFETY: By the requirement, `val` is a string.
-    let choice = match unsafe { CStr::from_char_ptr(val) }.to_bytes() {
-        b"auto" => HookChoice::Auto,
-        b"jump" => HookChoice::Jump,
-        b"kprobe" => HookChoice::Kprobe,
-        _ => {
-            pr_err!("hook is one of auto, jump and kprobe\n");
-            return EINVAL.to_errno();
-        }
-    };
-    if HOOK.populate(choice) {
-        0
-    } else {
-        EEXIST.to_errno()
-    }
+/// How stacks are to be walked.
+pub(crate) fn unwind() -> UnwindChoice {
+    UNWIND.copy().unwrap_or(UnwindChoice::Auto)
 }
 
-static HOOK_OPS: bindings::kernel_param_ops = bindings::kernel_param_ops {
-    flags: 0,
-    set: Some(set_hook),
-    get: None,
-    free: None,
-};
+/// A parameter that is one of a few words.
+macro_rules! word_param {
+    ($static:ident, $set:ident, $param:ident, $name:literal, $type:ty, {
+        $($word:literal => $choice:expr),* $(,)?
+    }) => {
+        static $static: SetOnce<$type> = SetOnce::new();
 
-#[link_section = "__param"]
-#[used(compiler)]
-static HOOK_PARAM: KernelParam = KernelParam::new(bindings::kernel_param {
-    name: kernel::str::as_char_ptr_in_const_context(c"hook"),
-    mod_: (&raw const bindings::__this_module).cast_mut(),
-    ops: core::ptr::from_ref(&HOOK_OPS),
-    perm: 0,
-    level: -1,
-    flags: 0,
-    __bindgen_anon_1: bindings::kernel_param__bindgen_ty_1 {
-        arg: core::ptr::null_mut(),
-    },
+        /// Sets the parameter. Context: process, while the module is being loaded.
+        ///
+        /// # Safety
+        ///
+        /// `val` is null or a string, as `struct kernel_param_ops.set` is called.
+        unsafe extern "C" fn $set(
+            val: *const c_char,
+            _param: *const bindings::kernel_param,
+        ) -> c_int {
+            if val.is_null() {
+                return EINVAL.to_errno();
+            }
+            // SAFETY: By the requirement, `val` is a string.
+            let val = unsafe { CStr::from_char_ptr(val) }.to_bytes();
+            let words = [$(($word, $choice)),*];
+            let Some((_, choice)) = words.iter().find(|(word, _)| word.as_bytes() == val) else {
+                pr_err!("{}\n", concat!($name, " is one of:", $(" ", $word),*));
+                return EINVAL.to_errno();
+            };
+            if $static.populate(*choice) {
+                0
+            } else {
+                EEXIST.to_errno()
+            }
+        }
+
+        #[link_section = "__param"]
+        #[used(compiler)]
+        static $param: KernelParam = KernelParam::new(bindings::kernel_param {
+            name: concat!($name, "\0").as_ptr().cast(),
+            mod_: (&raw const bindings::__this_module).cast_mut(),
+            ops: {
+                static OPS: bindings::kernel_param_ops = bindings::kernel_param_ops {
+                    flags: 0,
+                    set: Some($set),
+                    get: None,
+                    free: None,
+                };
+                &raw const OPS
+            },
+            perm: 0,
+            level: -1,
+            flags: 0,
+            __bindgen_anon_1: bindings::kernel_param__bindgen_ty_1 {
+                arg: core::ptr::null_mut(),
+            },
+        });
+    };
+}
+
+word_param!(HOOK, set_hook, HOOK_PARAM, "hook", HookChoice, {
+    "auto" => HookChoice::Auto,
+    "jump" => HookChoice::Jump,
+    "kprobe" => HookChoice::Kprobe,
+});
+
+word_param!(UNWIND, set_unwind, UNWIND_PARAM, "unwind", UnwindChoice, {
+    "auto" => UnwindChoice::Auto,
+    "cached" => UnwindChoice::Cached,
+    "kernel" => UnwindChoice::Kernel,
 });
 
 /// What `modinfo` shows.
@@ -81,4 +111,9 @@ modinfo!(HOOK_TYPE, b"parmtype=hook:charp\0");
 modinfo!(
     HOOK_TEXT,
     b"parm=hook:How to reach __ftrace_trace_stack: auto (default), jump or kprobe\0"
+);
+modinfo!(UNWIND_TYPE, b"parmtype=unwind:charp\0");
+modinfo!(
+    UNWIND_TEXT,
+    b"parm=unwind:How to walk a stack: auto (default), cached or kernel\0"
 );

@@ -20,6 +20,7 @@ mod resolve;
 mod shim;
 mod symbols;
 mod tracefs;
+pub mod unwind;
 
 use kernel::prelude::*;
 
@@ -34,14 +35,20 @@ module! {
             default: crate::map::BITS_DEFAULT,
             description: "Capacity: 2^bits distinct stacks (10..20, default 14)",
         },
+        verify: u8 {
+            default: 0,
+            description: "1: compare each stack with the kernel's unwinder, slowly (default 0)",
+        },
     },
 }
 
 /// A loaded module. Fields are dropped in the order of their declaration: first nobody can reach
-/// the module through tracefs any more, then recording ends.
+/// the module through tracefs any more, then recording ends. Rules are followed only as long as
+/// modules are watched.
 struct Stackmap {
     _files: files::Files,
     _instances: instances::List,
+    _unwinder: unwind::Unwinder,
     _symbols: symbols::Watch,
     _recording: control::Lifetime,
     _tracefs: tracefs::Mount,
@@ -58,6 +65,7 @@ impl kernel::Module for Stackmap {
         let layout = tracefs.stack_layout()?;
         shim::resolve_symbols()?;
         let recording = control::Lifetime::begin(bits, layout, params::hook())?;
+        let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let symbols = symbols::Watch::begin()?;
         let instances = instances::List::begin();
         let files = files::Files::create(&tracefs)?;
@@ -68,6 +76,7 @@ impl kernel::Module for Stackmap {
         Ok(Self {
             _files: files,
             _instances: instances,
+            _unwinder: unwinder,
             _symbols: symbols,
             _recording: recording,
             _tracefs: tracefs,

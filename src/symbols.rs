@@ -13,7 +13,7 @@
 
 use crate::{
     map::{Cut, Map, Moment, ReadSide, MAX_FRAMES},
-    record, shim,
+    record, shim, unwind,
 };
 use core::{
     ops::Range,
@@ -134,6 +134,7 @@ pub(crate) fn forget() {
 /// Text comes; nothing of it has run yet. Context: process.
 #[no_mangle]
 extern "C" fn stackmap_text_coming(start: usize, end: usize) {
+    unwind::forget(&(start as u64..end as u64));
     changes(start as u64..end as u64, |_, text, names| {
         // What is called by the old names from now on may be the new text.
         for place in names.iter_mut() {
@@ -152,6 +153,7 @@ extern "C" fn stackmap_text_coming(start: usize, end: usize) {
 /// Text goes; nothing of it will run any more, and its symbols are still known. Context: process.
 #[no_mangle]
 extern "C" fn stackmap_text_going(start: usize, end: usize) {
+    unwind::forget(&(start as u64..end as u64));
     changes(start as u64..end as u64, |addresses, _, _| {
         let mut names = KVec::with_capacity(addresses.len(), GFP_KERNEL)?;
         let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;

@@ -5,8 +5,9 @@
 use crate::{
     control,
     map::{Counter, Map},
-    record,
+    record, shim,
     tracefs::{File, Output, Single, Text},
+    unwind,
 };
 use kernel::{bindings::umode_t, prelude::*};
 
@@ -68,7 +69,30 @@ impl Text for StackMapStat {
         line("table_bytes:", map.map_or(0, Map::table_bytes));
         line("bits:", u64::from(bits));
         out.text(fmt!("{:<16}{}\n", "hook:", control::hook_name()));
+        unwinding(out);
     }
+}
+
+/// How stacks were walked.
+fn unwinding(out: &Output) {
+    let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
+    out.text(fmt!("{:<16}{}\n", "unwind:", unwind::name()));
+    line("unwind_rules:", unwind::nr_rules().into());
+    line("unwind_replaced:", unwind::nr_replaced());
+    line("unwind_fast:", unwind::count(unwind::FAST));
+    for (key, how) in unwind::SLOW {
+        line(key, unwind::count(how));
+    }
+    line("unwind_slow_whole:", unwind::count(unwind::WHOLE));
+    // SAFETY: No requirements.
+    let (verified, mismatches) = unsafe {
+        (
+            shim::stackmap_stack_verified() as u64,
+            shim::stackmap_stack_mismatches() as u64,
+        )
+    };
+    line("unwind_verified:", verified);
+    line("unwind_mismatches:", mismatches);
 }
 
 /// The share of `part` in `whole`, rounded down. [`None`] if there is no whole.

@@ -13,6 +13,7 @@
 #include <stackmap_shim.h>
 
 struct ftrace_ops;
+struct module;
 struct pt_regs;
 struct trace_array;
 
@@ -28,6 +29,7 @@ unsigned int stackmap_sym_save_regs(struct pt_regs *regs, unsigned long *store, 
 int stackmap_sym_seq_print_ip(struct trace_seq *s, unsigned long ip, unsigned long sym_flags);
 void stackmap_sym_tracefs_remove(struct dentry *dentry);
 bool stackmap_sym_tr_is_on(struct trace_array *tr);
+struct module *stackmap_sym_module_text(unsigned long addr);
 struct kprobe *stackmap_sym_get_kprobe(void *addr);
 void stackmap_sym_text_poke(void *addr, const void *opcode, size_t len, const void *emulate);
 
@@ -37,6 +39,7 @@ DECLARE_STATIC_CALL(stackmap_save_regs, stackmap_sym_save_regs);
 DECLARE_STATIC_CALL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
 DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
 DECLARE_STATIC_CALL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
+DECLARE_STATIC_CALL(stackmap_module_text, stackmap_sym_module_text);
 DECLARE_STATIC_CALL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
 
@@ -44,6 +47,10 @@ DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
 struct stackmap_symbols {
 	void *trace_stack;		/* entry of __ftrace_trace_stack() */
 	struct ftrace_ops *global_ops;	/* optional: the function tracer's, for its trampoline */
+	/* For walking by rules only: the kernel's text, and what tracers make functions return to. */
+	bool can_unwind;
+	unsigned long stext, etext;
+	unsigned long return_to_handler, rethook_trampoline;	/* 0 if there is none */
 	/* For the jump hook only: whether all was found, and the locks for changing text. */
 	bool can_poke;
 	struct mutex *text_mutex;	/* held while text changes */

@@ -4,14 +4,19 @@
  *
  * It follows the kernel's own, step by step, up to the point where the stack is written.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
+#include <linux/irq_work.h>
 #include <linux/kprobes.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
+#include <linux/printk.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/stacktrace.h>
+#include <linux/string.h>
 #include <linux/topology.h>
 #include <linux/trace_recursion.h>
 
@@ -31,6 +36,29 @@ static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
+/* How stacks are walked; set before the first one is. */
+static bool by_rules __read_mostly;
+static bool verifies __read_mostly;
+
+static atomic_long_t verified, mismatches;
+
+/* A stack that differs from the kernel's. */
+static struct {
+	atomic_t taken;
+	unsigned int frame, nr, kernel_nr;
+	unsigned long ip, kernel_ip;
+} mismatch;
+
+static void report_mismatch(struct irq_work *work)
+{
+	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
+		mismatch.frame, mismatch.nr, mismatch.kernel_nr, (void *)mismatch.ip,
+		(void *)mismatch.kernel_ip);
+	atomic_set(&mismatch.taken, 0);
+}
+
+static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
+
 /* ftrace:stack_id in the top level, and the instances that are served as the top level is. */
 static struct trace_event_file *top_file;
 static struct stackmap_served served[STACKMAP_INSTANCES];
@@ -44,13 +72,15 @@ static unsigned int nr_served;
  */
 int stackmap_stack_alloc(void)
 {
+	/* The second half is for the kernel's. */
+	const unsigned int levels = verifies ? 2 * STACKMAP_LEVELS : STACKMAP_LEVELS;
 	int cpu;
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
 
-		nest->levels = kvmalloc_node(STACKMAP_LEVELS * sizeof(*nest->levels),
-					     GFP_KERNEL, cpu_to_node(cpu));
+		nest->levels = kvmalloc_node(levels * sizeof(*nest->levels), GFP_KERNEL,
+					     cpu_to_node(cpu));
 		if (!nest->levels) {
 			stackmap_stack_free();
 			return -ENOMEM;
@@ -62,6 +92,8 @@ int stackmap_stack_alloc(void)
 void stackmap_stack_free(void)
 {
 	int cpu;
+
+	irq_work_sync(&mismatch_work);
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
@@ -150,10 +182,12 @@ bool stackmap_serves(const struct trace_array *tr)
 NOKPROBE_SYMBOL(stackmap_serves);
 
 /*
- * The one place that unwinds. Inlined, so that the frames to skip are those of the kernel's own
- * __ftrace_trace_stack(): itself and stack_trace_save().
+ * The stack from the function that was called, or from where an interrupt has hit, as the kernel's own
+ * __ftrace_trace_stack() finds it. Inlined, so that the frames to skip are the same: itself and
+ * stack_trace_save().
  */
-static __always_inline unsigned int unwind(unsigned long *calls, int skip, struct pt_regs *regs)
+static __always_inline unsigned int unwind_by_kernel(unsigned long *calls, int skip,
+						     struct pt_regs *regs)
 {
 	unsigned int nr;
 
@@ -166,6 +200,159 @@ static __always_inline unsigned int unwind(unsigned long *calls, int skip, struc
 	if (!skip && nr)
 		calls[0] = (unsigned long)stackmap_symbols.trace_stack;
 	return nr;
+}
+
+/* The same by rules. Returns -1 if that cannot be done here. */
+static __always_inline int unwind_by_rules(unsigned long *calls, int skip)
+{
+	const unsigned int own = !skip;
+	int nr;
+
+	nr = stackmap_unwind(__builtin_frame_address(0), calls + own, STACKMAP_MAX_FRAMES - own,
+			     skip + own - 1);
+	if (nr < 0)
+		return nr;
+	if (own)
+		calls[0] = (unsigned long)stackmap_symbols.trace_stack;
+	return nr + own;
+}
+
+/* Compares a stack with the kernel's, which is used if they differ. */
+static noinline unsigned int verify(unsigned long *calls, unsigned int nr,
+				    const unsigned long *kernel, unsigned int kernel_nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
+		;
+	if (likely(i == nr && i == kernel_nr)) {
+		atomic_long_inc(&verified);
+		return nr;
+	}
+	atomic_long_inc(&mismatches);
+	/* One at a time is told. */
+	if (!atomic_cmpxchg(&mismatch.taken, 0, 1)) {
+		mismatch.frame = i;
+		mismatch.nr = nr;
+		mismatch.kernel_nr = kernel_nr;
+		mismatch.ip = i < nr ? calls[i] : 0;
+		mismatch.kernel_ip = i < kernel_nr ? kernel[i] : 0;
+		irq_work_queue(&mismatch_work);
+	}
+	memcpy(calls, kernel, kernel_nr * sizeof(*calls));
+	return kernel_nr;
+}
+
+/* The one place that unwinds. @spare is for as many frames as @calls. */
+static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *spare, int skip,
+					   struct pt_regs *regs, bool watched)
+{
+	int nr;
+
+	if (!READ_ONCE(by_rules))
+		return unwind_by_kernel(calls, skip, regs);
+	if (unlikely(regs || skip < 0 || !watched)) {
+		stackmap_unwound_whole();
+		return unwind_by_kernel(calls, skip, regs);
+	}
+	nr = unwind_by_rules(calls, skip);
+	if (unlikely(nr < 0)) {
+		stackmap_unwound_whole();
+		return unwind_by_kernel(calls, skip, regs);
+	}
+	if (unlikely(verifies))
+		return verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
+	return nr;
+}
+
+/*
+ * Whether the rules give what the kernel gives, here and now: twice, as the first time they are learnt.
+ */
+static noinline bool test_self(unsigned long *calls, unsigned long *spare, unsigned int depth)
+{
+	unsigned int round;
+	bool same = true;
+
+	if (depth) {
+		same = test_self(calls, spare, depth - 1);
+		/* No tail call. */
+		barrier();
+		return same;
+	}
+	for (round = 0; round < 2; round++) {
+		int nr = unwind_by_rules(calls, 1);
+		unsigned int kernel_nr = unwind_by_kernel(spare, 1, NULL);
+
+		same = same && nr > 0 && nr == kernel_nr &&
+		       !memcmp(calls, spare, nr * sizeof(*calls));
+	}
+	return same;
+}
+
+/**
+ * stackmap_stack_self_test - see whether stacks can be walked by rules on this kernel
+ *
+ * Context: process, may sleep; rules can be kept.
+ * Return: 0, -EINVAL if they differ from the kernel's, or -ENOMEM.
+ */
+int stackmap_stack_self_test(void)
+{
+	struct stack_frames *frames = kvmalloc_array(2, sizeof(*frames), GFP_KERNEL);
+	bool same;
+
+	if (!frames)
+		return -ENOMEM;
+	preempt_disable();
+	same = test_self(frames[0].calls, frames[1].calls, 4);
+	preempt_enable();
+	kvfree(frames);
+	return same ? 0 : -EINVAL;
+}
+
+/**
+ * stackmap_stack_use - choose how stacks are walked
+ * @rules: by rules, where that can be done; else by the kernel's unwinder alone
+ * @check: also by the kernel's unwinder, each time, and compare
+ *
+ * Context: process, before stackmap_stack_alloc().
+ */
+void stackmap_stack_use(bool rules, bool check)
+{
+	verifies = rules && check;
+	WRITE_ONCE(by_rules, rules);
+}
+
+/**
+ * stackmap_stack_by_rules - whether stacks are walked by rules
+ *
+ * Context: any.
+ * Return: what stackmap_stack_use() was told.
+ */
+bool stackmap_stack_by_rules(void)
+{
+	return READ_ONCE(by_rules);
+}
+
+/**
+ * stackmap_stack_verified - stacks that were as the kernel's
+ *
+ * Context: any.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_stack_verified(void)
+{
+	return atomic_long_read(&verified);
+}
+
+/**
+ * stackmap_stack_mismatches - stacks that were not, and that the kernel's were taken for
+ *
+ * Context: any.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_stack_mismatches(void)
+{
+	return atomic_long_read(&mismatches);
 }
 
 static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr)
@@ -206,9 +393,10 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		.trace_ctx = trace_ctx,
 	};
 	struct stack_nest *nest;
-	unsigned long *calls;
+	unsigned long *calls, *spare;
 	unsigned int nr;
 	int level, bit;
+	bool watched;
 
 	if (unlikely(!site.file)) {
 		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
@@ -230,11 +418,12 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		goto out;
 	}
 
+	watched = rcu_is_watching();
 	calls = nest->levels[level].calls;
-	nr = unwind(calls, skip, regs);
+	spare = nest->levels[level + STACKMAP_LEVELS].calls;
+	nr = unwind(calls, spare, skip, regs, watched);
 	mark_trampolines(calls, nr);
-	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr,
-			rcu_is_watching());
+	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
 out:
 	barrier();
 	nest->depth--;

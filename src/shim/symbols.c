@@ -20,6 +20,7 @@ DEFINE_STATIC_CALL_NULL(stackmap_save_regs, stackmap_sym_save_regs);
 DEFINE_STATIC_CALL_NULL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
 DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
 DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
+DEFINE_STATIC_CALL_NULL(stackmap_module_text, stackmap_sym_module_text);
 DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DEFINE_STATIC_CALL_NULL(stackmap_text_poke, stackmap_sym_text_poke);
 
@@ -51,6 +52,11 @@ static void *find(const char *name)
 	return (void *)static_call(stackmap_kallsyms)(name);
 }
 
+static unsigned long find_address(const char *name)
+{
+	return (unsigned long)find(name);
+}
+
 static void *need(const char *name, int *ret)
 {
 	void *addr = find(name);
@@ -74,7 +80,7 @@ static void *need(const char *name, int *ret)
 int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
-	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *get_kprobe, *text_poke;
+	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text, *get_kprobe, *text_poke;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -97,6 +103,15 @@ int stackmap_symbols_resolve(void)
 
 	if (IS_ENABLED(CONFIG_DYNAMIC_FTRACE))
 		syms->global_ops = find("global_ops");
+
+	syms->stext = find_address("_stext");
+	syms->etext = find_address("_etext");
+	syms->return_to_handler = find_address("return_to_handler");
+	syms->rethook_trampoline = find_address("arch_rethook_trampoline");
+	module_text = find("__module_text_address");
+	syms->can_unwind = syms->stext && syms->etext && module_text;
+	if (module_text)
+		static_call_update(stackmap_module_text, module_text);
 
 	syms->text_mutex = find("text_mutex");
 	syms->kprobe_mutex = find("kprobe_mutex");

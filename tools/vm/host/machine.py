@@ -32,7 +32,10 @@ class Machine:
         self._listening = {}
         self.arguments = [
             QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-            "-machine", "q35,hpet=off", "-cpu", "max", "-smp", str(options.smp),
+            "-machine", "q35,hpet=off", "-cpu", "max",
+            # A socket each: the firmware's MP table, from which a kernel without ACPI knows them, has one CPU of
+            # each.
+            "-smp", f"{options.smp},sockets={options.smp},cores=1,threads=1",
             "-m", str(options.mem),
             "-accel", f"tcg,thread={options.tcg}",
             "-kernel", files["VMLINUZ"], "-initrd", initrd,

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rules are learnt as they are, and the table keeps them.
+
+use proptest::prelude::*;
+use stackmap_rules::{
+    Outcome, Rule, Rules, Run, Set, BASE_BP, BP_AT_BP, BP_AT_SP, BP_OFFSET_SHIFT, OFFSET_BITS,
+    OFFSET_SHIFT,
+};
+
+/// The first address of a kernel's text.
+const TEXT: u64 = 0xffff_ffff_8100_0000;
+
+/// A frame as ORC describes it, in words.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    by_bp: bool,
+    offset: i32,
+    /// Where the frame pointer is: from the new stack pointer, or from the old frame pointer.
+    saved: Option<(bool, i32)>,
+}
+
+impl Frame {
+    /// What an unwinder does that reads this frame.
+    fn unwind(&self, sp: u32, bp: u32) -> Run {
+        let at = |base: u32, offset: i32| base.wrapping_add_signed(offset);
+        let new = at(if self.by_bp { bp } else { sp }, self.offset);
+        let saved = self
+            .saved
+            .map(|(from_sp, offset)| at(if from_sp { new } else { bp }, offset));
+        Run {
+            sp,
+            bp,
+            outcome: Outcome::Caller {
+                ip: new.wrapping_sub(1),
+                sp: new,
+                bp: saved,
+            },
+        }
+    }
+
+    fn learn(&self) -> Rule {
+        Rule::learn(&[self.unwind(16, 400), self.unwind(16, 440)])
+    }
+}
+
+/// An offset as the walk reads it: its bits in the word, with its sign.
+fn offset(rule: Rule, shift: u32) -> i32 {
+    ((rule.bits() << (32 - OFFSET_BITS - shift)) as i32) >> (32 - OFFSET_BITS)
+}
+
+/// Follows a rule as the walk does.
+fn follow(rule: Rule, sp: u32, bp: u32) -> (u32, Option<u32>) {
+    let bits = rule.bits();
+    assert_eq!(bits & 7, Rule::CALL);
+    let base = if bits & BASE_BP != 0 { bp } else { sp };
+    let new = base.wrapping_add_signed(offset(rule, OFFSET_SHIFT));
+    let saved = match bits & (BP_AT_SP | BP_AT_BP) {
+        0 => None,
+        BP_AT_SP => Some(new.wrapping_add_signed(offset(rule, BP_OFFSET_SHIFT))),
+        _ => Some(bp.wrapping_add_signed(offset(rule, BP_OFFSET_SHIFT))),
+    };
+    (new, saved)
+}
+
+proptest! {
+    #[test]
+    fn what_is_learnt_once_holds_everywhere(
+        by_bp: bool,
+        distance in -16..500_i32,
+        saved in proptest::option::of((any::<bool>(), -500..500_i32)),
+        sp in 10_000..20_000_u32,
+        bp in 30_000..40_000_u32,
+    ) {
+        let frame = Frame { by_bp, offset: distance, saved };
+        let Outcome::Caller { sp: new, bp: read, .. } = frame.unwind(sp, bp).outcome else {
+            unreachable!()
+        };
+        prop_assert_eq!(follow(frame.learn(), sp, bp), (new, read));
+    }
+}
+
+#[test]
+fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
+    let frame = |offset, saved| Frame { by_bp: false, offset, saved };
+    let limit = 1 << (OFFSET_BITS - 1);
+    assert_eq!(frame(limit, None).learn(), Rule::SLOW);
+    assert_eq!(frame(8, Some((true, -limit - 1))).learn(), Rule::SLOW);
+    assert_ne!(frame(limit - 1, Some((true, -limit))).learn(), Rule::SLOW);
+}
+
+#[test]
+fn runs_that_do_not_agree_give_no_rule() {
+    let run = |outcome| Run { sp: 16, bp: 400, outcome };
+    let call = |ip, sp, bp| Outcome::Caller { ip, sp, bp };
+    let learn = |one, two| Rule::learn(&[run(one), Run { bp: 440, ..run(two) }]);
+    assert_eq!(learn(Outcome::End, Outcome::End), Rule::END);
+    assert_eq!(learn(Outcome::End, Outcome::Other), Rule::SLOW);
+    assert_eq!(learn(Outcome::Other, Outcome::Other), Rule::SLOW);
+    assert_eq!(learn(Outcome::Registers(20), Outcome::End), Rule::SLOW);
+    // From neither pointer.
+    assert_eq!(learn(call(19, 20, None), call(24, 25, None)), Rule::SLOW);
+    assert_eq!(learn(Outcome::Registers(20), Outcome::Registers(21)), Rule::SLOW);
+    assert_eq!(learn(call(19, 20, Some(30)), call(19, 20, Some(31))), Rule::SLOW);
+    // The frame pointer is read once.
+    assert_eq!(learn(call(19, 20, Some(18)), call(19, 20, None)), Rule::SLOW);
+    // The return address is not the last word.
+    assert_eq!(learn(call(18, 20, None), call(18, 20, None)), Rule::SLOW);
+}
+
+#[test]
+fn registers_are_found_from_either_pointer() {
+    let learn = |one, two| {
+        Rule::learn(&[
+            Run { sp: 16, bp: 400, outcome: Outcome::Registers(one) },
+            Run { sp: 16, bp: 440, outcome: Outcome::Registers(two) },
+        ])
+    };
+    let from_sp = learn(20, 20);
+    assert_eq!(from_sp.bits() & (7 | BASE_BP), Rule::REGISTERS);
+    assert_eq!(offset(from_sp, OFFSET_SHIFT), 4);
+    let from_bp = learn(402, 442);
+    assert_eq!(from_bp.bits() & (7 | BASE_BP), Rule::REGISTERS | BASE_BP);
+    assert_eq!(offset(from_bp, OFFSET_SHIFT), 2);
+}
+
+fn table(sets: usize) -> Rules<Vec<Set>> {
+    Rules::new((0..sets).map(|_| Set::default()).collect()).expect("a power of two")
+}
+
+/// A rule that is that of one address only.
+fn rule_of(ip: u64) -> Rule {
+    Frame { by_bp: false, offset: (ip % 2000) as i32, saved: None }.learn()
+}
+
+/// The addresses behind calls in text of some size, as far from each other as in a kernel.
+fn addresses(nr: u64) -> impl Iterator<Item = u64> {
+    (0..nr).map(|i| TEXT + i * 337 + i * i % 61)
+}
+
+#[test]
+fn a_table_of_another_size_is_refused() {
+    assert!(Rules::new(vec![Set::default(), Set::default(), Set::default()]).is_none());
+    assert!(Rules::new(Vec::<Set>::new()).is_none());
+}
+
+#[test]
+fn a_rule_is_found_again() {
+    let rules = table(64);
+    assert_eq!(rules.get(TEXT), Rule::UNKNOWN);
+    for ip in addresses(100) {
+        rules.put(ip, rule_of(ip));
+        rules.put(ip, rule_of(ip));
+    }
+    assert_eq!(rules.nr(), 100);
+    assert_eq!(rules.replaced(), 0);
+    for ip in addresses(100) {
+        assert_eq!(rules.get(ip), rule_of(ip));
+        assert_eq!(rules.get(ip + 1), Rule::UNKNOWN);
+    }
+}
+
+#[test]
+fn only_text_has_rules() {
+    let rules = table(1);
+    // An address outside, whose low half is that of an address inside.
+    let outside = TEXT & 0xffff_ffff;
+    rules.put(outside, Rule::SLOW);
+    rules.put(TEXT, Rule::UNKNOWN);
+    assert_eq!(rules.nr(), 0);
+    rules.put(TEXT, Rule::SLOW);
+    assert_eq!(rules.get(TEXT), Rule::SLOW);
+    assert_eq!(rules.get(outside), Rule::UNKNOWN);
+    assert_eq!(rules.get(0), Rule::UNKNOWN);
+    // What an empty entry has in the place of an address.
+    assert_eq!(rules.get(!0 << 32), Rule::UNKNOWN);
+}
+
+#[test]
+fn text_that_goes_takes_its_rules() {
+    let rules = table(64);
+    let all: Vec<u64> = addresses(200).collect();
+    for &ip in &all {
+        rules.put(ip, rule_of(ip));
+    }
+    // The last call of a function that does not return is the end of the text.
+    let text = all[50]..all[99];
+    rules.forget(&text);
+    assert_eq!(rules.nr(), 151);
+    for (index, &ip) in all.iter().enumerate() {
+        let gone = (51..=99).contains(&index);
+        assert_eq!(rules.get(ip) == Rule::UNKNOWN, gone, "{index}");
+    }
+    // There is room again, and what is behind a gap is found.
+    for &ip in &all {
+        rules.put(ip, rule_of(ip));
+    }
+    assert_eq!(rules.nr(), 200);
+}
+
+#[test]
+fn a_full_table_replaces() {
+    let rules = table(4);
+    for ip in addresses(1000) {
+        rules.put(ip, rule_of(ip));
+        assert_eq!(rules.get(ip), rule_of(ip));
+    }
+    assert_eq!(rules.nr(), 32);
+    assert_eq!(rules.replaced(), 968);
+}
+
+#[test]
+fn of_20_000_addresses_95_percent_are_known() {
+    // As large as in the module.
+    let rules = table(4096);
+    let mut known = 0;
+    for round in 0..10 {
+        for ip in addresses(20_000) {
+            match rules.get(ip) {
+                Rule::UNKNOWN => rules.put(ip, rule_of(ip)),
+                rule => {
+                    assert_eq!(rule, rule_of(ip));
+                    known += u32::from(round > 0);
+                }
+            }
+        }
+    }
+    assert!(known >= 171_000, "{known} of 180000");
+}
+
+#[test]
+fn cpus_that_learn_and_forget_at_the_same_time_find_no_wrong_rule() {
+    let rules = &table(16);
+    let all: &Vec<u64> = &addresses(400).collect();
+    std::thread::scope(|scope| {
+        for start in 0..2 {
+            scope.spawn(move || {
+                for i in 0..200_000 {
+                    let ip = all[(start * 200 + i * 7) % all.len()];
+                    match rules.get(ip) {
+                        Rule::UNKNOWN => rules.put(ip, rule_of(ip)),
+                        rule => assert_eq!(rule, rule_of(ip)),
+                    }
+                    if i % 1000 == 0 {
+                        rules.forget(&(all[100]..all[150]));
+                    }
+                }
+            });
+        }
+    });
+    let found = all.iter().filter(|ip| rules.get(**ip) != Rule::UNKNOWN).count();
+    assert!(found <= 128 && found > 0);
+    rules.forget(&(TEXT - 1..TEXT + (1 << 24)));
+    assert_eq!(rules.nr(), 0);
+}
