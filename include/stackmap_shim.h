@@ -83,13 +83,13 @@ enum stackmap_unwound {
 	STACKMAP_SLOW_REGS,	/* it was interrupted */
 	STACKMAP_SLOW_RETURN,	/* a tracer has put its own return address there */
 	STACKMAP_SLOW_STACK,	/* the next frame is on another stack */
-	STACKMAP_SLOW_WHOLE,	/* whole stacks, not frames: from registers on, or RCU is not watching */
+	STACKMAP_SLOW_WHOLE,	/* whole stacks, not frames: from registers, or RCU not watching */
 	STACKMAP_UNWOUND_NR,
 };
 
 /*
- * A rule, as a word: its kind; for a call and for registers the new stack pointer as an offset, in
- * words, from the old one or from the frame pointer; for a call where the frame pointer is then.
+ * A rule, as a word: its kind; for a call and for registers the new stack pointer as an offset,
+ * in words, from the old one or from the frame pointer; for a call where the frame pointer is then.
  * 0 is none. src/unwind/rules.rs makes them.
  */
 enum stackmap_rule_bits {
@@ -100,7 +100,7 @@ enum stackmap_rule_bits {
 	STACKMAP_RULE_SLOW	= 4,	/* ask the kernel's unwinder */
 	STACKMAP_RULE_BASE_BP	= 1 << 3,
 	STACKMAP_RULE_BP_AT_SP	= 1 << 4,	/* offset from the new stack pointer */
-	STACKMAP_RULE_BP_AT_BP	= 2 << 4,	/* offset from the old frame pointer */
+	STACKMAP_RULE_BP_AT_BP	= 2 << 4,	/* or from the old frame pointer */
 	STACKMAP_RULE_SHIFT	= 8,
 	STACKMAP_RULE_BP_SHIFT	= 20,
 	STACKMAP_RULE_OFFSET	= 12,	/* bits of each offset, signed */
@@ -178,12 +178,14 @@ int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned i
 void stackmap_unwound_whole(void);
 unsigned long stackmap_unwound(enum stackmap_unwound how);
 
+/* verify.c: whether that is what the kernel's unwinder finds. */
+int stackmap_unwind_self_test(void);
+unsigned long stackmap_verified(void);
+unsigned long stackmap_mismatches(void);
+
 /* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
-int stackmap_stack_self_test(void);
 void stackmap_stack_use(bool rules, bool check);
 bool stackmap_stack_by_rules(void);
-unsigned long stackmap_stack_verified(void);
-unsigned long stackmap_stack_mismatches(void);
 int stackmap_stack_alloc(void);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
@@ -212,8 +214,8 @@ void stackmap_record(const struct stackmap_site *site, unsigned int context,
 		     const unsigned long *calls, unsigned int nr, bool watched);
 
 /*
- * The rule of the call that returns to an address, 0 if none is known; and the same after it has been
- * learnt, 0 if none is kept. Any context, learning only where RCU is watching.
+ * The rule of the call that returns to an address, 0 if none is known; and the same after it has
+ * been learnt, 0 if none is kept. Any context, learning only where RCU is watching.
  */
 __u32 stackmap_rule(unsigned long ip);
 __u32 stackmap_learn(unsigned long ip);

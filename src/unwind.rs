@@ -45,11 +45,23 @@ static RULES: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
 /// The frames that the kernel's unwinder was asked for, by reason, as `stack_map_stat` calls them.
 pub(crate) const SLOW: [(&str, stackmap_unwound); 6] = [
     ("unwind_slow_new:", shim::stackmap_unwound_STACKMAP_SLOW_NEW),
-    ("unwind_slow_text:", shim::stackmap_unwound_STACKMAP_SLOW_TEXT),
+    (
+        "unwind_slow_text:",
+        shim::stackmap_unwound_STACKMAP_SLOW_TEXT,
+    ),
     ("unwind_slow_odd:", shim::stackmap_unwound_STACKMAP_SLOW_ODD),
-    ("unwind_slow_regs:", shim::stackmap_unwound_STACKMAP_SLOW_REGS),
-    ("unwind_slow_return:", shim::stackmap_unwound_STACKMAP_SLOW_RETURN),
-    ("unwind_slow_stack:", shim::stackmap_unwound_STACKMAP_SLOW_STACK),
+    (
+        "unwind_slow_regs:",
+        shim::stackmap_unwound_STACKMAP_SLOW_REGS,
+    ),
+    (
+        "unwind_slow_return:",
+        shim::stackmap_unwound_STACKMAP_SLOW_RETURN,
+    ),
+    (
+        "unwind_slow_stack:",
+        shim::stackmap_unwound_STACKMAP_SLOW_STACK,
+    ),
 ];
 
 /// Frames that were found by a rule.
@@ -123,7 +135,7 @@ fn test() -> Result {
     to_result(unsafe { shim::stackmap_unwind_prepare() })?;
     set(TEST_SETS)?;
     // SAFETY: Process context; rules can be kept.
-    let tested = to_result(unsafe { shim::stackmap_stack_self_test() });
+    let tested = to_result(unsafe { shim::stackmap_unwind_self_test() });
     // SAFETY: The test was all that used it.
     unsafe { free() };
     tested

@@ -4,6 +4,7 @@
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
+verify=0
 insmod_fails() {
 	if tap_output=$(insmod "$KO" "$1" 2>&1); then
 		rmmod stackmap
@@ -21,7 +22,7 @@ modes() {
 	(cd $T && busybox stat -c %a "$@" | xargs)
 }
 
-for bad in bits=abc bits=-1 bits= hook=magic hook=; do
+for bad in bits=abc bits=-1 bits= hook=magic hook= unwind=magic unwind= verify=x; do
 	ok "insmod $bad fails with EINVAL" insmod_fails $bad
 done
 load bits=9

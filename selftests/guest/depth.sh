@@ -4,6 +4,7 @@
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
+verify=0
 # The frames of the full stacks in the buffer: addresses, a line each, an empty line in front. The
 # first frame is left out: it is the recorder's own, with the option off at another instruction.
 full_frames() {

@@ -4,6 +4,7 @@
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
+verify=0
 # known - records 500 known stacks.
 known() {
 	clear_trace

@@ -6,6 +6,7 @@
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
+verify=0
 load hook="$1"
 is "the hook is $1" "$(value hook)" "$1"
 I=$T/instances/twin

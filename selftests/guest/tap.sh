@@ -16,6 +16,8 @@ if [ -e $KCSAN ]; then
 fi
 tap_number=0
 tap_failed=0
+# Each stack is compared with the one that the kernel walks; 0 for what is to run as users have it.
+verify=1
 
 # ok DESCRIPTION COMMAND... - one test: COMMAND succeeds.
 ok() {
@@ -121,6 +123,7 @@ finish() {
 		is 'no data race in the module' "$(cat /tmp/races)" ''
 		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races of the kernel's own"
 	fi
+	is "no stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
 	echo "1..$tap_number"
 	[ "$tap_failed" = 0 ]
 	exit
@@ -134,7 +137,7 @@ bail() {
 
 # load [PARAMETER...] - loads the module, or gives up.
 load() {
-	insmod $KO "$@" || bail "insmod: $(dmesg | tail -n 3)"
+	insmod $KO verify=$verify "$@" || bail "insmod: $(dmesg | tail -n 3)"
 }
 
 # value KEY - a value of stack_map_stat.

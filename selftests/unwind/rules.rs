@@ -82,7 +82,11 @@ proptest! {
 
 #[test]
 fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
-    let frame = |offset, saved| Frame { by_bp: false, offset, saved };
+    let frame = |offset, saved| Frame {
+        by_bp: false,
+        offset,
+        saved,
+    };
     let limit = 1 << (OFFSET_BITS - 1);
     assert_eq!(frame(limit, None).learn(), Rule::SLOW);
     assert_eq!(frame(8, Some((true, -limit - 1))).learn(), Rule::SLOW);
@@ -91,19 +95,40 @@ fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
 
 #[test]
 fn runs_that_do_not_agree_give_no_rule() {
-    let run = |outcome| Run { sp: 16, bp: 400, outcome };
+    let run = |outcome| Run {
+        sp: 16,
+        bp: 400,
+        outcome,
+    };
     let call = |ip, sp, bp| Outcome::Caller { ip, sp, bp };
-    let learn = |one, two| Rule::learn(&[run(one), Run { bp: 440, ..run(two) }]);
+    let learn = |one, two| {
+        Rule::learn(&[
+            run(one),
+            Run {
+                bp: 440,
+                ..run(two)
+            },
+        ])
+    };
     assert_eq!(learn(Outcome::End, Outcome::End), Rule::END);
     assert_eq!(learn(Outcome::End, Outcome::Other), Rule::SLOW);
     assert_eq!(learn(Outcome::Other, Outcome::Other), Rule::SLOW);
     assert_eq!(learn(Outcome::Registers(20), Outcome::End), Rule::SLOW);
     // From neither pointer.
     assert_eq!(learn(call(19, 20, None), call(24, 25, None)), Rule::SLOW);
-    assert_eq!(learn(Outcome::Registers(20), Outcome::Registers(21)), Rule::SLOW);
-    assert_eq!(learn(call(19, 20, Some(30)), call(19, 20, Some(31))), Rule::SLOW);
+    assert_eq!(
+        learn(Outcome::Registers(20), Outcome::Registers(21)),
+        Rule::SLOW
+    );
+    assert_eq!(
+        learn(call(19, 20, Some(30)), call(19, 20, Some(31))),
+        Rule::SLOW
+    );
     // The frame pointer is read once.
-    assert_eq!(learn(call(19, 20, Some(18)), call(19, 20, None)), Rule::SLOW);
+    assert_eq!(
+        learn(call(19, 20, Some(18)), call(19, 20, None)),
+        Rule::SLOW
+    );
     // The return address is not the last word.
     assert_eq!(learn(call(18, 20, None), call(18, 20, None)), Rule::SLOW);
 }
@@ -112,8 +137,16 @@ fn runs_that_do_not_agree_give_no_rule() {
 fn registers_are_found_from_either_pointer() {
     let learn = |one, two| {
         Rule::learn(&[
-            Run { sp: 16, bp: 400, outcome: Outcome::Registers(one) },
-            Run { sp: 16, bp: 440, outcome: Outcome::Registers(two) },
+            Run {
+                sp: 16,
+                bp: 400,
+                outcome: Outcome::Registers(one),
+            },
+            Run {
+                sp: 16,
+                bp: 440,
+                outcome: Outcome::Registers(two),
+            },
         ])
     };
     let from_sp = learn(20, 20);
@@ -130,7 +163,12 @@ fn table(sets: usize) -> Rules<Vec<Set>> {
 
 /// A rule that is that of one address only.
 fn rule_of(ip: u64) -> Rule {
-    Frame { by_bp: false, offset: (ip % 2000) as i32, saved: None }.learn()
+    Frame {
+        by_bp: false,
+        offset: (ip % 2000) as i32,
+        saved: None,
+    }
+    .learn()
 }
 
 /// The addresses behind calls in text of some size, as far from each other as in a kernel.
@@ -248,7 +286,10 @@ fn cpus_that_learn_and_forget_at_the_same_time_find_no_wrong_rule() {
             });
         }
     });
-    let found = all.iter().filter(|ip| rules.get(**ip) != Rule::UNKNOWN).count();
+    let found = all
+        .iter()
+        .filter(|ip| rules.get(**ip) != Rule::UNKNOWN)
+        .count();
     assert!(found <= 128 && found > 0);
     rules.forget(&(TEXT - 1..TEXT + (1 << 24)));
     assert_eq!(rules.nr(), 0);

@@ -87,8 +87,8 @@ fn unwinding(out: &Output) {
     // SAFETY: No requirements.
     let (verified, mismatches) = unsafe {
         (
-            shim::stackmap_stack_verified() as u64,
-            shim::stackmap_stack_mismatches() as u64,
+            shim::stackmap_verified() as u64,
+            shim::stackmap_mismatches() as u64,
         )
     };
     line("unwind_verified:", verified);

@@ -47,7 +47,7 @@ DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
 struct stackmap_symbols {
 	void *trace_stack;		/* entry of __ftrace_trace_stack() */
 	struct ftrace_ops *global_ops;	/* optional: the function tracer's, for its trampoline */
-	/* For walking by rules only: the kernel's text, and what tracers make functions return to. */
+	/* For walking by rules only: the kernel's text, and where tracers have functions return. */
 	bool can_unwind;
 	unsigned long stext, etext;
 	unsigned long return_to_handler, rethook_trampoline;	/* 0 if there is none */
@@ -68,6 +68,11 @@ bool stackmap_serves(const struct trace_array *tr);
 /* The replacement of __ftrace_trace_stack(), same arguments. */
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs);
+
+/* With verify=1: the stack that is recorded is the kernel's, and differences are told. */
+unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
+			     unsigned int kernel_nr);
+void stackmap_verify_end(void);
 
 int stackmap_jump_check(void);
 int stackmap_jump_install(void);

@@ -4,23 +4,18 @@
  *
  * It follows the kernel's own, step by step, up to the point where the stack is written.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
-#include <linux/irq_work.h>
 #include <linux/kprobes.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
-#include <linux/printk.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
-#include <linux/stacktrace.h>
-#include <linux/string.h>
 #include <linux/topology.h>
 #include <linux/trace_recursion.h>
 
 #include "shim.h"
+#include "unwind.h"
 
 struct stack_frames {
 	unsigned long calls[STACKMAP_MAX_FRAMES];
@@ -39,25 +34,6 @@ static atomic_long_t stack_nested;
 /* How stacks are walked; set before the first one is. */
 static bool by_rules __read_mostly;
 static bool verifies __read_mostly;
-
-static atomic_long_t verified, mismatches;
-
-/* A stack that differs from the kernel's. */
-static struct {
-	atomic_t taken;
-	unsigned int frame, nr, kernel_nr;
-	unsigned long ip, kernel_ip;
-} mismatch;
-
-static void report_mismatch(struct irq_work *work)
-{
-	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
-		mismatch.frame, mismatch.nr, mismatch.kernel_nr, (void *)mismatch.ip,
-		(void *)mismatch.kernel_ip);
-	atomic_set(&mismatch.taken, 0);
-}
-
-static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
 
 /* ftrace:stack_id in the top level, and the instances that are served as the top level is. */
 static struct trace_event_file *top_file;
@@ -93,7 +69,7 @@ void stackmap_stack_free(void)
 {
 	int cpu;
 
-	irq_work_sync(&mismatch_work);
+	stackmap_verify_end();
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
@@ -181,68 +157,6 @@ bool stackmap_serves(const struct trace_array *tr)
 
 NOKPROBE_SYMBOL(stackmap_serves);
 
-/*
- * The stack from the function that was called, or from where an interrupt has hit, as the kernel's own
- * __ftrace_trace_stack() finds it. Inlined, so that the frames to skip are the same: itself and
- * stack_trace_save().
- */
-static __always_inline unsigned int unwind_by_kernel(unsigned long *calls, int skip,
-						     struct pt_regs *regs)
-{
-	unsigned int nr;
-
-	if (regs)
-		return static_call(stackmap_save_regs)(regs, calls, STACKMAP_MAX_FRAMES, skip);
-	if (!IS_ENABLED(CONFIG_UNWINDER_ORC))
-		return stack_trace_save(calls, STACKMAP_MAX_FRAMES, skip + 1);
-	nr = stack_trace_save(calls, STACKMAP_MAX_FRAMES, skip);
-	/* With nothing to skip, as for trace_dump_stack(0), the first frame is the recorder. */
-	if (!skip && nr)
-		calls[0] = (unsigned long)stackmap_symbols.trace_stack;
-	return nr;
-}
-
-/* The same by rules. Returns -1 if that cannot be done here. */
-static __always_inline int unwind_by_rules(unsigned long *calls, int skip)
-{
-	const unsigned int own = !skip;
-	int nr;
-
-	nr = stackmap_unwind(__builtin_frame_address(0), calls + own, STACKMAP_MAX_FRAMES - own,
-			     skip + own - 1);
-	if (nr < 0)
-		return nr;
-	if (own)
-		calls[0] = (unsigned long)stackmap_symbols.trace_stack;
-	return nr + own;
-}
-
-/* Compares a stack with the kernel's, which is used if they differ. */
-static noinline unsigned int verify(unsigned long *calls, unsigned int nr,
-				    const unsigned long *kernel, unsigned int kernel_nr)
-{
-	unsigned int i;
-
-	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
-		;
-	if (likely(i == nr && i == kernel_nr)) {
-		atomic_long_inc(&verified);
-		return nr;
-	}
-	atomic_long_inc(&mismatches);
-	/* One at a time is told. */
-	if (!atomic_cmpxchg(&mismatch.taken, 0, 1)) {
-		mismatch.frame = i;
-		mismatch.nr = nr;
-		mismatch.kernel_nr = kernel_nr;
-		mismatch.ip = i < nr ? calls[i] : 0;
-		mismatch.kernel_ip = i < kernel_nr ? kernel[i] : 0;
-		irq_work_queue(&mismatch_work);
-	}
-	memcpy(calls, kernel, kernel_nr * sizeof(*calls));
-	return kernel_nr;
-}
-
 /* The one place that unwinds. @spare is for as many frames as @calls. */
 static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *spare, int skip,
 					   struct pt_regs *regs, bool watched)
@@ -261,52 +175,8 @@ static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *
 		return unwind_by_kernel(calls, skip, regs);
 	}
 	if (unlikely(verifies))
-		return verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
+		return stackmap_verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
 	return nr;
-}
-
-/*
- * Whether the rules give what the kernel gives, here and now: twice, as the first time they are learnt.
- */
-static noinline bool test_self(unsigned long *calls, unsigned long *spare, unsigned int depth)
-{
-	unsigned int round;
-	bool same = true;
-
-	if (depth) {
-		same = test_self(calls, spare, depth - 1);
-		/* No tail call. */
-		barrier();
-		return same;
-	}
-	for (round = 0; round < 2; round++) {
-		int nr = unwind_by_rules(calls, 1);
-		unsigned int kernel_nr = unwind_by_kernel(spare, 1, NULL);
-
-		same = same && nr > 0 && nr == kernel_nr &&
-		       !memcmp(calls, spare, nr * sizeof(*calls));
-	}
-	return same;
-}
-
-/**
- * stackmap_stack_self_test - see whether stacks can be walked by rules on this kernel
- *
- * Context: process, may sleep; rules can be kept.
- * Return: 0, -EINVAL if they differ from the kernel's, or -ENOMEM.
- */
-int stackmap_stack_self_test(void)
-{
-	struct stack_frames *frames = kvmalloc_array(2, sizeof(*frames), GFP_KERNEL);
-	bool same;
-
-	if (!frames)
-		return -ENOMEM;
-	preempt_disable();
-	same = test_self(frames[0].calls, frames[1].calls, 4);
-	preempt_enable();
-	kvfree(frames);
-	return same ? 0 : -EINVAL;
 }
 
 /**
@@ -331,28 +201,6 @@ void stackmap_stack_use(bool rules, bool check)
 bool stackmap_stack_by_rules(void)
 {
 	return READ_ONCE(by_rules);
-}
-
-/**
- * stackmap_stack_verified - stacks that were as the kernel's
- *
- * Context: any.
- * Return: the number since the module was loaded.
- */
-unsigned long stackmap_stack_verified(void)
-{
-	return atomic_long_read(&verified);
-}
-
-/**
- * stackmap_stack_mismatches - stacks that were not, and that the kernel's were taken for
- *
- * Context: any.
- * Return: the number since the module was loaded.
- */
-unsigned long stackmap_stack_mismatches(void)
-{
-	return atomic_long_read(&mismatches);
 }
 
 static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr)

@@ -80,7 +80,8 @@ static void *need(const char *name, int *ret)
 int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
-	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text, *get_kprobe, *text_poke;
+	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
+	void *get_kprobe, *text_poke;
 	int ret = find_kallsyms();
 
 	if (ret)

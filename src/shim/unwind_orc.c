@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Walks a stack by rules that have been learnt, and by the kernel's own unwinder where none applies.
- * x86-64 with ORC; elsewhere there is the kernel's own only.
+ * Walks a stack by rules that have been learnt, and by the kernel's own unwinder where none
+ * applies. x86-64 with ORC; elsewhere there is the kernel's own only.
  */
 #include <linux/ftrace.h>
 #include <linux/irq_work.h>
@@ -18,8 +18,8 @@
 #include <asm/unwind.h>
 
 /*
- * A stack for learning. Each word tells its own place and is no address; nobody writes to it, so any
- * number of contexts may learn on it at the same time.
+ * A stack for learning. Each word tells its own place and is no address; nobody writes to it, so
+ * any number of contexts may learn on it at the same time.
  */
 #define LEARN_WORD(i)	(0x5eed000000000000UL + (i))
 
@@ -75,8 +75,8 @@ int stackmap_unwind_prepare(void)
  * stackmap_unwind_keeps - whether the text at an address is there for long
  * @ip: the address
  *
- * So is that of the kernel, and that of a module from the end of its init on. Trampolines, BPF, init
- * text and live patches are not.
+ * So is that of the kernel, and that of a module from the end of its init on. Trampolines, BPF,
+ * init text and live patches are not.
  *
  * Context: any in which RCU is watching; preemption off.
  */
@@ -210,7 +210,7 @@ static __always_inline unsigned long new_sp(const struct unwind_state *state, u3
 
 enum progress {
 	MOVED,	/* to the caller */
-	ENDED,	/* there is none */
+	AT_END,	/* there is none */
 	STUCK,	/* where it was: the kernel's own unwinder can take the step */
 };
 
@@ -265,11 +265,11 @@ static __always_inline enum progress follow(struct unwind_state *state, u32 rule
 		return STUCK;
 	case STACKMAP_RULE_REGISTERS:
 		if (likely(comes_from_user(state, rule)))
-			return ENDED;
+			return AT_END;
 		*how = STACKMAP_SLOW_REGS;
 		return STUCK;
 	case STACKMAP_RULE_END:
-		return ENDED;
+		return AT_END;
 	default:
 		*how = STACKMAP_SLOW_ODD;
 		return STUCK;

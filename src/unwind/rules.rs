@@ -147,16 +147,11 @@ impl Rule {
             [None, None] => (0, 0),
             [Some(one), Some(two)] => match same([one, two], sp) {
                 Some(offset) => (BP_AT_SP, offset),
-                None => (
-                    BP_AT_BP,
-                    same([one, two], [runs[0].bp, runs[1].bp])?,
-                ),
+                None => (BP_AT_BP, same([one, two], [runs[0].bp, runs[1].bp])?),
             },
             _ => return None,
         };
-        Some(Self(
-            rule.0 | kind | field(offset)? << BP_OFFSET_SHIFT,
-        ))
+        Some(Self(rule.0 | kind | field(offset)? << BP_OFFSET_SHIFT))
     }
 }
 
@@ -283,7 +278,5 @@ impl<S: Deref<Target = [Set]>> Rules<S> {
 }
 
 fn exchange(entry: &AtomicU64, old: u64, new: u64) -> bool {
-    entry
-        .compare_exchange(old, new, Relaxed, Relaxed)
-        .is_ok()
+    entry.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Compares stacks that were walked by rules with those that the kernel's unwinder finds: one when
+ * the module is loaded, and each with verify=1.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/irq_work.h>
+#include <linux/preempt.h>
+#include <linux/printk.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include "shim.h"
+#include "unwind.h"
+
+static atomic_long_t verified, mismatches;
+
+/* A stack that differs from the kernel's. */
+static struct {
+	atomic_t taken;
+	unsigned int frame, nr, kernel_nr;
+	unsigned long ip, kernel_ip;
+} mismatch;
+
+static void report_mismatch(struct irq_work *work)
+{
+	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
+		mismatch.frame, mismatch.nr, mismatch.kernel_nr, (void *)mismatch.ip,
+		(void *)mismatch.kernel_ip);
+	atomic_set(&mismatch.taken, 0);
+}
+
+static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
+
+/**
+ * stackmap_verify - compare a stack with the kernel's
+ * @calls: the stack; the kernel's is copied here if they differ
+ * @nr: the number of its frames
+ * @kernel: what the kernel's unwinder has found
+ * @kernel_nr: the number of frames of that
+ *
+ * Context: any, NMI included.
+ * Return: the number of frames in @calls.
+ */
+unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
+			     unsigned int kernel_nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
+		;
+	if (likely(i == nr && i == kernel_nr)) {
+		atomic_long_inc(&verified);
+		return nr;
+	}
+	atomic_long_inc(&mismatches);
+	/* One at a time is told. */
+	if (!atomic_cmpxchg(&mismatch.taken, 0, 1)) {
+		mismatch.frame = i;
+		mismatch.nr = nr;
+		mismatch.kernel_nr = kernel_nr;
+		mismatch.ip = i < nr ? calls[i] : 0;
+		mismatch.kernel_ip = i < kernel_nr ? kernel[i] : 0;
+		irq_work_queue(&mismatch_work);
+	}
+	memcpy(calls, kernel, kernel_nr * sizeof(*calls));
+	return kernel_nr;
+}
+
+/**
+ * stackmap_verify_end - wait until the last difference has been told
+ *
+ * Context: process, may sleep. Nobody calls stackmap_verify() any more.
+ */
+void stackmap_verify_end(void)
+{
+	irq_work_sync(&mismatch_work);
+}
+
+/**
+ * stackmap_verified - stacks that were as the kernel's
+ *
+ * Context: any.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_verified(void)
+{
+	return atomic_long_read(&verified);
+}
+
+/**
+ * stackmap_mismatches - stacks that were not, and that the kernel's were taken for
+ *
+ * Context: any.
+ * Return: the number since the module was loaded.
+ */
+unsigned long stackmap_mismatches(void)
+{
+	return atomic_long_read(&mismatches);
+}
+
+/* Whether rules give what the kernel gives here: twice, as the first time they are learnt. */
+static noinline bool test_self(unsigned long *calls, unsigned long *spare, unsigned int depth)
+{
+	unsigned int round;
+	bool same = true;
+
+	if (depth) {
+		same = test_self(calls, spare, depth - 1);
+		/* No tail call. */
+		barrier();
+		return same;
+	}
+	for (round = 0; round < 2; round++) {
+		int nr = unwind_by_rules(calls, 1);
+		unsigned int kernel_nr = unwind_by_kernel(spare, 1, NULL);
+
+		same = same && nr > 0 && nr == kernel_nr &&
+		       !memcmp(calls, spare, nr * sizeof(*calls));
+	}
+	return same;
+}
+
+/**
+ * stackmap_unwind_self_test - see whether stacks can be walked by rules on this kernel
+ *
+ * Context: process, may sleep; rules can be kept.
+ * Return: 0, -EINVAL if they differ from the kernel's, or -ENOMEM.
+ */
+int stackmap_unwind_self_test(void)
+{
+	unsigned long *frames;
+	bool same;
+
+	frames = kvmalloc_array(2 * STACKMAP_MAX_FRAMES, sizeof(*frames), GFP_KERNEL);
+	if (!frames)
+		return -ENOMEM;
+	preempt_disable();
+	same = test_self(frames, frames + STACKMAP_MAX_FRAMES, 4);
+	preempt_enable();
+	kvfree(frames);
+	return same ? 0 : -EINVAL;
+}
