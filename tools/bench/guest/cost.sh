@@ -19,10 +19,10 @@ parts() {
 	done
 }
 
-# ids HOOK - ids by one of the hooks.
+# ids NAME HOOK UNWINDER - ids by one of the hooks, of stacks that are walked in one of the ways.
 ids() {
-	load hook="$1"
-	[ "$(value hook)" = "$1" ] || bail "the hook is not $1"
+	load hook="$2" unwind="$3"
+	[ "$(value hook) $(value unwind)" = "$2 $3" ] || bail "not $2, $3"
 	echo 1 >$T/options/stackmap
 	for depth in $DEPTHS; do
 		reset
@@ -69,7 +69,8 @@ filled() {
 prepare
 counts_instructions
 parts
-ids jump
-ids kprobe
+ids jump jump cached
+ids kprobe kprobe cached
+ids kernel jump kernel
 filled
 echo finished

@@ -103,10 +103,13 @@ for event in $EVENTS; do
 	without=$(measure "$event" | cut -d ' ' -f 1)
 	nothing=$(measure "$event" | cut -d ' ' -f 2)
 	per_stack "$event" full
-	for hook in jump kprobe; do
-		load hook=$hook
+	for name in jump kprobe kernel; do
+		case $name in
+		kernel) load hook=jump unwind=kernel ;;
+		*) load hook=$name unwind=cached ;;
+		esac
 		echo 1 >$T/options/stackmap
-		per_stack "$event" $hook
+		per_stack "$event" $name
 		[ "$(value drops)" = 0 ] || bail "$(value drops) drops"
 		echo 0 >$T/options/stackmap
 		figure "stacks.$event" "$(value inserts)"
