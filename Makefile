@@ -3,8 +3,16 @@
 # Everything that a person types; "make help" lists it. The module itself is described in Kbuild.
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
+PREFIX ?= /usr/local
+# The tool to install, if it is not to be built.
+TOOL ?=
+tool := $(or $(TOOL),$(or $(CARGO_TARGET_DIR),target)/release/stackmap)
+share := $(DESTDIR)$(PREFIX)/share
+examples := $(share)/doc/stackmap/examples
+# The kernel that KDIR builds for; looked up where it is needed.
+release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
-.PHONY: all modules modules_install clean help run tool tool-static bench-tool test lint guest-test kselftest \
+.PHONY: all modules modules_install install install-module install-tool uninstall clean help run tool tool-static bench-tool test lint guest-test kselftest \
 	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
 	bench bench-accept
 
@@ -14,8 +22,31 @@ modules: ## builds stackmap.ko against KDIR (default: the running kernel's build
 	@tools/check-kdir "$(KDIR)"
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
 
-modules_install: modules ## installs it for that kernel
-	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules_install
+install: install-module install-tool ## installs the module, the tool, its manual and completions: DESTDIR, KDIR, PREFIX
+
+install-module: modules ## only the module, for the kernel of KDIR
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" INSTALL_MOD_PATH="$(DESTDIR)" modules_install
+	$(if $(DESTDIR),,depmod "$(release)")
+
+modules_install: install-module
+
+install-tool: $(if $(TOOL),,tool) ## only the tool, its manual, completions and examples of settings; TOOL=FILE for one that is built
+	install -D "$(tool)" "$(DESTDIR)$(PREFIX)/bin/stackmap"
+	install -d "$(share)/man/man1" "$(share)/bash-completion/completions" "$(share)/zsh/site-functions" \
+		"$(share)/fish/vendor_completions.d" "$(examples)"
+	"$(tool)" manual "$(share)/man/man1"
+	"$(tool)" completions bash >"$(share)/bash-completion/completions/stackmap"
+	"$(tool)" completions zsh >"$(share)/zsh/site-functions/_stackmap"
+	"$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
+	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
+
+uninstall: ## removes what install has installed: the same DESTDIR, KDIR and PREFIX
+	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
+	$(if $(DESTDIR),,depmod "$(release)")
+	rm -f "$(DESTDIR)$(PREFIX)/bin/stackmap" "$(share)"/man/man1/stackmap.1 "$(share)"/man/man1/stackmap-*.1 \
+		"$(share)/bash-completion/completions/stackmap" "$(share)/zsh/site-functions/_stackmap" \
+		"$(share)/fish/vendor_completions.d/stackmap.fish"
+	rm -rf "$(share)/doc/stackmap"
 
 clean: ## removes what the build of the module left here
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \

@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What "make" says of build trees that cannot build the module, and that it builds with one that can.
+# What "make" says of build trees that cannot build the module, that it builds with one that can, and
+# what "make install" installs. Argument: the command-line tool.
 
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+tool=$1
 
 number=0
 failed=0
@@ -59,7 +61,7 @@ refused 'no bindgen' 'bindgen is missing'
 # The real thing, in a copy of the sources: there "make" leaves its objects beside them.
 copy=$tree/copy
 mkdir "$copy"
-sources=(Kbuild Makefile include src tools/check-kdir)
+sources=(Kbuild Makefile include packaging src tools/check-kdir)
 tar -c "${sources[@]}" | tar -x -C "$copy"
 (cd "$copy" && find . -type f | sort) >"$tree/before"
 kernel=$(tools/vm/setup --env)
@@ -71,6 +73,35 @@ else
 	result 'not ok' 'a tree with all of it: make builds stackmap.ko'
 	tail -n 20 <<<"$log" | sed 's/^/# /'
 fi
+
+# succeeds DESCRIPTION COMMAND...
+succeeds() {
+	local what=$1 log
+	shift
+	if log=$("$@" 2>&1); then
+		result ok "$what"
+	else
+		result 'not ok' "$what"
+		tail -n 20 <<<"$log" | sed 's/^/# /'
+	fi
+}
+
+root=$tree/root
+release=$(cat "$real/include/config/kernel.release")
+succeeds 'make install-module takes KDIR and DESTDIR' tools/vm/in-chroot --bind "$tree" \
+	make -C "$copy" KDIR="$real" CC="$gcc" DESTDIR="$root" install-module
+# Compressed as the kernel's own.
+succeeds 'and installs the module for that kernel' compgen -G "$root/lib/modules/$release/updates/stackmap.ko*"
+succeeds 'make install-tool takes DESTDIR and PREFIX' make -C "$copy" DESTDIR="$root" PREFIX=/usr TOOL="$tool" install-tool
+for file in bin/stackmap share/man/man1/stackmap.1 share/man/man1/stackmap-record.1 \
+	share/bash-completion/completions/stackmap share/zsh/site-functions/_stackmap \
+	share/fish/vendor_completions.d/stackmap.fish share/doc/stackmap/examples/modprobe.conf; do
+	succeeds "and installs $file" test -s "$root/usr/$file"
+done
+succeeds 'make uninstall' make -C "$copy" DESTDIR="$root" PREFIX=/usr KDIR="$real" uninstall
+# What the kernel's build adds for depmod is not the module's.
+left=$(find "$root" -type f ! -name 'modules.*')
+succeeds "leaves nothing${left:+: $left}" test -z "$left"
 make -s -C "$copy" clean
 if left=$( (cd "$copy" && find . -type f | sort) | diff "$tree/before" -); then
 	result ok 'make clean leaves the sources only'
