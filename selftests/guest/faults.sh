@@ -43,8 +43,13 @@ refused() {
 	rmmod override
 }
 
-refused 'tracefs locked down' 'Operation not permitted' 'tracefs is locked down' \
-	func=security_locked_down value=-1
+# A kernel of our own has no security modules.
+if grep -qw security_locked_down /proc/kallsyms; then
+	refused 'tracefs locked down' 'Operation not permitted' 'tracefs is locked down' \
+		func=security_locked_down value=-1
+else
+	note 'this kernel has no lockdown'
+fi
 refused 'no tracefs' 'No such device' 'this kernel has no tracefs' func=get_fs_type
 refused 'no kprobes' 'Invalid \(argument\|parameters\)' 'no kprobes' func=register_kprobe value=-22
 refused 'hook=jump where it does not fit' 'not supported' 'hook=jump: no jump: the entry' \
