@@ -174,7 +174,7 @@ static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *
 		stackmap_unwound_whole();
 		return unwind_by_kernel(calls, skip, regs);
 	}
-	if (unlikely(verifies))
+	if (unlikely(READ_ONCE(verifies)))
 		return stackmap_verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
 	return nr;
 }
@@ -188,7 +188,7 @@ static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *
  */
 void stackmap_stack_use(bool rules, bool check)
 {
-	verifies = rules && check;
+	WRITE_ONCE(verifies, rules && check);
 	WRITE_ONCE(by_rules, rules);
 }
 
