@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # Stacks that are walked by rules are those that the kernel walks, whatever is on them.
+# Argument: how often all of it is done under tracers.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
 
@@ -77,23 +78,43 @@ for events in kmem sched irq timer; do
 done
 # Functions on the way to events; all would take minutes.
 echo 'vfs_* do_sys* kmem_cache_* __alloc_pages* handle_mm_fault' >$T/set_ftrace_filter
-for tracer in nop function_graph function; do
-	echo $tracer >$T/current_tracer
+rounds=${1:-1}
+insmod /tests/contexts.ko || bail 'contexts'
+echo 1 >$T/events/contexts/context_hit/enable
+while [ "$rounds" -gt 0 ]; do
+	for tracer in nop function_graph function; do
+		echo $tracer >$T/current_tracer
+		work
+	done
+	echo nop >$T/current_tracer
+	for func in vfs_read vfs_open do_sys_openat2 kmem_cache_alloc_noprof; do
+		grep -q "^$func\$" $T/available_filter_functions && probed $func
+	done
 	work
+	for context in task softirq hardirq nmi kprobe kretprobe; do
+		echo "$context 40" >/sys/kernel/debug/contexts/run
+	done
+	# The function graph tracer in an instance, so that events have stacks meanwhile.
+	mkdir $T/instances/graph
+	cat $T/set_ftrace_filter >$T/instances/graph/set_ftrace_filter
+	echo function_graph >$T/instances/graph/current_tracer
+	work
+	rmdir $T/instances/graph
+	echo 0 >$T/events/probes/enable
+	echo >$T/dynamic_events
+	# Modules come and go.
+	rmmod stackgen
+	insmod /tests/ghost_a.ko
+	echo 1 >/sys/module/ghost_a/parameters/record
+	rmmod ghost_a
+	insmod /tests/ghost_b.ko
+	echo 1 >/sys/module/ghost_b/parameters/record
+	insmod /tests/stackgen.ko
+	stackgen record 8 0 100
+	rmmod ghost_b
+	rounds=$((rounds - 1))
 done
-echo nop >$T/current_tracer
-for func in vfs_read vfs_open do_sys_openat2 kmem_cache_alloc_noprof; do
-	grep -q "^$func\$" $T/available_filter_functions && probed $func
-done
-work
-# All at once; the function graph tracer in an instance, so that events have stacks meanwhile.
-mkdir $T/instances/graph
-cat $T/set_ftrace_filter >$T/instances/graph/set_ftrace_filter
-echo function_graph >$T/instances/graph/current_tracer
-work
-rmdir $T/instances/graph
 echo 0 >$T/events/enable
-echo >$T/dynamic_events
 ok 'many stacks were verified' test "$(value unwind_verified)" -gt 1000
 is 'none differed' "$(value unwind_mismatches)" 0
 for key in unwind_slow_text unwind_slow_odd unwind_slow_regs unwind_slow_return; do
@@ -101,6 +122,7 @@ for key in unwind_slow_text unwind_slow_odd unwind_slow_regs unwind_slow_return;
 done
 is 'no rule had to make room' "$(value unwind_replaced)" 0
 note "$(grep '^unwind' $T/stack_map_stat | tr -s ' ' | paste -s -d , -)"
+rmmod contexts
 rmmod stackgen
 ok 'rmmod' rmmod stackmap
 finish
