@@ -111,7 +111,7 @@ mutants: ## changes the map in every way that cargo-mutants knows (hours): the t
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest
 
-lint: ## rustfmt, clippy, checkpatch, shellcheck
+lint: ## rustfmt, clippy, checkpatch, shellcheck, and the documents by the kernel's rules
 	@selftests/lint
 
 help:
