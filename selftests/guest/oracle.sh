@@ -7,7 +7,7 @@
 . /tests/tap.sh
 
 verify=0
-load hook="$1"
+load hook="$1" bits=16
 is "the hook is $1" "$(value hook)" "$1"
 I=$T/instances/twin
 mkdir $I
