@@ -7,8 +7,12 @@
 ok 'kmemleak runs' test -e $KMEMLEAK
 insmod /tests/stackgen.ko || bail 'stackgen'
 is 'nothing was leaked before' "$(leaks)" ''
-for _ in 1 2 3 4; do
+# Of one size, the last ones to come from a CPU's cache are not found: the slab allocator's own array of
+# them still has their addresses.
+leaked=0
+while [ $leaked -lt 300 ]; do
 	echo 1 >/sys/kernel/debug/stackgen/leak
+	leaked=$((leaked + 1))
 done
 rmmod stackgen
 echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
