@@ -112,7 +112,7 @@ enum stackmap_rule_bits {
 /* What the kernel's unwinder did on that stack. Values that it did not read there are any. */
 struct stackmap_tried {
 	bool next;		/* it found a frame */
-	bool signal;		/* that was interrupted; as before if it did not look at the stack */
+	bool signal;		/* that was interrupted; as it was if it never looked */
 	bool same_stack;	/* on the same stack */
 	bool some_regs;		/* with registers */
 	bool all_regs;
