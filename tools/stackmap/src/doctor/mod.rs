@@ -290,6 +290,22 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
         ),
         None => {}
     }
+    match stat.text("unwind") {
+        Some("cached") => checks.push(Check::new(Good, "unwinder", "cached")),
+        Some(unwinder) => checks.push(
+            Check::new(Warning, "unwinder", unwinder)
+                .advise("an id costs as much as a full stack; the kernel's log says why"),
+        ),
+        None => {}
+    }
+    if let Some(count @ 1..) = stat.number("unwind_mismatches") {
+        let found = format!("{count} stacks were not as the kernel walks them");
+        checks.push(
+            Check::new(Warning, "unwinder", found).advise(
+                "load the module with unwind=kernel, and report what the kernel's log says",
+            ),
+        );
+    }
     for option in ["stackmap", "stacktrace"] {
         let on = tracefs
             .read(&format!("options/{option}"))

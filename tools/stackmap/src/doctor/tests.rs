@@ -145,7 +145,7 @@ fn a_loaded_module_is_asked_how_it_fares() {
     patient.file("tracing/options/stacktrace", "0\n");
     patient.file(
         "tracing/stack_map_stat",
-        "drops: 3\ndrop_full: 3\nhook: kprobe\n",
+        "drops: 3\ndrop_full: 3\nhook: kprobe\nunwind: kernel\nunwind_mismatches: 2\n",
     );
     let checks = patient.check();
     let found = |what, text: &str| {
@@ -154,6 +154,8 @@ fn a_loaded_module_is_asked_how_it_fares() {
     };
     assert!(found("module", "loaded"));
     assert!(found("hook", "kprobe"));
+    assert!(found("unwinder", "kernel"));
+    assert!(found("unwinder", "2 stacks were not"));
     assert!(found("options", "stackmap is on"));
     assert!(found("options", "stacktrace is off"));
     assert!(found("counters", "3 stacks recorded whole"));
