@@ -132,6 +132,7 @@ enum stackmap_hook {
 int stackmap_symbols_resolve(void);
 
 /* tracefs.c: tracefs' root and what hangs below it. Process context. */
+int stackmap_tracefs_allowed(void);
 int stackmap_tracefs_mount(void);
 void stackmap_tracefs_unmount(void);
 int stackmap_tracefs_exists(const char *path);

@@ -250,6 +250,8 @@ impl<F: File> Glue<F> {
     /// As `struct file_operations.open` is called.
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
         from_result(|| {
+            // SAFETY: Process context.
+            to_result(unsafe { shim::stackmap_tracefs_allowed() })?;
             // SAFETY: The file is being opened by us.
             let access = unsafe { (*file).f_flags } & flags::O_ACCMODE;
             if access != flags::O_RDONLY && !Self::WRITABLE {

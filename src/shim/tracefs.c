@@ -29,6 +29,19 @@ struct trace_array *stackmap_tr __ro_after_init;
 static struct vfsmount *root;
 
 /**
+ * stackmap_tracefs_allowed - whether lockdown lets anybody see what tracefs has
+ *
+ * It can come at any time. The kernel's own files ask when they are opened.
+ *
+ * Context: process.
+ * Return: 0 or -EPERM; that is in the kernel's log, too.
+ */
+int stackmap_tracefs_allowed(void)
+{
+	return security_locked_down(LOCKDOWN_TRACEFS) ? -EPERM : 0;
+}
+
+/**
  * stackmap_tracefs_mount - get hold of tracefs, wherever it is mounted, if it is
  *
  * Context: process.
@@ -39,9 +52,10 @@ int stackmap_tracefs_mount(void)
 {
 	struct file_system_type *type;
 	struct vfsmount *mnt;
+	int ret = stackmap_tracefs_allowed();
 
-	if (security_locked_down(LOCKDOWN_TRACEFS))
-		return -EPERM;
+	if (ret)
+		return ret;
 	type = get_fs_type("tracefs");
 	if (!type)
 		return -ENODEV;
