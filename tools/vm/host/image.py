@@ -9,6 +9,7 @@ from host.cpio import Archive
 
 # A command named by its path there is the guest's own.
 COMMANDS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
+GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "guest")
 
 
 class ImageError(Exception):
@@ -29,8 +30,19 @@ def check_interpreter(path, userland):
         raise ImageError(f"{path} wants {name}, which --userland debian has")
 
 
-def write(stream, options, module, terminal, merge):
+def write_boot(archive, prefix, busybox):
+    """What an initramfs of initramfs-tools wants to go on with our session."""
+    archive.tree(os.path.join(GUEST, "mountroot"), "scripts/stackmap")
+    for name in ("session", "overlay"):
+        archive.tree(os.path.join(GUEST, name), f"{prefix}lib/stackmap/{name}")
+    archive.tree(os.path.realpath(busybox), prefix + "lib/stackmap/busybox")
+    start = "#!/lib/stackmap/busybox sh\nexec /lib/stackmap/busybox sh /lib/stackmap/session\n"
+    archive.file(prefix + "lib/stackmap/init", start.encode(), 0o755)
+
+
+def write(stream, options, module, terminal, merge, busybox):
     """Writes the archive that follows the initramfs."""
+    stream.write(b"\0" * (-stream.tell() % 4))
     archive = Archive(stream)
     prefix = "" if options.userland == "busybox" else "overlay/"
     command = [options.script, *options.arguments]
@@ -65,5 +77,8 @@ def write(stream, options, module, terminal, merge):
         "columns": str(terminal.columns if terminal else 80),
     }
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
+    if options.initramfs:
+        write_boot(archive, prefix, busybox)
+        archive.file(prefix + "etc/stackmap-run", text.encode())
     archive.file("etc/stackmap-run", text.encode())
     archive.end()

@@ -19,6 +19,9 @@ KERNEL_ARGUMENTS = (
 # "Oops: int3" in one boot of fifteen): the others go online when all of that is done.
 ALONE_UNTIL_READY = "maxcpus=1"
 
+# For an initramfs of initramfs-tools.
+BOOT = "root=/dev/vda rw boot=stackmap init=/lib/stackmap/init"
+
 
 def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -41,7 +44,7 @@ class Machine:
             "-kernel", files["VMLINUZ"], "-initrd", initrd,
             "-append", " ".join((
                 KERNEL_ARGUMENTS, ALONE_UNTIL_READY if options.tcg == "multi" else "",
-                files["CMDLINE"], options.append)),
+                BOOT if options.initramfs else "", files["CMDLINE"], options.append)),
         ]
         if options.icount:
             self.arguments += ["-icount", "shift=0,sleep=off"]

@@ -80,6 +80,9 @@ def parser():
     which.add_argument("--module", metavar="KO",
                        help="the file to put at /lib/stackmap/stackmap.ko, instead of building it")
     which.add_argument("--no-module", action="store_true", help="no module; nothing is built")
+    add("--initramfs", metavar="FILE",
+        help="boots with this initramfs of initramfs-tools, which needs virtio_pci, virtio_blk, "
+             "virtio_console and ext4, in the place of our own; for --userland debian")
     add("--append", default="", metavar="ARGS", help="more arguments for the kernel")
     add("--qemu", action="append", default=[], metavar="ARG",
         help="one more argument for QEMU; can be repeated")
@@ -115,6 +118,8 @@ def read(argv):
             parse.error(f"--add {pair}: not HOST:GUEST with an existing HOST")
     if namespace.share and not os.path.isdir(namespace.share):
         parse.error(f"--share {namespace.share}: not a directory")
+    if namespace.initramfs and not (os.path.isfile(namespace.initramfs) and namespace.userland == "debian"):
+        parse.error(f"--initramfs {namespace.initramfs}: not a file, or without --userland debian")
     if namespace.module and not os.path.isfile(namespace.module):
         parse.error(f"--module {namespace.module}: not a file")
     return namespace

@@ -19,7 +19,7 @@ build_initramfs() {
 		[[ -e $root/$file ]] || ln -s /bin/busybox "$root/$file"
 	done < <("$busybox" --list-full)
 	cp "$vm/guest/init" "$root/init"
-	cp "$vm/guest/session" "$root/lib/stackmap/session"
+	cp "$vm/guest/session" "$vm/guest/overlay" "$root/lib/stackmap/"
 	chmod 755 "$root/init"
 	cat > "$root/etc/passwd" <<-EOF
 		root:x:0:0:root:/root:/bin/sh
@@ -50,7 +50,7 @@ build_initramfs() {
 # initramfs: sets $initramfs.
 initramfs() {
 	entry "initramfs-$kernel" "$(key_of "${packages##*/}" "$toolchain_key" "$vm/guest/init" \
-		"$vm/guest/session" "$vm/host/cpio.py" "${initramfs_modules[*]}" \
+		"$vm/guest/session" "$vm/guest/overlay" "$vm/host/cpio.py" "${initramfs_modules[*]}" \
 		"$(declare -f build_initramfs)")" \
 		"initramfs for $release" 'about 5 seconds' build_initramfs
 	initramfs=$entry/initramfs.cpio
