@@ -14,7 +14,7 @@ release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall clean help run tool tool-static bench-tool test lint guest-test kselftest \
 	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
-	bench bench-accept
+	bench bench-accept deb package-test
 
 all: modules
 
@@ -39,6 +39,7 @@ install-tool: $(if $(TOOL),,tool) ## only the tool, its manual, completions and 
 	"$(tool)" completions zsh >"$(share)/zsh/site-functions/_stackmap"
 	"$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
 	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
+	install -D -t "$(examples)/initramfs" packaging/initramfs/hook packaging/initramfs/init-top
 
 uninstall: ## removes what install has installed: the same DESTDIR, KDIR and PREFIX
 	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
@@ -47,6 +48,9 @@ uninstall: ## removes what install has installed: the same DESTDIR, KDIR and PRE
 		"$(share)/bash-completion/completions/stackmap" "$(share)/zsh/site-functions/_stackmap" \
 		"$(share)/fish/vendor_completions.d/stackmap.fish"
 	rm -rf "$(share)/doc/stackmap"
+
+deb: ## builds stackmap-dkms and stackmap-tools for Debian into target/debian, in a chroot; runs lintian
+	@packaging/build-debs
 
 clean: ## removes what the build of the module left here
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
@@ -73,6 +77,9 @@ guest-test: ## only the guests; KERNEL=deb14 for one kernel
 
 kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
 	@selftests/ftrace/run
+
+package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (half an hour, root)
+	@selftests/run --packages $(if $(KERNEL),--kernel $(KERNEL))
 
 long-test: ## a quarter of an hour for each of all moving at once, and of many loads; KERNEL=debug
 	@selftests/run --long $(if $(KERNEL),--kernel $(KERNEL))

@@ -12,17 +12,18 @@ entries() {
 		lookup
 		kernel_tree
 		initramfs
-		[[ $base != "$kernel" ]] || userland debian
+		[[ $base != "$kernel" ]] || (userland debian; machine)
 		echo "$cache/module/$kernel-$tree_key"
 		chosen_file
 	done
+	builder
 }
 
 prune() {
 	local used path
 
 	used=$(entries)
-	for path in "$cache"/{toolchain,kernel,source,tree,initramfs,userland}-* \
+	for path in "$cache"/{toolchain,kernel,source,tree,initramfs,userland,builder,machine}-* \
 		"$cache"/module/* "$cache"/chosen/*; do
 		if [[ -e $path ]] && ! grep -qxF "$path" <<< "$used"; then
 			say "removing ${path#"$cache/"}"

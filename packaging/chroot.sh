@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash disable=SC2034,SC2154
+# The chroots in which packages are built and tested, for scripts that have the libraries of tools/vm;
+# kept in the cache of tools/vm, see there.
+
+# What builds them: of forky, whose rustc is new enough for the tool.
+builder_packages=(
+	apt bash build-essential ca-certificates cargo debhelper dh-dkms lintian rustc
+)
+
+build_builder() {
+	bootstrap minbase "$(IFS=,; echo "${builder_packages[*]}")" "$1"
+	rm -rf "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/*
+}
+
+# builder: sets $chroot. Its key has the versions of forky's toolchain.
+builder() {
+	load_kernel deb14
+	lookup
+	setup_apt
+	entry "builder-$suite" "$(key_of "$toolchain_key" "${builder_packages[*]}" \
+		"$(declare -f bootstrap build_builder)")" "chroot of $suite to build packages in" \
+		'about 2 minutes' build_builder
+	chroot=$entry
+}
+
+# What a machine has on which they are installed: what stackmap-dkms depends on, and what else is
+# there or is to be tested with.
+machine_packages() {
+	sed -n '/^Package: stackmap-dkms/,/^Package: stackmap-tools/p' "$checkout/debian/control" |
+		sed -n '/^Depends:/,/^[A-Z].*:/p' | grep '^ ' | tr -d ' \n'
+	echo ",apt,bash,dkms,$gcc-for-host,initramfs-tools,kmod,linux-base,openssl"
+}
+
+# headers RELEASE: the packages of its headers.
+headers() {
+	echo "linux-headers-$1"
+	apt-cache depends "linux-headers-$1" | sed -n 's/^  Depends: \(linux-\(headers\|kbuild\|base\)-[0-9].*\)/\1/p'
+}
+
+# older: the newest kernel of an older series than $release, or nothing.
+older() {
+	apt-cache search --names-only "^linux-headers-[0-9.]+[+]deb[0-9]+-amd64\$" |
+		sed -n 's/^linux-headers-\([^ ]*\) .*/\1/p' | grep -v "^$(cut -d. -f1,2 <<<"$release")\." |
+		sort -V | sed "/^$(cut -d. -f1,2 <<<"$release" | sed 's/\./\\./')/,\$d" | tail -n 1
+}
+
+# build_machine: a chroot with all of that, and in /debs/RELEASE the headers and the source of kernels.
+build_machine() {
+	local kernel each wanted
+
+	bootstrap minbase "$(machine_packages)" "$1"
+	rm -rf "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/*
+	for each in "$release" $before; do
+		version=$(apt-cache show --no-all-versions "linux-headers-$each" | sed -n 's/^Version: //p')
+		mapfile -t wanted < <(headers "$each")
+		mkdir -p "$1/debs/$each/source"
+		fetch "$1/debs/$each" "${wanted[@]}"
+		fetch "$1/debs/$each/source" "linux-source-$(cut -d. -f1,2 <<<"$each")"
+	done
+}
+
+# machine: sets $machine, and $before to the kernel before the current one, or to nothing.
+machine() {
+	setup_apt
+	before=$(older || true)
+	entry "machine-$suite" "$(key_of "$version" "$toolchain_key" "$before" "$(machine_packages)" \
+		"$(declare -f bootstrap build_machine headers fetch)")" \
+		"chroot of $suite to install packages in" 'about 4 minutes' build_machine
+	machine=$entry
+}
