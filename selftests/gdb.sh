@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# A guest is debugged by gdb as CONTRIBUTING.md says.
+
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+type -P gdb >/dev/null || { echo 'Bail out! gdb is missing: apt-get install gdb'; exit 1; }
+eval "$(tools/vm/setup --kernel debug --env)"
+work=$(mktemp -d)
+tools/vm/run --kernel debug --no-module --append nokaslr --qemu=-s -- sh -c 'echo up; sleep 1000' >"$work/out" 2>&1 &
+guest=$!
+trap 'kill $guest; wait $guest || true; rm -rf "$work"' EXIT
+for _ in $(seq 600); do
+	! grep -q up "$work/out" || break
+	kill -0 $guest || { sed 's/^/# /' "$work/out"; exit 1; }
+	sleep 1
+done
+# shellcheck disable=SC2154
+gdb -nx -batch "$TREE/vmlinux" -ex 'target remote :1234' -ex 'print (char *)linux_banner' -ex 'hbreak __schedule' \
+	-ex continue -ex backtrace -ex detach >"$work/gdb" 2>&1 || true
+number=0 failed=0
+# has DESCRIPTION TEXT
+has() {
+	number=$((number + 1))
+	if grep -q "$2" "$work/gdb"; then
+		echo "ok $number - $1"
+	else
+		failed=1
+		echo "not ok $number - $1"
+		sed 's/^/# /' "$work/gdb"
+	fi
+}
+# shellcheck disable=SC2154
+has "the kernel's memory is read by its symbols" "Linux version $RELEASE"
+has 'a breakpoint is hit' 'Breakpoint 1, __schedule'
+has 'with the lines of the source' '#1 .* at .*kernel/sched/core.c:'
+echo "1..$number"
+exit $failed
