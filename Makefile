@@ -81,7 +81,7 @@ kselftest: ## the kernel's own ftrace suite without the module, with it, and wit
 package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (half an hour, root)
 	@selftests/run --packages $(if $(KERNEL),--kernel $(KERNEL))
 
-long-test: ## a quarter of an hour for each of all moving at once, and of many loads; KERNEL=debug
+long-test: ## what takes long: storms, many loads, millions of stacks (half an hour a kernel); KERNEL=debug
 	@selftests/run --long $(if $(KERNEL),--kernel $(KERNEL))
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit

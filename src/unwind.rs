@@ -8,13 +8,13 @@
 
 pub mod rules;
 
-use self::rules::{Outcome, Rule, Rules, Run, Set};
+use self::rules::{Outcome, Rule, Rules, Run, Set, Sets};
 use crate::shim::{self, stackmap_tried, stackmap_unwound};
 use core::{
     ops::Range,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use kernel::{alloc::KVVec, bindings, error::to_result, prelude::*};
+use kernel::{bindings, error::to_result, prelude::*};
 
 /// Cache lines of rules: 32,768 rules in 256 KiB.
 const SETS: usize = 4096;
@@ -37,10 +37,8 @@ pub(crate) enum UnwindChoice {
     Kernel,
 }
 
-type Table = Rules<KVVec<Set>>;
-
 /// Null while there are no rules.
-static RULES: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
+static RULES: AtomicPtr<Rules> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The frames that the kernel's unwinder was asked for, by reason, as `stack_map_stat` calls them.
 pub(crate) const SLOW: [(&str, stackmap_unwound); 6] = [
@@ -152,7 +150,7 @@ pub(crate) fn allocate() -> Result {
 }
 
 fn set(nr: usize) -> Result {
-    let mut sets = KVVec::with_capacity(nr, GFP_KERNEL)?;
+    let mut sets = Sets::with_capacity(nr, GFP_KERNEL)?;
     for _ in 0..nr {
         sets.push(Set::default(), GFP_KERNEL)?;
     }
@@ -176,7 +174,7 @@ pub(crate) unsafe fn free() {
 }
 
 #[inline(always)]
-fn known() -> Option<&'static Table> {
+fn known() -> Option<&'static Rules> {
     // ORDERING: Acquire; pairs with the store in `set`.
     let rules = RULES.load(Ordering::Acquire);
     // SAFETY: Null or a leaked box, which `free` frees when nobody uses it any more.
@@ -197,6 +195,18 @@ pub(crate) fn nr_replaced() -> u64 {
 pub(crate) fn count(how: stackmap_unwound) -> u64 {
     // SAFETY: No requirements.
     unsafe { shim::stackmap_unwound(how) as u64 }
+}
+
+/// The number of stacks that were compared with the kernel's, and were the same.
+pub(crate) fn nr_verified() -> u64 {
+    // SAFETY: No requirements.
+    unsafe { shim::stackmap_verified() as u64 }
+}
+
+/// The number of stacks that were not, and that the kernel's were taken for.
+pub(crate) fn nr_mismatches() -> u64 {
+    // SAFETY: No requirements.
+    unsafe { shim::stackmap_mismatches() as u64 }
 }
 
 /// What the walk does with stacks: `cached` or `kernel`.

@@ -5,7 +5,7 @@
 use crate::{
     control,
     map::{Counter, Map},
-    record, shim,
+    record,
     tracefs::{File, Output, Single, Text},
     unwind,
 };
@@ -84,15 +84,8 @@ fn unwinding(out: &Output) {
         line(key, unwind::count(how));
     }
     line("unwind_slow_whole:", unwind::count(unwind::WHOLE));
-    // SAFETY: No requirements.
-    let (verified, mismatches) = unsafe {
-        (
-            shim::stackmap_verified() as u64,
-            shim::stackmap_mismatches() as u64,
-        )
-    };
-    line("unwind_verified:", verified);
-    line("unwind_mismatches:", mismatches);
+    line("unwind_verified:", unwind::nr_verified());
+    line("unwind_mismatches:", unwind::nr_mismatches());
 }
 
 /// The share of `part` in `whole`, rounded down. [`None`] if there is no whole.

@@ -157,10 +157,11 @@ bool stackmap_serves(const struct trace_array *tr)
 
 NOKPROBE_SYMBOL(stackmap_serves);
 
-/* The one place that unwinds. @spare is for as many frames as @calls. */
-static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *spare, int skip,
-					   struct pt_regs *regs, bool watched)
+/* The one place that unwinds. With verify=1 a second half of the levels is for the kernel's. */
+static __always_inline unsigned int unwind(unsigned long *calls, int skip, struct pt_regs *regs,
+					   bool watched)
 {
+	unsigned long *spare;
 	int nr;
 
 	if (!READ_ONCE(by_rules))
@@ -174,9 +175,10 @@ static __always_inline unsigned int unwind(unsigned long *calls, unsigned long *
 		stackmap_unwound_whole();
 		return unwind_by_kernel(calls, skip, regs);
 	}
-	if (unlikely(READ_ONCE(verifies)))
-		return stackmap_verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
-	return nr;
+	if (likely(!READ_ONCE(verifies)))
+		return nr;
+	spare = calls + STACKMAP_LEVELS * STACKMAP_MAX_FRAMES;
+	return stackmap_verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
 }
 
 /**
@@ -241,7 +243,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		.trace_ctx = trace_ctx,
 	};
 	struct stack_nest *nest;
-	unsigned long *calls, *spare;
+	unsigned long *calls;
 	unsigned int nr;
 	int level, bit;
 	bool watched;
@@ -268,8 +270,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 
 	watched = rcu_is_watching();
 	calls = nest->levels[level].calls;
-	spare = nest->levels[level + STACKMAP_LEVELS].calls;
-	nr = unwind(calls, spare, skip, regs, watched);
+	nr = unwind(calls, skip, regs, watched);
 	mark_trampolines(calls, nr);
 	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
 out:

@@ -22,7 +22,7 @@
 //! word is all that is shared.
 
 use core::{
-    ops::{Deref, Range},
+    ops::Range,
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
@@ -136,7 +136,7 @@ impl Rule {
             else {
                 return None;
             };
-            if new != ip + 1 {
+            if ip.checked_add(1) != Some(new) {
                 return None;
             }
             sp[index] = new;
@@ -174,18 +174,30 @@ fn field(offset: i32) -> Option<u32> {
 #[derive(Default)]
 pub struct Set([AtomicU64; WAYS]);
 
-/// The rules that are known, in memory of the caller's.
-pub struct Rules<S> {
-    sets: S,
+/// The memory of a table, from whatever allocator there is.
+#[cfg(CONFIG_RUST)]
+pub type Sets = kernel::alloc::KVVec<Set>;
+/// The memory of a table, from whatever allocator there is.
+#[cfg(not(CONFIG_RUST))]
+pub type Sets = Vec<Set>;
+
+/// The rules that are known.
+///
+/// # Invariants
+///
+/// `mask` is one less than the number of `sets`, which is a power of two and does not change.
+pub struct Rules {
+    sets: Sets,
     mask: usize,
     nr: AtomicU32,
     replaced: AtomicU64,
 }
 
-impl<S: Deref<Target = [Set]>> Rules<S> {
+impl Rules {
     /// An empty table in `sets`, whose number is a power of two.
-    pub fn new(sets: S) -> Option<Self> {
+    pub fn new(sets: Sets) -> Option<Self> {
         let nr = sets.len();
+        // INVARIANT: So it is here, and `sets` is never written.
         nr.is_power_of_two().then(|| Self {
             sets,
             mask: nr - 1,
@@ -204,15 +216,18 @@ impl<S: Deref<Target = [Set]>> Rules<S> {
         self.replaced.load(Relaxed)
     }
 
-    /// The entries in which `ip` may be, and the one of them to look at first.
+    /// The entries in which `ip` may be if it is text, and the one of them to look at first.
     #[inline(always)]
-    fn set(&self, ip: u64) -> (&Set, usize) {
+    fn set(&self, ip: u64) -> Option<(&Set, usize)> {
+        if ip < TEXT {
+            return None;
+        }
         // Fibonacci hashing; the golden ratio in 64 bits.
         let hash = ip.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let sets = &*self.sets;
         let index = (hash >> 32) as usize & self.mask;
-        // SAFETY: The mask is one less than the number of sets.
-        (unsafe { sets.get_unchecked(index) }, (hash >> 61) as usize)
+        // SAFETY: By the invariant, no index under the mask is out of range.
+        let set = unsafe { self.sets.get_unchecked(index) };
+        Some((set, (hash >> 61) as usize))
     }
 
     /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if it has not been learnt.
@@ -220,10 +235,9 @@ impl<S: Deref<Target = [Set]>> Rules<S> {
     /// Context: any, NMI included.
     #[inline(always)]
     pub fn get(&self, ip: u64) -> Rule {
-        if ip < TEXT {
+        let Some((set, first)) = self.set(ip) else {
             return Rule::UNKNOWN;
-        }
-        let (set, first) = self.set(ip);
+        };
         for way in first..first + WAYS {
             let entry = set.0[way % WAYS].load(Relaxed);
             if (entry >> 32) as u32 == ip as u32 {
@@ -237,11 +251,13 @@ impl<S: Deref<Target = [Set]>> Rules<S> {
     ///
     /// Context: any, NMI included.
     pub fn put(&self, ip: u64, rule: Rule) {
-        if ip < TEXT || rule == Rule::UNKNOWN {
+        let Some((set, first)) = self.set(ip) else {
+            return;
+        };
+        if rule == Rule::UNKNOWN {
             return;
         }
         let new = ip << 32 | u64::from(rule.0);
-        let (set, first) = self.set(ip);
         for way in first..first + WAYS {
             let entry = &set.0[way % WAYS];
             let old = entry.load(Relaxed);

@@ -12,6 +12,7 @@ REPORT = re.compile(r"""
     | refcount_t: | scheduling\ while\ atomic | sleeping\ function\ called
     | INFO:\ trying\ to\ register\ non-static\ key | invalid\ opcode:
     | DEBUG_LOCKS_WARN_ON | list_(?:add|del)\ corruption | double\ fault
+    | stackmap:\ unwind:\ frame              # a stack that is not the kernel's
 """, re.VERBOSE)
 
 # A stack trace by itself, where no report that was announced stands shortly before it.

@@ -282,21 +282,27 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
         Ok(stat) => stat,
         Err(error) => return vec![Check::new(Warning, "counters", error.to_string())],
     };
-    match stat.text("hook") {
-        Some("jump") => checks.push(Check::new(Good, "hook", "jump")),
-        Some(hook) => checks.push(
-            Check::new(Warning, "hook", hook)
-                .advise("it costs more for each event than a jump; the kernel's log says why"),
+    for (key, what, best, cost) in [
+        (
+            "hook",
+            "hook",
+            "jump",
+            "it costs more for each event than a jump",
         ),
-        None => {}
-    }
-    match stat.text("unwind") {
-        Some("cached") => checks.push(Check::new(Good, "unwinder", "cached")),
-        Some(unwinder) => checks.push(
-            Check::new(Warning, "unwinder", unwinder)
-                .advise("an id costs as much as a full stack; the kernel's log says why"),
+        (
+            "unwind",
+            "unwinder",
+            "cached",
+            "an id costs as much as a full stack",
         ),
-        None => {}
+    ] {
+        let check = match stat.text(key) {
+            Some(found) if found == best => Check::new(Good, what, found),
+            Some(found) => Check::new(Warning, what, found)
+                .advise(format!("{cost}; the kernel's log says why")),
+            None => continue,
+        };
+        checks.push(check);
     }
     if let Some(count @ 1..) = stat.number("unwind_mismatches") {
         let found = format!("{count} stacks were not as the kernel walks them");
