@@ -40,8 +40,8 @@ def write_boot(archive, prefix, busybox):
     archive.file(prefix + "lib/stackmap/init", start.encode(), 0o755)
 
 
-def write(stream, options, module, terminal, merge, busybox):
-    """Writes the archive that follows the initramfs."""
+def write(stream, options, files, module, terminal, merge):
+    """Writes the archive that follows the initramfs, for what FILES says the guest is made of."""
     stream.write(b"\0" * (-stream.tell() % 4))
     archive = Archive(stream)
     prefix = "" if options.userland == "busybox" else "overlay/"
@@ -68,6 +68,7 @@ def write(stream, options, module, terminal, merge, busybox):
 
     settings = {
         "userland": options.userland,
+        "files": "yes" if os.path.isdir(files["ROOT"]) else "",
         "alone": "yes" if options.tcg == "multi" else "",
         "share": "yes" if options.share else "",
         "tty": "yes" if terminal else "",
@@ -78,7 +79,7 @@ def write(stream, options, module, terminal, merge, busybox):
     }
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
     if options.initramfs:
-        write_boot(archive, prefix, busybox)
+        write_boot(archive, prefix, os.path.join(files["CHROOT"], "bin/busybox"))
         archive.file(prefix + "etc/stackmap-run", text.encode())
     archive.file("etc/stackmap-run", text.encode())
     archive.end()

@@ -55,15 +55,14 @@ class Machine:
         for number, name in enumerate(("out", "err"), 1):
             self._channel(directory, name)
             self.arguments += ["-device", f"virtserialport,chardev={name},nr={number},name={name}"]
-        if files["ROOT"]:
+        if os.path.isdir(files["ROOT"]):
+            self._files(files["ROOT"], "root", ",readonly=on")
+        elif files["ROOT"]:
             self.arguments += [
                 "-drive", f"file={_escape(files['ROOT'])},format=raw,if=none,id=root,snapshot=on",
                 "-device", "virtio-blk-pci,drive=root"]
         if options.share:
-            path = _escape(os.path.realpath(options.share))
-            self.arguments += [
-                "-fsdev", f"local,id=share,path={path},security_model=none",
-                "-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
+            self._files(os.path.realpath(options.share), "share")
         self.arguments += options.qemu
         self.process = None
 
@@ -74,6 +73,11 @@ class Machine:
         listener.listen(1)
         self._listening[name] = listener
         self.arguments += ["-chardev", f"socket,id={name},path={_escape(path)}"]
+
+    def _files(self, path, tag, how=""):
+        self.arguments += [
+            "-fsdev", f"local,id={tag},path={_escape(path)},security_model=none{how}",
+            "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
 
     def start(self, errors):
         """Starts QEMU, its messages to the stream ERRORS. True once its channels are open."""

@@ -12,7 +12,8 @@ entries() {
 		lookup
 		kernel_tree
 		initramfs
-		[[ $base != "$kernel" ]] || (userland debian; machine)
+		userland debian
+		[[ $base != "$kernel" ]] || machine
 		echo "$cache/module/$kernel-$tree_key"
 		chosen_file
 	done

@@ -17,13 +17,26 @@ build_userland() {
 	[[ -z ${userland_lacking[*]} ]] || say "         $suite lacks ${userland_lacking[*]}"
 }
 
-# userland NAME: sets $root, to nothing for busybox, which is all in the initramfs. The modules in
-# that of Debian are the base kernel's; a kernel of our own needs none.
+# The same as files, for a kernel without disks.
+build_userland_files() {
+	mkdir "$1/root"
+	in_chroot debugfs -R "rdump / $1/root" "$image"
+	rm -rf "$1/root/usr/lib/modules" "$1/root/lost+found"
+}
+
+# userland NAME: sets $root, to an image, or to a directory for a kernel of our own, which has no disks. To
+# nothing for busybox, which is all in the initramfs.
 userland() {
+	local image
+
 	root=''
 	[[ $1 = debian ]] || return 0
 	if [[ $base != "$kernel" ]]; then
-		root=$(load_kernel "$base" && lookup && kernel_tree && userland debian && echo "$root")
+		# Where only listed, entries come before it.
+		image=$({ load_kernel "$base" && lookup && kernel_tree && userland debian && echo "$root"; } | tail -n 1)
+		entry "userland-files-$base" "$(key_of "${image%/*}" "$(declare -f build_userland_files)")" \
+			"Debian userland as files" 'about 20 seconds' build_userland_files
+		root=$entry/root
 		return
 	fi
 	entry "userland-$kernel" "$(key_of "${packages##*/}" "$userland_key" \
