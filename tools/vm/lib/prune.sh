@@ -12,8 +12,10 @@ entries() {
 		lookup
 		kernel_tree
 		initramfs
-		userland debian
-		[[ $base != "$kernel" ]] || machine
+		(
+			userland debian
+			[[ $base != "$kernel" ]] || machine
+		)
 		echo "$cache/module/$kernel-$tree_key"
 		chosen_file
 	done
