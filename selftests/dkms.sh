@@ -5,29 +5,12 @@
 
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+# shellcheck source-path=SCRIPTDIR/..
+. selftests/tap.sh
 prepare=$PWD/packaging/dkms/prepare
 
-number=0
-failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-
-result() {
-	number=$((number + 1))
-	[[ $1 = ok ]] || failed=1
-	echo "$1 $number - $2"
-}
-
-# is DESCRIPTION GOT WANTED
-is() {
-	if [[ $2 = "$3" ]]; then
-		result ok "$1"
-	else
-		result 'not ok' "$1"
-		echo "# got:    ${2//$'\n'/$'\n# '}"
-		echo "# wanted: $3"
-	fi
-}
 
 # stub NAME SCRIPT - puts a command into the PATH.
 stub() {
@@ -133,5 +116,4 @@ refused 'a kernel without Rust' 'has no Rust'
 version=$(sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' dkms.conf)
 is "the tool has dkms.conf's version" "$(sed -n 's/^version = "\(.*\)"/\1/p' tools/stackmap/Cargo.toml)" "$version"
 is 'so has the package' "$(sed -n '1s/.*(\(.*\)).*/\1/p' debian/changelog)" "$version"
-echo "1..$number"
-exit $failed
+finish

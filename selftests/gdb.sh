@@ -4,6 +4,8 @@
 
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+# shellcheck source-path=SCRIPTDIR/..
+. selftests/tap.sh
 type -P gdb >/dev/null || { echo 'Bail out! gdb is missing: apt-get install gdb'; exit 1; }
 eval "$(tools/vm/setup --kernel debug --env)"
 work=$(mktemp -d)
@@ -18,15 +20,12 @@ done
 # shellcheck disable=SC2154
 gdb -nx -batch "$TREE/vmlinux" -ex 'target remote :1234' -ex 'print (char *)linux_banner' -ex 'hbreak __schedule' \
 	-ex continue -ex backtrace -ex detach >"$work/gdb" 2>&1 || true
-number=0 failed=0
 # has DESCRIPTION TEXT
 has() {
-	number=$((number + 1))
 	if grep -q "$2" "$work/gdb"; then
-		echo "ok $number - $1"
+		result ok "$1"
 	else
-		failed=1
-		echo "not ok $number - $1"
+		result 'not ok' "$1"
 		sed 's/^/# /' "$work/gdb"
 	fi
 }
@@ -34,5 +33,4 @@ has() {
 has "the kernel's memory is read by its symbols" "Linux version $RELEASE"
 has 'a breakpoint is hit' 'Breakpoint 1, __schedule'
 has 'with the lines of the source' '#1 .* at .*kernel/sched/core.c:'
-echo "1..$number"
-exit $failed
+finish

@@ -5,18 +5,12 @@
 
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+# shellcheck source-path=SCRIPTDIR/..
+. selftests/tap.sh
 tool=$1
 
-number=0
-failed=0
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
-
-result() {
-	number=$((number + 1))
-	[[ $1 = ok ]] || failed=1
-	echo "$1 $number - $2"
-}
 
 # refused DESCRIPTION TEXT - the tree is refused, with TEXT.
 refused() {
@@ -109,5 +103,4 @@ else
 	result 'not ok' 'make clean leaves the sources only'
 	echo "# $(tr '\n' ' ' <<<"$left")"
 fi
-echo "1..$number"
-exit $failed
+finish
