@@ -131,6 +131,7 @@ impl System {
         let config = Config::read(&self.root, &release);
         checks.extend(self.check_config(config.as_ref(), loaded));
         checks.extend(self.check_functions(loaded));
+        checks.extend(self.check_lockdown());
         if loaded {
             checks.push(Check::new(Good, "module", "loaded"));
         } else {
@@ -235,9 +236,7 @@ impl System {
             .line("sys/module/module/parameters/sig_enforce")
             .as_deref()
             == Some("Y");
-        let lockdown = self
-            .line("sys/kernel/security/lockdown")
-            .unwrap_or_default();
+        let lockdown = self.lockdown();
         let locked = lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]");
         if enforced || locked {
             let why = if locked {
@@ -250,11 +249,22 @@ impl System {
                           or turn Secure Boot off";
             checks.push(check.advise(advice));
         }
-        if lockdown.contains("[confidentiality]") {
-            let check = Check::new(Bad, "lockdown", "confidentiality");
-            checks.push(check.advise("tracing is off in this mode: boot with lockdown=integrity"));
-        }
         checks
+    }
+
+    /// The modes of kernel lockdown, the one that is on in brackets; empty where there is none.
+    fn lockdown(&self) -> String {
+        self.line("sys/kernel/security/lockdown")
+            .unwrap_or_default()
+    }
+
+    /// What may keep a module, even one that is loaded, from being of use.
+    fn check_lockdown(&self) -> Option<Check> {
+        let off = self.lockdown().contains("[confidentiality]");
+        off.then(|| {
+            let check = Check::new(Bad, "lockdown", "confidentiality");
+            check.advise("tracing is off in this mode: boot with lockdown=integrity")
+        })
     }
 
     fn check_debug_info(&self, release: &str) -> Check {

@@ -147,12 +147,17 @@ fn a_loaded_module_is_asked_how_it_fares() {
         "tracing/stack_map_stat",
         "drops: 3\ndrop_full: 3\nhook: kprobe\nunwind: kernel\nunwind_mismatches: 2\n",
     );
+    patient.file(
+        "sys/kernel/security/lockdown",
+        "none integrity [confidentiality]",
+    );
     let checks = patient.check();
     let found = |what, text: &str| {
         let mut checks = checks.iter();
         checks.any(|check| check.what == what && check.found.contains(text))
     };
     assert!(found("module", "loaded"));
+    assert!(found("lockdown", "confidentiality"));
     assert!(found("hook", "kprobe"));
     assert!(found("unwinder", "kernel"));
     assert!(found("unwinder", "2 stacks were not"));
