@@ -65,12 +65,13 @@ def write(stream, options, files, module, terminal, merge):
         if inside.endswith("/"):
             inside += os.path.basename(source.rstrip("/"))
         archive.tree(os.path.realpath(source), prefix + inside.strip("/"))
+    if options.share and files["OWN"]:
+        archive.tree(os.path.realpath(options.share), prefix + "share")
 
     settings = {
         "userland": options.userland,
-        "files": "yes" if os.path.isdir(files["ROOT"]) else "",
         "alone": "yes" if options.tcg == "multi" else "",
-        "share": "yes" if options.share else "",
+        "share": ("copied" if files["OWN"] else "mounted") if options.share else "",
         "tty": "yes" if terminal else "",
         "merge": "yes" if merge else "",
         "term": os.environ.get("TERM", "vt100"),

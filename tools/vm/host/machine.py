@@ -52,17 +52,18 @@ class Machine:
             self._channel(directory, name)
             self.arguments += ["-serial", f"chardev:{name}"]
         self.arguments += ["-device", "virtio-serial-pci"]
-        for number, name in enumerate(("out", "err"), 1):
+        copied = options.share and files["OWN"]
+        for number, name in enumerate(("out", "err", "share") if copied else ("out", "err"), 1):
             self._channel(directory, name)
             self.arguments += ["-device", f"virtserialport,chardev={name},nr={number},name={name}"]
-        if os.path.isdir(files["ROOT"]):
-            self._files(files["ROOT"], "root", ",readonly=on")
-        elif files["ROOT"]:
+        if files["ROOT"]:
             self.arguments += [
                 "-drive", f"file={_escape(files['ROOT'])},format=raw,if=none,id=root,snapshot=on",
                 "-device", "virtio-blk-pci,drive=root"]
-        if options.share:
-            self._files(os.path.realpath(options.share), "share")
+        if options.share and not copied:
+            self.arguments += [
+                "-fsdev", f"local,id=share,path={_escape(os.path.realpath(options.share))},security_model=none",
+                "-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
         self.arguments += options.qemu
         self.process = None
 
@@ -73,11 +74,6 @@ class Machine:
         listener.listen(1)
         self._listening[name] = listener
         self.arguments += ["-chardev", f"socket,id={name},path={_escape(path)}"]
-
-    def _files(self, path, tag, how=""):
-        self.arguments += [
-            "-fsdev", f"local,id={tag},path={_escape(path)},security_model=none{how}",
-            "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
 
     def start(self, errors):
         """Starts QEMU, its messages to the stream ERRORS. True once its channels are open."""

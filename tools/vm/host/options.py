@@ -75,7 +75,9 @@ def parser():
         help="seconds until SCRIPT starts (default 90, debug and kcsan: 720)")
     add("--add", action="append", default=[], metavar="HOST:GUEST",
         help="copies a file or directory into the guest; can be repeated")
-    add("--share", metavar="DIR", help="mounts a directory of this machine at /share, writable")
+    add("--share", metavar="DIR",
+        help="mounts a directory of this machine at /share, writable; debug and kcsan, which have "
+             "no file systems for that, copy it in, and out when SCRIPT has ended")
     which = parse.add_mutually_exclusive_group()
     which.add_argument("--module", metavar="KO",
                        help="the file to put at /lib/stackmap/stackmap.ko, instead of building it")

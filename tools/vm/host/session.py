@@ -20,11 +20,12 @@ AFTER_EXIT = 10     # seconds for the console to come to the script's end
 class Session:
     """The loop between a machine that was started and the user."""
 
-    def __init__(self, machine, options, log, terminal):
+    def __init__(self, machine, options, log, terminal, share):
         self.machine = machine
         self.options = options
         self.log = log
         self.terminal = terminal
+        self.share = share
         self.console = Console()
         self.status = None          # the script's, once known
         self.ready = False
@@ -41,9 +42,10 @@ class Session:
             "out": lambda data: _write(sys.stdout, data),
             "err": lambda data: _write(sys.stderr, data),
             "tty": lambda data: _write(sys.stdout, data),
+            "share": self.share.write,
         }
-        for name, handler in handlers.items():
-            self._selector.register(self.machine.channels[name], selectors.EVENT_READ, handler)
+        for name, channel in self.machine.channels.items():
+            self._selector.register(channel, selectors.EVENT_READ, handlers[name])
         if not self.terminal:
             return self._loop()
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, None)

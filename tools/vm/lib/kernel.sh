@@ -66,7 +66,7 @@ kernel_tree() {
 	toolchain
 	entry "source" "$version" "kernel source $version" 'about 1 minute' build_source
 	source_tree=$entry
-	if [[ ${#configs[@]} -gt 0 ]]; then
+	if [[ $own ]]; then
 		own_tree
 		return
 	fi

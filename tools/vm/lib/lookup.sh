@@ -22,15 +22,16 @@ kernel_names() {
 	done
 }
 
-# load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by. Modules are
-# built with make_arguments.
+# load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by; $own says whether
+# it is one of our own. Modules are built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 patience=1 memory=1024 cmdline=''
+	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline=''
 	make_arguments=() configs=()
 	[[ $kernel != */* && $kernel != *.config && -f $vm/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null
 	. "$vm/kernels/$kernel"
+	[[ ${#configs[@]} = 0 ]] || own=yes
 	[[ ${#make_arguments[@]} -gt 0 ]] || make_arguments=(CC="x86_64-linux-gnu-$gcc")
 }
 

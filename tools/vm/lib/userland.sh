@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The Debian userland: an image of the kernel's own suite that every run starts from afresh.
+# The Debian userland of the kernel's own suite, an image that every run starts from afresh.
 
 build_userland() {
 	local include size
@@ -17,26 +17,28 @@ build_userland() {
 	[[ -z ${userland_lacking[*]} ]] || say "         $suite lacks ${userland_lacking[*]}"
 }
 
-# The same as files, for a kernel without disks.
-build_userland_files() {
-	mkdir "$1/root"
-	in_chroot debugfs -R "rdump / $1/root" "$image"
-	rm -rf "$1/root/usr/lib/modules" "$1/root/lost+found"
+# The same for a kernel without disks, in the initramfs: without what it cannot run, which is most of it.
+build_userland_archive() {
+	local include
+
+	still userland_key
+	include=$(printf '%s\n' "${userland_present[@]}" | grep -vxE 'bpftrace|linux-perf' | paste -s -d,)
+	bootstrap essential "$include" "$1/root.tar" --customize-hook="mkdir -p \"\$1/share\" \"\$1/usr/lib/stackmap\""
+	mkdir -p "$1/root/userland"
+	tar -C "$1/root/userland" --no-same-owner --exclude='./dev/*' -xf "$1/root.tar"
+	python3 -B "$vm/host/cpio.py" "$1/root" > "$1/userland.cpio"
+	rm -rf "$1/root" "$1/root.tar"
 }
 
-# userland NAME: sets $root, to an image, or to a directory for a kernel of our own, which has no disks. To
-# nothing for busybox, which is all in the initramfs.
+# userland NAME: sets $root to an image or, for a kernel of our own, $archive to what follows the initramfs.
+# Neither for busybox, which is all in the initramfs.
 userland() {
-	local image
-
-	root=''
+	root='' archive=''
 	[[ $1 = debian ]] || return 0
-	if [[ $base != "$kernel" ]]; then
-		# Where only listed, entries come before it.
-		image=$({ load_kernel "$base" && lookup && kernel_tree && userland debian && echo "$root"; } | tail -n 1)
-		entry "userland-files-$base" "$(key_of "${image%/*}" "$(declare -f build_userland_files)")" \
-			"Debian userland as files" 'about 20 seconds' build_userland_files
-		root=$entry/root
+	if [[ $own ]]; then
+		entry "userland-$kernel" "$(key_of "$userland_key" "$(declare -f bootstrap build_userland_archive)")" \
+			"Debian userland for $kernel" 'about 1 minute' build_userland_archive
+		archive=$entry/userland.cpio
 		return
 	fi
 	entry "userland-$kernel" "$(key_of "${packages##*/}" "$userland_key" \
