@@ -50,7 +50,7 @@ verify_config() {
 own_tree() {
 	tree_key=$(key_of "$version" "$toolchain_key" "${configs[@]}" "${make_arguments[*]}" \
 		"$(declare -f build_own verify_config)")
-	entry "tree-$kernel" "$tree_key" "kernel $kernel" 'about 13 minutes' build_own
+	entry "tree-$kernel" "$tree_key" "kernel $kernel" 'about 12 minutes' build_own
 	[[ $listing ]] && return
 	packages=$entry
 	tree=$entry/build

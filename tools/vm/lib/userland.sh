@@ -36,8 +36,8 @@ userland() {
 	root='' archive=''
 	[[ $1 = debian ]] || return 0
 	if [[ $own ]]; then
-		entry "userland-$kernel" "$(key_of "$userland_key" "$(declare -f bootstrap build_userland_archive)")" \
-			"Debian userland for $kernel" 'about 1 minute' build_userland_archive
+		entry "userland-archive-$base" "$(key_of "$userland_key" "$(declare -f bootstrap build_userland_archive)")" \
+			"Debian userland as an archive" 'about 1 minute' build_userland_archive
 		archive=$entry/userland.cpio
 		return
 	fi
