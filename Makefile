@@ -78,7 +78,7 @@ guest-test: ## only the guests; KERNEL=deb14 for one kernel
 kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
 	@selftests/ftrace/run
 
-package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (half an hour, root)
+package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (twenty minutes, root)
 	@selftests/run --packages $(if $(KERNEL),--kernel $(KERNEL))
 
 long-test: ## what takes long: storms, many loads, millions of stacks (half an hour a kernel); KERNEL=debug
