@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """The benches of the map on this machine: instructions, counted by valgrind.
 
-valgrind (by apt-get, as root) and gungraun-runner (by cargo, into the cache) are installed if they
+valgrind (by tools/need) and gungraun-runner (by cargo, into the cache) are installed if they
 are missing.
 """
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -19,10 +18,8 @@ CARGO_ROOT = CACHE / "cargo"
 
 def install():
     """Makes the tools be there."""
-    if not shutil.which("valgrind"):
-        command = ["apt-get", "install", "-y", "valgrind"]
-        if os.geteuid() or subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-            sys.exit("valgrind is missing: " + " ".join(command))
+    if subprocess.run([TOP / "tools/need", "valgrind", "valgrind"], check=False).returncode:
+        sys.exit(1)
     version = re.search(r'^gungraun = "(.*)"', (TOP / "tools/bench/Cargo.toml").read_text(), re.M)[1]
     runner = CARGO_ROOT / "bin/gungraun-runner"
     found = runner.exists() and subprocess.run([runner, "--version"], text=True, check=False,

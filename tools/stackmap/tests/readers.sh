@@ -13,18 +13,8 @@ proto=/usr/share/gocode/src/github.com/google/pprof/proto
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# need PACKAGE FILE: FILE is there, or comes with the Debian package.
-need()
-{
-	[ ! -e "$2" ] || return 0
-	if [ "$(id -u)" != 0 ] || ! apt-get install -y "$1" > "$work/log" 2>&1; then
-		echo "$2 is missing: apt-get install $1"
-		exit 1
-	fi
-}
-
-need protobuf-compiler /usr/bin/protoc
-need golang-github-google-pprof-dev $proto/profile.proto
+"$here/../../need" /usr/bin/protoc protobuf-compiler
+"$here/../../need" $proto/profile.proto golang-github-google-pprof-dev
 
 for capture in before full function overwritten; do
 	file=$here/data/$capture.data

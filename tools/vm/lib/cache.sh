@@ -43,11 +43,19 @@ key_of() {
 
 # need COMMAND-OR-FILE PACKAGE: installs what is missing when root, else names it.
 need() {
+	local lock
+
 	found "$1" && return
 	if [[ $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
-		say "installing $2, for $1"
-		install_package "$2" > "$cache/logs/apt-$2.log" 2>&1 || true
-		hash -r
+		# Where several miss something at the same time, one after the other.
+		exec {lock}> "$cache/.lock/apt"
+		flock "$lock"
+		if ! found "$1"; then
+			say "installing $2, for $1"
+			install_package "$2" > "$cache/logs/apt-$2.log" 2>&1 || true
+			hash -r
+		fi
+		exec {lock}>&-
 		found "$1" && return
 	fi
 	die "$1 is missing: install the package $2"
@@ -58,7 +66,7 @@ found() {
 }
 
 install_package() {
-	local apt_get=(env -u APT_CONFIG DEBIAN_FRONTEND=noninteractive apt-get -y)
+	local apt_get=(env -u APT_CONFIG DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=300)
 
 	"${apt_get[@]}" install --no-install-recommends "$1" && return
 	"${apt_get[@]}" update
