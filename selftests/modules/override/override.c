@@ -41,23 +41,32 @@ asm(".pushsection .text, \"ax\"\n"
 	".size override_return, .-override_return\n"
 	".popsection\n");
 
-static bool from_stackmap(void)
+static bool in_stackmap(unsigned long address)
 {
-	unsigned long calls[FRAMES];
-	unsigned int i, nr = stack_trace_save(calls, FRAMES, 0);
 	char symbol[KSYM_SYMBOL_LEN];
 
-	for (i = 0; i < nr; i++) {
-		sprint_symbol(symbol, calls[i]);
-		if (strstr(symbol, "[stackmap]"))
+	sprint_symbol(symbol, address);
+	return strstr(symbol, "[stackmap]");
+}
+
+static bool from_stackmap(struct pt_regs *regs)
+{
+	unsigned long calls[FRAMES];
+	unsigned int i, nr;
+
+	/* The kernel's walk goes astray behind a breakpoint on an instruction that pushes. */
+	if (in_stackmap(regs_get_kernel_stack_nth(regs, 0)))
+		return true;
+	nr = stack_trace_save(calls, FRAMES, 0);
+	for (i = 0; i < nr; i++)
+		if (in_stackmap(calls[i]))
 			return true;
-	}
 	return false;
 }
 
 static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
-	if (!from_stackmap())
+	if (!from_stackmap(regs))
 		return 0;
 	hits++;
 	if (skip) {
