@@ -90,9 +90,13 @@ wait
 echo nop >$T/current_tracer
 
 # What cycles leave behind is looked for when nothing else runs; the first ones fill caches.
+mkdir $T/instances/listed $T/instances/other
 quiet() {
 	for _ in $(seq "$1"); do
 		load hook="$hook"
+		echo listed >$T/stack_map_instances
+		echo other >$T/stack_map_instances
+		echo '!other' >$T/stack_map_instances
 		echo 1 >$T/options/stackmap
 		rmmod stackmap || bail 'rmmod'
 	done
@@ -112,5 +116,6 @@ if [ ! -e $KMEMLEAK ]; then
 	ok 'no slab memory was left' test "$(slabs)" -lt $((slabs_before + 160))
 	ok 'no other memory was left' test "$(held)" -lt $((held_before + 320))
 fi
+ok 'no instance is held' rmdir $T/instances/listed $T/instances/other
 is 'no symbol of the module is left' "$(grep -c '\[stackmap\]' /proc/kallsyms)" 0
 finish
