@@ -255,13 +255,17 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		return;
 	}
 
-	bit = trace_test_and_set_recursion(_THIS_IP_, _RET_IP_, TRACE_EVENT_START);
+	/*
+	 * The guard is a bit in a word of this task's, the depth is this CPU's. An interrupt, which has
+	 * bits of its own, leaves both as it found them: nothing is lost where it comes in between.
+	 */
+	bit = data_race(trace_test_and_set_recursion(_THIS_IP_, _RET_IP_, TRACE_EVENT_START));
 	if (bit < 0)
 		return;
 
-	/* Preemption is off from here on. An interrupt leaves the depth as it found it. */
+	/* Preemption is off from here on. */
 	nest = this_cpu_ptr(&stack_nest);
-	level = nest->depth++;
+	level = data_race(nest->depth++);
 	barrier();
 	if (unlikely(level >= STACKMAP_LEVELS)) {
 		atomic_long_inc(&stack_nested);
@@ -275,6 +279,6 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
 out:
 	barrier();
-	nest->depth--;
-	trace_clear_recursion(bit);
+	data_race(nest->depth--);
+	data_race((trace_clear_recursion(bit), 0));
 }
