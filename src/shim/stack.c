@@ -256,15 +256,15 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	}
 
 	/*
-	 * The guard is a bit in a word of this task's, the depth is this CPU's. An interrupt, which has
-	 * bits of its own, leaves both as it found them: nothing is lost where it comes in between.
+	 * The guard is a bit in a word of this task's, the depth is this CPU's. An interrupt, which
+	 * has bits of its own, leaves both as it found them: nothing is lost where one comes.
 	 */
 	bit = data_race(trace_test_and_set_recursion(_THIS_IP_, _RET_IP_, TRACE_EVENT_START));
 	if (bit < 0)
 		return;
 
-	/* Preemption is off from here on. */
 	nest = this_cpu_ptr(&stack_nest);
+	/* Preemption is off from here on. No race, as above. */
 	level = data_race(nest->depth++);
 	barrier();
 	if (unlikely(level >= STACKMAP_LEVELS)) {
@@ -279,6 +279,6 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
 out:
 	barrier();
-	data_race(nest->depth--);
-	data_race((trace_clear_recursion(bit), 0));
+	/* As above. */
+	data_race((nest->depth--, trace_clear_recursion(bit), 0));
 }
