@@ -121,7 +121,7 @@ finish() {
 		ok "the kernel's log was read to its end" grep -q 'stackmap: end of the races' /tmp/kmsg
 		races stackmap >/tmp/races
 		is 'no data race in the module' "$(cat /tmp/races)" ''
-		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races of the kernel's own"
+		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races reported in all"
 	fi
 	is "no stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
 	echo "1..$tap_number"
