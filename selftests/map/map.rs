@@ -14,15 +14,17 @@ fn map(bits: u32, contexts: usize) -> Map {
     Map::new(bits, contexts, SEED).expect("memory for a map")
 }
 
-/// Records a stack as one event of the context `index`, growing the pool as the module does.
+/// Records a stack as one event of the context `index`; the pool does not grow.
+fn get_id(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
+    let _section = ReadSide::enter();
+    // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
+    let entered = unsafe { map.enter(index) };
+    entered.get_id(frames).map(|found| found.id)
+}
+
+/// Records a stack, growing the pool as the module does.
 fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
-    let result = {
-        let _section = ReadSide::enter();
-        // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
-        unsafe { map.enter(index) }
-            .get_id(frames)
-            .map(|found| found.id)
-    };
+    let result = get_id(map, index, frames);
     if map.wants_growth() {
         match map.grow() {
             Ok(()) | Err(ControlError::Busy) => {}
@@ -131,11 +133,7 @@ fn a_pool_at_its_limit_refuses_new_stacks_and_finds_known_ones() {
 #[test]
 fn a_record_may_end_where_the_pool_does() {
     let map = map(10, 1);
-    let get_id = |frames: &[u64]| {
-        let _section = ReadSide::enter();
-        // SAFETY: The only thread; inside a read-side section.
-        unsafe { map.enter(0) }.get_id(frames).map(|found| found.id)
-    };
+    let get_id = |frames: &[u64]| get_id(&map, 0, frames);
     // Two chunks of 32,768 words, the first word unused: the last word is left.
     for number in 0..64 {
         let depth = if number % 32 == 31 { 991 } else { MAX_FRAMES };
@@ -151,13 +149,58 @@ fn a_record_may_end_where_the_pool_does() {
 }
 
 #[test]
+fn what_is_left_at_the_end_of_a_chunk_is_used() {
+    let map = map(10, 1);
+    // After the first word 30 records of 1,025 words and one of 993: 1,024 words of the chunk are left.
+    for number in 0..30 {
+        record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
+    }
+    record(&map, 0, &stack(30, 992)).unwrap();
+    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 31_743 * 8));
+    record(&map, 0, &stack(31, MAX_FRAMES)).unwrap();
+    let reserved = (31_743 + 1024 + 1025) * 8;
+    assert_eq!(
+        (map.spare_bytes(), map.reserved_bytes()),
+        (1024 * 8, reserved)
+    );
+    for (depth, spare) in [(23, 1000), (99, 900), (899, 0)] {
+        let frames = stack(32, depth);
+        let id = record(&map, 0, &frames).unwrap();
+        assert_eq!(read(&map, id), Some((frames, 1)));
+        assert_eq!(
+            (map.spare_bytes(), map.reserved_bytes()),
+            (spare * 8, reserved)
+        );
+    }
+    assert_eq!(map.stored_bytes(), reserved);
+}
+
+#[test]
+fn growth_is_wanted_when_less_than_a_chunk_is_free() {
+    let map = map(10, 1);
+    let get_id = |number, depth| get_id(&map, 0, &stack(number, depth)).unwrap();
+    // One word more, and the second chunk is begun.
+    for number in 0..31 {
+        get_id(number, MAX_FRAMES);
+    }
+    get_id(31, 991);
+    assert!(!map.wants_growth());
+    let two_chunks = map.pool_bytes();
+    map.grow().unwrap();
+    assert_eq!(map.pool_bytes(), two_chunks);
+    get_id(0, 0);
+    assert!(map.wants_growth());
+    map.grow().unwrap();
+    assert_eq!(map.pool_bytes(), two_chunks / 2 * 3);
+    assert!(!map.wants_growth());
+}
+
+#[test]
 fn without_growth_the_pool_says_so() {
     let map = map(14, 1);
     let mut number = 0;
     let refusal = loop {
-        let _section = ReadSide::enter();
-        // SAFETY: The only thread; inside a read-side section.
-        let result = unsafe { map.enter(0) }.get_id(&stack(number, 100));
+        let result = get_id(&map, 0, &stack(number, 100));
         number += 1;
         if let Err(reason) = result {
             break reason;
@@ -182,13 +225,16 @@ fn after_a_reset_old_ids_resolve_to_nothing() {
 }
 
 #[test]
-fn the_largest_map_recognises_stale_ids_for_a_thousand_resets() {
+fn the_largest_map_recognises_stale_ids_for_1022_resets() {
     let map = map(20, 1);
     let first = record(&map, 0, &stack(0, 8)).unwrap();
-    for _ in 0..1000 {
+    for resets in 1..=1024 {
         map.reset().unwrap();
-        assert_ne!(record(&map, 0, &stack(0, 8)).unwrap(), first);
-        assert_eq!(read(&map, first), None);
+        let id = record(&map, 0, &stack(0, 8)).unwrap();
+        assert!(i32::try_from(id.get()).is_ok());
+        // 1,023 generations: then the first one comes again.
+        assert_eq!(id == first, resets == 1023);
+        assert_eq!(read(&map, first).is_some(), resets == 1023);
     }
 }
 
@@ -283,6 +329,31 @@ fn an_export_holds_what_was_there_when_it_began() {
     }
     assert_eq!(map.count(&cut), Ok(500));
     assert_eq!(export(&map).len(), 1000);
+}
+
+#[test]
+fn a_stack_is_read_where_it_is_and_says_whether_a_cut_holds_it() {
+    let map = map(10, 1);
+    let inserted = |number| {
+        let frames = stack(number, 20);
+        let id = record(&map, 0, &frames).unwrap();
+        let (moment, read) = map
+            .read(id, |moment, frames| (moment, frames.collect::<Vec<_>>()))
+            .unwrap();
+        assert_eq!(read, frames);
+        (id, moment)
+    };
+    let (first, before) = inserted(1);
+    let cut = map.cut().unwrap();
+    let (_, behind) = inserted(2);
+    assert!(cut.holds(before) && !cut.holds(behind));
+    assert!(map.cut().unwrap().holds(behind));
+    map.reset().unwrap();
+    assert_eq!(map.read(first, |_, _| ()), None);
+    let (_, later) = inserted(1);
+    assert!(!cut.holds(later));
+    let cut = map.cut().unwrap();
+    assert!(cut.holds(later) && !cut.holds(before));
 }
 
 #[test]

@@ -185,6 +185,9 @@ impl Place<'_> {
 #[derive(Clone, Copy)]
 struct Held(u64);
 
+// `Held::has_room` looks at one bit.
+const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
+
 impl Held {
     const ONE: u64 = 1 << 32;
 
