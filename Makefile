@@ -112,7 +112,7 @@ bench-accept: ## keeps the instruction counts of now, which make test compares w
 bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
 	@tools/bench/run
 
-mutants: ## changes the map in every way that cargo-mutants knows (hours): the tests must notice
+mutants: ## changes the map in every way that cargo-mutants knows (45 minutes): the tests must notice
 	@selftests/map/mutants
 
 selftest-vm: ## tests the guest runner itself
