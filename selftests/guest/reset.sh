@@ -51,39 +51,39 @@ whole() {
 		NR == head + 1 { got++; head += 4 + 2 * $1 }
 		END { exit !(got + 0 == wanted && NR + 1 == head) }'
 }
-(for i in 1 2 3 4 5 6 7 8; do stackgen record 24 $((i * 1000)) 500; done) &
+(for i in 1 2 3 4 5 6 7 8; do stackgen record 24 $((i * 1000)) 250; done) &
 good=0
-for _ in 1 2 3 4 5 6; do
+for _ in 1 2 3 4; do
 	cat $T/stack_map_bin >/tmp/bin
 	whole /tmp/bin && good=$((good + 1))
 done
 wait
-is 'an export while stacks are inserted holds what its header says' $good 6
+is 'an export while stacks are inserted holds what its header says' $good 4
 note "$(value entries) entries at the end"
 
 # Resets, readers and writers at once, on a small map: to print a large one takes long here.
 echo 0 >$T/tracing_on
 put reset $T/stack_map
-(while [ ! -e /tmp/read ]; do put reset $T/stack_map; done) 2>/dev/null &
+(while [ ! -e /tmp/read ]; do put reset $T/stack_map; sleep 0.05; done) 2>/dev/null &
 (
-	for i in $(seq 40); do
+	for i in $(seq 24); do
 		cat $T/stack_map_bin >"/tmp/bin.$i" || : >"/tmp/stale.$i"
 		cat $T/stack_map >/dev/null
 	done
 	: >/tmp/read
 ) 2>/dev/null &
-for i in $(seq 40); do
+for i in $(seq 24); do
 	echo 1 >$T/tracing_on
 	stackgen record 20 "$i" 50
 	echo 0 >$T/tracing_on
 done
 wait
 torn=0
-for i in $(seq 40); do
+for i in $(seq 24); do
 	[ -e "/tmp/stale.$i" ] || whole "/tmp/bin.$i" || torn=$((torn + 1))
 done
 is 'an export is whole or stale, however resets fall' $torn 0
-note "$(find /tmp -name 'stale.*' | wc -l) of 40 were stale"
+note "$(find /tmp -name 'stale.*' | wc -l) of 24 were stale"
 ok 'a reset works after all that' put 0 $T/stack_map
 is 'and entries is 0' "$(value entries)" 0
 ok 'rmmod' rmmod stackmap
