@@ -263,8 +263,9 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	if (bit < 0)
 		return;
 
+	/* Preemption is off from here on. */
 	nest = this_cpu_ptr(&stack_nest);
-	/* Preemption is off from here on. No race, as above. */
+	/* No race, as above. */
 	level = data_race(nest->depth++);
 	barrier();
 	if (unlikely(level >= STACKMAP_LEVELS)) {
