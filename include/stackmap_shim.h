@@ -15,6 +15,8 @@
 struct dentry;
 struct file;
 struct file_operations;
+struct ftrace_ops;
+struct module;
 struct ring_buffer_event;
 struct trace_array;
 struct trace_buffer;
@@ -66,6 +68,12 @@ enum stackmap_seq_form {
 struct stackmap_served {
 	struct trace_array *tr;
 	struct trace_event_file *file;	/* its ftrace:stack_id */
+	struct ftrace_ops *ops;		/* its function tracer's; NULL before it was seen */
+};
+
+/* A part of a module's text, up to @end. */
+struct stackmap_text {
+	__u64 start, end;
 };
 
 enum stackmap_reserved {
@@ -132,24 +140,26 @@ enum stackmap_hook {
 int stackmap_symbols_resolve(void);
 
 /* tracefs.c: tracefs' root and what hangs below it. Process context. */
+extern struct module stackmap_gate;
 int stackmap_tracefs_allowed(void);
 int stackmap_tracefs_mount(void);
 void stackmap_tracefs_unmount(void);
 int stackmap_tracefs_exists(const char *path);
-int stackmap_tracefs_trace_array(void);
+int stackmap_tracefs_find(const char *dir, struct stackmap_served *found);
 int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
 			    const struct file_operations *fops, struct dentry **dentry);
 void stackmap_tracefs_remove(struct dentry *dentry);
+void stackmap_tracefs_drain(void);
+bool stackmap_tracefs_enter(void);
+void stackmap_tracefs_leave(void);
 int stackmap_tracefs_layout(struct stackmap_layout *layout);
-struct file *stackmap_instance_get(const char *name, struct trace_array **tr);
+struct file *stackmap_instance_get(const char *dir, struct stackmap_served *found);
 void stackmap_instance_put(struct file *file);
-int stackmap_instance_has(const char *name, const char *file);
-struct trace_event_file *stackmap_instance_announce(const char *name);
 bool stackmap_tracing_is_on(struct trace_array *tr);
 
 /* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
-struct trace_event_file *stackmap_event_announce(const char *format);
+void stackmap_event_announce(struct trace_event_file *file);
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
 					   struct ring_buffer_event **event);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
@@ -191,8 +201,8 @@ int stackmap_stack_alloc(void);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
-void stackmap_serve_top(struct trace_event_file *file);
-void stackmap_serve(const struct stackmap_served *instances, unsigned int nr);
+int stackmap_serve(const struct stackmap_served *new);
+void stackmap_unserve(const struct trace_array *tr);
 
 /* hook.c, hook_jump.c: how the kernel is made to call it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
@@ -228,11 +238,11 @@ __u32 stackmap_learn(unsigned long ip);
 void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
 
 /*
- * The text of a module is there and nothing of it has run; or nothing of it will run any more, and
- * its symbols are known still. From @start up to @end. Process context, may sleep.
+ * Text of a module is there and nothing of it has run; or nothing of it will run any more, and its
+ * symbols are known still. @nr parts, all at once. Process context, may sleep.
  */
-void stackmap_text_coming(unsigned long start, unsigned long end);
-void stackmap_text_going(unsigned long start, unsigned long end);
+void stackmap_text_coming(const struct stackmap_text *text, unsigned int nr);
+void stackmap_text_going(const struct stackmap_text *text, unsigned int nr);
 
 /* Adds memory to the map. Process context. Returns 0 or -ENOMEM: try again later. */
 int stackmap_grow(void);

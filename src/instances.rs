@@ -5,20 +5,22 @@
 //! An instance that is listed is held: it cannot be removed until it is taken off the list.
 
 use crate::shim;
-use core::ptr::null_mut;
-use kernel::{bindings, error::from_err_ptr, global_lock, prelude::*};
+use kernel::{
+    bindings,
+    error::{from_err_ptr, to_result},
+    global_lock,
+    prelude::*,
+};
 
 /// A listed instance.
 ///
 /// # Invariants
 ///
-/// `file` is from `stackmap_instance_get()`, which found `tr` under `name`; `name` ends with a NUL.
+/// `file` is from `stackmap_instance_get()`, which found `served`; so long, both are there.
 struct Instance {
     name: KVec<u8>,
     file: *mut bindings::file,
-    tr: *mut shim::trace_array,
-    /// Its `ftrace:stack_id`; null before it is announced.
-    event: *mut shim::trace_event_file,
+    served: shim::stackmap_served,
 }
 
 // SAFETY: A file and a trace array that are held can be used by any thread.
@@ -34,44 +36,63 @@ impl Instance {
         if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
             return Err(ENOENT);
         }
-        let mut string = KVec::with_capacity(name.len() + 1, GFP_KERNEL)?;
-        string.extend_from_slice(name, GFP_KERNEL)?;
-        string.push(0, GFP_KERNEL)?;
-        let path = string.as_ptr().cast();
-        let mut tr = null_mut();
-        // SAFETY: A string that is the name of one file; `tr` may be written.
-        let file = from_err_ptr(unsafe { shim::stackmap_instance_get(path, &mut tr) })?;
+        let path = path(name, b"")?;
+        let mut copy = KVec::new();
+        copy.extend_from_slice(name, GFP_KERNEL)?;
+        let mut served = shim::stackmap_served::default();
+        // SAFETY: A string that is the path of one directory; `served` may be written.
+        let file = from_err_ptr(unsafe {
+            shim::stackmap_instance_get(path.as_ptr().cast(), &mut served)
+        })?;
         // INVARIANT: Just got.
         Ok(Self {
-            name: string,
+            name: copy,
             file,
-            tr,
-            event: null_mut(),
+            served,
         })
-    }
-
-    fn name(&self) -> &[u8] {
-        self.name.strip_suffix(b"\0").unwrap_or(&self.name)
     }
 
     /// Whether its buffer is to be read after the next boot, when no map knows its ids.
     fn outlives_the_kernel(&self) -> Result<bool> {
-        let file = c"last_boot_info".as_char_ptr();
-        // SAFETY: By the type invariant the name is a string.
-        match unsafe { shim::stackmap_instance_has(self.name.as_ptr().cast(), file) } {
+        let path = path(&self.name, b"/last_boot_info")?;
+        // SAFETY: tracefs is mounted, and the path is a string.
+        match unsafe { shim::stackmap_tracefs_exists(path.as_ptr().cast()) } {
             0 => Ok(false),
             1 => Ok(true),
             errno => Err(Error::from_errno(errno)),
         }
     }
 
-    /// Prepares its buffer for ids.
-    fn announce(&mut self) -> Result {
-        let name = self.name.as_ptr().cast();
-        // SAFETY: By the type invariant the name is a string.
-        self.event = from_err_ptr(unsafe { shim::stackmap_instance_announce(name) })?;
+    /// Records its stacks as ids. ENOSPC: there are too many instances.
+    fn serve(&self) -> Result {
+        // SAFETY: By the type invariant its event is there; callers hold the lock.
+        unsafe {
+            to_result(shim::stackmap_serve(&self.served))?;
+            shim::stackmap_event_announce(self.served.file);
+        }
         Ok(())
     }
+
+    /// Records its stacks as full stacks again. Who records one as an id may be at it until the next
+    /// drain.
+    fn unserve(&self) {
+        // SAFETY: Callers hold the lock.
+        unsafe { shim::stackmap_unserve(self.served.tr) };
+    }
+
+    fn tracing_is_on(&self) -> bool {
+        // SAFETY: By the type invariant the trace array is there.
+        unsafe { shim::stackmap_tracing_is_on(self.served.tr) }
+    }
+}
+
+/// A path below the directory of an instance, as a string.
+fn path(name: &[u8], file: &[u8]) -> Result<KVec<u8>> {
+    let mut path = KVec::new();
+    for part in [b"instances/", name, file, b"\0"] {
+        path.extend_from_slice(part, GFP_KERNEL)?;
+    }
+    Ok(path)
 }
 
 impl Drop for Instance {
@@ -102,7 +123,7 @@ impl Drop for List {
     fn drop(&mut self) {
         let mut listed = LISTED.lock();
         if !listed.is_empty() {
-            serve(&[]);
+            listed.iter().for_each(Instance::unserve);
             drain();
         }
         // Nobody drops a static: its memory goes here, that of an empty list too.
@@ -114,33 +135,34 @@ impl Drop for List {
 /// ENOSPC: there are too many. Context: process.
 pub(crate) fn add(name: &[u8]) -> Result {
     let mut listed = LISTED.lock();
-    let mut instance = Instance::find(name)?;
-    if listed.iter().any(|other| other.tr == instance.tr) {
+    let instance = Instance::find(name)?;
+    if listed
+        .iter()
+        .any(|other| other.served.tr == instance.served.tr)
+    {
         return Ok(());
-    }
-    if listed.len() == shim::STACKMAP_INSTANCES as usize {
-        pr_warn!(
-            "stack_map_instances: no more than {} instances\n",
-            listed.len()
-        );
-        return Err(ENOSPC);
     }
     if instance.outlives_the_kernel()? {
         pr_warn!("stack_map_instances: a buffer that is kept over a boot records full stacks\n");
         return Err(shim::errno(bindings::EOPNOTSUPP));
     }
-    instance.announce()?;
+    listed.reserve(1, GFP_KERNEL)?;
+    instance.serve().inspect_err(|_| {
+        pr_warn!(
+            "stack_map_instances: no more than {} instances\n",
+            listed.len()
+        );
+    })?;
     listed.push(instance, GFP_KERNEL)?;
-    serve(&listed);
     Ok(())
 }
 
 /// Takes an instance off the list. ENOENT: it is not there. Context: process.
 pub(crate) fn remove(name: &[u8]) -> Result {
     let mut listed = LISTED.lock();
-    let index = listed.iter().position(|instance| instance.name() == name);
+    let index = listed.iter().position(|instance| instance.name == name);
     let instance = listed.remove(index.ok_or(ENOENT)?).map_err(|_| ENOENT)?;
-    serve(&listed);
+    instance.unserve();
     drain();
     drop(instance);
     Ok(())
@@ -149,25 +171,13 @@ pub(crate) fn remove(name: &[u8]) -> Result {
 /// Shows the names one by one. Context: process.
 pub(crate) fn each(mut show: impl FnMut(&[u8])) {
     for instance in LISTED.lock().iter() {
-        show(instance.name());
+        show(&instance.name);
     }
 }
 
-/// Whether the top level or a listed instance records. Context: process.
+/// Whether a listed instance records. Context: process.
 pub(crate) fn tracing_is_on() -> bool {
-    // SAFETY: Null is the top level.
-    let is_on = |tr| unsafe { shim::stackmap_tracing_is_on(tr) };
-    is_on(null_mut()) || LISTED.lock().iter().any(|instance| is_on(instance.tr))
-}
-
-/// Says whose stacks become ids. The caller holds the lock.
-fn serve(listed: &[Instance]) {
-    let mut served = [shim::stackmap_served::default(); shim::STACKMAP_INSTANCES as usize];
-    for (served, instance) in served.iter_mut().zip(listed) {
-        (served.tr, served.file) = (instance.tr, instance.event);
-    }
-    // SAFETY: There are so many, all announced; the lock serialises.
-    unsafe { shim::stackmap_serve(served.as_ptr(), listed.len() as u32) };
+    LISTED.lock().iter().any(Instance::tracing_is_on)
 }
 
 /// Waits until nobody records for an instance that is not served any more. Context: process.

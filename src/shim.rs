@@ -19,7 +19,7 @@ use kernel::{error::to_result, prelude::*};
 )]
 mod generated {
     use kernel::{
-        bindings::{dentry, file, file_operations, umode_t},
+        bindings::{dentry, file, file_operations, module, umode_t},
         ffi,
     };
 

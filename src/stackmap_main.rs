@@ -10,6 +10,7 @@
 pub mod map;
 
 mod control;
+mod counters;
 mod files;
 mod hook;
 mod instances;
@@ -57,14 +58,19 @@ struct Stackmap {
 impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let bits = clamp_bits(params::bits());
+        shim::resolve_symbols()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
             return Err(EEXIST);
         }
-        let layout = tracefs.stack_layout()?;
-        shim::resolve_symbols()?;
-        let recording = control::Lifetime::begin(bits, layout, params::hook())?;
+        // SAFETY: Any context.
+        if unsafe { shim::stackmap_event_type() } == 0 {
+            pr_err!("the kernel did not register ftrace:stack_id\n");
+            return Err(EINVAL);
+        }
+        let (layout, top) = (tracefs.stack_layout()?, tracefs.top_level()?);
+        let recording = control::Lifetime::begin(bits, layout, params::hook(), top)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let symbols = symbols::Watch::begin()?;
         let instances = instances::List::begin();

@@ -36,10 +36,16 @@ impl Mount {
             ENODEV => pr_err!("this kernel has no tracefs\n"),
             error => pr_err!("tracefs cannot be mounted ({})\n", error.to_errno()),
         })?;
-        let mount = Self(());
-        // SAFETY: tracefs is mounted.
-        to_result(unsafe { shim::stackmap_tracefs_trace_array() })?;
-        Ok(mount)
+        Ok(Self(()))
+    }
+
+    /// Finds the top-level trace array, and what recording in it needs.
+    pub(crate) fn top_level(&self) -> Result<shim::stackmap_served> {
+        let mut found = shim::stackmap_served::default();
+        // SAFETY: tracefs is mounted, the path is a string, and `found` may be written.
+        to_result(unsafe { shim::stackmap_tracefs_find(c".".as_char_ptr(), &mut found) })
+            .inspect_err(|error| not_as_expected("the top level", *error))?;
+        Ok(found)
     }
 
     /// Whether tracefs has a file of this path.
@@ -56,7 +62,8 @@ impl Mount {
     pub(crate) fn stack_layout(&self) -> Result<shim::stackmap_layout> {
         let mut layout = shim::stackmap_layout::default();
         // SAFETY: tracefs is mounted, and `layout` may be written.
-        to_result(unsafe { shim::stackmap_tracefs_layout(&mut layout) })?;
+        to_result(unsafe { shim::stackmap_tracefs_layout(&mut layout) })
+            .inspect_err(|error| not_as_expected("ftrace:kernel_stack", *error))?;
         let expected = layout.type_ > 0
             && layout.nr_fields == 2
             && layout.size_offset != 0
@@ -105,10 +112,77 @@ impl Mount {
     }
 }
 
+fn not_as_expected(what: &str, error: Error) {
+    pr_err!(
+        "tracefs: {} is not as expected ({})\n",
+        what,
+        error.to_errno()
+    );
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         // SAFETY: Mounted by `new`; process context.
         unsafe { shim::stackmap_tracefs_unmount() };
+    }
+}
+
+/// Keeps the module until nobody is inside the operations of a file that was removed.
+pub(crate) struct Gate(());
+
+impl Gate {
+    /// To be dropped after all files.
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // SAFETY: Process context; no lock is held.
+        unsafe { shim::stackmap_tracefs_drain() };
+    }
+}
+
+/// Keeps the module while a file is open.
+///
+/// # Invariants
+///
+/// There is one for each `stackmap_tracefs_enter()` that was not left yet.
+struct Inside(());
+
+impl Inside {
+    /// Comes in. ENXIO: the module is going.
+    fn enter() -> Result<Self> {
+        // SAFETY: Called for a file that the gate owns.
+        if unsafe { shim::stackmap_tracefs_enter() } {
+            // INVARIANT: Just entered.
+            Ok(Self(()))
+        } else {
+            Err(ENXIO)
+        }
+    }
+
+    /// Stays in, until [`Inside::resume`].
+    fn stay(self) {
+        core::mem::forget(self);
+    }
+
+    /// Goes on after [`Inside::stay`].
+    ///
+    /// # Safety
+    ///
+    /// One has stayed for this call, and for no other.
+    unsafe fn resume() -> Self {
+        // INVARIANT: By the requirement.
+        Self(())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { shim::stackmap_tracefs_leave() };
     }
 }
 
@@ -224,7 +298,7 @@ impl<F: File> Glue<F> {
     const WRITABLE: bool = F::MODE & 0o222 != 0;
 
     const OPERATIONS: &'static bindings::file_operations = &bindings::file_operations {
-        owner: (&raw const bindings::__this_module).cast_mut(),
+        owner: &raw mut shim::stackmap_gate,
         open: Some(Self::open),
         read: Some(bindings::seq_read),
         write: if Self::WRITABLE {
@@ -250,6 +324,7 @@ impl<F: File> Glue<F> {
     /// As `struct file_operations.open` is called.
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
         from_result(|| {
+            let inside = Inside::enter()?;
             // SAFETY: Process context.
             to_result(unsafe { shim::stackmap_tracefs_allowed() })?;
             // SAFETY: The file is being opened by us.
@@ -258,6 +333,7 @@ impl<F: File> Glue<F> {
                 return Err(EACCES);
             }
             if access == flags::O_WRONLY {
+                inside.stay();
                 return Ok(0);
             }
             let reader = KBox::new(F::Reader::open()?, GFP_KERNEL)?;
@@ -268,6 +344,7 @@ impl<F: File> Glue<F> {
                 let seq = (*file).private_data.cast::<bindings::seq_file>();
                 (*seq).private = KBox::into_raw(reader).cast();
             }
+            inside.stay();
             Ok(0)
         })
     }
@@ -276,6 +353,8 @@ impl<F: File> Glue<F> {
     ///
     /// As `struct file_operations.release` is called, for a file that `open` has opened.
     unsafe extern "C" fn release(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+        // SAFETY: `open` has stayed for this file, which is closed once.
+        let _inside = unsafe { Inside::resume() };
         // SAFETY: The file is being closed; nobody else uses it.
         let seq = unsafe { (*file).private_data.cast::<bindings::seq_file>() };
         if seq.is_null() {

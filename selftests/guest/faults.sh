@@ -50,7 +50,6 @@ if grep -qw security_locked_down /proc/kallsyms; then
 else
 	note 'this kernel has no lockdown'
 fi
-refused 'no tracefs' 'No such device' 'this kernel has no tracefs' func=get_fs_type
 refused 'no kprobes' 'Invalid \(argument\|parameters\)' 'no kprobes' func=register_kprobe value=-22
 refused 'hook=jump where it does not fit' 'not supported' 'hook=jump: no jump: the entry' \
 	func=memchr_inv value=1
@@ -69,6 +68,28 @@ is 'with one line' "$(log_since "$start" | grep -c 'ftrace:kernel_stack has a fo
 rmmod stackformat
 ok 'and taken when it is as ever' insmod $KO
 rmmod stackmap
+
+# What tracefs' files carry is not believed.
+E=$T/events/ftrace
+for pair in "$E/kernel_stack/format $E/print/format" "$T/tracing_on $T/buffer_size_kb" \
+	"$E/kernel_stack/format $T/instances/other/events/ftrace/kernel_stack/format" \
+	"$T/set_ftrace_filter $T/instances/other/set_ftrace_filter"; do
+	mkdir -p $T/instances/other
+	ok "${pair%% *} is of something else" insmod /tests/stackformat.ko file="${pair%% *}" like="${pair##* }"
+	start=$(lines)
+	tap_output=$(insmod $KO 2>&1)
+	is 'the module does not load' "$(echo "$tap_output" | grep -c 'Invalid \(argument\|parameters\)')" 1
+	is 'and says why in one line' "$(log_since "$start" | grep -c 'tracefs: .* is not as expected')" 1
+	rmmod stackformat
+done
+insmod $KO
+ok "an instance's tracing_on is that of the top level" \
+	insmod /tests/stackformat.ko file=$T/instances/other/tracing_on like=$T/tracing_on
+ok 'it cannot be listed' bash -c "! echo other >$T/stack_map_instances"
+rmmod stackformat
+ok 'then it can' bash -c "echo other >$T/stack_map_instances"
+rmmod stackmap
+rmdir $T/instances/other
 
 # Every file of the load, one after the other.
 n=0

@@ -8,17 +8,21 @@ mod stack_map_bin;
 mod stack_map_instances;
 mod stack_map_stat;
 
-use crate::tracefs::{Entry, Mount};
+use crate::tracefs::{Entry, Gate, Mount};
 use kernel::prelude::*;
 
-/// Our files, for as long as the module is loaded.
+/// Our files, for as long as the module is loaded. Fields are dropped in the order of their
+/// declaration.
 pub(crate) struct Files {
     _entries: [Entry; 6],
+    _gate: Gate,
 }
 
 impl Files {
     /// Creates them all, or none.
     pub(crate) fn create(tracefs: &Mount) -> Result<Self> {
+        // Also where some were created and others not: locals are dropped last to first.
+        let gate = Gate::new();
         Ok(Self {
             _entries: [
                 tracefs.create::<stack_map::StackMap>()?,
@@ -28,6 +32,7 @@ impl Files {
                 tracefs.create::<option::Resolve>()?,
                 tracefs.create::<option::Switch>()?,
             ],
+            _gate: gate,
         })
     }
 }

@@ -16,14 +16,15 @@ pub(super) struct Switch;
 impl File for Switch {
     const DIR: &'static CStr = DIR;
     const NAME: &'static CStr = c"stackmap";
-    const MODE: umode_t = 0o644;
+    const MODE: umode_t = 0o640;
     type Reader = Single<Self>;
 
     fn write(data: &[u8]) -> Result {
         if is_one(data)? {
             control::enable()
         } else {
-            control::disable()
+            control::disable();
+            Ok(())
         }
     }
 }
@@ -39,7 +40,7 @@ pub(super) struct Resolve;
 impl File for Resolve {
     const DIR: &'static CStr = DIR;
     const NAME: &'static CStr = c"stackmap-resolve";
-    const MODE: umode_t = 0o644;
+    const MODE: umode_t = 0o640;
     type Reader = Single<Self>;
 
     fn write(data: &[u8]) -> Result {

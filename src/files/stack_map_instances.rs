@@ -12,7 +12,7 @@ pub(super) struct StackMapInstances;
 
 impl File for StackMapInstances {
     const NAME: &'static CStr = c"stack_map_instances";
-    const MODE: umode_t = 0o644;
+    const MODE: umode_t = 0o640;
     type Reader = Single<Self>;
 
     fn write(data: &[u8]) -> Result {

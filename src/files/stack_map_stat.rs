@@ -4,6 +4,7 @@
 
 use crate::{
     control,
+    counters::{DROPS, UNWINDING},
     map::{Counter, Map},
     record,
     tracefs::{File, Output, Single, Text},
@@ -29,6 +30,9 @@ impl Text for StackMapStat {
 
         let (hits, inserts) = (total(Counter::Hits), total(Counter::Inserts));
         let successes = hits.saturating_add(inserts);
+        let [nested, missed, unwatched, foreign] = DROPS
+            .each_ref()
+            .map(|counter| (counter.key, counter.total()));
         let reasons = [
             ("drop_full:", total(Counter::DropFull)),
             ("drop_pool:", total(Counter::DropPool)),
@@ -36,10 +40,10 @@ impl Text for StackMapStat {
             ("drop_probe:", total(Counter::DropProbe)),
             ("drop_contended:", total(Counter::DropContended)),
             ("drop_reset:", total(Counter::DropReset)),
-            ("drop_nested:", record::nested()),
-            ("drop_missed:", record::missed()),
-            ("drop_unwatched:", record::unwatched()),
-            ("drop_foreign:", record::foreign()),
+            nested,
+            missed,
+            unwatched,
+            foreign,
         ];
         let drops = reasons
             .iter()
@@ -78,14 +82,9 @@ fn unwinding(out: &Output) {
     let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
     out.text(fmt!("{:<16}{}\n", "unwind:", unwind::name()));
     line("unwind_rules:", unwind::nr_rules().into());
-    line("unwind_replaced:", unwind::nr_replaced());
-    line("unwind_fast:", unwind::count(unwind::FAST));
-    for (key, how) in unwind::SLOW {
-        line(key, unwind::count(how));
+    for counter in &UNWINDING {
+        line(counter.key, counter.total());
     }
-    line("unwind_slow_whole:", unwind::count(unwind::WHOLE));
-    line("unwind_verified:", unwind::nr_verified());
-    line("unwind_mismatches:", unwind::nr_mismatches());
 }
 
 /// The share of `part` in `whole`, rounded down. [`None`] if there is no whole.

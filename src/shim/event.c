@@ -3,7 +3,6 @@
  * The events that stand for a stack in the ring buffer: ftrace:stack_id, which is ours, and
  * ftrace:kernel_stack, which is the kernel's.
  */
-#include <linux/err.h>
 #include <linux/irqflags.h>
 #include <linux/module.h>
 #include <linux/ring_buffer.h>
@@ -74,24 +73,24 @@ int stackmap_event_type(void)
 	return stack_id_call.event.type;
 }
 
+bool stackmap_event_is(const struct trace_event_file *file)
+{
+	return file->event_call == &stack_id_call;
+}
+
 /**
  * stackmap_event_announce - say that a ring buffer is going to hold ftrace:stack_id events
- * @format: the event's format file in the trace array whose buffer it is
+ * @file: the event in the trace array whose buffer it is
  *
  * When a module goes, the core clears the buffers in which one of its events was ever enabled, so
  * that no later event with the same number is taken for it. Ours has no "enable" file; it counts
  * as enabled from here on.
  *
  * Context: process.
- * Return: the event in that trace array, or an error pointer.
  */
-struct trace_event_file *stackmap_event_announce(const char *format)
+void stackmap_event_announce(struct trace_event_file *file)
 {
-	struct trace_event_file *file = stackmap_tracefs_event_file(format);
-
-	if (!IS_ERR(file))
-		set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
-	return file;
+	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
 }
 
 /**

@@ -6,16 +6,17 @@
 #define STACKMAP_SHIM_SHIM_H
 
 #include <linux/compiler.h>
+#include <linux/ftrace.h>
 #include <linux/kprobes.h>
 #include <linux/mutex.h>
 #include <linux/static_call.h>
 
 #include <stackmap_shim.h>
 
-struct ftrace_ops;
 struct module;
 struct pt_regs;
 struct trace_array;
+struct vfsmount;
 
 /*
  * Functions of the kernel that are not exported. They are only ever called by static call: their
@@ -42,11 +43,15 @@ DECLARE_STATIC_CALL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
 DECLARE_STATIC_CALL(stackmap_module_text, stackmap_sym_module_text);
 DECLARE_STATIC_CALL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
+#ifdef CONFIG_DYNAMIC_FTRACE
+DECLARE_STATIC_CALL(stackmap_ops_trampoline, ftrace_ops_trampoline);
+#endif
 
 /* What stackmap_symbols_resolve() found; what is optional may be NULL. */
 struct stackmap_symbols {
 	void *trace_stack;		/* entry of __ftrace_trace_stack() */
-	struct ftrace_ops *global_ops;	/* optional: the function tracer's, for its trampoline */
+	struct vfsmount **tracefs_mount;	/* that tracefs' own files pin */
+	struct ftrace_ops *global_ops;	/* optional: the top level's function tracer */
 	/* For walking by rules only: the kernel's text, and where tracers have functions return. */
 	bool can_unwind;
 	unsigned long stext, etext;
@@ -58,9 +63,6 @@ struct stackmap_symbols {
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;
-
-/* The top-level trace array. Set before any hook. */
-extern struct trace_array *stackmap_tr __ro_after_init;
 
 /* Whether stacks of a trace array become ids. Any context. */
 bool stackmap_serves(const struct trace_array *tr);
@@ -74,10 +76,12 @@ unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsign
 			     unsigned int kernel_nr);
 void stackmap_verify_end(void);
 
+void *stackmap_jump_original(void);
 int stackmap_jump_check(void);
 int stackmap_jump_install(void);
 int stackmap_jump_remove(void);
 
-struct trace_event_file *stackmap_tracefs_event_file(const char *path);
+/* Whether an event file is that of ftrace:stack_id, in any trace array. */
+bool stackmap_event_is(const struct trace_event_file *file);
 
 #endif /* STACKMAP_SHIM_SHIM_H */

@@ -23,6 +23,9 @@ DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
 DEFINE_STATIC_CALL_NULL(stackmap_module_text, stackmap_sym_module_text);
 DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
 DEFINE_STATIC_CALL_NULL(stackmap_text_poke, stackmap_sym_text_poke);
+#ifdef CONFIG_DYNAMIC_FTRACE
+DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
+#endif
 
 struct stackmap_symbols stackmap_symbols __ro_after_init;
 
@@ -81,7 +84,7 @@ int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
 	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
-	void *get_kprobe, *text_poke;
+	void *get_kprobe, *text_poke, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -93,6 +96,10 @@ int stackmap_symbols_resolve(void)
 	seq_print_ip = need("seq_print_ip_sym", &ret);
 	remove = need("tracefs_remove", &ret);
 	is_on = need("tracer_tracing_is_on", &ret);
+	syms->tracefs_mount = need("tracefs_mount", &ret);
+#ifdef CONFIG_DYNAMIC_FTRACE
+	ops_trampoline = need("ftrace_ops_trampoline", &ret);
+#endif
 	if (ret)
 		return ret;
 
@@ -102,8 +109,10 @@ int stackmap_symbols_resolve(void)
 	static_call_update(stackmap_tracefs_remove_orig, remove);
 	static_call_update(stackmap_tr_is_on, is_on);
 
-	if (IS_ENABLED(CONFIG_DYNAMIC_FTRACE))
-		syms->global_ops = find("global_ops");
+#ifdef CONFIG_DYNAMIC_FTRACE
+	static_call_update(stackmap_ops_trampoline, ops_trampoline);
+	syms->global_ops = find("global_ops");
+#endif
 
 	syms->stext = find_address("_stext");
 	syms->etext = find_address("_etext");
@@ -123,5 +132,7 @@ int stackmap_symbols_resolve(void)
 		static_call_update(stackmap_get_kprobe, get_kprobe);
 		static_call_update(stackmap_text_poke, text_poke);
 	}
+	/* Stacks that are not ours go on there, whatever hook is installed or was just removed. */
+	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
 	return 0;
 }

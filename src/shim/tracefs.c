@@ -6,15 +6,15 @@
  * for them, not through symbols: i_private of "tracing_on" is the trace array, that of an event's
  * "format" is its struct trace_event_file.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
+#include <linux/delay.h>
 #include <linux/err.h>
 #include <linux/fcntl.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/module.h>
 #include <linux/mount.h>
 #include <linux/namei.h>
-#include <linux/printk.h>
+#include <linux/rcupdate.h>
 #include <linux/security.h>
 #include <linux/slab.h>
 #include <linux/sprintf.h>
@@ -24,9 +24,21 @@
 
 #include "shim.h"
 
-struct trace_array *stackmap_tr __ro_after_init;
-
 static struct vfsmount *root;
+
+/*
+ * The owner of our files' operations: it counts those who use them, from before open() on. It never
+ * refuses, as the module itself does once it is going, of which the VFS warns. So open() asks for
+ * the module, and the module waits until nobody is left inside.
+ */
+struct module stackmap_gate = {
+	.state	= MODULE_STATE_LIVE,
+	.name	= KBUILD_MODNAME,
+	.refcnt	= ATOMIC_INIT(1),
+};
+
+/* What an inode has before it gets operations: open() fails with ENXIO. */
+static const struct file_operations *closed;
 
 /**
  * stackmap_tracefs_allowed - whether lockdown lets anybody see what tracefs has
@@ -44,31 +56,25 @@ int stackmap_tracefs_allowed(void)
 /**
  * stackmap_tracefs_mount - get hold of tracefs, wherever it is mounted, if it is
  *
- * Context: process.
- * Return: 0, -EPERM if tracefs is locked down, -ENODEV if the kernel has none, or what mounting
- * says.
+ * By the mount that tracefs keeps for itself: another one would set the permissions of all mounts
+ * back to the default.
+ *
+ * Context: process. Symbols are resolved.
+ * Return: 0, -EPERM if tracefs is locked down, or -ENODEV if the kernel has none.
  */
 int stackmap_tracefs_mount(void)
 {
-	struct file_system_type *type;
-	struct vfsmount *mnt;
 	int ret = stackmap_tracefs_allowed();
 
 	if (ret)
 		return ret;
-	type = get_fs_type("tracefs");
-	if (!type)
-		return -ENODEV;
-	mnt = kern_mount(type);
-	if (IS_ERR(mnt))
-		return PTR_ERR(mnt);
-	root = mnt;
-	return 0;
+	root = mntget(*stackmap_symbols.tracefs_mount);
+	return root ? 0 : -ENODEV;
 }
 
 void stackmap_tracefs_unmount(void)
 {
-	kern_unmount(root);
+	mntput(root);
 }
 
 static int lookup(const char *name, struct path *path)
@@ -95,96 +101,80 @@ int stackmap_tracefs_exists(const char *name)
 }
 
 /* The i_private of a file; it outlives the lookup as the thing that the file shows does. */
-static void *private_of(const char *name)
+static void *private_of(const char *dir, const char *name)
 {
+	char *file = kasprintf(GFP_KERNEL, "%s/%s", dir, name);
 	struct path path;
 	void *data;
-	int ret = lookup(name, &path);
+	int ret;
 
-	if (ret) {
-		pr_err("tracefs has no %s (%d)\n", name, ret);
+	if (!file)
+		return ERR_PTR(-ENOMEM);
+	ret = lookup(file, &path);
+	kfree(file);
+	if (ret)
 		return ERR_PTR(ret);
-	}
 	data = d_inode(path.dentry)->i_private;
 	path_put(&path);
 	return data ?: ERR_PTR(-EINVAL);
 }
 
 /**
- * stackmap_tracefs_trace_array - find the top-level trace array
+ * stackmap_tracefs_find - find a trace array, and what recording ids in it needs
+ * @dir: its directory below tracefs' root, "." for the top level
+ * @found: set to what was found; all of it says that it is of the same trace array
  *
  * Context: process.
- * Return: 0 or an errno.
+ * Return: 0, -EINVAL if a file is not what it is by its name, or why there is no such file.
  */
-int stackmap_tracefs_trace_array(void)
+int stackmap_tracefs_find(const char *dir, struct stackmap_served *found)
 {
-	void *tr = private_of("tracing_on");
+	struct trace_array *tr = private_of(dir, "tracing_on");
+	struct trace_event_file *file = private_of(dir, "events/ftrace/stack_id/format");
+	struct ftrace_ops *ops = stackmap_symbols.global_ops;
 
 	if (IS_ERR(tr))
 		return PTR_ERR(tr);
-	stackmap_tr = tr;
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	if (!stackmap_event_is(file) || file->tr != tr)
+		return -EINVAL;
+	*found = (struct stackmap_served) { .tr = tr, .file = file };
+	if (ops && ops->private == tr)
+		found->ops = ops;
 	return 0;
-}
-
-static char *instance_path(const char *name, const char *file)
-{
-	return kasprintf(GFP_KERNEL, "instances/%s/%s", name, file);
 }
 
 /**
  * stackmap_instance_get - find an instance and keep it from being removed
- * @name: its name, a single component
- * @tr: set to its trace array
+ * @dir: its directory below tracefs' root
+ * @found: set as by stackmap_tracefs_find()
  *
  * Whoever has a file of an instance open holds it.
  *
  * Context: process.
  * Return: for stackmap_instance_put(), or an error pointer: -ENOENT if there is none of this name.
  */
-struct file *stackmap_instance_get(const char *name, struct trace_array **tr)
+struct file *stackmap_instance_get(const char *dir, struct stackmap_served *found)
 {
-	char *path = instance_path(name, "tracing_on");
+	char *path = kasprintf(GFP_KERNEL, "%s/tracing_on", dir);
 	struct file *file;
+	int ret;
 
 	if (!path)
 		return ERR_PTR(-ENOMEM);
 	file = file_open_root_mnt(root, path, O_RDONLY, 0);
 	kfree(path);
-	if (!IS_ERR(file))
-		*tr = file_inode(file)->i_private;
-	return file;
-}
-
-/**
- * stackmap_instance_has - whether an instance has a file
- * @name: the instance
- * @file: the file, below its directory
- *
- * Context: process.
- * Return: 1, 0, or why it could not be looked up.
- */
-int stackmap_instance_has(const char *name, const char *file)
-{
-	char *path = instance_path(name, file);
-	int ret = path ? stackmap_tracefs_exists(path) : -ENOMEM;
-
-	kfree(path);
-	return ret;
-}
-
-/**
- * stackmap_instance_announce - stackmap_event_announce() for the buffer of an instance
- * @name: the instance
- *
- * Context: process.
- * Return: the event in that instance, or an error pointer.
- */
-struct trace_event_file *stackmap_instance_announce(const char *name)
-{
-	char *path = instance_path(name, "events/ftrace/stack_id/format");
-	struct trace_event_file *file = path ? stackmap_event_announce(path) : ERR_PTR(-ENOMEM);
-
-	kfree(path);
+	if (IS_ERR(file))
+		return file;
+	ret = stackmap_tracefs_find(dir, found);
+	/* By now another one may have the name. */
+	if (!ret && file_inode(file)->i_private != found->tr)
+		ret = -ENOENT;
+	if (ret) {
+		fput(file);
+		return ERR_PTR(ret);
+	}
 	return file;
 }
 
@@ -195,14 +185,25 @@ void stackmap_instance_put(struct file *file)
 
 /**
  * stackmap_tracing_is_on - whether a trace array records
- * @tr: the trace array, NULL for that of the top level
+ * @tr: the trace array
  *
  * Context: process.
  * Return: true or false.
  */
 bool stackmap_tracing_is_on(struct trace_array *tr)
 {
-	return static_call(stackmap_tr_is_on)(tr ?: stackmap_tr);
+	return static_call(stackmap_tr_is_on)(tr);
+}
+
+static int find_closed(struct super_block *sb)
+{
+	struct inode *inode = new_inode(sb);
+
+	if (!inode)
+		return -ENOMEM;
+	closed = inode->i_fop;
+	iput(inode);
+	return 0;
 }
 
 /**
@@ -224,27 +225,62 @@ int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
 
 	if (ret)
 		return ret;
-	*dentry = tracefs_create_file(name, mode, path.dentry, NULL, fops);
+	if (!closed)
+		ret = find_closed(path.dentry->d_sb);
+	if (!ret)
+		*dentry = tracefs_create_file(name, mode, path.dentry, NULL, fops);
 	path_put(&path);
+	if (ret)
+		return ret;
 	/* tracefs keeps the reason to itself; the caller has looked whether the name is taken. */
 	return *dentry ? 0 : -ENOMEM;
 }
 
+/**
+ * stackmap_tracefs_remove - remove a file
+ * @dentry: the file
+ *
+ * Who holds it by a path can still open it, also when the module has gone, and is told ENXIO. Who
+ * is on the way in may be until stackmap_tracefs_drain().
+ *
+ * Context: process.
+ */
 void stackmap_tracefs_remove(struct dentry *dentry)
 {
+	WRITE_ONCE(d_inode(dentry)->i_fop, closed);
 	static_call(stackmap_tracefs_remove_orig)(dentry);
 }
 
 /**
- * stackmap_tracefs_event_file - find an event of a trace array
- * @path: its format file
+ * stackmap_tracefs_drain - wait until nobody uses the operations of files that were removed
  *
- * Context: process.
- * Return: the event's file, or an error pointer.
+ * Who has found them in the inode becomes a user before he sleeps: RCU tasks. Users are those who
+ * have a file open, which the module's own count keeps from going, and those who are still opening
+ * one: that can take long where a fanotify listener is asked.
+ *
+ * Context: process, may sleep.
  */
-struct trace_event_file *stackmap_tracefs_event_file(const char *path)
+void stackmap_tracefs_drain(void)
 {
-	return private_of(path);
+	synchronize_rcu_tasks();
+	while (module_refcount(&stackmap_gate))
+		fsleep(10 * USEC_PER_MSEC);
+}
+
+/**
+ * stackmap_tracefs_enter - keep the module while a file is open
+ *
+ * Context: process, in the open() of a file that stackmap_gate owns.
+ * Return: whether stackmap_tracefs_leave() must follow; false if the module is going.
+ */
+bool stackmap_tracefs_enter(void)
+{
+	return try_module_get(THIS_MODULE);
+}
+
+void stackmap_tracefs_leave(void)
+{
+	module_put(THIS_MODULE);
 }
 
 /**
@@ -254,17 +290,19 @@ struct trace_event_file *stackmap_tracefs_event_file(const char *path)
  * Offsets follow from sizes and alignments as in the core's own event_define_fields().
  *
  * Context: process.
- * Return: 0 or an errno.
+ * Return: 0, -EINVAL if what is there is another event, or why there is no such event.
  */
 int stackmap_tracefs_layout(struct stackmap_layout *layout)
 {
-	struct trace_event_file *file =
-		stackmap_tracefs_event_file("events/ftrace/kernel_stack/format");
+	struct trace_event_file *file = private_of(".", "events/ftrace/kernel_stack/format");
 	const struct trace_event_fields *field;
 	unsigned int offset = sizeof(struct trace_entry);
 
 	if (IS_ERR(file))
 		return PTR_ERR(file);
+	if (file->tr != private_of(".", "tracing_on") ||
+	    strcmp(trace_event_name(file->event_call), "kernel_stack"))
+		return -EINVAL;
 
 	*layout = (struct stackmap_layout) { .type = file->event_call->event.type };
 	for (field = file->event_call->class->fields_array; field->type; field++) {

@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Files that outlive the module, and the mount that they are in: who holds one by its path, who opens one
+# while the module goes, what the administrator has set. Argument: loads of the module under openers.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+cycles=$1
+files="$T/stack_map $T/stack_map_bin $T/stack_map_stat $T/stack_map_instances $T/options/stackmap
+	$T/options/stackmap-resolve"
+
+# What the administrator has set stays.
+mount -o remount,gid=1000,mode=750 $T
+before=$(grep " $T " /proc/mounts)
+load
+is 'the mount options are as before' "$(grep " $T " /proc/mounts)" "$before"
+is 'so are the modes' "$(stat -c '%a %g' $T $T/tracing_on | xargs)" '750 1000 640 1000'
+is 'the files have the group of the others' "$(stat -c %g $T/stack_map $T/options/stackmap | xargs)" '1000 1000'
+rmmod stackmap
+is 'after rmmod, too' "$(grep " $T " /proc/mounts)" "$before"
+
+# By a path that was taken before.
+for uid in 0 1000; do
+	for on in 0 1; do
+		load
+		echo $on >$T/options/stackmap
+		rm -f /tmp/go /tmp/held
+		mkfifo /tmp/go
+		# shellcheck disable=SC2086
+		/tests/reopen hold $uid $files </tmp/go >/tmp/held 2>&1 &
+		exec 5>/tmp/go
+		until grep -q ready /tmp/held; do sleep 0.1; done
+		ok "uid $uid, option $on: rmmod while files are held by their paths" rmmod stackmap
+		[ $on = 0 ] || load
+		echo go >&5
+		exec 5>&-
+		wait
+		is "uid $uid, option $on: each is ENXIO afterwards" "$(grep -c ': ENXIO$' /tmp/held)" 6
+		[ $on = 0 ] || rmmod stackmap
+	done
+done
+
+# While it goes and comes.
+echo 1 >$T/options/stacktrace
+load
+for cpu in 0 1; do
+	# shellcheck disable=SC2086
+	taskset $((1 << cpu)) /tests/reopen loop $((cpu * 1000)) $files >/tmp/opened.$cpu 2>&1 &
+	eval "opener$cpu=\$!"
+done
+loads=0
+while [ $loads -lt "$cycles" ]; do
+	echo 1 >$T/options/stackmap
+	# An open file refuses it.
+	until rmmod stackmap 2>/dev/null; do :; done
+	insmod $KO || bail "insmod: $(dmesg | tail -n 3)"
+	loads=$((loads + 1))
+done
+# shellcheck disable=SC2154
+kill "$opener0" "$opener1"
+wait "$opener0" "$opener1"
+ok 'files were opened all the time' sh -c 'awk "/^opened/ && \$2 > 100" /tmp/opened.0 | grep .'
+note "$loads loads; $(cat /tmp/opened.0 /tmp/opened.1 | xargs)"
+is 'no error but those of what goes' "$(cat /tmp/opened.? | grep -Ev '^(opened|ENOENT|ENXIO) ')" ''
+ok 'rmmod' rmmod stackmap
+finish
