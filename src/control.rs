@@ -3,19 +3,21 @@
 //! The control path: the option's on and off, reset, and the end.
 
 use crate::{
+    counters,
     hook::{Hook, HookChoice},
     instances,
     map::{ControlError, Map, Seed, BITS_DEFAULT},
     record,
-    shim::{self, stackmap_layout},
+    shim::{self, stackmap_layout, stackmap_served},
     symbols, unwind,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
 use kernel::{
     bindings,
-    error::{from_err_ptr, to_result},
-    global_lock, pr_warn_once,
+    error::to_result,
+    global_lock,
     prelude::*,
+    sync::SetOnce,
     time::{delay::fsleep, Delta},
 };
 
@@ -37,6 +39,16 @@ global_lock! {
     };
 }
 
+/// The top level, set before the option can go on.
+static TOP: SetOnce<TopLevel> = SetOnce::new();
+
+struct TopLevel(stackmap_served);
+
+// SAFETY: The top-level trace array never goes, and any thread may use it.
+unsafe impl Send for TopLevel {}
+// SAFETY: As above.
+unsafe impl Sync for TopLevel {}
+
 /// Whether a reset runs.
 static RESETTING: AtomicBool = AtomicBool::new(false);
 
@@ -45,16 +57,19 @@ pub(crate) struct Lifetime(());
 
 impl Lifetime {
     /// Checks that a hook can be installed, and chooses it.
-    pub(crate) fn begin(bits: u32, layout: stackmap_layout, choice: HookChoice) -> Result<Self> {
+    pub(crate) fn begin(
+        bits: u32,
+        layout: stackmap_layout,
+        choice: HookChoice,
+        top: stackmap_served,
+    ) -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
         record::set_layout(layout);
-        // SAFETY: No requirements.
-        if unsafe { shim::stackmap_event_type() } == 0 {
-            pr_err!("the kernel did not register ftrace:stack_id\n");
-            return Err(EINVAL);
-        }
         let hook = Hook::choose(choice, None)?;
+        // SAFETY: Nothing else is served yet.
+        to_result(unsafe { shim::stackmap_serve(&top) })?;
+        TOP.populate(TopLevel(top));
         *CONTROL.lock() = Control {
             bits,
             choice,
@@ -67,19 +82,14 @@ impl Lifetime {
 
 impl Drop for Lifetime {
     fn drop(&mut self) {
-        let mut warned = false;
-        while disable().is_err() {
-            if !warned {
-                pr_warn!("unloading waits until the kprobe on __ftrace_trace_stack is gone\n");
-                warned = true;
-            }
-            fsleep(Delta::from_millis(100));
-        }
+        disable();
+        // What has kept the text from being restored may be gone by now.
+        CONTROL.lock().hook.restore();
         if record::map().is_some() {
             // SAFETY: The files are gone, and so is the hook.
             unsafe { Self::end() };
         }
-        // SAFETY: No hook leads to a walk, and modules are not watched any more.
+        // SAFETY: No hook leads to a walk.
         unsafe { unwind::free() };
     }
 }
@@ -91,9 +101,8 @@ impl Lifetime {
     ///
     /// There is a map. The files are gone, no hook is installed, and nobody installs one.
     unsafe fn end() {
-        // SAFETY: Process context. The hook is gone, and after the drain nobody asks for growth.
+        // SAFETY: Process context. Nobody has asked for growth since the hook was drained.
         unsafe {
-            shim::stackmap_hook_drain();
             shim::stackmap_growth_stop();
             shim::stackmap_stack_free();
         }
@@ -123,43 +132,46 @@ pub(crate) fn enable() -> Result {
     if control.enabled {
         return Ok(());
     }
-    if record::map().is_none() {
-        allocate(control.bits).inspect_err(|_| {
-            pr_err!(
-                "no memory for a map of {} stacks: the option stays off\n",
-                1 << control.bits
-            );
-        })?;
+    allocate(control.bits).inspect_err(|_| {
+        pr_err!(
+            "no memory for a map of {} stacks: the option stays off\n",
+            1 << control.bits
+        );
+    })?;
+    if let Some(TopLevel(top)) = TOP.as_ref() {
+        // SAFETY: The top level's event is there as long as the module.
+        unsafe { shim::stackmap_event_announce(top.file) };
     }
-    let format = c"events/ftrace/stack_id/format".as_char_ptr();
-    // SAFETY: tracefs is mounted as long as files of ours exist, and the path is a string.
-    let event = from_err_ptr(unsafe { shim::stackmap_event_announce(format) })?;
-    // SAFETY: No hook is installed, and we hold the lock.
-    unsafe { shim::stackmap_serve_top(event) };
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
+    record::set_on(true);
     // SAFETY: The buffers and the map are there; no hook is installed, and we hold the lock.
-    unsafe { control.hook.install() }?;
+    unsafe { control.hook.install() }.inspect_err(|_| record::set_on(false))?;
     control.enabled = true;
     Ok(())
 }
 
-/// Turns the option off. Context: process.
-pub(crate) fn disable() -> Result {
+/// Turns the option off, and waits until nobody records. Context: process.
+pub(crate) fn disable() {
     let mut control = CONTROL.lock();
     if !control.enabled {
-        return Ok(());
+        return;
     }
     // SAFETY: This hook is installed; we hold the lock.
-    unsafe { control.hook.remove() }.inspect_err(|_| {
-        pr_warn_once!("there is a kprobe on __ftrace_trace_stack: remove it first\n");
-    })?;
+    unsafe { control.hook.remove() };
     control.enabled = false;
-    Ok(())
+    // SAFETY: Process context.
+    unsafe { shim::stackmap_hook_drain() };
+    record::set_on(false);
+    // SAFETY: Nobody walks a stack since the drain, and nobody begins to while we hold the lock.
+    unsafe { unwind::free() };
 }
-
-/// Allocates all that recording needs.
+/// Allocates what recording needs and is not there yet.
 fn allocate(bits: u32) -> Result {
+    unwind::allocate()?;
+    if record::map().is_some() {
+        return Ok(());
+    }
     let mut words = [0_u64; 2];
     // SAFETY: The buffer may be written for its whole length.
     unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
@@ -167,16 +179,24 @@ fn allocate(bits: u32) -> Result {
     let contexts = unsafe { shim::stackmap_contexts() } as usize;
     let map = Map::new(bits, contexts, Seed::new(words)).ok_or(ENOMEM)?;
     let map = KBox::new(map, GFP_KERNEL)?;
-    unwind::allocate()?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc() })?;
     record::set_map(map);
     Ok(())
 }
 
+/// Whether the top level or a listed instance records. Context: process.
+fn tracing_is_on() -> bool {
+    let top = TOP.as_ref().is_some_and(|TopLevel(top)| {
+        // SAFETY: The top-level trace array never goes.
+        unsafe { shim::stackmap_tracing_is_on(top.tr) }
+    });
+    top || instances::tracing_is_on()
+}
+
 /// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.
 pub(crate) fn reset() -> Result {
-    if instances::tracing_is_on() {
+    if tracing_is_on() {
         return Err(EBUSY);
     }
     let Some(map) = record::map() else {
@@ -186,11 +206,13 @@ pub(crate) fn reset() -> Result {
     if RESETTING.swap(true, Ordering::Acquire) {
         return Err(EBUSY);
     }
-    // Growth holds the map for no longer than one allocation.
-    while map.reset() == Err(ControlError::Busy) {
-        fsleep(Delta::from_millis(1));
-    }
-    symbols::forget();
+    symbols::reset(|| {
+        // Growth holds the map for no longer than one allocation.
+        while map.reset() == Err(ControlError::Busy) {
+            fsleep(Delta::from_millis(1));
+        }
+        counters::reset();
+    });
     // ORDERING: Release; see above.
     RESETTING.store(false, Ordering::Release);
     Ok(())

@@ -3,7 +3,7 @@
 //! Which hook makes the kernel call us: what the user wants, and what this kernel can take.
 
 use crate::shim;
-use kernel::{error::to_result, prelude::*};
+use kernel::{error::to_result, pr_info_once, prelude::*};
 
 /// How the user wants the kernel to be hooked.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -82,14 +82,27 @@ impl Hook {
             .inspect_err(|error| pr_err!("hook: {} failed ({})\n", self.name(), error.to_errno()))
     }
 
-    /// Unhooks. EBUSY: somebody's kprobe is on the jump, and it stays.
+    /// Unhooks.
     ///
     /// # Safety
     ///
     /// This hook is installed, and the caller keeps others from removing it.
-    pub(crate) unsafe fn remove(self) -> Result {
+    pub(crate) unsafe fn remove(self) {
         // SAFETY: As required of the caller.
-        to_result(unsafe { shim::stackmap_hook_remove(self.raw()) })
+        if unsafe { shim::stackmap_hook_remove(self.raw()) } != 0 {
+            pr_info_once!(
+                "hook: a kprobe holds the entry of __ftrace_trace_stack: \
+                 a jump stays there, and leads around the module\n"
+            );
+        }
+    }
+
+    /// Restores the text where a kprobe kept [`Hook::remove`] from it. No hook is installed.
+    pub(crate) fn restore(self) {
+        if self == Hook::Jump {
+            // SAFETY: Process context. Where the text is as it was, this does nothing.
+            unsafe { shim::stackmap_hook_remove(self.raw()) };
+        }
     }
 }
 

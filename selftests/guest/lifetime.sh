@@ -25,28 +25,66 @@ echo 0 >$T/options/stackmap
 probe 0
 is 'the text is as before' "$(hook_text)" "$before"
 
-# A kprobe of the user after ours. With the jump it sits on the jump, which stays until it is gone.
+# A kprobe of the user after ours. With the jump it sits on the jump, which stays for it.
 echo 1 >$T/options/stackmap
 probe 1
 clear_trace
 stackgen record 5 100 10
-is 'with a kprobe there after: ids' "$(ids | wc -l)" 10
-if [ "$hook" = jump ]; then
-	errno 'the option cannot go off' busy $T/options/stackmap 0
-	is 'and is still on' "$(cat $T/options/stackmap)" 1
-fi
-(
-	sleep 1
-	probe 0
-) &
-ok 'rmmod' rmmod stackmap
-wait
-is 'waits for it if it must, and says so' \
-	"$(dmesg | grep -c 'unloading waits until the kprobe')" "$([ "$hook" = jump ] && echo 1 || echo 0)"
+is 'a kprobe on the hook: ids' "$(ids | wc -l)" 10
+for round in 1 2; do
+	echo 0 >$T/options/stackmap
+	clear_trace
+	stackgen record 5 100 10
+	is "a kprobe on the hook, option off ($round): full stacks" "$(ids | wc -l) $(full)" '0 10'
+	echo 1 >$T/options/stackmap
+	clear_trace
+	stackgen record 5 100 10
+	is "a kprobe on the hook, option on again ($round): ids" "$(ids | wc -l) $(full)" '10 0'
+done
+is 'what stays is said once' "$(dmesg | grep -c 'a kprobe holds the entry of __ftrace_trace_stack')" \
+	"$([ "$hook" = jump ] && echo 1 || echo 0)"
+ok 'rmmod with the kprobe there' rmmod stackmap
+for on in 1 0; do
+	[ $on = 1 ] || probe 0
+	clear_trace
+	stackgen record 5 200 3
+	is "unloaded, kprobe $on: full stacks" "$(full)" 3
+done
+for round in 1 2; do
+	load hook="$hook"
+	is "the next load ($round) has the same hook" "$(value hook)" "$hook"
+	echo 1 >$T/options/stackmap
+	clear_trace
+	stackgen record 5 200 3
+	is "ids in the next load ($round)" "$(ids | wc -l)" 3
+	rmmod stackmap
+	is "the text after the next load ($round)" "$(hook_text)" "$before"
+done
+
+# With the kprobe gone before the module, the text is restored at once.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+probe 1
+echo 0 >$T/options/stackmap
+probe 0
+ok 'rmmod after the kprobe' rmmod stackmap
 is 'the text is as before' "$(hook_text)" "$before"
-clear_trace
-stackgen record 5 200 3
-is 'stacks are full stacks again' "$(full)" 3
+
+# No kprobe comes to what is restored later.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+if [ "$hook" = jump ]; then
+	for at in -9 -8 -7 -6 -5 -4 -3 -2 -1 1 2 3; do
+		fails "no kprobe $at bytes from the entry" put $at /sys/kernel/debug/stackgen/probe_at
+	done
+	for at in 0 4; do
+		ok "a kprobe $at bytes from the entry" put $at /sys/kernel/debug/stackgen/probe_at
+	done
+fi
+stackgen record 5 0 10
+ok 'rmmod' rmmod stackmap
+is 'the text is as before' "$(hook_text)" "$before"
+stackgen record 5 0 10
 
 # An instance records full stacks of its own.
 load hook="$hook"

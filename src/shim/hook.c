@@ -2,9 +2,11 @@
 /*
  * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in hook_jump.c.
  */
+#include <linux/cpu.h>
 #include <linux/kprobes.h>
 #include <linux/ptrace.h>
 #include <linux/rcupdate.h>
+#include <linux/smp.h>
 
 #include "shim.h"
 
@@ -72,30 +74,43 @@ int stackmap_hook_install(enum stackmap_hook hook)
 
 /**
  * stackmap_hook_remove - make the kernel call its own function again
- * @hook: the hook that is installed
+ * @hook: the hook that is installed, or was last
  *
  * CPUs may be inside stackmap_trace_stack() still when this returns.
  *
  * Context: process, may sleep.
- * Return: 0, or -EBUSY if somebody else's kprobe is on the jump.
+ * Return: 0, or -EBUSY if the jumps stay for somebody else's kprobe, and lead around the module.
  */
 int stackmap_hook_remove(enum stackmap_hook hook)
 {
 	return hook == STACKMAP_HOOK_JUMP ? stackmap_jump_remove() : kprobe_remove();
 }
 
+static void do_nothing(void *unused)
+{
+}
+
 /**
  * stackmap_hook_drain - wait until nobody is inside stackmap_trace_stack()
  *
- * The same steps as for the trampoline of an ftrace_ops: a task can have been preempted on the way
- * in or out, and the idle task is none that RCU tasks waits for.
+ * Who is inside, and what waits for him:
+ *
+ * - who records, with preemption off, while RCU is watching: a grace period;
+ * - who records while it is not: an interrupt on each CPU, since interrupts are off where a CPU
+ *   goes idle; where it comes or goes, the lock against hotplug;
+ * - a task that was preempted on the way in or out: RCU tasks, which skips idle tasks only, and
+ *   these run with preemption off.
+ *
+ * synchronize_rcu_tasks_rude() waits for nothing on x86.
  *
  * Context: process, may sleep. The hook, or what it is to find, has been removed.
  */
 void stackmap_hook_drain(void)
 {
 	synchronize_rcu();
-	synchronize_rcu_tasks_rude();
+	cpus_read_lock();
+	on_each_cpu(do_nothing, NULL, true);
+	cpus_read_unlock();
 	synchronize_rcu_tasks();
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The jump hook, x86-64 only: two bytes at the entry of __ftrace_trace_stack() and five before it.
+ * The jump hook, x86-64 only: a jump at the entry of __ftrace_trace_stack() and one before it.
  *
  *	before:					hooked:
- *	-16:	nop  (16 times)			-16:	nop  (11 times)
+ *	-16:	nop  (16 times)			-16:	nop  (6 times)
+ *						-10:	movabs, never executed; its operand:
+ *						 -8:	(the last three bytes of the entry)
  *						 -5:	jmp  stackmap_trace_stack
  *	  0:	endbr64				  0:	jmp  -5
- *						  2:	(rest of endbr64, never executed)
+ *						  2:	int3 (twice, never executed)
  *	  4:	...				  4:	...
  *
  * The entry's first instruction is four bytes long in any form (ENDBR64, or the NOP that sealing
@@ -14,15 +16,24 @@
  * before, during and after the change. Whoever is at -5 when the padding is restored runs NOPs into
  * the entry.
  *
- * kprobes: one on the function's entry is placed at 4 while the entry is an ENDBR64, and at 0 while
- * it is our jump. The latter keeps a copy of our jump as the "original" instruction; restoring the
- * entry below it would end in a crash when it goes. kprobe_mutex keeps probes from coming and going
- * while we look and change, and the hook stays in place as long as there is such a probe.
+ * kprobes decode a function from its start and refuse what is no instruction, and INT3. So nobody
+ * else's kprobe can come to what is restored later, from 1 to 3 and from -9 to -1, where it would
+ * be left with half an instruction or with a copy of our jump. kprobe_mutex keeps kprobes from
+ * coming and going while we look and change.
+ *
+ * A kprobe on the function's entry is placed at 4 while the entry is an ENDBR64, which is not in
+ * our way, and at 0 while it is our jump. The latter keeps a copy of "jmp -5", which it executes as
+ * long as it is there. The jumps then stay when the hook is removed, and the one at -5 leads to 4:
+ * the function without the ENDBR64 that a direct call does not need. Nothing of it belongs to the
+ * module, which may go. The text is restored when the hook is removed again, or a module unloaded,
+ * without such a kprobe. The operand of the movabs tells what is to be restored, also to a module
+ * that is loaded later.
  */
 #include <linux/bug.h>
 #include <linux/cpu.h>
 #include <linux/errno.h>
 #include <linux/string.h>
+#include <linux/unaligned.h>
 
 #include "shim.h"
 
@@ -32,27 +43,76 @@
 #include <asm/text-patching.h>
 
 #define PADDING		16
-#define ENTRY_LEN	2
+#define ENTRY_LEN	4	/* of ENDBR64 */
 
-static const u8 entry_jump[ENTRY_LEN] = { JMP8_INSN_OPCODE, (u8)-7 };
-static const u8 over_endbr[ENTRY_LEN] = { JMP8_INSN_OPCODE, 2 };
-static const u8 to_entry[JMP32_INSN_SIZE] = { JMP32_INSN_OPCODE, 0, 0, 0, 0 };
+/* Where what is changed lies, from the entry. */
+#define HIDE		(-10)
+#define JUMP		(-JMP32_INSN_SIZE)
+#define TAIL		2
 
-static u8 saved_entry[ENTRY_LEN];
-static u8 saved_padding[JMP32_INSN_SIZE];
+static const u8 entry_jump[ENTRY_LEN] = {
+	JMP8_INSN_OPCODE, (u8)-7, INT3_INSN_OPCODE, INT3_INSN_OPCODE
+};
+
+static const u8 jump_past_endbr[] = { JMP32_INSN_OPCODE, ENTRY_LEN, 0, 0, 0 };
+/* movabs $imm64, %rax: the eight bytes up to the entry are its operand. */
+static const u8 movabs[] = { 0x48, 0xb8 };
+static const u8 nops[] = { BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1 };
+
+/* What a CPU that comes by during a change executes; jumps count from the end of the change. */
+static const u8 do_nothing[] = { BYTES_NOP2 };
+static const u8 do_nothing_5[] = { BYTES_NOP5 };
+static const u8 to_padding[] = { JMP8_INSN_OPCODE, (u8)(JUMP - ENTRY_LEN) };
+static const u8 past_endbr[] = { JMP8_INSN_OPCODE, ENTRY_LEN - TAIL };
+static const u8 to_entry[] = { JMP32_INSN_OPCODE, 0, 0, 0, 0 };
 
 static u8 *entry(void)
 {
 	return stackmap_symbols.trace_stack;
 }
 
+static void poke(int at, const u8 *text, size_t len, const u8 *emulate)
+{
+	static_call(stackmap_text_poke)(entry() + at, text, len, emulate);
+}
+
+/* Whether there is a kprobe on what would be changed, or on what has been. */
 static bool probed(void)
 {
 	int i;
 
-	for (i = 0; i < ENTRY_LEN; i++)
+	for (i = -PADDING; i < ENTRY_LEN; i++)
 		if (static_call(stackmap_get_kprobe)(entry() + i))
 			return true;
+	return false;
+}
+
+/* ENDBR64, or the NOP of the same length that sealing makes of it. */
+static bool is_endbr_or_sealed(const u8 *text)
+{
+#ifdef CONFIG_X86_KERNEL_IBT
+	return __is_endbr(get_unaligned((const u32 *)text));
+#else
+	return false;
+#endif
+}
+
+/* Whether the jumps are there, under a kprobe or not, and what the entry was before. */
+static bool has_jumps(u8 was[ENTRY_LEN])
+{
+	static const u8 first[] = { 0xf3, 0x0f };
+	unsigned int i;
+
+	if (memcmp(entry() + 1, entry_jump + 1, ENTRY_LEN - 1) ||
+	    (*entry() != entry_jump[0] && !static_call(stackmap_get_kprobe)(entry())) ||
+	    entry()[JUMP] != JMP32_INSN_OPCODE)
+		return false;
+	memcpy(was + 1, entry() + HIDE + sizeof(movabs), ENTRY_LEN - 1);
+	for (i = 0; i < ARRAY_SIZE(first); i++) {
+		was[0] = first[i];
+		if (is_endbr_or_sealed(was))
+			return true;
+	}
 	return false;
 }
 
@@ -71,25 +131,33 @@ static void unlock(void)
 	mutex_unlock(stackmap_symbols.kprobe_mutex);
 }
 
-/* ENDBR64, or the NOP of the same length that sealing makes of it. */
-static bool endbr(void)
-{
-#ifdef CONFIG_X86_KERNEL_IBT
-	return __is_endbr(*(u32 *)entry());
-#else
-	return false;
-#endif
-}
-
 static int check(void)
 {
+	u8 was[ENTRY_LEN];
 	long distance = (u8 *)stackmap_trace_stack - entry();
 
-	if (memchr_inv(entry() - PADDING, 0x90, PADDING) || !endbr())
-		return -EOPNOTSUPP;
 	if (distance != (s32)distance)
 		return -ERANGE;
+	if (has_jumps(was))
+		return 0;
+	if (memchr_inv(entry() - PADDING, BYTES_NOP1, PADDING) || !is_endbr_or_sealed(entry()))
+		return -EOPNOTSUPP;
 	return probed() ? -EBUSY : 0;
+}
+
+/**
+ * stackmap_jump_original - where __ftrace_trace_stack() is itself, jump or not
+ *
+ * Context: process. All symbols are resolved.
+ * Return: the address behind the ENDBR64 or the jump, or the entry if it has another instruction.
+ */
+void *stackmap_jump_original(void)
+{
+	u8 was[ENTRY_LEN];
+
+	if (is_endbr_or_sealed(entry()) || (stackmap_symbols.can_poke && has_jumps(was)))
+		return entry() + ENTRY_LEN;
+	return entry();
 }
 
 /**
@@ -120,51 +188,62 @@ int stackmap_jump_check(void)
 int stackmap_jump_install(void)
 {
 	union text_poke_insn jump = { .opcode = JMP32_INSN_OPCODE };
+	u8 was[ENTRY_LEN], hide[JMP32_INSN_SIZE];
 	int ret;
 
 	if (!stackmap_symbols.can_poke)
 		return -ENOENT;
 	/* From the end of the padding, where the entry is. */
 	jump.disp = (u8 *)stackmap_trace_stack - entry();
-	/* Other instances' stacks go on behind the jump. */
-	static_call_update(stackmap_trace_stack_orig, (void *)(entry() + ENDBR_INSN_SIZE));
 
 	lock();
 	ret = check();
-	if (!ret) {
-		memcpy(saved_entry, entry(), sizeof(saved_entry));
-		memcpy(saved_padding, entry() - JMP32_INSN_SIZE, sizeof(saved_padding));
-		static_call(stackmap_text_poke)(entry() - JMP32_INSN_SIZE, jump.text,
-						JMP32_INSN_SIZE, NULL);
-		static_call(stackmap_text_poke)(entry(), entry_jump, ENTRY_LEN, NULL);
+	if (!ret && has_jumps(was)) {
+		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);
+	} else if (!ret) {
+		memcpy(hide, movabs, sizeof(movabs));
+		memcpy(hide + sizeof(movabs), entry() + 1, ENTRY_LEN - 1);
+		poke(HIDE, hide, sizeof(hide), do_nothing_5);
+		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);
+		poke(0, entry_jump, ENTRY_LEN, to_padding);
 	}
 	unlock();
 	return ret;
 }
 
 /**
- * stackmap_jump_remove - unhook
+ * stackmap_jump_remove - unhook, if it is hooked; restore the text
  *
  * Context: process, may sleep.
- * Return: 0, or -EBUSY if a kprobe is on the jump; it stays hooked then.
+ * Return: 0, or -EBUSY if the text cannot be restored now: it leads around the module.
  */
 int stackmap_jump_remove(void)
 {
+	u8 was[ENTRY_LEN];
 	int ret = 0;
 
+	if (!stackmap_symbols.can_poke)
+		return 0;
 	lock();
-	if (probed() || memcmp(entry(), entry_jump, ENTRY_LEN)) {
+	if (has_jumps(was) && probed()) {
+		poke(JUMP, jump_past_endbr, JMP32_INSN_SIZE, NULL);
 		ret = -EBUSY;
-	} else {
-		static_call(stackmap_text_poke)(entry(), saved_entry, ENTRY_LEN, over_endbr);
-		static_call(stackmap_text_poke)(entry() - JMP32_INSN_SIZE, saved_padding,
-						JMP32_INSN_SIZE, to_entry);
+	} else if (has_jumps(was)) {
+		poke(TAIL, was + TAIL, ENTRY_LEN - TAIL, do_nothing);
+		poke(0, was, TAIL, past_endbr);
+		poke(JUMP, nops, sizeof(nops), to_entry);
+		poke(HIDE, nops, sizeof(nops), do_nothing_5);
 	}
 	unlock();
 	return ret;
 }
 
 #else /* !CONFIG_X86_64 */
+
+void *stackmap_jump_original(void)
+{
+	return stackmap_symbols.trace_stack;
+}
 
 int stackmap_jump_check(void)
 {

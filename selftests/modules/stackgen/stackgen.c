@@ -9,6 +9,7 @@
  *	race	write "DEPTH FIRST COUNT": the same, by a thread on each CPU at the same moments
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
+ *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
  *	leak	write 1: allocates memory and forgets it
  *	foreign	write 1: prints into the instance "foreign" from inside the kernel
@@ -183,21 +184,30 @@ static const struct file_operations race_fops = {
 	.write = race_write,
 };
 
-static int text_show(struct seq_file *m, void *unused)
+/* What is hooked. It is aligned to 16 bytes, and a kprobe on it may be past an ENDBR. */
+static int find_entry(unsigned long *entry)
 {
 	struct kprobe kp = {
 		.symbol_name = "__ftrace_trace_stack",
 		.flags = KPROBE_FLAG_DISABLED,
 	};
-	u8 text[32];
-	unsigned long entry;
 	int ret = register_kprobe(&kp);
 
 	if (ret)
 		return ret;
-	/* Functions are aligned to 16 bytes; the probe may be past an ENDBR. */
-	entry = (unsigned long)kp.addr & ~15UL;
+	*entry = (unsigned long)kp.addr & ~15UL;
 	unregister_kprobe(&kp);
+	return 0;
+}
+
+static int text_show(struct seq_file *m, void *data)
+{
+	unsigned long entry;
+	u8 text[32];
+	int ret = find_entry(&entry);
+
+	if (ret)
+		return ret;
 	if (copy_from_kernel_nofault(text, (void *)entry - 16, sizeof(text)))
 		return -EFAULT;
 	seq_printf(m, "%*ph\n", (int)sizeof(text), text);
@@ -235,6 +245,22 @@ static int probe_set(void *data, u64 on)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(probe_fops, NULL, probe_set, "%llu\n");
 
+static int probe_at_set(void *data, u64 offset)
+{
+	struct kprobe kp = { .pre_handler = probe_hit };
+	unsigned long entry;
+	int ret = find_entry(&entry);
+
+	if (ret)
+		return ret;
+	kp.addr = (void *)entry + (s64)offset;
+	ret = register_kprobe(&kp);
+	if (!ret)
+		unregister_kprobe(&kp);
+	return ret;
+}
+DEFINE_DEBUGFS_ATTRIBUTE_SIGNED(probe_at_fops, NULL, probe_at_set, "%lld\n");
+
 static int leak_set(void *data, u64 on)
 {
 	void *lost = kmalloc(100, GFP_KERNEL);
@@ -267,6 +293,7 @@ static int __init stackgen_init(void)
 	debugfs_create_file("race", 0200, dir, NULL, &race_fops);
 	debugfs_create_u64("cost", 0400, dir, &cost);
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
+	debugfs_create_file_unsafe("probe_at", 0200, dir, NULL, &probe_at_fops);
 	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
 	debugfs_create_file_unsafe("leak", 0200, dir, NULL, &leak_fops);
 	debugfs_create_file_unsafe("foreign", 0200, dir, NULL, &foreign_fops);
