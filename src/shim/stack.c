@@ -35,9 +35,13 @@ static atomic_long_t stack_nested;
 static bool by_rules __read_mostly;
 static bool verifies __read_mostly;
 
-/* ftrace:stack_id in the top level, and the instances that are served as the top level is. */
-static struct trace_event_file *top_file;
-static struct stackmap_served served[STACKMAP_INSTANCES];
+/*
+ * The trace arrays whose stacks become ids: the top level, then instances. A slot is free while its
+ * tr is NULL. Who has found tr sees the rest of the slot: O5 of Documentation/design.rst.
+ */
+static struct stackmap_served served[1 + STACKMAP_INSTANCES];
+
+/* Slots behind the last one that was ever used. */
 static unsigned int nr_served;
 
 /**
@@ -105,80 +109,135 @@ unsigned long stackmap_stack_nested(void)
 }
 
 /**
- * stackmap_serve_top - name the event that the top level's ids are recorded as
- * @file: ftrace:stack_id in the top-level trace array
- *
- * Context: process, before any hook is installed.
- */
-void stackmap_serve_top(struct trace_event_file *file)
-{
-	top_file = file;
-}
-
-/**
- * stackmap_serve - record the stacks of these instances as ids, besides those of the top level
- * @instances: the instances, instead of those of the last call
- * @nr: their number, STACKMAP_INSTANCES at most
- *
- * A CPU that looks meanwhile may not find an instance, or find it with the event of another: it
- * records the full stack. What is not served any more may be used until stackmap_hook_drain().
+ * stackmap_serve - record the stacks of a trace array as ids
+ * @new: the trace array, its event, and its function tracer if that is known
  *
  * Context: process, callers serialise.
+ * Return: 0, or -ENOSPC if STACKMAP_INSTANCES instances are served already.
  */
-void stackmap_serve(const struct stackmap_served *instances, unsigned int nr)
+int stackmap_serve(const struct stackmap_served *new)
 {
 	unsigned int i;
 
-	for (i = 0; i < nr; i++) {
-		WRITE_ONCE(served[i].file, instances[i].file);
-		WRITE_ONCE(served[i].tr, instances[i].tr);
-	}
-	WRITE_ONCE(nr_served, nr);
+	for (i = 0; i < ARRAY_SIZE(served) && served[i].tr; i++)
+		;
+	if (i == ARRAY_SIZE(served))
+		return -ENOSPC;
+	WRITE_ONCE(served[i].file, new->file);
+	WRITE_ONCE(served[i].ops, new->ops);
+	/* Release; O5, pairs with the load in serving(). */
+	smp_store_release(&served[i].tr, new->tr);
+	WRITE_ONCE(nr_served, max(nr_served, i + 1));
+	return 0;
 }
 
-/* The event that ids of a trace array are recorded as, or NULL if there are to be none. */
-static __always_inline struct trace_event_file *file_of(const struct trace_array *tr)
+/**
+ * stackmap_unserve - record the stacks of a trace array as full stacks again
+ * @tr: the trace array
+ *
+ * What was served may be used until stackmap_hook_drain().
+ *
+ * Context: process, callers serialise.
+ */
+void stackmap_unserve(const struct trace_array *tr)
 {
-	unsigned int i, nr;
+	unsigned int i;
 
-	if (likely(tr == stackmap_tr))
-		return top_file;
-	nr = READ_ONCE(nr_served);
+	for (i = 0; i < nr_served; i++)
+		if (served[i].tr == tr)
+			WRITE_ONCE(served[i].tr, NULL);
+}
+
+/* The slot of a trace array, NULL if its stacks become no ids. */
+static __always_inline struct stackmap_served *serving(const struct trace_array *tr)
+{
+	unsigned int i, nr = READ_ONCE(nr_served);
+
 	for (i = 0; i < nr; i++)
-		if (READ_ONCE(served[i].tr) == tr)
-			return READ_ONCE(served[i].file);
+		/* Acquire; O5, pairs with the store in stackmap_serve(). */
+		if (smp_load_acquire(&served[i].tr) == tr)
+			return &served[i];
 	return NULL;
 }
 
 bool stackmap_serves(const struct trace_array *tr)
 {
-	return file_of(tr);
+	return serving(tr);
 }
 
 NOKPROBE_SYMBOL(stackmap_serves);
 
+#ifdef CONFIG_DYNAMIC_FTRACE
+/*
+ * Finds the function tracer of a trace array by its trampoline in a stack, and remembers it: it is
+ * there as long as the trace array, but on the list of tracers only while it traces.
+ */
+static noinline const struct ftrace_ops *find_ops(struct stackmap_served *slot,
+						  const unsigned long *calls, unsigned int nr)
+{
+	struct ftrace_ops *ops;
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		if (calls[i] >= stackmap_symbols.stext && calls[i] < stackmap_symbols.etext)
+			continue;
+		ops = static_call(stackmap_ops_trampoline)(calls[i]);
+		if (ops && ops->private == slot->tr) {
+			WRITE_ONCE(slot->ops, ops);
+			return ops;
+		}
+	}
+	return NULL;
+}
+#endif
+
+/* As the kernel marks them: the trampoline of the trace array's own function tracer. */
+static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr,
+					     struct stackmap_served *slot, bool watched)
+{
+#ifdef CONFIG_DYNAMIC_FTRACE
+	const struct ftrace_ops *ops = READ_ONCE(slot->ops);
+	unsigned long start, end;
+	unsigned int i;
+
+	/* Where RCU is not watching, the list of tracers is not to be walked. */
+	if (unlikely(!ops) && watched)
+		ops = find_ops(slot, calls, nr);
+	if (!ops || !ops->trampoline)
+		return;
+	start = ops->trampoline;
+	end = start + ops->trampoline_size;
+	for (i = 0; i < nr; i++)
+		if (calls[i] >= start && calls[i] < end)
+			calls[i] = STACKMAP_TRAMPOLINE_MARKER;
+#endif
+}
+
 /* The one place that unwinds. With verify=1 a second half of the levels is for the kernel's. */
 static __always_inline unsigned int unwind(unsigned long *calls, int skip, struct pt_regs *regs,
-					   bool watched)
+					   struct stackmap_served *slot, bool watched)
 {
+	const bool rules = READ_ONCE(by_rules);
 	unsigned long *spare;
-	int nr;
+	unsigned int spare_nr;
+	int nr = -1;
 
-	if (!READ_ONCE(by_rules))
-		return unwind_by_kernel(calls, skip, regs);
-	if (unlikely(regs || skip < 0 || !watched)) {
-		stackmap_unwound_whole();
-		return unwind_by_kernel(calls, skip, regs);
-	}
-	nr = unwind_by_rules(calls, skip);
+	if (likely(rules && !regs && skip >= 0 && watched))
+		nr = unwind_by_rules(calls, skip);
 	if (unlikely(nr < 0)) {
-		stackmap_unwound_whole();
-		return unwind_by_kernel(calls, skip, regs);
+		if (rules)
+			stackmap_unwound_whole();
+		nr = unwind_by_kernel(calls, skip, regs);
+		mark_trampolines(calls, nr, slot, watched);
+		return nr;
 	}
+	mark_trampolines(calls, nr, slot, watched);
 	if (likely(!READ_ONCE(verifies)))
 		return nr;
 	spare = calls + STACKMAP_LEVELS * STACKMAP_MAX_FRAMES;
-	return stackmap_verify(calls, nr, spare, unwind_by_kernel(spare, skip, regs));
+	spare_nr = unwind_by_kernel(spare, skip, regs);
+	mark_trampolines(spare, spare_nr, slot, watched);
+	return stackmap_verify(calls, nr, spare, spare_nr);
 }
 
 /**
@@ -205,23 +264,6 @@ bool stackmap_stack_by_rules(void)
 	return READ_ONCE(by_rules);
 }
 
-static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr)
-{
-#ifdef CONFIG_DYNAMIC_FTRACE
-	const struct ftrace_ops *ops = stackmap_symbols.global_ops;
-	unsigned long start, end;
-	unsigned int i;
-
-	if (!ops || !ops->trampoline)
-		return;
-	start = ops->trampoline;
-	end = start + ops->trampoline_size;
-	for (i = 0; i < nr; i++)
-		if (calls[i] >= start && calls[i] < end)
-			calls[i] = STACKMAP_TRAMPOLINE_MARKER;
-#endif
-}
-
 /**
  * stackmap_trace_stack - record the current stack
  * @tr: the trace array that an event was written for
@@ -237,18 +279,15 @@ static __always_inline void mark_trampolines(unsigned long *calls, unsigned int 
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
 {
-	struct stackmap_site site = {
-		.file = file_of(tr),
-		.buffer = buffer,
-		.trace_ctx = trace_ctx,
-	};
+	struct stackmap_served *slot = serving(tr);
+	struct stackmap_site site;
 	struct stack_nest *nest;
 	unsigned long *calls;
 	unsigned int nr;
 	int level, bit;
 	bool watched;
 
-	if (unlikely(!site.file)) {
+	if (unlikely(!slot)) {
 		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
 		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
 		barrier();
@@ -273,10 +312,18 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		goto out;
 	}
 
-	watched = rcu_is_watching();
+	/*
+	 * A grace period does not wait for a CPU that is going down, from when it is not online any
+	 * more, nor for one that comes, until it is. RCU watches there for a part of that time.
+	 */
+	watched = rcu_is_watching() && cpu_online(smp_processor_id());
 	calls = nest->levels[level].calls;
-	nr = unwind(calls, skip, regs, watched);
-	mark_trampolines(calls, nr);
+	nr = unwind(calls, skip, regs, slot, watched);
+	site = (struct stackmap_site) {
+		.file = slot->file,
+		.buffer = buffer,
+		.trace_ctx = trace_ctx,
+	};
 	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
 out:
 	barrier();

@@ -28,7 +28,8 @@ static void report_mismatch(struct irq_work *work)
 	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
 		mismatch.frame, mismatch.nr, mismatch.kernel_nr, (void *)mismatch.ip,
 		(void *)mismatch.kernel_ip);
-	atomic_set(&mismatch.taken, 0);
+	/* What was told has been read; pairs with the cmpxchg, which acquires. */
+	atomic_set_release(&mismatch.taken, 0);
 }
 
 static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);

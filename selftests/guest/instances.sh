@@ -1,0 +1,76 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Instances: their own function tracer's trampolines, and coming on and off the list while they record.
+# Argument: the hook.
+# shellcheck source=SCRIPTDIR/tap.sh
+. /tests/tap.sh
+
+I=$T/instances/fn
+load hook="$1"
+mkdir $I
+echo 4096 >$I/buffer_size_kb
+echo 1 >$I/options/sym-addr
+
+# traced - stacks of an instance's own function tracer, of about 150 events.
+traced() {
+	echo >$I/trace
+	echo 'vfs_read vfs_write' >$I/set_ftrace_filter
+	echo 1 >$I/options/func_stack_trace
+	echo function >$I/current_tracer
+	for _ in $(seq 20); do cat /proc/self/stat >/dev/null; done
+	# A change of the tracer empties the buffer.
+	echo 0 >$I/tracing_on
+}
+
+# untraced - makes the instance as it was.
+untraced() {
+	echo nop >$I/current_tracer
+	echo 0 >$I/options/func_stack_trace
+	echo 1 >$I/tracing_on
+}
+
+# shape - how many frames of the trace are markers, and how many have no name.
+shape() {
+	awk '/FTRACE TRAMPOLINE/ { marked++ } / => 0x/ { bare++ } END { print (marked > 20), bare + 0 }' $I/trace
+}
+
+traced
+is 'full stacks: trampolines are marked' "$(shape)" '1 0'
+untraced
+echo fn >$T/stack_map_instances
+echo 1 >$T/options/stackmap
+traced
+ok 'as ids' grep -q '<stack_id' $I/trace
+is 'no full stack' "$(grep -c '<stack trace>' $I/trace)" 0
+echo 1 >$T/options/stackmap-resolve
+is 'ids: trampolines are marked, too' "$(shape)" '1 0'
+echo 0 >$T/options/stackmap-resolve
+is 'no stack has two ids' "$(awk '
+	/^stack_id/ { if (stack in seen) twice++; seen[stack]; stack = ""; next } { stack = stack $0 }
+	END { print twice + 0 }' $T/stack_map)" 0
+untraced
+echo '!fn' >$T/stack_map_instances
+
+# Off the list while one of its stacks is on the way in: no event is without.
+echo >$I/trace
+echo 1 >$I/options/stacktrace
+echo 1 >$I/events/syscalls/sys_enter_newuname/enable
+for _ in 1 2 3 4 5; do
+	echo fn >$T/stack_map_instances
+	taskset 1 uname >/dev/null
+	insmod /tests/override.ko func=stackmap_trace_stack any=1 delay=300 count=1 || bail 'override'
+	taskset 2 uname >/dev/null &
+	until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do :; done
+	echo '!fn' >$T/stack_map_instances
+	wait
+	rmmod override
+	taskset 1 uname >/dev/null
+done
+echo 0 >$I/tracing_on
+is 'there are events from before, while and after it is taken off' "$(grep -c 'sys_newuname(' $I/trace)" 15
+is 'each has a stack' $(($(grep -c '<stack_id' $I/trace) + $(grep -c '<stack trace>' $I/trace))) 15
+ok 'those before an id' test "$(grep -c '<stack_id' $I/trace)" -ge 5
+ok 'those after a full stack' test "$(grep -c '<stack trace>' $I/trace)" -ge 5
+rmdir $I
+ok 'rmmod' rmmod stackmap
+finish
