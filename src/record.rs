@@ -15,6 +15,9 @@ static MAP: AtomicPtr<Map> = AtomicPtr::new(core::ptr::null_mut());
 /// The layout of `ftrace:kernel_stack`, set before anything can be recorded.
 static LAYOUT: SetOnce<stackmap_layout> = SetOnce::new();
 
+/// Whether anybody may be recording: from before a hook is installed until after the drain.
+static ON: AtomicBool = AtomicBool::new(false);
+
 /// Whether growth has been asked for and not come yet.
 static GROWTH_ASKED: AtomicBool = AtomicBool::new(false);
 
@@ -34,6 +37,18 @@ pub(crate) fn map() -> Option<&'static Map> {
     let map = MAP.load(Ordering::Acquire);
     // SAFETY: Either null or a leaked box, which `free_map` frees when nobody can have it any more.
     unsafe { map.as_ref() }
+}
+
+/// Whether anybody may be recording. Context: any.
+pub(crate) fn is_on() -> bool {
+    // ORDERING: Acquire; pairs with the store in `set_on`: what was recorded is in the map.
+    ON.load(Ordering::Acquire)
+}
+
+/// Says whether anybody may be recording.
+pub(crate) fn set_on(on: bool) {
+    // ORDERING: Release; pairs with the load in `is_on`.
+    ON.store(on, Ordering::Release);
 }
 
 /// Gives the map to the recorders, for good.

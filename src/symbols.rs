@@ -12,12 +12,14 @@
 //! C header: [`include/linux/kallsyms.h`](srctree/include/linux/kallsyms.h)
 
 use crate::{
-    map::{Cut, Map, Moment, ReadSide, MAX_FRAMES},
-    record, shim, unwind,
+    map::{Cut, Map, Moment, ReadSide, Stale, MAX_FRAMES},
+    record,
+    shim::{self, stackmap_text},
+    unwind,
 };
 use core::{
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicPtr, Ordering},
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 use kernel::{
     bindings,
@@ -42,22 +44,49 @@ pub(crate) enum Symbol<'a> {
 /// An address, and what it was called.
 type Name = (u64, KVec<u8>);
 
+/// Names, sorted by address.
+type Names = Arc<KVVec<Name>>;
+
 /// A part of memory in which the kernel's symbols are not those of the stacks of a cut.
 #[derive(Clone)]
 struct Place {
     text: Range<u64>,
     cut: Cut,
-    /// Sorted by address.
-    names: Option<Arc<KVec<Name>>>,
+    names: Option<Names>,
 }
 
 /// The places, the oldest first; null if there are none.
 ///
 /// They are replaced under `CHANGE`; the old ones are freed after a grace period.
-static PLACES: AtomicPtr<KVec<Place>> = AtomicPtr::new(core::ptr::null_mut());
+static PLACES: AtomicPtr<KVVec<Place>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether there was no memory to remember a place: nothing is named until the next reset.
-static BLIND: AtomicBool = AtomicBool::new(false);
+/// Module text that there was no memory to remember: nothing in it is named until the next reset.
+static BLIND: Blind = Blind {
+    start: AtomicU64::new(u64::MAX),
+    end: AtomicU64::new(0),
+};
+
+/// One range around all text that was added, empty at first. Changed under `CHANGE`.
+struct Blind {
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+impl Blind {
+    fn contains(&self, address: u64) -> bool {
+        self.start.load(Ordering::Relaxed) <= address && address < self.end.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, text: &stackmap_text) {
+        self.start.fetch_min(text.start, Ordering::Relaxed);
+        self.end.fetch_max(text.end, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        self.end.store(0, Ordering::Relaxed);
+        self.start.store(u64::MAX, Ordering::Relaxed);
+    }
+}
 
 global_lock! {
     // SAFETY: Initialised in `Watch::begin`, before anything takes it.
@@ -82,9 +111,11 @@ impl<'a> Symbols<'a> {
         if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
         }
+        if BLIND.contains(address) {
+            return Symbol::Gone;
+        }
         let names = match self.place(inserted, address) {
             Some(place) => &place.names,
-            None if BLIND.load(Ordering::Relaxed) => return Symbol::Gone,
             None => return Symbol::Now,
         };
         let Some(names) = names else {
@@ -121,100 +152,167 @@ impl Drop for Watch {
     fn drop(&mut self) {
         // SAFETY: `begin` began it; process context.
         unsafe { shim::stackmap_modules_unwatch() };
-        forget();
+        replace(&CHANGE.lock(), None);
     }
 }
 
-/// Forgets all places, after the stacks have been removed. Context: process.
-pub(crate) fn forget() {
-    replace(&CHANGE.lock(), None);
-    BLIND.store(false, Ordering::Relaxed);
+/// Has `reset` remove all stacks, and forgets all places. Text that comes or goes meanwhile waits: what
+/// is remembered of it is of the stacks after the reset. Context: process.
+pub(crate) fn reset(reset: impl FnOnce()) {
+    let lock = CHANGE.lock();
+    reset();
+    replace(&lock, None);
+    BLIND.clear();
+}
+
+/// # Safety
+///
+/// `text` points to `nr` elements.
+unsafe fn parts<'a>(text: *const stackmap_text, nr: c_uint) -> &'a [stackmap_text] {
+    // SAFETY: By the requirement.
+    unsafe { core::slice::from_raw_parts(text, nr as usize) }
 }
 
 /// Text comes; nothing of it has run yet. Context: process.
+///
+/// # Safety
+///
+/// `text` points to `nr` elements.
 #[no_mangle]
-extern "C" fn stackmap_text_coming(start: usize, end: usize) {
-    unwind::forget(&(start as u64..end as u64));
-    changes(start as u64..end as u64, |_, text, names| {
-        // What is called by the old names from now on may be the new text.
-        for place in names.iter_mut() {
-            if place.text.start < text.end && text.start < place.text.end {
-                place.names = None;
-            }
+unsafe extern "C" fn stackmap_text_coming(text: *const stackmap_text, nr: c_uint) {
+    // SAFETY: By the requirement.
+    let text = unsafe { parts(text, nr) };
+    changes(text, |map| {
+        // Nobody records an address in it yet. So those that are there now are all.
+        let old = addresses(map, &map.now().map_err(stale)?, text)?;
+        if old.is_empty() {
+            return Ok(None);
         }
-        // The cut of the place that is about to be remembered holds all stacks of these.
-        names.retain(|place| {
-            place.names.is_some() || place.text.start < text.start || place.text.end > text.end
-        });
-        Ok(None)
+        Ok(Some((map.cut().map_err(stale)?, old, None)))
     });
 }
 
 /// Text goes; nothing of it will run any more, and its symbols are still known. Context: process.
+///
+/// # Safety
+///
+/// `text` points to `nr` elements.
 #[no_mangle]
-extern "C" fn stackmap_text_going(start: usize, end: usize) {
-    unwind::forget(&(start as u64..end as u64));
-    changes(start as u64..end as u64, |addresses, _, _| {
-        let mut names = KVec::with_capacity(addresses.len(), GFP_KERNEL)?;
-        let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;
-        for address in addresses {
-            // SAFETY: The buffer has the length that the function expects.
-            let len = unsafe { shim::stackmap_symbol(text.as_mut_ptr().cast(), *address as usize) };
-            let mut name = KVec::new();
-            name.extend_from_slice(&text[..len as usize], GFP_KERNEL)?;
-            names.push((*address, name), GFP_KERNEL)?;
+unsafe extern "C" fn stackmap_text_going(text: *const stackmap_text, nr: c_uint) {
+    // SAFETY: By the requirement.
+    let text = unsafe { parts(text, nr) };
+    let recording = record::is_on();
+    if recording {
+        unwind::forget(text);
+    }
+    changes(text, |map| {
+        // Who has walked a stack in it may not have inserted it yet, if anybody records at all.
+        let mut cut = map.now().map_err(stale)?;
+        if recording || !addresses(map, &cut, text)?.is_empty() {
+            cut = map.cut().map_err(stale)?;
         }
-        Ok(Some(Arc::new(names, GFP_KERNEL)?))
+        if recording {
+            // Nor have kept a rule of what was alive then.
+            unwind::forget(text);
+        }
+        let old = addresses(map, &cut, text)?;
+        if old.is_empty() {
+            return Ok(None);
+        }
+        let names = names(&old)?;
+        Ok(Some((cut, old, Some(names))))
     });
 }
 
-/// Remembers that what is at `text` changes, if a stack has an address there. `names` is given these
-/// addresses, the text, and all places so far, and returns the names that the new place gets.
+/// Remembers that what is at `text` changes, if `look` finds addresses there in the stacks of a cut.
 fn changes(
-    text: Range<u64>,
-    names: impl FnOnce(&[u64], &Range<u64>, &mut KVec<Place>) -> Result<Option<Arc<KVec<Name>>>>,
+    text: &[stackmap_text],
+    look: impl FnOnce(&Map) -> Result<Option<(Cut, KVVec<u64>, Option<Names>)>>,
 ) {
     let Some(map) = record::map() else {
         return;
     };
-    if map.entries() == 0 {
-        return;
-    }
     let lock = CHANGE.lock();
     let change = || -> Result {
-        // A reset meanwhile removes all stacks that there were.
-        let Ok(cut) = map.cut() else {
+        let Some((cut, addresses, names)) = look(map)? else {
             return Ok(());
         };
-        let addresses = addresses(map, &cut, &text)?;
-        if addresses.is_empty() {
-            return Ok(());
-        }
-        let mut places = KVec::new();
+        let mut places = KVVec::new();
         for place in places_now(&lock) {
             places.push(place.clone(), GFP_KERNEL)?;
         }
-        let names = names(&addresses, &text, &mut places)?;
-        places.push(Place { text, cut, names }, GFP_KERNEL)?;
+        for part in text {
+            let part = part.start..part.end;
+            if names.is_none() {
+                unname(&mut places, &part);
+            }
+            if addresses.iter().any(|address| part.contains(address)) {
+                let place = Place {
+                    text: part,
+                    cut,
+                    names: names.clone(),
+                };
+                places.push(place, GFP_KERNEL)?;
+            }
+        }
         replace(&lock, Some(KBox::new(places, GFP_KERNEL)?));
         Ok(())
     };
     if change().is_err() {
-        BLIND.store(true, Ordering::Relaxed);
-        pr_warn_once!("no memory for the names of a module: addresses until the next reset\n");
+        text.iter().for_each(|part| BLIND.add(part));
+        pr_warn_once!(
+            "out of memory saving module symbols; their frames are shown as addresses until reset\n"
+        );
     }
 }
 
+/// What is called by old names from now on may be the new text: they are forgotten.
+fn unname(places: &mut KVVec<Place>, text: &Range<u64>) {
+    for place in places.iter_mut() {
+        if place.text.start < text.end && text.start < place.text.end {
+            place.names = None;
+        }
+    }
+    // The cut of the place that is about to be remembered holds all stacks of these.
+    places.retain(|place| {
+        place.names.is_some() || place.text.start < text.start || place.text.end > text.end
+    });
+}
+
+/// What the kernel calls these addresses now.
+fn names(addresses: &[u64]) -> Result<Names> {
+    let mut names = KVVec::with_capacity(addresses.len(), GFP_KERNEL)?;
+    let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;
+    for address in addresses {
+        // SAFETY: The buffer has the length that the function expects.
+        let len = unsafe { shim::stackmap_symbol(text.as_mut_ptr().cast(), *address as usize) };
+        let mut name = KVec::new();
+        name.extend_from_slice(&text[..len as usize], GFP_KERNEL)?;
+        names.push((*address, name), GFP_KERNEL)?;
+    }
+    Ok(Arc::new(names, GFP_KERNEL)?)
+}
+
+/// A reset removes all stacks, but none runs while we hold `CHANGE`.
+fn stale(Stale: Stale) -> Error {
+    EBUSY
+}
+
 /// The addresses in `text` that the kernel's symbols name in a stack of the cut, sorted.
-fn addresses(map: &Map, cut: &Cut, text: &Range<u64>) -> Result<KVec<u64>> {
+fn addresses(map: &Map, cut: &Cut, text: &[stackmap_text]) -> Result<KVVec<u64>> {
+    let mut addresses = KVVec::new();
+    if map.entries() == 0 {
+        return Ok(addresses);
+    }
     let mut frames: KBox<[u64; MAX_FRAMES]> = KBox::zeroed(GFP_KERNEL)?;
-    let mut addresses = KVec::new();
     let mut from = 0;
-    // What fails is stale: a reset has removed the stacks.
-    while let Some(stack) = map.next(cut, from, &mut frames).unwrap_or(None) {
+    while let Some(stack) = map.next(cut, from, &mut frames).map_err(stale)? {
         from = stack.next();
         for address in &frames[..stack.nr] {
-            if !text.contains(address) {
+            if !text
+                .iter()
+                .any(|part| (part.start..part.end).contains(address))
+            {
                 continue;
             }
             if let Err(index) = addresses.binary_search(address) {
@@ -236,7 +334,7 @@ fn places_now(_lock: &GlobalGuard<CHANGE>) -> &[Place] {
 }
 
 /// Replaces the places.
-fn replace(_lock: &GlobalGuard<CHANGE>, places: Option<KBox<KVec<Place>>>) {
+fn replace(_lock: &GlobalGuard<CHANGE>, places: Option<KBox<KVVec<Place>>>) {
     let new = places.map_or(core::ptr::null_mut(), KBox::into_raw);
     // ORDERING: Release; pairs with the load in `Symbols::read`.
     let old = PLACES.swap(new, Ordering::Release);

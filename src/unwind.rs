@@ -9,12 +9,9 @@
 pub mod rules;
 
 use self::rules::{Outcome, Rule, Rules, Run, Set, Sets};
-use crate::shim::{self, stackmap_tried, stackmap_unwound};
-use core::{
-    ops::Range,
-    sync::atomic::{AtomicPtr, Ordering},
-};
-use kernel::{bindings, error::to_result, prelude::*};
+use crate::shim::{self, stackmap_text, stackmap_tried, stackmap_unwound};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use kernel::{bindings, error::to_result, global_lock, prelude::*};
 
 /// Cache lines of rules: 32,768 rules in 256 KiB.
 const SETS: usize = 4096;
@@ -37,36 +34,16 @@ pub(crate) enum UnwindChoice {
     Kernel,
 }
 
-/// Null while there are no rules.
+global_lock! {
+    // SAFETY: Initialised in `Unwinder::begin`, before anything takes it.
+    unsafe(uninit) static TABLE: Mutex<()> = ();
+}
+
+/// Null while there are no rules. Changed, and used by who does not walk a stack, under `TABLE`.
 static RULES: AtomicPtr<Rules> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The frames that the kernel's unwinder was asked for, by reason, as `stack_map_stat` calls them.
-pub(crate) const SLOW: [(&str, stackmap_unwound); 6] = [
-    ("unwind_slow_new:", shim::stackmap_unwound_STACKMAP_SLOW_NEW),
-    (
-        "unwind_slow_text:",
-        shim::stackmap_unwound_STACKMAP_SLOW_TEXT,
-    ),
-    ("unwind_slow_odd:", shim::stackmap_unwound_STACKMAP_SLOW_ODD),
-    (
-        "unwind_slow_regs:",
-        shim::stackmap_unwound_STACKMAP_SLOW_REGS,
-    ),
-    (
-        "unwind_slow_return:",
-        shim::stackmap_unwound_STACKMAP_SLOW_RETURN,
-    ),
-    (
-        "unwind_slow_stack:",
-        shim::stackmap_unwound_STACKMAP_SLOW_STACK,
-    ),
-];
-
-/// Frames that were found by a rule.
-pub(crate) const FAST: stackmap_unwound = shim::stackmap_unwound_STACKMAP_FAST;
-
-/// Whole stacks that the kernel's unwinder walked, where rules are used for others.
-pub(crate) const WHOLE: stackmap_unwound = shim::stackmap_unwound_STACKMAP_SLOW_WHOLE;
+/// Rules that made room for others, in tables that are gone.
+static REPLACED: AtomicU64 = AtomicU64::new(0);
 
 // The C side follows what the Rust side has learnt.
 const _: () = {
@@ -88,6 +65,8 @@ pub(crate) struct Unwinder(());
 impl Unwinder {
     /// Chooses, and says so in the log. Context: process, once, before modules are watched.
     pub(crate) fn begin(choice: UnwindChoice, verify: bool) -> Result<Self> {
+        // SAFETY: Called once, by the module's init.
+        unsafe { TABLE.init() };
         let tested = if choice == UnwindChoice::Kernel {
             Err(None)
         } else {
@@ -139,7 +118,7 @@ fn test() -> Result {
     tested
 }
 
-/// Makes room for rules, if there is none yet. Context: process; callers serialise.
+/// Makes room for rules, if they are used and there is none. Context: process; callers serialise.
 pub(crate) fn allocate() -> Result {
     // SAFETY: No requirements.
     if unsafe { shim::stackmap_stack_by_rules() } && known().is_none() {
@@ -155,6 +134,7 @@ fn set(nr: usize) -> Result {
         sets.push(Set::default(), GFP_KERNEL)?;
     }
     let rules = KBox::new(Rules::new(sets).ok_or(EINVAL)?, GFP_KERNEL)?;
+    let _table = TABLE.lock();
     // ORDERING: Release; pairs with the load in `known`.
     RULES.store(KBox::into_raw(rules), Ordering::Release);
     Ok(())
@@ -164,12 +144,14 @@ fn set(nr: usize) -> Result {
 ///
 /// # Safety
 ///
-/// Nobody walks a stack by rules, and no module is watched.
+/// Nobody walks a stack by rules.
 pub(crate) unsafe fn free() {
+    let _table = TABLE.lock();
     let rules = RULES.swap(core::ptr::null_mut(), Ordering::Relaxed);
     if !rules.is_null() {
-        // SAFETY: `set` made it of a box; by the requirement, nobody else has it.
-        drop(unsafe { KBox::from_raw(rules) });
+        // SAFETY: `set` made it of a box; by the requirement and the lock, nobody else has it.
+        let rules = unsafe { KBox::from_raw(rules) };
+        REPLACED.fetch_add(rules.replaced(), Ordering::Relaxed);
     }
 }
 
@@ -181,14 +163,16 @@ fn known() -> Option<&'static Rules> {
     unsafe { rules.as_ref() }
 }
 
-/// The number of rules that are known.
+/// The number of rules that are known. Context: process.
 pub(crate) fn nr_rules() -> u32 {
+    let _table = TABLE.lock();
     known().map_or(0, Rules::nr)
 }
 
-/// The number of rules that had to make room for others.
+/// The number of rules that had to make room for others. Context: process.
 pub(crate) fn nr_replaced() -> u64 {
-    known().map_or(0, Rules::replaced)
+    let _table = TABLE.lock();
+    known().map_or(0, Rules::replaced) + REPLACED.load(Ordering::Relaxed)
 }
 
 /// What was counted, over all CPUs.
@@ -219,16 +203,15 @@ pub(crate) fn name() -> &'static str {
     }
 }
 
-/// Forgets the rules of text that comes or goes. Nothing of it runs now. Context: process.
-pub(crate) fn forget(text: &Range<u64>) {
-    let Some(rules) = known() else {
-        return;
-    };
-    rules.forget(text);
-    // Whoever has seen the module alive may have been about to keep a rule.
-    // SAFETY: Process context.
-    unsafe { bindings::synchronize_rcu() };
-    rules.forget(text);
+/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a grace
+/// period has passed. Context: process.
+pub(crate) fn forget(text: &[stackmap_text]) {
+    let _table = TABLE.lock();
+    if let Some(rules) = known() {
+        for part in text {
+            rules.forget(&(part.start..part.end));
+        }
+    }
 }
 
 /// Context: any, NMI included.

@@ -84,6 +84,95 @@ for _ in 1 2 3 4 5 6 7 8; do
 	rmmod ghost_a
 done
 
+# A module that goes while a reset ends: what it leaves is of the new stacks.
+override() {
+	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
+}
+
+insmod /tests/ghost_a.ko
+record ghost_a
+echo 0 >$T/tracing_on
+# Delayed are the lock that this very insmod takes, and the two that a reset takes, on its CPU.
+taskset -p 1 $$ >/dev/null
+override func=mutex_lock delay=1500 count=3
+taskset 2 sh -c "echo reset >$T/stack_map" &
+sleep 2.3
+echo 1 >$T/tracing_on
+record ghost_a
+rmmod ghost_a
+wait
+rmmod override
+taskset -p 3 $$ >/dev/null
+ok 'a module that goes while a reset ends leaves its names' sh -c "grep -q ' ghost_a_inner+0x.* \[ghost_a\]$' $T/stack_map"
+
+# Without memory for the names of one module, no other name is lost, and none is wrong.
+faults=0
+for func in __kvmalloc_node_noprof krealloc_node_align_noprof kvrealloc_node_align_noprof __kmalloc_cache_noprof; do
+	grep -q " $func$" /proc/kallsyms || continue
+	for skip in 0 1 2 3 4 5 6 7; do
+		echo 0 >$T/tracing_on
+		put reset $T/stack_map
+		echo 1 >$T/tracing_on
+		insmod /tests/ghost_a.ko
+		record ghost_a
+		override func=$func skip=$skip count=1
+		rmmod ghost_a
+		hits=$(cat /sys/module/override/parameters/hits)
+		rmmod override
+		[ "$hits" -gt $skip ] || break
+		faults=$((faults + 1))
+		named=$(frames | grep -c ' ghost_a_')
+		insmod /tests/ghost_b.ko
+		[ "$(frames | grep -c ' ghost_b_')" = 0 ] || result 'not ok' "$func $skip: a wrong name"
+		[ "$(frames | grep -c ' ghost_a_')" = 0 ] || result 'not ok' "$func $skip: a name of what may be another"
+		[ "$(frames | grep -c ' param_attr_store+')" -gt 0 ] || result 'not ok' "$func $skip: the kernel has no names"
+		note "$func $skip: $named names left"
+		rmmod ghost_b
+	done
+done
+ok "allocations failed ($faults)" test $faults -ge 3
+is 'one line says so' "$(dmesg | grep -c 'out of memory saving module symbols')" 1
+echo 0 >$T/tracing_on
+put reset $T/stack_map
+echo 1 >$T/tracing_on
+insmod /tests/ghost_a.ko
+record ghost_a
+rmmod ghost_a
+ok 'after a reset there are names again' sh -c "grep -q ' ghost_a_inner+0x.* \[ghost_a\]$' $T/stack_map"
+
+# Grace periods that a load and unload of another module waits for, besides the kernel's own.
+echo 'p:sync synchronize_rcu' >$T/kprobe_events
+waits() {
+	mkdir -p $T/instances/waits
+	echo "comm == \"insmod\" || comm == \"rmmod\"" >$T/instances/waits/events/kprobes/sync/filter
+	echo 1 >$T/instances/waits/events/kprobes/sync/enable
+	insmod /tests/stackgen.ko
+	rmmod stackgen
+	echo 0 >$T/instances/waits/events/kprobes/sync/enable
+	grep -c 'sync:' $T/instances/waits/trace
+	rmdir $T/instances/waits
+}
+# The only stack is none of its place, nor of its init's.
+echo 0 >$T/tracing_on
+put reset $T/stack_map
+echo 0 >$T/options/stackmap
+insmod /tests/ghost_a.ko
+echo 1 >$T/options/stackmap
+echo 1 >$T/tracing_on
+record ghost_a
+on=$(waits)
+echo 0 >$T/options/stackmap
+off=$(waits)
+rmmod stackmap
+none=$(waits)
+echo >$T/kprobe_events
+rmmod ghost_a
+note "grace periods of an insmod and rmmod: $none, $off with stacks in the map, $on with the option on"
+is 'with the option off no other module waits' "$off" "$none"
+ok 'with it on, one wait at the end of its init and one as it goes' test "$on" -le $((none + 2))
+load bits=10
+echo 1 >$T/options/stackmap
+
 # Whoever reads the console of a dying kernel has no map.
 echo 0 >$T/tracing_on
 ok 'another reset' put reset $T/stack_map

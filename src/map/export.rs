@@ -87,6 +87,14 @@ impl Map {
         Ok(Cut(Moment { generation, epoch }))
     }
 
+    /// The stacks that are in the map now. What is inserted meanwhile may be among them, so two walks
+    /// need not agree. Context: any.
+    pub fn now(&self) -> Result<Cut, Stale> {
+        let generation = self.generation().ok_or(Stale)?;
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        Ok(Cut(Moment { generation, epoch }))
+    }
+
     /// Counts the stacks of a cut. Context: process.
     pub fn count(&self, cut: &Cut) -> Result<u32, Stale> {
         let mut nr = 0;

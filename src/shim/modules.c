@@ -7,37 +7,33 @@
 
 #include "shim.h"
 
-static void tell(const struct module *mod, enum mod_mem_type type, bool coming)
+static unsigned int add(struct stackmap_text *text, unsigned int nr, const struct module *mod,
+			enum mod_mem_type type)
 {
 	const struct module_memory *mem = &mod->mem[type];
 	unsigned long start = (unsigned long)mem->base;
 
 	if (!mem->size)
-		return;
-	if (coming)
-		stackmap_text_coming(start, start + mem->size);
-	else
-		stackmap_text_going(start, start + mem->size);
+		return nr;
+	text[nr] = (struct stackmap_text) { .start = start, .end = start + mem->size };
+	return nr + 1;
 }
 
 static int notify(struct notifier_block *nb, unsigned long state, void *data)
 {
-	const struct module *mod = data;
+	struct stackmap_text text[2];
+	unsigned int nr = 0;
 
-	switch (state) {
-	case MODULE_STATE_COMING:
-		tell(mod, MOD_TEXT, true);
-		tell(mod, MOD_INIT_TEXT, true);
-		break;
-	case MODULE_STATE_LIVE:
-		tell(mod, MOD_INIT_TEXT, false);
-		break;
-	case MODULE_STATE_GOING:
-		tell(mod, MOD_TEXT, false);
-		/* There is some left if the module's init has failed. */
-		tell(mod, MOD_INIT_TEXT, false);
-		break;
-	}
+	/* When it is live its init text goes; if its init has failed, that goes with the rest. */
+	if (state != MODULE_STATE_LIVE)
+		nr = add(text, nr, data, MOD_TEXT);
+	nr = add(text, nr, data, MOD_INIT_TEXT);
+	if (!nr)
+		return NOTIFY_OK;
+	if (state == MODULE_STATE_COMING)
+		stackmap_text_coming(text, nr);
+	else
+		stackmap_text_going(text, nr);
 	return NOTIFY_OK;
 }
 

@@ -2,12 +2,14 @@
 /*
  * Makes a function of the kernel fail when stackmap calls it, directly or through others.
  *
- *	insmod override.ko func=NAME [value=N] [skip=N] [count=N]
+ *	insmod override.ko func=NAME [value=N] [delay=N] [any=1] [skip=N] [count=N]
  *
  * lets the first "skip" such calls through, then has the next "count" calls (default: all) return
- * "value" (default 0: NULL) at once. /sys/module/override/parameters/hits counts the calls that
- * came from stackmap, so that a test can see whether the fault was reached.
+ * "value" (default 0: NULL) at once; with delay=N they are made, N milliseconds later. With any=1
+ * calls that do not come from stackmap count as well. /sys/module/override/parameters/hits counts
+ * the calls that came, so that a test can see whether the fault was reached.
  */
+#include <linux/delay.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/linkage.h>
@@ -24,6 +26,10 @@ static char *func;
 module_param(func, charp, 0400);
 static long value;
 module_param(value, long, 0400);
+static unsigned int delay;
+module_param(delay, uint, 0400);
+static bool any;
+module_param(any, bool, 0400);
 static unsigned int skip;
 module_param(skip, uint, 0600);
 static unsigned int count = UINT_MAX;
@@ -66,7 +72,7 @@ static bool from_stackmap(struct pt_regs *regs)
 
 static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
-	if (!from_stackmap(regs))
+	if (!any && !from_stackmap(regs))
 		return 0;
 	hits++;
 	if (skip) {
@@ -76,6 +82,10 @@ static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 	if (!count)
 		return 0;
 	count--;
+	if (delay) {
+		mdelay(delay);
+		return 0;
+	}
 	regs_set_return_value(regs, value);
 	instruction_pointer_set(regs, (unsigned long)override_return);
 	return 1;
