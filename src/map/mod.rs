@@ -213,7 +213,7 @@ impl Map {
             seed,
             layout,
             capacity: 1 << bits,
-            state: AtomicU32::new(layout.first().bits()),
+            state: AtomicU32::new(layout.first(seed).bits()),
             epoch: AtomicU32::new(0),
             control: AtomicU32::new(0),
             before: core::array::from_fn(|_| AtomicU64::new(0)),

@@ -199,6 +199,12 @@ fn spawn<T: 'static>(map: &Arc<Map>, run: impl FnOnce(&Arc<Map>) -> T + 'static)
     }
 }
 
+/// The id of a stack in `slot` of a map of `2^bits` stacks that was never reset.
+fn first_id(bits: u32, slot: u32) -> Id {
+    let generations = (1 << (30 - bits)) - 1;
+    Id::from_raw((1 + SEED.draw(generations)) << (bits + 1) | slot)
+}
+
 /// The `n`-th stack of `nr` frames whose search begins at slot `home` of a map of `2^bits` stacks.
 fn stack_at(bits: u32, home: u64, nr: usize, n: usize) -> Frames {
     let slots = 2 << bits;

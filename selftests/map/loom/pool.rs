@@ -43,7 +43,7 @@ fn a_reservation_beside_growth() {
 #[test]
 fn a_record_in_a_chunk_that_just_came() {
     let frames = stack_at(2, 5, 4, 0);
-    let id = Id::from_raw(1 << 3 | 5);
+    let id = first_id(2, 5);
     bounded(
         "a_record_in_a_chunk_that_just_came",
         1,

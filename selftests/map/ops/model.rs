@@ -37,11 +37,12 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(map: &Map, seed: Seed) -> Self {
+        let slots = map.table_size() as u32;
         Self {
             seed,
-            slots: map.table_size() as u32,
+            slots,
             capacity: map.capacity() as usize,
-            generation: 1,
+            generation: 1 + seed.draw((1 << 31) / slots - 1),
             by_slot: BTreeMap::new(),
             slot_of: HashMap::new(),
             words: 0,
