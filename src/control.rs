@@ -5,7 +5,7 @@
 use crate::{
     hook::{Hook, HookChoice},
     instances,
-    map::{ControlError, Map, Seed, BITS_DEFAULT},
+    map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
     record,
     shim::{self, stackmap_layout},
     symbols, unwind,
@@ -160,18 +160,24 @@ pub(crate) fn disable() -> Result {
 
 /// Allocates all that recording needs.
 fn allocate(bits: u32) -> Result {
-    let mut words = [0_u64; 2];
-    // SAFETY: The buffer may be written for its whole length.
-    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
+    const _: () = assert!((bindings::NR_CPUS * shim::STACKMAP_LEVELS) as usize <= CONTEXTS_MAX);
     // SAFETY: No requirements.
     let contexts = unsafe { shim::stackmap_contexts() } as usize;
-    let map = Map::new(bits, contexts, Seed::new(words)).ok_or(ENOMEM)?;
+    let map = Map::new(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
     let map = KBox::new(map, GFP_KERNEL)?;
     unwind::allocate()?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc() })?;
     record::set_map(map);
     Ok(())
+}
+
+/// Random words.
+fn random<const N: usize>() -> [u64; N] {
+    let mut words = [0_u64; N];
+    // SAFETY: The buffer may be written for its whole length.
+    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
+    words
 }
 
 /// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.

@@ -6,7 +6,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use stackmap_map::{ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{
+    ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES, PROBE_LIMIT,
+};
 
 const SEED: Seed = Seed::new([1, 2]);
 
@@ -344,6 +346,14 @@ fn capacities_are_clamped() {
     assert_eq!(map(0, 1).capacity(), 1 << 10);
     assert_eq!(map(11, 1).capacity(), 1 << 11);
     assert_eq!(map(32, 1).capacity(), 1 << 20);
+}
+
+#[test]
+fn a_map_has_no_more_contexts_than_its_references_allow() {
+    // The kernel's largest configuration: 8,192 CPUs, 5 levels of nesting.
+    assert!(CONTEXTS_MAX >= 8192 * 5);
+    assert!(Map::new(10, CONTEXTS_MAX, SEED).is_some());
+    assert!(Map::new(10, CONTEXTS_MAX + 1, SEED).is_none());
 }
 
 #[test]

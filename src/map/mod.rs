@@ -57,7 +57,7 @@
 //!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
 //!   when races have left much in spares. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
-//!   stack are counted in the context; only one in 65,536 changes a word that other CPUs change, see
+//!   stack are counted in the context; only one in 32,768 changes a word that other CPUs change, see
 //!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`. *`hash.rs` of the tests.*
@@ -96,6 +96,7 @@ pub use self::{
     get_id::Entered,
     hash::Seed,
     id::Id,
+    pool::CONTEXTS_MAX,
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, PROBE_LIMIT},
         ReadSide,
@@ -198,10 +199,14 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory.
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or more
+    /// contexts than [`CONTEXTS_MAX`].
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+        if contexts > CONTEXTS_MAX {
+            return None;
+        }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
         let layout = Layout::new(bits + 1);
