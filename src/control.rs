@@ -10,7 +10,7 @@ use crate::{
     shim::{self, stackmap_layout},
     symbols, unwind,
 };
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{
     bindings,
     error::{from_err_ptr, to_result},
@@ -37,6 +37,9 @@ global_lock! {
     };
 }
 
+/// What tells this load of the module from all others; 0 before it is drawn.
+static LOAD_ID: AtomicU32 = AtomicU32::new(0);
+
 /// Whether a reset runs.
 static RESETTING: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +52,9 @@ impl Lifetime {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
         record::set_layout(layout);
+        // Any number but 0, which means that a writer of the binary format has none.
+        let [word] = random();
+        LOAD_ID.store((word % u64::from(u32::MAX)) as u32 + 1, Ordering::Relaxed);
         // SAFETY: No requirements.
         if unsafe { shim::stackmap_event_type() } == 0 {
             pr_err!("the kernel did not register ftrace:stack_id\n");
@@ -110,6 +116,11 @@ pub(crate) fn enabled() -> bool {
 /// The `bits` that the module was loaded with.
 pub(crate) fn bits() -> u32 {
     CONTROL.lock().bits
+}
+
+/// A number that tells this load of the module from others; never 0.
+pub(crate) fn load_id() -> u32 {
+    LOAD_ID.load(Ordering::Relaxed)
 }
 
 /// The name of the hook in use, or that will be used.
