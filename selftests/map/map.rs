@@ -97,6 +97,28 @@ fn stacks_that_differ_in_one_frame_have_two_ids() {
 }
 
 #[test]
+fn stacks_of_one_hash_have_ids_of_their_own() {
+    // The first frame of a pair that is equal to the second word of the seed makes the hash 0.
+    let first = 0xbb67_ae85_84ca_a73b;
+    let seed = Seed::new([0, 0]);
+    assert_eq!((seed.hash(&[first, 1]), seed.hash(&[first, 2])), (0, 0));
+    let map = Map::new(10, 2, seed).expect("memory for a map");
+    let mut ids = HashMap::new();
+    for second in 1..=PROBE_LIMIT as u64 {
+        let id = record(&map, 0, &[first, second]).unwrap();
+        assert_eq!(ids.insert(id, second), None, "two stacks have one id");
+    }
+    assert_eq!(record(&map, 0, &[first, 0]), Err(Fallback::Neighbourhood));
+    for (id, second) in ids {
+        // By the slots, and once it is remembered by the context.
+        for index in [0, 1, 1] {
+            assert_eq!(record(&map, index, &[first, second]), Ok(id));
+        }
+        assert_eq!(read(&map, id), Some((vec![first, second], 4)));
+    }
+}
+
+#[test]
 fn a_full_map_refuses_new_stacks_and_finds_known_ones() {
     let map = map(10, 1);
     let mut ids = Vec::new();

@@ -57,7 +57,7 @@ impl Map {
             let state = self.state.load(Ordering::Relaxed);
             self.state.store(state | RESETTING, Ordering::Relaxed);
             synchronize();
-            // Nobody is inside any more: every place that is taken is that of a published stack.
+            // Nobody is inside any more: every entry that is claimed is that of a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter() {
                 // Most are empty: they need not be written.

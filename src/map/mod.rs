@@ -257,7 +257,13 @@ impl Map {
 
     /// Stacks in the map now.
     pub fn entries(&self) -> u32 {
-        self.entries.load(Ordering::Relaxed).min(self.capacity)
+        self.entries_claimed().min(self.capacity)
+    }
+
+    /// The entries that are claimed now: more than [`Map::entries`] while a new stack finds the map
+    /// full. When nothing is recorded, both are the number of stacks.
+    pub fn entries_claimed(&self) -> u32 {
+        self.entries.load(Ordering::Relaxed)
     }
 
     /// Bytes of the pool now.
