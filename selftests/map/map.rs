@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use stackmap_map::{
-    ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES, PROBE_LIMIT,
+    ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES, PROBE_LIMIT,
 };
 
 const SEED: Seed = Seed::new([1, 2]);
@@ -104,7 +104,7 @@ fn stacks_of_one_hash_have_ids_of_their_own() {
     assert_eq!((seed.hash(&[first, 1]), seed.hash(&[first, 2])), (0, 0));
     let map = Map::new(10, 2, seed).expect("memory for a map");
     let mut ids = HashMap::new();
-    for second in 1..=PROBE_LIMIT as u64 {
+    for second in 1..=u64::from(PROBE_LIMIT) {
         let id = record(&map, 0, &[first, second]).unwrap();
         assert_eq!(ids.insert(id, second), None, "two stacks have one id");
     }
@@ -373,7 +373,7 @@ fn capacities_are_clamped() {
 #[test]
 fn a_map_has_no_more_contexts_than_its_references_allow() {
     // The kernel's largest configuration: 8,192 CPUs, 5 levels of nesting.
-    assert!(CONTEXTS_MAX >= 8192 * 5);
+    const { assert!(CONTEXTS_MAX >= 8192 * 5) };
     assert!(Map::new(10, CONTEXTS_MAX, SEED).is_some());
     assert!(Map::new(10, CONTEXTS_MAX + 1, SEED).is_none());
 }
