@@ -51,8 +51,9 @@
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
 //!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves to
-//!   nothing for at least 1,022 resets, see `id.rs`. Finding a stack by its id is one load of a slot.
-//!   *`map.rs`: 1,024 resets of the largest map; loom: `resets`, `exports`.*
+//!   nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by its id
+//!   is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it without a
+//!   stack; loom: `resets`, `exports`.*
 //! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the bytes
 //!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
 //!   when races have left much in spares. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
