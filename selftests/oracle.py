@@ -54,9 +54,11 @@ TRAMPOLINE_MARKER = 0x7FFF_FFFF
 def read_map(path):
     """The stacks of a stack_map_bin, by id."""
     data = path.read_bytes()
-    magic, version, nr_stacks, _ = struct.unpack_from("=4I", data)
+    magic, version, nr_stacks, load_id = struct.unpack_from("=4I", data)
     if (magic, version) != (MAGIC, VERSION):
         raise ValueError(f"{path}: magic {magic:#x}, version {version}")
+    if load_id == 0:
+        raise ValueError(f"{path}: no load id")
     offset, stacks = 16, {}
     for _ in range(nr_stacks):
         stack_id, nr, _, _ = struct.unpack_from("=4I", data, offset)

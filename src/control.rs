@@ -6,12 +6,12 @@ use crate::{
     counters,
     hook::{Hook, HookChoice},
     instances,
-    map::{ControlError, Map, Seed, BITS_DEFAULT},
+    map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
     record,
     shim::{self, stackmap_layout, stackmap_served},
     symbols, unwind,
 };
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{
     bindings,
     error::to_result,
@@ -49,6 +49,9 @@ unsafe impl Send for TopLevel {}
 // SAFETY: As above.
 unsafe impl Sync for TopLevel {}
 
+/// What tells this load of the module from all others; 0 before it is drawn.
+static LOAD_ID: AtomicU32 = AtomicU32::new(0);
+
 /// Whether a reset runs.
 static RESETTING: AtomicBool = AtomicBool::new(false);
 
@@ -66,6 +69,9 @@ impl Lifetime {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
         record::set_layout(layout);
+        // Any number but 0, which means that a writer of the binary format has none.
+        let [word] = random();
+        LOAD_ID.store((word % u64::from(u32::MAX)) as u32 + 1, Ordering::Relaxed);
         let hook = Hook::choose(choice, None)?;
         // SAFETY: Nothing else is served yet.
         to_result(unsafe { shim::stackmap_serve(&top) })?;
@@ -121,6 +127,11 @@ pub(crate) fn bits() -> u32 {
     CONTROL.lock().bits
 }
 
+/// A number that tells this load of the module from others; never 0.
+pub(crate) fn load_id() -> u32 {
+    LOAD_ID.load(Ordering::Relaxed)
+}
+
 /// The name of the hook in use, or that will be used.
 pub(crate) fn hook_name() -> &'static str {
     CONTROL.lock().hook.name()
@@ -168,16 +179,14 @@ pub(crate) fn disable() {
 }
 /// Allocates what recording needs and is not there yet.
 fn allocate(bits: u32) -> Result {
+    const _: () = assert!((bindings::NR_CPUS * shim::STACKMAP_LEVELS) as usize <= CONTEXTS_MAX);
     unwind::allocate()?;
     if record::map().is_some() {
         return Ok(());
     }
-    let mut words = [0_u64; 2];
-    // SAFETY: The buffer may be written for its whole length.
-    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
     // SAFETY: No requirements.
     let contexts = unsafe { shim::stackmap_contexts() } as usize;
-    let map = Map::new(bits, contexts, Seed::new(words)).ok_or(ENOMEM)?;
+    let map = Map::new(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
     let map = KBox::new(map, GFP_KERNEL)?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc() })?;
@@ -192,6 +201,13 @@ fn tracing_is_on() -> bool {
         unsafe { shim::stackmap_tracing_is_on(top.tr) }
     });
     top || instances::tracing_is_on()
+
+/// Random words.
+fn random<const N: usize>() -> [u64; N] {
+    let mut words = [0_u64; N];
+    // SAFETY: The buffer may be written for its whole length.
+    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
+    words
 }
 
 /// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.

@@ -21,7 +21,7 @@ struct stackmap_bin_header {
 	__u32 magic;
 	__u32 version;
 	__u32 nr_stacks;
-	__u32 reserved;		/* 0 */
+	__u32 load_id;		/* tells one load of the module from another; 0: unknown */
 };
 
 struct stackmap_bin_stack {

@@ -135,8 +135,9 @@ ok 'frames look like symbols' awk '
 is 'references sum up to the events' \
 	"$(sed -n 's/.*\[ref \([0-9]*\),.*/\1/p' $T/stack_map | awk '{ s += $1 } END { print s }')" \
 	"$(value successes)"
-is 'the binary header' "$(head -c 16 $T/stack_map_bin | hexdump -e '4/4 "%x " "\n"')" \
-	"464d5342 2 $(printf %x "$stacks") 0"
+is 'the binary header' "$(head -c 12 $T/stack_map_bin | hexdump -e '3/4 "%x " "\n"')" \
+	"464d5342 2 $(printf %x "$stacks")"
+ok 'has a load id' test "$(load_id)" -gt 0
 is 'the binary file has the size that its records say' "$(wc -c <$T/stack_map_bin)" \
 	$((16 + stacks * 16 + 8 * $(grep -c '^  \[' $T/stack_map)))
 

@@ -150,6 +150,11 @@ entries() {
 	sed -n 's/^entries: *//p' $T/stack_map_stat
 }
 
+# load_id - the load id in the header of stack_map_bin.
+load_id() {
+	head -c 16 $T/stack_map_bin | hexdump -e '4/4 "%u " "\n"' | cut -d ' ' -f 4
+}
+
 # clear_trace - empties the top-level buffer.
 clear_trace() {
 	echo >$T/trace

@@ -252,6 +252,33 @@ fn every_bit_of_a_frame_counts() {
     }
 }
 
+/// Every number below a bound is drawn as often as any other.
+#[test]
+fn numbers_are_drawn_evenly() {
+    // The generations of the largest and of the smallest map, and the smallest bounds.
+    for bound in [1023, (1 << 20) - 1, 1, 2, 3] {
+        let nr = 200_000_u64;
+        let parts = bound.min(1023) as usize;
+        let part = |number: u32| (u64::from(number) * parts as u64 / u64::from(bound)) as usize;
+        for words in [
+            |n: u64| [n, 0],
+            |n: u64| [0, n],
+            |n: u64| [n << 32, n << 32],
+            |n: u64| [n, n].map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        ] {
+            let drawn: Vec<u32> = (0..nr).map(|n| Seed::new(words(n)).draw(bound)).collect();
+            assert!(drawn.iter().all(|number| *number < bound));
+            let mut seen = vec![false; parts];
+            drawn.iter().for_each(|number| seen[part(*number)] = true);
+            assert!(seen.iter().all(|seen| *seen), "never drawn below {bound}");
+            if parts > 1 {
+                let far = chi_square(drawn.iter().map(|n| part(*n)), parts, nr as usize);
+                assert!(far < 5.0, "numbers below {bound}: {far}");
+            }
+        }
+    }
+}
+
 /// The same stack has unrelated hashes under two seeds, however near they are.
 #[test]
 fn seeds_are_independent() {

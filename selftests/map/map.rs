@@ -6,7 +6,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use stackmap_map::{ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{
+    ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES, PROBE_LIMIT,
+};
 
 const SEED: Seed = Seed::new([1, 2]);
 
@@ -92,6 +94,28 @@ fn stacks_that_differ_in_one_frame_have_two_ids() {
     ids.insert(record(&map, 0, shorter).unwrap());
     ids.insert(record(&map, 0, &stack(0, 200)).unwrap());
     assert_eq!(ids.len(), 202);
+}
+
+#[test]
+fn stacks_of_one_hash_have_ids_of_their_own() {
+    // The first frame of a pair that is equal to the second word of the seed makes the hash 0.
+    let first = 0xbb67_ae85_84ca_a73b;
+    let seed = Seed::new([0, 0]);
+    assert_eq!((seed.hash(&[first, 1]), seed.hash(&[first, 2])), (0, 0));
+    let map = Map::new(10, 2, seed).expect("memory for a map");
+    let mut ids = HashMap::new();
+    for second in 1..=u64::from(PROBE_LIMIT) {
+        let id = record(&map, 0, &[first, second]).unwrap();
+        assert_eq!(ids.insert(id, second), None, "two stacks have one id");
+    }
+    assert_eq!(record(&map, 0, &[first, 0]), Err(Fallback::Neighbourhood));
+    for (id, second) in ids {
+        // By the slots, and once it is remembered by the context.
+        for index in [0, 1, 1] {
+            assert_eq!(record(&map, index, &[first, second]), Ok(id));
+        }
+        assert_eq!(read(&map, id), Some((vec![first, second], 4)));
+    }
 }
 
 #[test]
@@ -239,6 +263,63 @@ fn the_largest_map_recognises_stale_ids_for_1022_resets() {
 }
 
 #[test]
+fn resets_of_an_empty_map_bring_no_id_back() {
+    let map = map(20, 1);
+    let first = record(&map, 0, &stack(0, 8)).unwrap();
+    // As many resets as there are generations.
+    for _ in 0..1023 {
+        map.reset().unwrap();
+    }
+    assert_eq!(read(&map, first), None);
+    let second = record(&map, 0, &stack(0, 8)).unwrap();
+    assert_ne!(second, first);
+    map.reset().unwrap();
+    assert_eq!((read(&map, first), read(&map, second)), (None, None));
+}
+
+#[test]
+fn a_reset_of_an_empty_map_clears_counters() {
+    let map = map(10, 1);
+    let too_deep = record(&map, 0, &stack(0, MAX_FRAMES + 1));
+    assert_eq!(too_deep, Err(Fallback::PoolFull));
+    {
+        let _section = ReadSide::enter();
+        // SAFETY: The only thread; inside a read-side section.
+        unsafe { map.enter(0) }.add(Counter::DropPool, 1);
+    }
+    assert_eq!((map.entries(), map.total(Counter::DropPool)), (0, 1));
+    map.reset().unwrap();
+    assert_eq!(map.total(Counter::DropPool), 0);
+}
+
+#[test]
+fn an_export_of_an_empty_map_outlives_its_reset() {
+    let map = map(10, 1);
+    let cut = map.cut().unwrap();
+    map.reset().unwrap();
+    record(&map, 0, &stack(0, 20)).unwrap();
+    // It is as empty as it was when it began.
+    assert_eq!(map.count(&cut), Ok(0));
+    assert_eq!(map.next(&cut, 0, &mut [0; MAX_FRAMES]), Ok(None));
+    map.reset().unwrap();
+    assert!(map.count(&cut).is_err());
+}
+
+#[test]
+fn the_first_generation_follows_from_the_seed() {
+    let mut generations = HashSet::new();
+    for seed in 0..64 {
+        let map = Map::new(10, 1, Seed::new([seed, 0])).expect("memory for a map");
+        let id = record(&map, 0, &stack(0, 8)).unwrap();
+        let generation = id.get() / map.table_size() as u32;
+        assert_ne!(generation, 0);
+        generations.insert(generation);
+    }
+    // Two of 64 have the same of 1,048,575 with a probability of 0.2 %, three never.
+    assert!(generations.len() >= 63, "{} generations", generations.len());
+}
+
+#[test]
 fn an_export_that_overlaps_a_reset_is_stale() {
     let map = map(10, 1);
     record(&map, 0, &stack(0, 20)).unwrap();
@@ -287,6 +368,14 @@ fn capacities_are_clamped() {
     assert_eq!(map(0, 1).capacity(), 1 << 10);
     assert_eq!(map(11, 1).capacity(), 1 << 11);
     assert_eq!(map(32, 1).capacity(), 1 << 20);
+}
+
+#[test]
+fn a_map_has_no_more_contexts_than_its_references_allow() {
+    // The kernel's largest configuration: 8,192 CPUs, 5 levels of nesting.
+    const { assert!(CONTEXTS_MAX >= 8192 * 5) };
+    assert!(Map::new(10, CONTEXTS_MAX, SEED).is_some());
+    assert!(Map::new(10, CONTEXTS_MAX + 1, SEED).is_none());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `stack_map_bin`: the stacks in the binary format of `include/uapi/stackmap.h`.
 
 use crate::{
+    control,
     map::{Cut, Stack, Stale, MAX_FRAMES},
     record, shim,
     tracefs::{File, Output, Reader},
@@ -100,7 +101,7 @@ impl Reader for BinReader {
     fn show(&self, out: &Output) {
         if self.at_header {
             let (magic, version) = (shim::STACKMAP_BIN_MAGIC, shim::STACKMAP_BIN_VERSION);
-            words(out, [magic, version, self.nr_stacks, 0]);
+            words(out, [magic, version, self.nr_stacks, control::load_id()]);
             return;
         }
         let Some((stack, frames)) = self.walk.stack() else {

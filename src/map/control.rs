@@ -45,7 +45,10 @@ impl Map {
         })
     }
 
-    /// Removes all stacks and counts, and begins a new generation of ids.
+    /// Removes all stacks and counts, and begins a new generation of ids if there was a stack.
+    ///
+    /// Without one no id of the generation was given out, so it goes on: generations are few, see
+    /// `id.rs`. A [`Cut`](super::Cut) of it stays valid, and empty.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
     /// [`Fallback::Resetting`](super::Fallback::Resetting).
@@ -54,6 +57,8 @@ impl Map {
             let state = self.state.load(Ordering::Relaxed);
             self.state.store(state | RESETTING, Ordering::Relaxed);
             synchronize();
+            // Nobody is inside any more: every entry that is claimed is that of a published stack.
+            let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter() {
                 // Most are empty: they need not be written.
                 if slot.load(Ordering::Relaxed) != Word::EMPTY.bits() {
@@ -71,7 +76,12 @@ impl Map {
             // away, the others have left; `exclusively` keeps growth out.
             unsafe { self.pool.rewind() };
             self.entries.store(0, Ordering::Relaxed);
-            let next = self.layout.next(Generation::from_bits(state));
+            let generation = Generation::from_bits(state);
+            let next = if used {
+                self.layout.next(generation)
+            } else {
+                generation
+            };
             // ORDERING: Release; O2, pairs with the loads of the state.
             self.state.store(next.bits(), Ordering::Release);
             Ok(())

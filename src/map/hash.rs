@@ -26,6 +26,13 @@ impl Seed {
         ])
     }
 
+    /// A number below `bound` that follows from the seed, and tells little of it.
+    pub fn draw(self, bound: u32) -> u32 {
+        // The hash of a stack of one frame; the highest half of the product is below `bound`.
+        let hash = self.hash(&[0x3c6e_f372_fe94_f82b]) >> 32;
+        ((hash * u64::from(bound)) >> 32) as u32
+    }
+
     /// Hashes `frames`, their number included.
     #[inline(always)]
     pub fn hash(self, frames: &[u64]) -> u64 {

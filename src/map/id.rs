@@ -10,8 +10,20 @@
 //! ```
 //!
 //! The table has `2^(bits+1)` slots, so a generation has `30 - bits` bits: from 10 (`bits=20`) to
-//! 20 (`bits=10`). Generation 0 is never used, hence no id is 0, and an id is recognised as stale
-//! for at least `2^(30-bits) - 2` resets: 1,022 with `bits=20`.
+//! 20 (`bits=10`). Generation 0 is never used, hence no id is 0. That leaves 1,023 (`bits=20`) to
+//! 1,048,575 (`bits=10`) generations.
+//!
+//! **Within a map** a reset that removes a stack moves on to the next generation. A reset that finds
+//! no stack keeps the generation: no id of it was given out. So an id is recognised as stale until
+//! as many resets as there are generations have removed stacks: 1,023 with `bits=20`. Then its
+//! generation is back, and it names whatever stack is in its slot.
+//!
+//! **Between maps** nothing is known: the ring buffer of a CPU that was offline when the module was
+//! unloaded still has the ids of a map that is gone. The first generation of a map is drawn from its
+//! seed, so an id of another map has this map's generation with a probability of one in the number
+//! of generations; it then names a stack if its slot is taken.
+
+use super::Seed;
 
 /// The id of a stack: 31 bits, positive.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -53,7 +65,7 @@ impl Generation {
     }
 }
 
-/// How ids divide their bits in a table of `2^slot_bits` slots.
+/// How ids divide their bits in a table of `2^slot_bits` slots, at least 2.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     slot_bits: u32,
@@ -74,16 +86,17 @@ impl Layout {
         Generation(id.0 >> self.slot_bits << self.slot_bits)
     }
 
-    /// The first generation of a map.
-    pub(super) const fn first(self) -> Generation {
-        Generation(1 << self.slot_bits)
+    /// The first generation of a map with this seed: any of them, one as likely as another.
+    pub(super) fn first(self, seed: Seed) -> Generation {
+        let generations = (1 << (31 - self.slot_bits)) - 1;
+        Generation((1 + seed.draw(generations)) << self.slot_bits)
     }
 
-    /// The generation after `generation`; the last one is followed by the first.
+    /// The generation after `generation`; the highest one is followed by the lowest.
     pub(super) const fn next(self, generation: Generation) -> Generation {
         let next = generation.0 + (1 << self.slot_bits);
         if next > i32::MAX as u32 {
-            self.first()
+            Generation(1 << self.slot_bits)
         } else {
             Generation(next)
         }

@@ -51,13 +51,14 @@
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
 //!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves to
-//!   nothing for at least 1,022 resets, see `id.rs`. Finding a stack by its id is one load of a slot.
-//!   *`map.rs`: 1,024 resets of the largest map; loom: `resets`, `exports`.*
+//!   nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by its id
+//!   is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it without a
+//!   stack; loom: `resets`, `exports`.*
 //! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the bytes
 //!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
 //!   when races have left much in spares. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
-//!   stack are counted in the context; only one in 65,536 changes a word that other CPUs change, see
+//!   stack are counted in the context; only one in 32,768 changes a word that other CPUs change, see
 //!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`. *`hash.rs` of the tests.*
@@ -96,6 +97,7 @@ pub use self::{
     get_id::Entered,
     hash::Seed,
     id::Id,
+    pool::CONTEXTS_MAX,
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, PROBE_LIMIT},
         ReadSide,
@@ -198,10 +200,14 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory.
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or more
+    /// contexts than [`CONTEXTS_MAX`].
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+        if contexts > CONTEXTS_MAX {
+            return None;
+        }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
         let layout = Layout::new(bits + 1);
@@ -213,7 +219,7 @@ impl Map {
             seed,
             layout,
             capacity: 1 << bits,
-            state: AtomicU32::new(layout.first().bits()),
+            state: AtomicU32::new(layout.first(seed).bits()),
             epoch: AtomicU32::new(0),
             control: AtomicU32::new(0),
             before: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -252,7 +258,13 @@ impl Map {
 
     /// Stacks in the map now.
     pub fn entries(&self) -> u32 {
-        self.entries.load(Ordering::Relaxed).min(self.capacity)
+        self.entries_claimed().min(self.capacity)
+    }
+
+    /// The entries that are claimed now: more than [`Map::entries`] while a new stack finds the map
+    /// full. When nothing is recorded, both are the number of stacks.
+    pub fn entries_claimed(&self) -> u32 {
+        self.entries.load(Ordering::Relaxed)
     }
 
     /// Bytes of the pool now.

@@ -16,9 +16,14 @@
 //! published (its writer lost a race) becomes a *spare*, see `spares.rs`.
 
 use super::sys::{
-    sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_MAX},
+    sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_BATCH_MAX, REFS_MAX},
     Apart, Array, AtomicPtr, AtomicU32, AtomicU64, Ordering,
 };
+
+/// The most contexts of a map: as many as can add a batch at one moment to a record that is just
+/// below [`REFS_MAX`], before its references reach 2^32.
+pub const CONTEXTS_MAX: usize =
+    ((u32::MAX as u64 - (REFS_MAX - 1)) / REFS_BATCH_MAX as u64) as usize;
 
 /// Chunks that a new or a reset pool has.
 const INITIAL_CHUNKS: usize = 2;
@@ -248,9 +253,8 @@ impl Pool {
     /// Adds `refs` references, saturating. Context: any.
     pub(super) fn add_refs(&self, offset: u32, refs: u32) {
         let header = self.header(offset);
-        // Between this check and the addition every context may add `REFS_BATCH_MAX` more: the sum
-        // stays below 2^32 with up to 32,768 contexts (8,192 CPUs with 4 levels of nesting) doing
-        // so at one moment for one record.
+        // Between this check and the addition each other context may add a batch of its own.
+        // No carry: a map has at most `CONTEXTS_MAX` contexts.
         if header.load(Ordering::Relaxed) >> 32 < REFS_MAX {
             header.fetch_add(u64::from(refs) << 32, Ordering::Relaxed);
         }

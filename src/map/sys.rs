@@ -86,8 +86,9 @@ pub(super) mod sizes {
     /// is between the check and the addition.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
-    /// References that are held back at most for one stack; a power of two.
-    pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 16;
+    /// References that are held back at most for one stack; a power of two. The larger it is, the
+    /// fewer contexts a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
+    pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 15;
 
     /// Slots that an export looks at in one read-side section.
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 1024;

@@ -3,6 +3,7 @@
 //! Exports against inserts and resets: the cut and its grace period.
 
 use super::*;
+use stackmap_map::Stale;
 
 /// A cut holds what was there before it, and it stays the same while others insert.
 #[test]
@@ -55,16 +56,38 @@ fn an_export_beside_a_reset() {
         let reader = spawn(&map, move |map| {
             let Ok(cut) = map.cut() else { return };
             let mut buffer = [0; MAX_FRAMES];
-            if let Ok(Some(stack)) = map.next(&cut, 0, &mut buffer) {
+            let next = map.next(&cut, 0, &mut buffer);
+            if let Ok(Some(stack)) = &next {
                 assert_eq!((stack.id, &buffer[..stack.nr]), (id, frames));
             }
-            if let Ok(count) = map.count(&cut) {
+            match (next, map.count(&cut)) {
                 // Begun after the reset, the cut is empty.
-                assert!(count <= 1);
+                (Ok(stack), Ok(count)) => assert_eq!(count, u32::from(stack.is_some())),
+                (Err(Stale), Ok(_)) => panic!("what is stale stays so"),
+                (_, Err(Stale)) => {}
             }
         });
         map.reset().unwrap();
         reader.join();
+    });
+}
+
+/// An export of an empty map that a reset overtakes goes on, and stays empty.
+#[test]
+fn an_export_beside_the_reset_of_an_empty_map() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("an_export_beside_the_reset_of_an_empty_map", move || {
+        let map = map(1, 1);
+        let cut = map.cut().unwrap();
+        let reader = spawn(&map, move |map| (map.count(&cut), map.count(&cut)));
+        map.reset().unwrap();
+        id(&map, 0, frames);
+        let (first, second) = reader.join();
+        for count in [first, second] {
+            // Stale only while the reset runs.
+            assert!(matches!(count, Ok(0) | Err(Stale)), "{count:?}");
+        }
+        assert_eq!(map.count(&cut), Ok(0));
     });
 }
 

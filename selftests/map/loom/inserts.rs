@@ -17,8 +17,8 @@ fn apart(map: &Map) {
 #[test]
 fn a_slot_is_empty_or_complete() {
     let frames = stack_at(1, 0, 3, 0);
-    // The id that the stack will have: the first generation, slot 0.
-    let id = Id::from_raw(1 << 2);
+    // The id that the stack will have.
+    let id = first_id(1, 0);
     exhaustively("a_slot_is_empty_or_complete", move || {
         let map = map(1, 1);
         let writer = spawn(&map, move |map| super::id(map, 0, frames));

@@ -147,7 +147,7 @@ fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
 fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
-    assert_eq!(map.entries() as usize, all.len(), "P3: places");
+    assert_eq!(map.entries_claimed() as usize, all.len(), "P3: places");
     assert_eq!(map.stored_bytes(), stored as u64, "P6: bytes of records");
     assert_eq!(
         map.reserved_bytes(),
@@ -197,6 +197,12 @@ fn spawn<T: 'static>(map: &Arc<Map>, run: impl FnOnce(&Arc<Map>) -> T + 'static)
             result
         }),
     }
+}
+
+/// The id of a stack in `slot` of a map of `2^bits` stacks that was never reset.
+fn first_id(bits: u32, slot: u32) -> Id {
+    let generations = (1 << (30 - bits)) - 1;
+    Id::from_raw((1 + SEED.draw(generations)) << (bits + 1) | slot)
 }
 
 /// The `n`-th stack of `nr` frames whose search begins at slot `home` of a map of `2^bits` stacks.

@@ -43,7 +43,7 @@ fn a_reservation_beside_growth() {
 #[test]
 fn a_record_in_a_chunk_that_just_came() {
     let frames = stack_at(2, 5, 4, 0);
-    let id = Id::from_raw(1 << 3 | 5);
+    let id = first_id(2, 5);
     bounded(
         "a_record_in_a_chunk_that_just_came",
         1,
@@ -66,20 +66,30 @@ fn a_record_in_a_chunk_that_just_came() {
     );
 }
 
-/// Whether to grow is asked at any time and answered without harm.
+/// Whether to grow may be asked at any time, also when the cursor is seen beyond the limit.
 #[test]
-fn wanting_growth_beside_everything() {
+fn wanting_growth_beside_growth() {
     let frames = stack_at(2, 5, 4, 0);
-    exhaustively("wanting_growth_beside_everything", move || {
+    let answers = std::sync::Arc::new(AtomicU32::new(0));
+    let all = std::sync::Arc::clone(&answers);
+    exhaustively("wanting_growth_beside_growth", move || {
         let map = map(2, 2);
         fill(&map);
-        let asker = spawn(&map, |map| map.wants_growth());
+        let asker = spawn(&map, |map| {
+            let wants = map.wants_growth();
+            (wants, map.pool_bytes() == 2 * 64)
+        });
         map.grow().unwrap();
         id(&map, 1, frames);
-        map.reset().unwrap();
-        asker.join();
-        assert!(!map.wants_growth());
+        let (wants, not_grown) = asker.join();
+        assert!(wants || !not_grown, "a full pool wants to grow");
+        all.fetch_or(1 << u32::from(wants), Ordering::Relaxed);
+        // The record has taken five of the eight new words.
+        assert!(map.wants_growth());
+        settle(&map);
     });
+    // Between the growth and the record it does not.
+    assert_eq!(answers.load(Ordering::Relaxed), 0b11);
 }
 
 /// P2 and P3: who loses the cursor too often is refused, and keeps nothing.

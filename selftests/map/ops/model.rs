@@ -37,11 +37,12 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(map: &Map, seed: Seed) -> Self {
+        let slots = map.table_size() as u32;
         Self {
             seed,
-            slots: map.table_size() as u32,
+            slots,
             capacity: map.capacity() as usize,
-            generation: 1,
+            generation: 1 + seed.draw((1 << 31) / slots - 1),
             by_slot: BTreeMap::new(),
             slot_of: HashMap::new(),
             words: 0,
@@ -143,10 +144,14 @@ impl Model {
     }
 
     pub(super) fn reset(&mut self) {
+        self.counts = [0; Counter::COUNT];
+        if self.by_slot.is_empty() {
+            // The generation goes on, and with it an export, which is empty.
+            return;
+        }
         self.by_slot.clear();
         self.slot_of.clear();
         self.words = 0;
-        self.counts = [0; Counter::COUNT];
         self.cut = None;
         // The last generation of an id of 31 bits is followed by the first.
         let generations = (1 << 31) / self.slots;

@@ -3,15 +3,17 @@
 //! Two CPUs over one: how much more they record together.
 //!
 //! One thread alone, then both, in short slices by turns. What counts is a slice in which each
-//! thread had its CPU to itself, and the median of many: then neither other programs nor a clock
-//! that changes its rate are measured. `--seconds N` bounds the time for each row (default 10).
+//! thread had its CPU to itself, two slices that were at the same time for nine tenths of the
+//! longer one, and the median of many: then neither other programs nor a clock that changes its rate
+//! are measured, nor two threads that take turns. `--seconds N` bounds the time for each row
+//! (default 10).
 
 use rustix::time::{clock_gettime, ClockId, Timespec};
 use stackmap_bench::{map, record, stack, stacks};
 use stackmap_map::{Map, ReadSide};
 use std::{
     hint::black_box,
-    sync::Barrier,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -22,17 +24,51 @@ const EVENTS: usize = 30_000;
 /// Slices of each kind that are enough.
 const ENOUGH: usize = 400;
 
-/// The nanoseconds per event of one thread in one slice, by the clock on the wall and by its own.
+/// One thread in one slice.
 #[derive(Clone, Copy)]
 struct Slice {
-    wall: f64,
-    own: f64,
+    begun: Instant,
+    ended: Instant,
+    /// By the thread's own clock.
+    own: Duration,
 }
 
 impl Slice {
     /// Whether the thread had its CPU to itself.
     fn undisturbed(self) -> bool {
-        self.wall < self.own * 1.05
+        self.wall() < self.own.mul_f64(1.05)
+    }
+
+    fn wall(self) -> Duration {
+        self.ended - self.begun
+    }
+
+    /// Nanoseconds per event.
+    fn cost(self) -> f64 {
+        self.own.as_nanos() as f64 / EVENTS as f64
+    }
+}
+
+/// Whether two slices were at the same time, but for a tenth of the longer one.
+fn overlap([one, other]: [Slice; 2]) -> bool {
+    let both = one
+        .ended
+        .min(other.ended)
+        .checked_duration_since(one.begun.max(other.begun));
+    both.is_some_and(|both| both > one.wall().max(other.wall()).mul_f64(0.9))
+}
+
+/// Where two threads meet. They wait on their CPUs: to wake a thread up takes as long as a slice.
+#[derive(Default)]
+struct Gate(AtomicUsize);
+
+impl Gate {
+    /// Waits for the other one.
+    fn meet(&self) {
+        let meeting = self.0.fetch_add(1, Ordering::AcqRel) / 2;
+        while self.0.load(Ordering::Acquire) / 2 == meeting {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -48,15 +84,15 @@ impl Work<'_> {
         let _section = ReadSide::enter();
         // SAFETY: Each thread has a context of its own; inside a read-side section.
         let entered = unsafe { self.map.enter(self.context) };
-        let (wall, own) = (Instant::now(), own_time());
+        let (begun, own) = (Instant::now(), own_time());
         for frames in self.stacks.iter().cycle().take(EVENTS) {
             black_box(entered.get_id(black_box(frames))).expect("a known stack");
         }
         let own = own_time() - own;
-        let nanoseconds = |time: Duration| time.as_nanos() as f64 / EVENTS as f64;
         Slice {
-            wall: nanoseconds(wall.elapsed()),
-            own: nanoseconds(own),
+            begun,
+            ended: Instant::now(),
+            own,
         }
     }
 }
@@ -74,16 +110,17 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Measures two threads over one and prints a line.
 fn row(name: &str, works: [Work<'_>; 2], time: Duration) {
     let (mut alone, mut together) = (Vec::new(), Vec::new());
-    let barrier = Barrier::new(2);
+    let mut apart = 0;
+    let gate = Gate::default();
     let deadline = Instant::now() + time;
     let [mine, theirs] = works;
     let rounds = thread::scope(|scope| {
-        let barrier = &barrier;
+        let gate = &gate;
         let (ask, asked) = std::sync::mpsc::channel::<()>();
         let (answer, answered) = std::sync::mpsc::channel();
         scope.spawn(move || {
             for () in asked {
-                barrier.wait();
+                gate.meet();
                 answer.send(theirs.slice()).expect("it waits for this");
             }
         });
@@ -92,26 +129,35 @@ fn row(name: &str, works: [Work<'_>; 2], time: Duration) {
             rounds += 1;
             let slice = mine.slice();
             if slice.undisturbed() {
-                alone.push(slice.own);
+                alone.push(slice.cost());
             }
             ask.send(()).expect("the thread is there");
-            barrier.wait();
+            gate.meet();
             let slices = [mine.slice(), answered.recv().expect("an answer")];
             if slices.iter().all(|slice| slice.undisturbed()) {
-                together.push(slices[0].own.max(slices[1].own));
+                if overlap(slices) {
+                    together.push(slices[0].cost().max(slices[1].cost()));
+                } else {
+                    apart += 1;
+                }
             }
         }
         rounds
     });
     if alone.is_empty() || together.is_empty() {
-        println!("{name:<28} no slice without other programs, of {rounds}");
+        println!(
+            "{name:<28} not measured: of {rounds} slices {} alone and {} of two threads, and {apart} \
+             of two that were not at the same time",
+            alone.len(),
+            together.len()
+        );
         return;
     }
     let counts = (alone.len(), together.len());
     let (alone, together) = (median(alone), median(together));
     println!(
         "{name:<28} {alone:6.1} ns alone, {together:6.1} ns together: {:.2} times one \
-         ({} and {} slices of {rounds})",
+         ({} and {} slices of {rounds}; {apart} of two threads were not at the same time)",
         2.0 * alone / together,
         counts.0,
         counts.1

@@ -93,7 +93,7 @@ fn main() -> io::Result<()> {
         ips: &frames[index * depth as usize..(index + 1) * depth as usize],
     });
     let mut out = create(dir, "stack_map_bin")?;
-    stack_map_bin::write(&mut out, Order::Little, stacks)?;
+    stack_map_bin::write(&mut out, Order::Little, None, stacks)?;
     out.flush()?;
 
     let mut out = create(dir, "trace")?;

@@ -28,9 +28,10 @@ pub(crate) fn stack_map_bin(data: &[u8]) {
     assert_eq!(data.len(), 16 + 16 * stacks.len() + 8 * frames);
     for order in [Order::Little, Order::Big] {
         let mut written = Vec::new();
-        stack_map_bin::write(&mut written, order, stacks.iter()).unwrap();
+        stack_map_bin::write(&mut written, order, stacks.load_id(), stacks.iter()).unwrap();
         let again = Stacks::read(&written[..], "again").unwrap();
         assert!(stacks.iter().eq(again.iter()));
+        assert_eq!(stacks.load_id(), again.load_id());
     }
 }
 
@@ -127,6 +128,7 @@ pub(crate) fn capture(data: &[u8]) {
         stacks,
         symbols,
         slot_bits: manifest.slot_bits,
+        trace_load: manifest.load_id,
         manifest: Some(manifest),
         ..Loaded::default()
     };

@@ -45,7 +45,7 @@ pub fn for_each_in(
     let mut progress = Progress::bytes("reading events", size);
     let mut counting = |event: &Event, stack: StackRef<'_>| {
         match stack {
-            StackRef::Id(id) if loaded.stacks.get(id).is_none() => {
+            StackRef::Id(id) if loaded.stack(id).is_none() => {
                 notes.missing(loaded.missing(id));
             }
             StackRef::Id(_) => {}

@@ -12,6 +12,8 @@ use crate::{
 pub struct Notes {
     /// Events whose id is of a map that was reset since.
     pub stale: u64,
+    /// Events whose id is of another load of the module than the stacks.
+    pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
     /// Events whose stack was recorded whole.
@@ -38,6 +40,7 @@ impl Notes {
     pub fn missing(&mut self, missing: Missing) {
         match missing {
             Missing::Stale => self.stale += 1,
+            Missing::Gone => self.gone += 1,
             Missing::Unknown => self.unknown += 1,
         }
     }
@@ -65,6 +68,13 @@ impl Notes {
             format!(
                 "{}: the map was reset in between",
                 events(self.stale, "have a stale id")
+            ),
+        );
+        warn(
+            self.gone,
+            format!(
+                "{}: the module was loaded anew in between",
+                events(self.gone, "have an id of another load")
             ),
         );
         warn(
@@ -157,6 +167,7 @@ mod tests {
         let notes = Notes {
             unknown: 1,
             stale: 2,
+            gone: 4,
             whole: 3,
             losses: Losses {
                 lost: 7,
@@ -171,6 +182,7 @@ mod tests {
             [
                 "1 event has an unknown id: the map has no such stack",
                 "2 events have a stale id: the map was reset in between",
+                "4 events have an id of another load: the module was loaded anew in between",
                 "7 records of the ring buffer overwritten before they could be read: it was too \
                  small (record -b)",
                 "1 stack without an event: it was overwritten, or there was none",
@@ -178,6 +190,6 @@ mod tests {
             ]
         );
         let warnings: Vec<_> = lines.iter().map(|note| note.warning).collect();
-        assert_eq!(warnings, [true, true, true, true, false]);
+        assert_eq!(warnings, [true, true, true, true, true, false]);
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Result},
     notes::Notes,
     output::Progress,
-    source::Loaded,
+    source::{differ, Loaded, Missing},
     symbols::{texts::Texts, Frame},
     tally::missing_name,
     trace::{find_stack_id, Lines},
@@ -48,6 +48,8 @@ pub type Reload<'a> = dyn FnMut() -> Result<Option<Loaded>> + 'a;
 pub struct Resolver<'a> {
     loaded: Loaded,
     reload: &'a mut Reload<'a>,
+    /// Whether there is another load of the module by now than the one of the stacks.
+    loaded_anew: bool,
     format: Format,
     texts: Texts,
     /// What is written next.
@@ -64,6 +66,7 @@ impl<'a> Resolver<'a> {
         Self {
             loaded,
             reload,
+            loaded_anew: false,
             format,
             texts: Texts::new(move |frame, text| write_frame(format, frame, text)),
             text: Vec::new(),
@@ -126,14 +129,21 @@ impl<'a> Resolver<'a> {
 
     /// Writes what stands before an id, and its stack.
     fn stack(&mut self, before: &[u8], id: u32, form: Form, out: &mut impl Write) -> Result {
-        if self.loaded.stacks.get(id).is_none() {
+        if self.loaded.stack(id).is_none() && !self.loaded_anew {
             if let Some(loaded) = (self.reload)()? {
-                self.loaded = loaded;
-                self.texts.clear();
+                // Whatever is in the text may still be of the load that it began with.
+                self.loaded_anew = differ(self.loaded.stacks.load_id(), loaded.stacks.load_id());
+                if !self.loaded_anew {
+                    self.loaded = loaded;
+                    self.texts.clear();
+                }
             }
         }
-        let Some(stack) = self.loaded.stacks.get(id) else {
-            let missing = self.loaded.missing(id);
+        let Some(stack) = self.loaded.stack(id) else {
+            let missing = match self.loaded_anew {
+                true => Missing::Gone,
+                false => self.loaded.missing(id),
+            };
             self.notes.missing(missing);
             out.write_all(before)?;
             return Ok(out.write_all(missing_name(id, missing).as_bytes())?);

@@ -6,6 +6,7 @@ use crate::{
     capture::{self, member, Capture, Manifest},
     error::{Error, Result},
     kernel,
+    stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
     symbols::{
@@ -37,8 +38,8 @@ pub enum Source {
     Live {
         /// Its files.
         tracefs: Tracefs,
-        /// A copy of the trace.
-        trace: Option<File>,
+        /// A copy of the trace, and the load of the module that was there before it.
+        trace: Option<(File, Option<LoadId>)>,
     },
     /// A capture.
     Capture(Box<Capture>),
@@ -66,6 +67,8 @@ pub struct Loaded {
     pub manifest: Option<Manifest>,
     /// How many bits of an id lie below its generation, if that is known.
     pub slot_bits: Option<u32>,
+    /// The load of the module that the trace is of, if that is known.
+    pub trace_load: Option<LoadId>,
 }
 
 /// Why there is no stack for an id.
@@ -73,6 +76,8 @@ pub struct Loaded {
 pub enum Missing {
     /// The map was reset since.
     Stale,
+    /// The module was loaded anew since: the stacks are of another load than the id.
+    Gone,
     /// The map does not have it.
     Unknown,
 }
@@ -134,6 +139,7 @@ impl Source {
         let mut modules = Modules::default();
         let mut stat = None;
         let mut manifest = None;
+        let trace_load = self.trace_load();
         let stacks;
         let mut own_kallsyms: Option<Kallsyms> = None;
         let mut elf = files.elf.clone();
@@ -186,6 +192,7 @@ impl Source {
             stat,
             manifest,
             slot_bits,
+            trace_load,
         })
     }
 
@@ -196,11 +203,21 @@ impl Source {
             return Ok(());
         };
         let failed = |error| Error::io("copy the trace into a temporary file", error);
+        let load_id = tracefs.load_id()?;
         let mut copy = tempfile::tempfile().map_err(failed)?;
         io::copy(&mut tracefs.open("trace")?, &mut copy).map_err(failed)?;
         copy.rewind().map_err(failed)?;
-        *trace = Some(copy);
+        *trace = Some((copy, load_id));
         Ok(())
+    }
+
+    /// The load of the module that the trace is of, if that is known.
+    pub fn trace_load(&self) -> Option<LoadId> {
+        match self {
+            Source::Live { trace, .. } => trace.as_ref().and_then(|(_, load_id)| *load_id),
+            Source::Capture(capture) => capture.manifest().load_id,
+            Source::Raw { .. } => None,
+        }
     }
 
     /// The trace that goes with the stacks, its length if that is known, and what it is called.
@@ -209,7 +226,7 @@ impl Source {
             Source::Live { tracefs, trace } => {
                 let name = tracefs.path("trace").display().to_string();
                 let file = match trace.take() {
-                    Some(copy) => copy,
+                    Some((copy, _)) => copy,
                     None => tracefs.open("trace")?,
                 };
                 let size = file.metadata().ok().map(|metadata| metadata.len());
@@ -231,8 +248,24 @@ impl Source {
 }
 
 impl Loaded {
+    /// The stack behind an id of the trace.
+    pub fn stack(&self, id: u32) -> Option<Stack<'_>> {
+        match self.is_gone() {
+            true => None,
+            false => self.stacks.get(id),
+        }
+    }
+
+    /// Whether the stacks are known to be of another load of the module than the trace.
+    fn is_gone(&self) -> bool {
+        differ(self.trace_load, self.stacks.load_id())
+    }
+
     /// Why there is no stack for `id`.
     pub fn missing(&self, id: u32) -> Missing {
+        if self.is_gone() {
+            return Missing::Gone;
+        }
         let generation = match &self.manifest {
             Some(manifest) => manifest.generation,
             None => self.stacks.generation(self.slot_bits),
@@ -243,6 +276,11 @@ impl Loaded {
             _ => Missing::Unknown,
         }
     }
+}
+
+/// Whether two loads of the module are known to be different ones.
+pub(crate) fn differ(one: Option<LoadId>, other: Option<LoadId>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one != other)
 }
 
 fn read_kallsyms(path: &Path, modules: &Modules) -> Result<Kallsyms> {

@@ -2,13 +2,16 @@
 
 //! The binary export of the map, `stack_map_bin`, as `include/uapi/stackmap.h` describes it.
 //!
-//! A header of four 32-bit words (magic, version, number of stacks, 0), then for each stack four
+//! A header of four 32-bit words (magic, version, number of stacks, load id), then for each stack four
 //! words (id, number of frames, references, 0) and its frames, 64 bits each, innermost first. The
 //! byte order is that of the machine that wrote it; the magic tells which. [`Reader`] takes every
 //! departure from this as an error, and allocates nothing that the input only claims to hold.
 
 use crate::error::{Error, Result};
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Read, Write},
+    num::NonZeroU32,
+};
 use zerocopy::{byteorder::ByteOrder, FromBytes, IntoBytes, BE, LE, U32, U64};
 
 /// The magic of version 2, which the stackmap module writes.
@@ -24,6 +27,9 @@ pub const VERSION_V1: u32 = 1;
 pub const MAX_DEPTH: u32 = 4096;
 /// More stacks than the largest map holds.
 pub const MAX_STACKS: u32 = 1 << 24;
+
+/// What tells one load of the module from another: ids of one say nothing about stacks of another.
+pub type LoadId = NonZeroU32;
 
 /// The byte order of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,6 +65,7 @@ pub struct Reader<R> {
     offset: u64,
     order: Order,
     version: u32,
+    load_id: Option<LoadId>,
     nr_stacks: u32,
     nr_read: u32,
     raw: Vec<u8>,
@@ -82,7 +89,7 @@ impl<R: Read> Reader<R> {
 
         let little = words::<LE>(&header);
         let big = words::<BE>(&header);
-        let (order, [magic, version, nr_stacks, reserved]) = match (little[0], big[0]) {
+        let (order, [magic, version, nr_stacks, load_id]) = match (little[0], big[0]) {
             (MAGIC | MAGIC_V1, _) => (Order::Little, little),
             (_, MAGIC | MAGIC_V1) => (Order::Big, big),
             _ => {
@@ -102,8 +109,8 @@ impl<R: Read> Reader<R> {
             let what = format!("the header promises {nr_stacks} stacks; no map holds so many");
             return Err(Error::input_at(source, 8, what));
         }
-        if reserved != 0 {
-            let what = format!("the reserved word of the header is 0x{reserved:x}, not 0");
+        if load_id != 0 && version == VERSION_V1 {
+            let what = format!("the reserved word of the header is 0x{load_id:x}, not 0");
             return Err(Error::input_at(source, 12, what));
         }
         Ok(Self {
@@ -112,6 +119,7 @@ impl<R: Read> Reader<R> {
             offset: header.len() as u64,
             order,
             version,
+            load_id: LoadId::new(load_id),
             nr_stacks,
             nr_read: 0,
             raw: Vec::new(),
@@ -127,6 +135,11 @@ impl<R: Read> Reader<R> {
     /// The version of the format.
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// The load of the module that wrote the input; [`None`]: not known.
+    pub fn load_id(&self) -> Option<LoadId> {
+        self.load_id
     }
 
     /// How many bytes were read.
@@ -223,20 +236,23 @@ impl<R: Read> Reader<R> {
 pub fn write<'a>(
     out: &mut impl Write,
     order: Order,
+    load_id: Option<LoadId>,
     stacks: impl ExactSizeIterator<Item = Stack<'a>>,
 ) -> io::Result<()> {
     match order {
-        Order::Little => write_as::<LE>(out, stacks),
-        Order::Big => write_as::<BE>(out, stacks),
+        Order::Little => write_as::<LE>(out, load_id, stacks),
+        Order::Big => write_as::<BE>(out, load_id, stacks),
     }
 }
 
 fn write_as<'a, O: ByteOrder>(
     out: &mut impl Write,
+    load_id: Option<LoadId>,
     stacks: impl ExactSizeIterator<Item = Stack<'a>>,
 ) -> io::Result<()> {
     let mut put = |words: [u32; 4]| out.write_all(words.map(U32::<O>::new).as_bytes());
-    put([MAGIC, VERSION, stacks.len() as u32, 0])?;
+    let load_id = load_id.map_or(0, LoadId::get);
+    put([MAGIC, VERSION, stacks.len() as u32, load_id])?;
     for stack in stacks {
         let head = [stack.id, stack.ips.len() as u32, stack.ref_count, 0];
         out.write_all(head.map(U32::<O>::new).as_bytes())?;

@@ -4,7 +4,7 @@
 
 use crate::{
     error::{Error, Result},
-    stack_map_bin::{Reader, Stack},
+    stack_map_bin::{LoadId, Reader, Stack},
 };
 use std::{collections::HashMap, io::Read};
 
@@ -25,13 +25,17 @@ pub struct Stacks {
     heads: Vec<Head>,
     ips: Vec<u64>,
     by_id: HashMap<u32, u32>,
+    load_id: Option<LoadId>,
 }
 
 impl Stacks {
     /// Reads them all. An id that comes twice would mean two stacks, so it is an error.
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
         let mut reader = Reader::new(input, source)?;
-        let mut stacks = Self::default();
+        let mut stacks = Self {
+            load_id: reader.load_id(),
+            ..Self::default()
+        };
         loop {
             let offset = reader.offset();
             let Some(stack) = reader.next_stack()? else {
@@ -60,6 +64,11 @@ impl Stacks {
         });
         self.ips.extend_from_slice(stack.ips);
         Ok(())
+    }
+
+    /// The load of the module that they are of; [`None`]: not known.
+    pub fn load_id(&self) -> Option<LoadId> {
+        self.load_id
     }
 
     /// How many there are.
@@ -139,7 +148,7 @@ mod tests {
     fn says_where_an_id_is_there_twice() {
         let mut file = Vec::new();
         let twice = [stack(9, &[1]), stack(9, &[2])];
-        stack_map_bin::write(&mut file, Order::Little, twice.into_iter()).unwrap();
+        stack_map_bin::write(&mut file, Order::Little, None, twice.into_iter()).unwrap();
         let error = Stacks::read(&file[..], "input").unwrap_err();
         let want = "input: at byte 40: stack id 9 is there twice";
         assert_eq!(error.to_string(), want);

@@ -177,7 +177,7 @@ impl Tally {
             }
             Key::Id(id) => id,
         };
-        let Some(stack) = loaded.stacks.get(id) else {
+        let Some(stack) = loaded.stack(id) else {
             return out(missing_name(id, loaded.missing(id)));
         };
         for (depth, ip) in stack.ips.iter().enumerate() {
@@ -225,6 +225,7 @@ pub enum Style {
 pub fn missing_name(id: u32, missing: Missing) -> String {
     match missing {
         Missing::Stale => format!("<stack_id {id}: stale, the map was reset>"),
+        Missing::Gone => format!("<stack_id {id}: gone, the module was loaded anew>"),
         Missing::Unknown => format!("<stack_id {id}: unknown>"),
     }
 }

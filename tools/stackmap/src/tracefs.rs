@@ -4,6 +4,7 @@
 
 use crate::{
     error::{Error, Result},
+    stack_map_bin::{LoadId, Reader},
     stacks::Stacks,
     stat::Stat,
 };
@@ -133,6 +134,16 @@ impl Tracefs {
 
     /// The stacks of the map. If it is reset meanwhile, what is there afterwards.
     pub fn stacks(&self) -> Result<Stacks> {
+        self.stack_map_bin(Stacks::read)
+    }
+
+    /// The load of the module; [`None`]: not known.
+    pub fn load_id(&self) -> Result<Option<LoadId>> {
+        self.stack_map_bin(|file, source| Ok(Reader::new(file, source)?.load_id()))
+    }
+
+    /// What `read` has of the map. If it is reset meanwhile, what is there afterwards.
+    fn stack_map_bin<T>(&self, read: impl Fn(BufReader<File>, &str) -> Result<T>) -> Result<T> {
         self.require_stackmap()?;
         let path = self.path("stack_map_bin");
         let source = path.display().to_string();
@@ -140,7 +151,7 @@ impl Tracefs {
         loop {
             let result = File::open(&path)
                 .map_err(|error| Error::read(&path, error))
-                .and_then(|file| Stacks::read(BufReader::with_capacity(256 << 10, file), &source));
+                .and_then(|file| read(BufReader::with_capacity(256 << 10, file), &source));
             match result {
                 Err(Error::Io { error, .. }) if attempt < ATTEMPTS && is_reset(&error) => {
                     attempt += 1;

@@ -2,6 +2,12 @@
 
 //! The command line: inputs that are not what they should be, pipes that end, colours, statuses.
 
+use stackmap::{
+    capture::{member, Manifest, Writer},
+    source::{Loaded, Missing, Source},
+    stack_map_bin::{self, LoadId, Order, Stack},
+    tracefs::Tracefs,
+};
 use std::{
     fs,
     io::{Read, Write},
@@ -254,6 +260,110 @@ fn a_raw_map_has_no_events() {
         let output = run(&[arguments, &["stack_map_bin"]].concat());
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(!output.stdout.is_empty());
+    }
+}
+
+/// A `stack_map_bin` of a load of the module, with one stack.
+fn bin_of_load(load_id: u32) -> Vec<u8> {
+    let stacks = [Stack {
+        id: 0x0010_0005,
+        ref_count: 1,
+        ips: &[0xffff_ffff_8100_0010],
+    }];
+    let mut bin = Vec::new();
+    let load_id = LoadId::new(load_id);
+    stack_map_bin::write(&mut bin, Order::Little, load_id, stacks.into_iter()).unwrap();
+    bin
+}
+
+/// Writes a capture of one event, that began with one load of the module and ended with another.
+fn capture_of_loads(path: &Path, began: u32, ended: u32) {
+    let bin = bin_of_load(ended);
+    let trace =
+        "  a-1 [000] ..... 1.000001: kmalloc: x\n  a-1 [000] ..... 1.000002: <stack_id 1048581>\n";
+    let mut writer = Writer::create(path).unwrap();
+    for (name, content) in [
+        (member::TRACE, trace.as_bytes()),
+        (member::STACK_MAP_BIN, &bin),
+        (member::STAT, b"bits: 14\n"),
+        (member::STAT_BEFORE, b"bits: 14\n"),
+        (
+            member::KALLSYMS,
+            b"ffffffff81000000 T foo\nffffffff81000100 T _end\n",
+        ),
+        (member::MODULES, b""),
+    ] {
+        let mut content = content;
+        writer.member(name, &mut content).unwrap();
+    }
+    let manifest = Manifest {
+        load_id: LoadId::new(began),
+        slot_bits: Some(15),
+        generation: Some(32),
+        ..Manifest::default()
+    };
+    writer.finish(&manifest).unwrap();
+}
+
+#[test]
+fn ids_of_another_load_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| dir.path().join(name));
+    capture_of_loads(&one, 7, 7);
+    capture_of_loads(&other, 8, 8);
+    let [one, other] = [&one, &other].map(|path| path.to_str().unwrap());
+    let resolves = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let note = "1 event has an id of another load: the module was loaded anew";
+        let said = text.contains(note) || stderr(&output).contains(note);
+        let shown = text.contains(": gone, the module was loaded anew>");
+        let resolved = text.contains("foo");
+        assert_eq!(shown, !resolved, "{arguments:?}: {text}");
+        assert_eq!(said, !resolved, "{arguments:?}: {}", stderr(&output));
+        resolved
+    };
+    assert!(resolves(&["resolve", one]));
+    assert!(resolves(&["resolve", "--map", one, one]));
+    assert!(!resolves(&["resolve", "--map", other, one]));
+    assert!(resolves(&["report", one]));
+
+    // The recording began with another load than it ended with, or it is not known.
+    let mixed = dir.path().join("mixed");
+    let name = mixed.to_str().unwrap();
+    for (began, ended, known) in [(7, 8, false), (0, 8, true), (7, 0, true)] {
+        capture_of_loads(&mixed, began, ended);
+        assert_eq!(resolves(&["resolve", name]), known);
+        assert_eq!(resolves(&["report", name]), known);
+        assert_eq!(resolves(&["folded", name]), known);
+    }
+}
+
+#[test]
+fn the_module_may_be_loaded_anew_between_trace_and_stacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, content: &[u8]| fs::write(dir.path().join(name), content).unwrap();
+    fs::create_dir(dir.path().join("options")).unwrap();
+    put("options/stackmap", b"1\n");
+    put("trace", b"");
+    for (before, after, known) in [(7, 7, true), (7, 8, false), (0, 8, true), (7, 0, true)] {
+        let mut source = Source::open(None, Some(dir.path())).unwrap();
+        put("stack_map_bin", &bin_of_load(before));
+        source.hold_trace().unwrap();
+        put("stack_map_bin", &bin_of_load(after));
+        // Source::load() wants the lists of a running kernel besides.
+        let loaded = Loaded {
+            stacks: Tracefs::find(Some(dir.path())).unwrap().stacks().unwrap(),
+            trace_load: source.trace_load(),
+            ..Loaded::default()
+        };
+        assert_eq!(loaded.stack(0x0010_0005).is_some(), known);
+        let missing = match known {
+            true => Missing::Unknown,
+            false => Missing::Gone,
+        };
+        assert_eq!(loaded.missing(5), missing);
     }
 }
 

@@ -2,6 +2,7 @@
 
 //! What a capture says about itself.
 
+use crate::stack_map_bin::LoadId;
 use serde::{Deserialize, Serialize};
 
 /// What [`Manifest::format`] is.
@@ -46,6 +47,9 @@ pub struct Manifest {
     /// How many bits of an id lie below the generation.
     #[serde(default)]
     pub slot_bits: Option<u32>,
+    /// The load of the module that the recording began with; the stacks have that of its end.
+    #[serde(default)]
+    pub load_id: Option<LoadId>,
     /// The clock of the trace.
     #[serde(default)]
     pub clock: String,

@@ -58,7 +58,10 @@ impl Resolve {
             (None, false) => None,
         };
         let mut source = Source::open(map, global.tracefs())?;
-        let loaded = self.symbols.load(&mut source)?;
+        let mut loaded = self.symbols.load(&mut source)?;
+        if let (Some(path), true, true) = (file, capture, self.map.is_some()) {
+            loaded.trace_load = Source::open(Some(path), None)?.trace_load();
+        }
         let mut out = Out::stdout();
         let format = Format {
             inline: self.inline,

@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
         }
         let loaded = self.loaded;
         let mut infos = Vec::new();
-        match loaded.stacks.get(id) {
+        match loaded.stack(id) {
             Some(stack) => {
                 for (depth, ip) in stack.ips.iter().enumerate() {
                     for frame in loaded.symbols.frames(*ip, depth == 0) {

@@ -125,10 +125,11 @@ impl<'a, W: Write> Writer<'a, W> {
     pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
         let (mut known, mut missing, mut frames) = (None, None, None);
         match stack {
-            StackRef::Id(id) if self.loaded.stacks.get(id).is_some() => known = Some(id),
+            StackRef::Id(id) if self.loaded.stack(id).is_some() => known = Some(id),
             StackRef::Id(id) => {
                 let why = match self.loaded.missing(id) {
                     Missing::Stale => "stale",
+                    Missing::Gone => "gone",
                     Missing::Unknown => "unknown",
                 };
                 missing = Some(MissingStack { id, why });

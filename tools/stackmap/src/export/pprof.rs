@@ -148,7 +148,7 @@ impl<'a> Builder<'a> {
 
     fn stack(&mut self, id: u32) -> Vec<u64> {
         let loaded = self.loaded;
-        let Some(stack) = loaded.stacks.get(id) else {
+        let Some(stack) = loaded.stack(id) else {
             let name = missing_name(id, loaded.missing(id));
             return vec![self.text_location(&name)];
         };

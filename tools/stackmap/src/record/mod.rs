@@ -110,6 +110,7 @@ impl Options {
         self.prepare(tracefs, signals)?;
         let modules = std::fs::read(kernel::MODULES).unwrap_or_default();
         let before = tracefs.read("stack_map_stat")?;
+        let load_id = tracefs.load_id()?;
         let begun = std::time::Instant::now();
         tracefs.write("tracing_on", "1")?;
         self.before(Step::Running, signals)?;
@@ -123,6 +124,7 @@ impl Options {
             duration,
             modules_before: &modules,
             stat_before: &before,
+            load_id_before: load_id,
         };
         saved.write(tracefs, signals, writer)?;
         self.after(Step::Written, signals)?;

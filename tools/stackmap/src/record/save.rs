@@ -11,8 +11,9 @@ use crate::{
     error::{Error, Result},
     kernel,
     notes::count_of,
-    output::{say, Progress},
-    stack_map_bin,
+    output::{say, warn, Progress},
+    source::differ,
+    stack_map_bin::{self, LoadId},
     stat::Stat,
     tracefs::Tracefs,
 };
@@ -30,6 +31,7 @@ pub(super) struct Saved<'a> {
     pub(super) duration: Duration,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
+    pub(super) load_id_before: Option<LoadId>,
 }
 
 impl Saved<'_> {
@@ -39,7 +41,7 @@ impl Saved<'_> {
         let stat = Stat::parse(&stat_text);
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
-        stack_map_bin::write(&mut bin, NATIVE, stacks.iter())?;
+        stack_map_bin::write(&mut bin, NATIVE, stacks.load_id(), stacks.iter())?;
         let modules = fs::read(kernel::MODULES)
             .map_err(|error| Error::read(Path::new(kernel::MODULES), error))?;
         let kallsyms = kernel::kallsyms()?;
@@ -86,6 +88,7 @@ impl Saved<'_> {
             kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),
             generation: stacks.generation(slot_bits),
             slot_bits,
+            load_id: self.load_id_before,
             clock: clock(&tracefs.read("trace_clock")?),
             slim: self.options.slim,
             modules_changed: loaded(self.modules_before) != loaded(&modules),
@@ -94,6 +97,11 @@ impl Saved<'_> {
             ..Manifest::default()
         };
         to.finish(&manifest)?;
+        if differ(self.load_id_before, stacks.load_id()) {
+            warn(format_args!(
+                "the module was loaded anew during the recording: the stacks behind its ids are gone"
+            ));
+        }
         self.summary(&manifest, stacks.len());
         Ok(())
     }

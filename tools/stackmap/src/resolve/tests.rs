@@ -5,7 +5,8 @@
 use super::*;
 use crate::{
     source::Loaded,
-    stack_map_bin::Stack,
+    stack_map_bin::{self, LoadId, Order, Stack},
+    stacks::Stacks,
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
 };
 
@@ -139,4 +140,59 @@ fn newer_stacks_are_asked_for() {
         "{out}"
     );
     assert_eq!(resolver.resolved, 2);
+}
+
+/// Stacks as `stack_map_bin` has them in a load of the module.
+fn of_load(load_id: u32, stacks: &[(u32, &[u64])]) -> Loaded {
+    let mut loaded = loaded(&[]);
+    let stacks = stacks.iter().map(|&(id, ips)| Stack {
+        id,
+        ref_count: 1,
+        ips,
+    });
+    let mut bin = Vec::new();
+    stack_map_bin::write(&mut bin, Order::Little, LoadId::new(load_id), stacks).unwrap();
+    loaded.stacks = Stacks::read(&bin[..], "stacks").unwrap();
+    loaded
+}
+
+/// Resolves ids by the stacks of the load 7, where newer stacks are those of `load_id`.
+fn resolve_beside(load_id: u32) -> (String, Notes, u32) {
+    let mut asked = 0;
+    let mut reload = || {
+        asked += 1;
+        Ok(Some(of_load(load_id, &[(0x15, &[]), (0x17, STACK)])))
+    };
+    let format = Format {
+        inline: true,
+        ..Format::default()
+    };
+    let mut resolver = Resolver::new(of_load(7, &[(0x15, STACK)]), format, &mut reload);
+    let mut out = Vec::new();
+    let text = "<stack_id 21>\n<stack_id 23>\n<stack_id 21>\n<stack_id 7>\n";
+    resolver
+        .run(text.as_bytes(), None, "text", &mut out)
+        .unwrap();
+    let notes = resolver.notes;
+    (String::from_utf8(out).unwrap(), notes, asked)
+}
+
+#[test]
+fn ids_are_not_resolved_by_another_load() {
+    let stack = "foo <- bar [mod] <- 0x1234";
+    let gone = "gone, the module was loaded anew";
+    let (text, notes, asked) = resolve_beside(8);
+    let want = format!(
+        "<stack_id 21: {stack}>\n<stack_id 23: {gone}>\n<stack_id 21: {stack}>\n<stack_id 7: {gone}>\n"
+    );
+    assert_eq!((text, notes.gone, asked), (want, 2, 1));
+    // The same load, and one that is not known.
+    for load_id in [7, 0] {
+        let (text, notes, _) = resolve_beside(load_id);
+        let want = format!(
+            "<stack_id 21: {stack}>\n<stack_id 23: {stack}>\n<stack_id 21:>\n<stack_id 7: stale, the map \
+             was reset>\n"
+        );
+        assert_eq!((text, notes.gone), (want, 0));
+    }
 }

@@ -4,6 +4,8 @@
 
 use super::*;
 
+const LOAD_ID: u32 = 0x8765_4321;
+
 const STACKS: &[(u32, u32, &[u64])] = &[
     (42, 1337, &[0xffff_ffff_8100_0000, 0xffff_ffff_8100_1234]),
     (7, 1, &[]),
@@ -15,7 +17,7 @@ fn sample(order: Order) -> Vec<u8> {
     let stacks = STACKS
         .iter()
         .map(|&(id, ref_count, ips)| Stack { id, ref_count, ips });
-    write(&mut bytes, order, stacks).unwrap();
+    write(&mut bytes, order, LoadId::new(LOAD_ID), stacks).unwrap();
     bytes
 }
 
@@ -46,11 +48,20 @@ fn patched(at: usize, word: u32) -> Vec<u8> {
     bytes
 }
 
+/// With a word that version 1 does not have.
+fn version_1() -> Vec<u8> {
+    let mut bytes = patched(0, MAGIC_V1);
+    bytes[4..8].copy_from_slice(&VERSION_V1.to_le_bytes());
+    bytes
+}
+
 #[test]
 fn reads_either_byte_order() {
     for order in [Order::Little, Order::Big] {
         let bytes = sample(order);
-        assert_eq!(Reader::new(&bytes[..], "").unwrap().order(), order);
+        let reader = Reader::new(&bytes[..], "").unwrap();
+        assert_eq!(reader.order(), order);
+        assert_eq!(reader.load_id(), LoadId::new(LOAD_ID));
         let stacks = read(&bytes).unwrap();
         assert_eq!(stacks.len(), STACKS.len());
         for (got, want) in stacks.iter().zip(STACKS) {
@@ -61,18 +72,27 @@ fn reads_either_byte_order() {
 
 #[test]
 fn reads_both_magics() {
-    let mut bytes = patched(0, MAGIC_V1);
-    bytes[4..8].copy_from_slice(&VERSION_V1.to_le_bytes());
+    let mut bytes = version_1();
+    assert_eq!(refusal(&bytes).1, 12);
+    bytes[12..16].fill(0);
     assert_eq!(read(&bytes).unwrap().len(), STACKS.len());
+    assert_eq!(Reader::new(&bytes[..], "").unwrap().load_id(), None);
     assert!(is_magic(MAGIC_V1.to_be_bytes()));
     assert!(is_magic(MAGIC.to_le_bytes()));
     assert!(!is_magic(*b"PK\x03\x04"));
 }
 
 #[test]
+fn without_a_load_id_it_is_not_known() {
+    let bytes = patched(12, 0);
+    assert_eq!(read(&bytes).unwrap().len(), STACKS.len());
+    assert_eq!(Reader::new(&bytes[..], "").unwrap().load_id(), None);
+}
+
+#[test]
 fn reads_an_empty_map() {
     let mut bytes = Vec::new();
-    write(&mut bytes, Order::Big, [].into_iter()).unwrap();
+    write(&mut bytes, Order::Big, None, [].into_iter()).unwrap();
     assert_eq!(bytes.len(), 16);
     assert!(read(&bytes).unwrap().is_empty());
 }
@@ -99,7 +119,6 @@ fn refuses_what_lies() {
         (4, 1, "version 1"),
         (4, 3, "version 3"),
         (8, u32::MAX, "4294967295 stacks"),
-        (12, 1, "reserved word of the header"),
         (16, 1 << 31, "more than 31 bits"),
         (20, u32::MAX, "claims 4294967295 frames"),
         (28, 9, "reserved word of stack 42"),

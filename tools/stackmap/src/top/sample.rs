@@ -6,7 +6,7 @@ use super::{Names, Row};
 use crate::{
     error::Result,
     kernel,
-    stack_map_bin::Stack,
+    stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
     symbols::{Place, Symbols},
@@ -44,7 +44,8 @@ pub struct Sampler {
     symbols: Symbols,
     symbols_read: Instant,
     names: Names,
-    generation: Option<u32>,
+    /// The load of the module, and the generation of its ids.
+    generation: (Option<LoadId>, Option<u32>),
     before: Option<(Instant, HashMap<u32, u32>, Stat)>,
 }
 
@@ -57,7 +58,7 @@ impl Sampler {
             symbols: symbols()?,
             symbols_read: Instant::now(),
             names: Names::new(),
-            generation: None,
+            generation: (None, None),
             before: None,
         })
     }
@@ -70,8 +71,8 @@ impl Sampler {
         let is_on = |file| Ok::<_, crate::Error>(self.tracefs.read(file)?.trim() == "1");
         let (stackmap, tracing) = (is_on("options/stackmap")?, is_on("tracing_on")?);
 
-        // After a reset, nothing that was seen before means anything.
-        let generation = stacks.generation(stat.slot_bits());
+        // After a reset, or in another load, nothing that was seen before means anything.
+        let generation = (stacks.load_id(), stacks.generation(stat.slot_bits()));
         if generation != self.generation {
             self.generation = generation;
             self.names.clear();

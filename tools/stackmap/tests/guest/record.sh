@@ -318,6 +318,15 @@ idle
 state > $W/before
 good_end idle
 
+# The ids that were recorded before are of another load than the stacks.
+record -- sh -c "rmmod stackmap && insmod /lib/stackmap/stackmap.ko && echo 1 > $T/options/stackmap && ls /"
+is 0
+says 'WARNING: the module was loaded anew during the recording'
+stackmap report out > text 2>&1 || wrong "the report: $(cat text)"
+grep -q 'WARNING: .* of another load: the module was loaded anew' text || wrong "the report: $(cat text)"
+grep -q '<stack_id [0-9]*: gone, the module was loaded anew>' text || wrong "the report: $(cat text)"
+result_if_restored 'the module is loaded anew while a command runs'
+
 busy
 state > $W/before
 ends busy
