@@ -130,6 +130,7 @@ enum stackmap_hook {
 
 /* symbols.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
+const void *stackmap_btf(size_t *len);
 
 /* tracefs.c: tracefs' root and what hangs below it. Process context. */
 int stackmap_tracefs_allowed(void);

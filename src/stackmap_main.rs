@@ -7,6 +7,7 @@
 //! This file is the module's life: what it checks before it loads, what it creates, in which order
 //! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
+pub mod btf;
 pub mod map;
 
 mod control;
@@ -15,6 +16,7 @@ mod hook;
 mod instances;
 mod kunit;
 mod params;
+mod prototypes;
 mod record;
 mod resolve;
 mod shim;
@@ -64,6 +66,7 @@ impl kernel::Module for Stackmap {
         }
         let layout = tracefs.stack_layout()?;
         shim::resolve_symbols()?;
+        prototypes::check()?;
         let recording = control::Lifetime::begin(bits, layout, params::hook())?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let symbols = symbols::Watch::begin()?;

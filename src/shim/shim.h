@@ -54,6 +54,7 @@ struct stackmap_symbols {
 	bool can_poke;
 	struct mutex *text_mutex;	/* held while text changes */
 	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
+	const void *btf, *btf_end;	/* the kernel's BTF, NULL if it has none */
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;

@@ -124,5 +124,25 @@ int stackmap_symbols_resolve(void)
 		static_call_update(stackmap_text_poke, poke);
 #endif
 	}
+
+	syms->btf = find("__start_BTF");
+	syms->btf_end = find("__stop_BTF");
 	return 0;
+}
+
+/**
+ * stackmap_btf - the types of the running kernel
+ * @len: set to their size
+ *
+ * Context: any, after stackmap_symbols_resolve() returned 0.
+ * Return: the kernel's BTF, which stays where it is and as it is; NULL if it has none.
+ */
+const void *stackmap_btf(size_t *len)
+{
+	const struct stackmap_symbols *syms = &stackmap_symbols;
+
+	if (!syms->btf || syms->btf_end <= syms->btf)
+		return NULL;
+	*len = syms->btf_end - syms->btf;
+	return syms->btf;
 }
