@@ -3,8 +3,9 @@
 //! BTF, in which a kernel describes its own types: what a function takes and what it returns.
 //!
 //! The description is read where it lies. Nothing in it is trusted: [`Btf::new`] walks it once from
-//! its start to its end and refuses what does not fit together; nothing here panics, allocates, or
-//! runs for longer than the description is long. All of it is in the byte order of the machine.
+//! its start to its end and refuses what does not fit together. Nothing here panics or allocates,
+//! and the time that it takes is bounded by the length of the description. All of it is in the byte
+//! order of the machine.
 //!
 //! C header: [`include/uapi/linux/btf.h`](srctree/include/uapi/linux/btf.h)
 
@@ -331,12 +332,15 @@ impl<'a> Btf<'a> {
             return Err(Error::Reference(id));
         }
         let mut signature = Signature::new(self.plain(proto.size_or_type)?, &[]);
-        for param in proto.more.chunks_exact(PARAM_LEN) {
+        let params = proto.more.chunks_exact(PARAM_LEN);
+        let nr_params = params.len();
+        for param in params.take(MAX_PARAMS) {
             signature.push(match (word(param, 0)?, word(param, 4)?) {
                 (0, 0) => Type::Variadic,
                 (_, id) => self.plain(id)?,
             });
         }
+        signature.nr_params = nr_params;
         Ok(signature)
     }
 

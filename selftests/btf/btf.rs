@@ -396,6 +396,31 @@ fn a_kernels_worth_of_types_takes_no_time() {
     );
 }
 
+#[test]
+fn what_is_made_to_take_long_does_not() {
+    let mut btf = Writer::new();
+    let mut id = btf.int("int", 4, SIGNED);
+    for _ in 0..50_000 {
+        btf.to(PTR, 0);
+    }
+    // As far from any mark as can be, and behind the most names.
+    for _ in 0..31 {
+        id = btf.to(TYPEDEF, id);
+        for _ in 0..1000 {
+            btf.to(PTR, 0);
+        }
+    }
+    btf.func("f", id, &[id; 100_000]);
+    let start = Instant::now();
+    let read = btf.read("f").unwrap().unwrap();
+    assert!(read.ends_with("s32, and 99988 more) -> s32"), "{read}");
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
 /// Reads all that can be read; only that it ends, and without a panic.
 fn read_all(bytes: &[u8]) {
     let Ok(btf) = Btf::new(bytes) else { return };
