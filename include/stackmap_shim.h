@@ -138,6 +138,7 @@ enum stackmap_hook {
 
 /* symbols.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
+const void *stackmap_btf(size_t *len);
 
 /* tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;

@@ -12,10 +12,14 @@ tool=$1
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 
+check() {
+	RUSTC="$tree/rustc" BINDGEN="$tree/bindgen" tools/check-kdir "${kdir:-$tree}" 2>&1
+}
+
 # refused DESCRIPTION TEXT - the tree is refused, with TEXT.
 refused() {
 	local output
-	if output=$(RUSTC="$tree/rustc" BINDGEN="$tree/bindgen" tools/check-kdir "${kdir:-$tree}" 2>&1); then
+	if output=$(check); then
 		result 'not ok' "$1: taken"
 	elif [[ $output = *"$2"* ]]; then
 		result ok "$1"
@@ -34,6 +38,16 @@ kdir=$tree/none refused 'no build tree' 'there is no kernel build tree'
 refused 'a tree that is not configured' 'is not configured'
 mkdir -p "$tree/include/config" "$tree/rust"
 config CONFIG_MODULES=y
+refused 'a tree without a version' 'is not configured'
+release=$tree/include/config/kernel.release
+echo unknown >"$release"
+refused 'a version that is none' 'has no version of a kernel: unknown'
+for old in 6.12.57+deb13-amd64 7.1.0 7.1-rc3 7.0; do
+	echo "$old" >"$release"
+	is "Linux $old: one sentence says what is needed" "$(check)" \
+		"stackmap: the module needs Linux 7.2 or newer (Debian: trixie-backports, forky), and $tree is of $old"
+done
+echo 7.2.12+deb14-amd64 >"$release"
 refused 'a kernel without Rust' 'has no Rust (CONFIG_RUST is off)'
 config CONFIG_RUST=y
 refused 'a kernel without ftrace' 'CONFIG_TRACING is off'
@@ -51,6 +65,19 @@ chmod +x "$tree/rustc"
 refused 'another rustc' 'rustc is another one than the kernel was built with'
 printf '#!/bin/sh\necho rustc 1.85.1\n' >"$tree/rustc"
 refused 'no bindgen' 'bindgen is missing'
+printf '#!/bin/sh\n' >"$tree/bindgen"
+chmod +x "$tree/bindgen"
+for known in 7.2.12+deb14-amd64 7.2.0-rc1 7.3.4+deb13-amd64 7.3; do
+	echo "$known" >"$release"
+	is "Linux $known: nothing is said" "$(check; echo "status $?")" 'status 0'
+done
+for new in 7.4.0-rc1 7.10.2 8.0; do
+	echo "$new" >"$release"
+	is "Linux $new: one sentence, and on it goes" "$(check; echo "status $?")" \
+		"stackmap: $tree is of $new, and the module is tested up to Linux 7.3: it may not build, or not load"$'\nstatus 0'
+done
+is 'the oldest kernel is that of DKMS' "$(sed -n 's/^BUILD_EXCLUSIVE_KERNEL_MIN="\(.*\)"/\1/p' dkms.conf)" \
+	"$(sed -n 's/^tested=(\([0-9.]*\).*/\1/p' tools/check-kdir)"
 
 # The real thing, in a copy of the sources: there "make" leaves its objects beside them.
 copy=$tree/copy

@@ -177,6 +177,7 @@ pub(crate) fn disable() {
     // SAFETY: Nobody walks a stack since the drain, and nobody begins to while we hold the lock.
     unsafe { unwind::free() };
 }
+
 /// Allocates what recording needs and is not there yet.
 fn allocate(bits: u32) -> Result {
     const _: () = assert!((bindings::NR_CPUS * shim::STACKMAP_LEVELS) as usize <= CONTEXTS_MAX);
@@ -201,6 +202,7 @@ fn tracing_is_on() -> bool {
         unsafe { shim::stackmap_tracing_is_on(top.tr) }
     });
     top || instances::tracing_is_on()
+}
 
 /// Random words.
 fn random<const N: usize>() -> [u64; N] {

@@ -39,6 +39,15 @@ pub(crate) fn resolve_symbols() -> Result {
     to_result(unsafe { stackmap_symbols_resolve() })
 }
 
+/// The kernel's BTF, if it has any. Only after [`resolve_symbols`].
+pub(crate) fn btf() -> Option<&'static [u8]> {
+    let mut len = 0;
+    // SAFETY: `len` may be written. Without symbols there is no BTF.
+    let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
+    // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
+    (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
+}
+
 /// A reserved `ftrace:stack_id` event.
 ///
 /// # Invariants

@@ -7,6 +7,7 @@
 //! This file is the module's life: what it checks before it loads, what it creates, in which order
 //! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
+pub mod btf;
 pub mod map;
 
 mod control;
@@ -16,6 +17,7 @@ mod hook;
 mod instances;
 mod kunit;
 mod params;
+mod prototypes;
 mod record;
 mod resolve;
 mod shim;
@@ -59,6 +61,7 @@ impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let bits = clamp_bits(params::bits());
         shim::resolve_symbols()?;
+        prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");

@@ -7,45 +7,44 @@
 
 #include <linux/compiler.h>
 #include <linux/ftrace.h>
+#include <linux/kallsyms.h>
 #include <linux/kprobes.h>
+#include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/stacktrace.h>
 #include <linux/static_call.h>
+#include <linux/tracefs.h>
+#ifdef CONFIG_X86_64
+#include <asm/text-patching.h>
+#endif
 
+#include <stackmap_functions.h>
 #include <stackmap_shim.h>
 
-struct module;
 struct pt_regs;
 struct trace_array;
 struct vfsmount;
 
 /*
  * Functions of the kernel that are not exported. They are only ever called by static call: their
- * entries may be sealed against indirect calls.
+ * entries may be sealed against indirect calls. Their prototypes are those of the kernel's own
+ * headers; for what these do not have, those of stackmap_functions.h.
  */
-void stackmap_sym_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
-			      unsigned int trace_ctx, int skip, struct pt_regs *regs);
-void stackmap_sym_commit(struct trace_buffer *buffer, struct ring_buffer_event *event);
-unsigned int stackmap_sym_save_regs(struct pt_regs *regs, unsigned long *store, unsigned int size,
-				    unsigned int skipnr);
-int stackmap_sym_seq_print_ip(struct trace_seq *s, unsigned long ip, unsigned long sym_flags);
-void stackmap_sym_tracefs_remove(struct dentry *dentry);
-bool stackmap_sym_tr_is_on(struct trace_array *tr);
-struct module *stackmap_sym_module_text(unsigned long addr);
-struct kprobe *stackmap_sym_get_kprobe(void *addr);
-void stackmap_sym_text_poke(void *addr, const void *opcode, size_t len, const void *emulate);
-
-DECLARE_STATIC_CALL(stackmap_trace_stack_orig, stackmap_sym_trace_stack);
-DECLARE_STATIC_CALL(stackmap_commit, stackmap_sym_commit);
-DECLARE_STATIC_CALL(stackmap_save_regs, stackmap_sym_save_regs);
-DECLARE_STATIC_CALL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
-DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
-DECLARE_STATIC_CALL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
-DECLARE_STATIC_CALL(stackmap_module_text, stackmap_sym_module_text);
-DECLARE_STATIC_CALL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
-DECLARE_STATIC_CALL(stackmap_text_poke, stackmap_sym_text_poke);
+DECLARE_STATIC_CALL(stackmap_kallsyms, kallsyms_lookup_name);
+DECLARE_STATIC_CALL(stackmap_save_regs, stack_trace_save_regs);
+DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, tracefs_remove);
+DECLARE_STATIC_CALL(stackmap_module_text, __module_text_address);
+DECLARE_STATIC_CALL(stackmap_get_kprobe, get_kprobe);
+#ifdef CONFIG_X86_64
+DECLARE_STATIC_CALL(stackmap_text_poke, smp_text_poke_single);
+#endif
 #ifdef CONFIG_DYNAMIC_FTRACE
 DECLARE_STATIC_CALL(stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
+DECLARE_STATIC_CALL(stackmap_trace_stack_orig, __ftrace_trace_stack);
+DECLARE_STATIC_CALL(stackmap_commit, trace_buffer_unlock_commit_nostack);
+DECLARE_STATIC_CALL(stackmap_seq_print_ip, seq_print_ip_sym);
+DECLARE_STATIC_CALL(stackmap_tr_is_on, tracer_tracing_is_on);
 
 /* What stackmap_symbols_resolve() found; what is optional may be NULL. */
 struct stackmap_symbols {
@@ -60,6 +59,7 @@ struct stackmap_symbols {
 	bool can_poke;
 	struct mutex *text_mutex;	/* held while text changes */
 	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
+	const void *btf, *btf_end;	/* the kernel's BTF, NULL if it has none */
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;

@@ -5,24 +5,23 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/errno.h>
-#include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/printk.h>
 
 #include "shim.h"
 
-unsigned long stackmap_sym_kallsyms(const char *name);
-
-DEFINE_STATIC_CALL_NULL(stackmap_kallsyms, stackmap_sym_kallsyms);
-DEFINE_STATIC_CALL_NULL(stackmap_trace_stack_orig, stackmap_sym_trace_stack);
-DEFINE_STATIC_CALL_NULL(stackmap_commit, stackmap_sym_commit);
-DEFINE_STATIC_CALL_NULL(stackmap_save_regs, stackmap_sym_save_regs);
-DEFINE_STATIC_CALL_NULL(stackmap_seq_print_ip, stackmap_sym_seq_print_ip);
-DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, stackmap_sym_tracefs_remove);
-DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, stackmap_sym_tr_is_on);
-DEFINE_STATIC_CALL_NULL(stackmap_module_text, stackmap_sym_module_text);
-DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, stackmap_sym_get_kprobe);
-DEFINE_STATIC_CALL_NULL(stackmap_text_poke, stackmap_sym_text_poke);
+DEFINE_STATIC_CALL_NULL(stackmap_kallsyms, kallsyms_lookup_name);
+DEFINE_STATIC_CALL_NULL(stackmap_trace_stack_orig, __ftrace_trace_stack);
+DEFINE_STATIC_CALL_NULL(stackmap_commit, trace_buffer_unlock_commit_nostack);
+DEFINE_STATIC_CALL_NULL(stackmap_save_regs, stack_trace_save_regs);
+DEFINE_STATIC_CALL_NULL(stackmap_seq_print_ip, seq_print_ip_sym);
+DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, tracefs_remove);
+DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, tracer_tracing_is_on);
+DEFINE_STATIC_CALL_NULL(stackmap_module_text, __module_text_address);
+DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, get_kprobe);
+#ifdef CONFIG_X86_64
+DEFINE_STATIC_CALL_NULL(stackmap_text_poke, smp_text_poke_single);
+#endif
 #ifdef CONFIG_DYNAMIC_FTRACE
 DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
@@ -84,7 +83,7 @@ int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
 	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
-	void *get_kprobe, *text_poke, *ops_trampoline __maybe_unused;
+	void *get_probe, *poke, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -125,14 +124,37 @@ int stackmap_symbols_resolve(void)
 
 	syms->text_mutex = find("text_mutex");
 	syms->kprobe_mutex = find("kprobe_mutex");
-	get_kprobe = find("get_kprobe");
-	text_poke = find("smp_text_poke_single");
-	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_kprobe && text_poke;
+	get_probe = find("get_kprobe");
+	poke = find("smp_text_poke_single");
+	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
 	if (syms->can_poke) {
-		static_call_update(stackmap_get_kprobe, get_kprobe);
-		static_call_update(stackmap_text_poke, text_poke);
+		static_call_update(stackmap_get_kprobe, get_probe);
+#ifdef CONFIG_X86_64
+		static_call_update(stackmap_text_poke, poke);
+#endif
 	}
+
+	syms->btf = find("__start_BTF");
+	syms->btf_end = find("__stop_BTF");
+
 	/* Stacks that are not ours go on there, whatever hook is installed or was just removed. */
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
 	return 0;
+}
+
+/**
+ * stackmap_btf - the types of the running kernel
+ * @len: set to their size
+ *
+ * Context: any, after stackmap_symbols_resolve() returned 0.
+ * Return: the kernel's BTF, which stays where it is and as it is; NULL if it has none.
+ */
+const void *stackmap_btf(size_t *len)
+{
+	const struct stackmap_symbols *syms = &stackmap_symbols;
+
+	if (!syms->btf || syms->btf_end <= syms->btf)
+		return NULL;
+	*len = syms->btf_end - syms->btf;
+	return syms->btf;
 }

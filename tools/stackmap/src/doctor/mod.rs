@@ -69,13 +69,15 @@ const REQUIRED: [(&str, &str); 6] = [
     ("CONFIG_KALLSYMS", "names"),
 ];
 
-/// Functions that the module needs and the kernel does not export.
-const FUNCTIONS: [&str; 5] = [
+/// What the module needs and the kernel does not export. It does not load without.
+const NEEDED: [&str; 7] = [
     "kallsyms_lookup_name",
     "__ftrace_trace_stack",
     "trace_buffer_unlock_commit_nostack",
     "stack_trace_save_regs",
+    "seq_print_ip_sym",
     "tracefs_remove",
+    "tracer_tracing_is_on",
 ];
 
 /// What the jump needs; without it a kprobe does, which costs more for each event.
@@ -85,6 +87,9 @@ const FOR_THE_JUMP: [&str; 4] = [
     "text_mutex",
     "kprobe_mutex",
 ];
+
+/// What the unwind cache needs; without it stacks are walked by the kernel's unwinder.
+const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
 
 /// The system that is looked at.
 #[derive(Clone, Debug)]
@@ -200,17 +205,35 @@ impl System {
             let name = format!(" {name}\n");
             memchr::memmem::find(&text, name.as_bytes()).is_some()
         };
-        let missing: Vec<_> = FUNCTIONS.into_iter().filter(|name| !has(name)).collect();
-        let slow: Vec<_> = FOR_THE_JUMP.into_iter().filter(|name| !has(name)).collect();
+        let missing_of = |names: &[&'static str]| -> Vec<_> {
+            let missing = names.iter().copied().filter(|name| !has(name));
+            missing.collect()
+        };
+        let missing = missing_of(&NEEDED);
         let mut checks = Vec::new();
         checks.push(match missing.is_empty() {
             true => Check::new(Good, "kernel symbols", "all that the module needs"),
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("this kernel is too old, or too new for this module"),
         });
-        if !slow.is_empty() && !loaded {
-            let check = Check::new(Warning, "hook", format!("no {}", slow.join(", ")));
-            checks.push(check.advise("the module will use a kprobe, which costs more"));
+        // A module that is loaded tells what it uses.
+        for (names, what, cost) in [
+            (
+                &FOR_THE_JUMP[..],
+                "hook",
+                "the module will use a kprobe, which costs more",
+            ),
+            (
+                &FOR_THE_CACHE,
+                "unwinder",
+                "the module will use the kernel's, and an id costs as much as a full stack",
+            ),
+        ] {
+            let missing = missing_of(names);
+            if !missing.is_empty() && !loaded {
+                let check = Check::new(Warning, what, format!("no {}", missing.join(", ")));
+                checks.push(check.advise(cost));
+            }
         }
         let hidden = Kallsyms::parse(text, &Default::default(), "/proc/kallsyms").is_err();
         if hidden {

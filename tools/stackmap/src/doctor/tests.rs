@@ -21,7 +21,7 @@ impl Patient {
             .map(|(option, _)| format!("{option}=y\n"))
             .collect();
         patient.file(&format!("boot/config-{RELEASE}"), &config);
-        let names = FUNCTIONS.iter().chain(&FOR_THE_JUMP);
+        let names = NEEDED.iter().chain(&FOR_THE_JUMP).chain(&FOR_THE_CACHE);
         let kallsyms: String = names
             .map(|name| format!("ffffffff81000000 T {name}\n"))
             .collect();
@@ -164,4 +164,66 @@ fn a_loaded_module_is_asked_how_it_fares() {
     assert!(found("options", "stackmap is on"));
     assert!(found("options", "stacktrace is off"));
     assert!(found("counters", "3 stacks recorded whole"));
+}
+
+/// A patient whose kernel has no such symbol.
+fn without(name: &str) -> Patient {
+    let patient = Patient::new();
+    let kallsyms = fs::read_to_string(patient.0.path().join("proc/kallsyms")).unwrap();
+    let line = format!(" {name}\n");
+    assert!(kallsyms.contains(&line), "{name}");
+    let lines = kallsyms.split_inclusive('\n');
+    let kept: String = lines.filter(|kept| !kept.ends_with(&line)).collect();
+    patient.file("proc/kallsyms", &kept);
+    patient
+}
+
+#[test]
+fn each_symbol_that_is_missing_is_told() {
+    for (names, verdict, what) in [
+        (&NEEDED[..], Bad, "kernel symbols"),
+        (&FOR_THE_JUMP, Warning, "hook"),
+        (&FOR_THE_CACHE, Warning, "unwinder"),
+    ] {
+        for name in names {
+            let (worst, found, text) = without(name).worst();
+            assert_eq!((worst, found), (verdict, what), "{text}");
+            assert!(text.starts_with(&format!("no {name};")), "{text}");
+        }
+    }
+}
+
+/// What the module looks for, and what is not worth a word where it is missing.
+const UNTOLD: [&str; 5] = [
+    "global_ops",
+    "return_to_handler",
+    "arch_rethook_trampoline",
+    "__start_BTF",
+    "__stop_BTF",
+];
+
+#[test]
+fn knows_every_symbol_that_the_module_looks_for() {
+    let module = include_str!("../../../../src/shim/symbols.c");
+    // All of the ways to look for one, with what is in the quotes behind.
+    let names = |calls: &[&str]| {
+        let mut names = Vec::new();
+        for call in calls {
+            let found = module.split(call).skip(1);
+            names.extend(found.map(|rest| rest.split_once('"').unwrap().0));
+        }
+        names.sort_unstable();
+        names
+    };
+    let sorted = |lists: &[&[&'static str]]| {
+        let mut names = lists.concat();
+        names.sort_unstable();
+        names
+    };
+    let needed = names(&["need(\"", ".symbol_name = \""]);
+    assert_eq!(needed, sorted(&[&NEEDED]));
+    let others = names(&["find(\"", "find_address(\""]);
+    assert_eq!(others, sorted(&[&FOR_THE_JUMP, &FOR_THE_CACHE, &UNTOLD]));
+    // There is no other way.
+    assert_eq!(module.matches("static_call(stackmap_kallsyms)").count(), 1);
 }
