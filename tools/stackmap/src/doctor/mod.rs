@@ -70,7 +70,7 @@ const REQUIRED: [(&str, &str); 6] = [
 ];
 
 /// What the module needs and the kernel does not export. It does not load without.
-const NEEDED: [&str; 7] = [
+const NEEDED: [&str; 9] = [
     "kallsyms_lookup_name",
     "__ftrace_trace_stack",
     "trace_buffer_unlock_commit_nostack",
@@ -78,6 +78,8 @@ const NEEDED: [&str; 7] = [
     "seq_print_ip_sym",
     "tracefs_remove",
     "tracer_tracing_is_on",
+    "tracefs_mount",
+    "ftrace_ops_trampoline",
 ];
 
 /// What the jump needs; without it a kprobe does, which costs more for each event.
