@@ -90,7 +90,7 @@ impl Drop for Lifetime {
     fn drop(&mut self) {
         disable();
         // What has kept the text from being restored may be gone by now.
-        CONTROL.lock().hook.restore();
+        Hook::restore_text();
         if record::map().is_some() {
             // SAFETY: The files are gone, and so is the hook.
             unsafe { Self::end() };

@@ -97,12 +97,11 @@ impl Hook {
         }
     }
 
-    /// Restores the text where a kprobe kept [`Hook::remove`] from it. No hook is installed.
-    pub(crate) fn restore(self) {
-        if self == Hook::Jump {
-            // SAFETY: Process context. Where the text is as it was, this does nothing.
-            unsafe { shim::stackmap_hook_remove(self.raw()) };
-        }
+    /// Restores the text where a kprobe kept [`Hook::remove`] from it, in this load or an earlier one.
+    /// No hook is installed.
+    pub(crate) fn restore_text() {
+        // SAFETY: Process context. Where the text is as it was, this does nothing.
+        unsafe { shim::stackmap_hook_remove(Hook::Jump.raw()) };
     }
 }
 

@@ -148,6 +148,26 @@ is 'the field' "$(grep -c 'field:int stack_id;	offset:8;	size:4;	signed:1;' $for
 is 'the same files as kernel_stack has' "$(ls $T/events/ftrace/stack_id)" \
 	"$(ls $T/events/ftrace/kernel_stack)"
 
+# Odd uses of files
+ok 'a file that is open for writing only can be sought' \
+	dd if=/dev/null of=$opt bs=1 seek=3 count=0 conv=notrunc
+unreclaimable() {
+	awk '/^SUnreclaim:/ { print $2 }' /proc/meminfo
+}
+before=$(unreclaimable)
+for _ in $(seq 600); do
+	: <$T/stack_map_stat
+done
+ok 'opening files leaves no memory behind' test $(($(unreclaimable) - before)) -lt 500
+
+# One reset at a time.
+for loop in 1 2 3; do
+	(for _ in $(seq 20); do put reset $T/stack_map 2>&1; done) >/tmp/resets.$loop &
+done
+wait
+ok 'of resets at once some are refused with EBUSY' grep -q busy /tmp/resets.1 /tmp/resets.2 /tmp/resets.3
+is 'and with nothing else' "$(cat /tmp/resets.? | grep -vc busy)" 0
+
 # Open files hold the module
 exec 3<$T/stack_map
 fails 'rmmod while a file is open' rmmod stackmap

@@ -71,10 +71,9 @@ rmmod stackmap
 
 # What tracefs' files carry is not believed.
 E=$T/events/ftrace
-for pair in "$E/kernel_stack/format $E/print/format" "$T/tracing_on $T/buffer_size_kb" \
-	"$E/kernel_stack/format $T/instances/other/events/ftrace/kernel_stack/format" \
-	"$T/set_ftrace_filter $T/instances/other/set_ftrace_filter"; do
-	mkdir -p $T/instances/other
+mkdir $T/instances/other
+for pair in "$E/kernel_stack/format $E/print/format" "$T/tracing_on $T/instances/other/tracing_on" \
+	"$E/kernel_stack/format $T/instances/other/events/ftrace/kernel_stack/format"; do
 	ok "${pair%% *} is of something else" insmod /tests/stackformat.ko file="${pair%% *}" like="${pair##* }"
 	start=$(lines)
 	tap_output=$(insmod $KO 2>&1)

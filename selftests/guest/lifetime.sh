@@ -86,6 +86,18 @@ ok 'rmmod' rmmod stackmap
 is 'the text is as before' "$(hook_text)" "$before"
 stackgen record 5 0 10
 
+# Written twice it is on once.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+hooked=$(hook_text)
+ok 'the option takes a second 1' put 1 $T/options/stackmap
+is 'the text is as after the first one' "$(hook_text)" "$hooked"
+is 'the hook too' "$(value hook)" "$hook"
+echo 0 >$T/options/stackmap
+is 'one 0 takes it off' "$(hook_text)" "$before"
+rmmod stackmap
+is 'and after rmmod it is as before' "$(hook_text)" "$before"
+
 # An instance records full stacks of its own.
 load hook="$hook"
 echo 1 >$T/options/stackmap
