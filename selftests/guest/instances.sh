@@ -72,5 +72,34 @@ is 'each has a stack' $(($(grep -c '<stack_id' $I/trace) + $(grep -c '<stack tra
 ok 'those before an id' test "$(grep -c '<stack_id' $I/trace)" -ge 5
 ok 'those after a full stack' test "$(grep -c '<stack trace>' $I/trace)" -ge 5
 rmdir $I
+
+# As many as can be, with the longest name among them: each records ids.
+echo 0 >$T/tracing_on
+put reset $T/stack_map
+long=$(printf '%0255d' 0)
+mkdir "$T/instances/$long"
+ok 'a name of 255 characters is listed' put "$long\n" $T/stack_map_instances
+for i in $(seq 63); do
+	mkdir $T/instances/$i
+	put $i $T/stack_map_instances
+done
+mkdir $T/instances/64
+errno 'the 65th is refused with ENOSPC' 'No space left' $T/stack_map_instances 64
+for name in "$long" 1 2 63 64; do
+	echo 1 >$T/instances/$name/options/stacktrace
+	echo 1 >$T/instances/$name/events/syscalls/sys_enter_newuname/enable
+done
+uname >/dev/null
+for name in "$long" 1 2 63; do
+	is "instance ${name#0*0} records an id, no full stack" \
+		"$(grep -c '<stack_id' "$T/instances/$name/trace") $(grep -c '<stack trace>' "$T/instances/$name/trace")" '1 0'
+done
+is 'the one that is not listed a full stack' \
+	"$(grep -c '<stack_id' $T/instances/64/trace) $(grep -c '<stack trace>' $T/instances/64/trace)" '0 1'
+echo '!2' >$T/stack_map_instances
+ok 'in the place of another it is listed' put 64 $T/stack_map_instances
+uname >/dev/null
+is 'and records an id' "$(grep -c '<stack_id' $T/instances/64/trace)" 1
+is 'the other a full stack' "$(grep -c '<stack trace>' $T/instances/2/trace)" 1
 ok 'rmmod' rmmod stackmap
 finish
