@@ -41,6 +41,10 @@ for round in 1 2; do
 	stackgen record 5 100 10
 	is "a kprobe on the hook, option on again ($round): ids" "$(ids | wc -l) $(full)" '10 0'
 done
+echo 0 >$T/options/stackmap
+[ "$hook" = kprobe ] || is 'what stays leads behind the entry' "$(hook_text | cut -c 52-59)" 'f9 cc cc'
+[ "$hook" = kprobe ] || is 'by the jump before it' "$(hook_text | cut -c 34-47)" 'e9 04 00 00 00'
+echo 1 >$T/options/stackmap
 is 'what stays is said once' "$(dmesg | grep -c 'a kprobe holds the entry of __ftrace_trace_stack')" \
 	"$([ "$hook" = jump ] && echo 1 || echo 0)"
 ok 'rmmod with the kprobe there' rmmod stackmap

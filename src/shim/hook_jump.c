@@ -148,16 +148,22 @@ static int check(void)
 /**
  * stackmap_jump_original - where __ftrace_trace_stack() is itself, jump or not
  *
- * Context: process. All symbols are resolved.
+ * Context: process, may sleep. All symbols are resolved.
  * Return: the address behind the ENDBR64 or the jump, or the entry if it has another instruction.
  */
 void *stackmap_jump_original(void)
 {
-	u8 was[ENTRY_LEN];
+	u8 was[ENTRY_LEN], *original = entry();
 
-	if (is_endbr_or_sealed(entry()) || (stackmap_symbols.can_poke && has_jumps(was)))
+	if (is_endbr_or_sealed(entry()))
 		return entry() + ENTRY_LEN;
-	return entry();
+	if (!stackmap_symbols.can_poke)
+		return entry();
+	lock();
+	if (has_jumps(was))
+		original += ENTRY_LEN;
+	unlock();
+	return original;
 }
 
 /**
