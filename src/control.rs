@@ -143,6 +143,17 @@ pub(crate) fn enable() -> Result {
     if control.enabled {
         return Ok(());
     }
+    hook(&mut control).inspect_err(|_| {
+        record::set_on(false);
+        // SAFETY: No hook leads to a walk.
+        unsafe { unwind::free() };
+    })?;
+    control.enabled = true;
+    Ok(())
+}
+
+/// Allocates what recording needs, and begins it.
+fn hook(control: &mut Control) -> Result {
     allocate(control.bits).inspect_err(|_| {
         pr_err!(
             "no memory for a map of {} stacks: the option stays off\n",
@@ -156,10 +167,8 @@ pub(crate) fn enable() -> Result {
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
     record::set_on(true);
-    // SAFETY: The buffers and the map are there; no hook is installed, and we hold the lock.
-    unsafe { control.hook.install() }.inspect_err(|_| record::set_on(false))?;
-    control.enabled = true;
-    Ok(())
+    // SAFETY: The buffers and the map are there; no hook is installed, and the caller holds the lock.
+    unsafe { control.hook.install() }
 }
 
 /// Turns the option off, and waits until nobody records. Context: process.
@@ -229,6 +238,8 @@ pub(crate) fn reset() -> Result {
         while map.reset() == Err(ControlError::Busy) {
             fsleep(Delta::from_millis(1));
         }
+        // Going off adds up what the kprobe missed.
+        let _control = CONTROL.lock();
         counters::reset();
     });
     // ORDERING: Release; see above.

@@ -46,14 +46,14 @@ module! {
 }
 
 /// A loaded module. Fields are dropped in the order of their declaration: first nobody can reach
-/// the module through tracefs any more, then recording ends. Rules are followed only as long as
-/// modules are watched.
+/// the module through tracefs any more, then recording ends and the map goes. As long as there is a
+/// map, whose stacks the trace may show, modules are watched.
 struct Stackmap {
     _files: files::Files,
     _instances: instances::List,
+    _recording: control::Lifetime,
     _unwinder: unwind::Unwinder,
     _symbols: symbols::Watch,
-    _recording: control::Lifetime,
     _tracefs: tracefs::Mount,
 }
 

@@ -24,6 +24,8 @@ dd bs=4096 count=1 of=/tmp/head.text <&4 2>/dev/null
 ok 'when it is off, a reset works' put 0 $T/stack_map
 is 'entries is 0' "$(value entries)" 0
 is 'so are the counters' "$(value successes) $(value drops) $(value bytes_saved)" '0 0 0'
+is 'all of them' "$(awk '/^(hits|inserts|drop_|unwind_(fast|slow|replaced|verified|mism))/ { s += $2; n++ }
+	END { print s, n }' $T/stack_map_stat)" '0 23'
 tap_output=$(cat <&3 2>&1 >/tmp/rest.bin)
 is 'a binary reader gets ESTALE' "$(echo "$tap_output" | grep -c 'Stale file handle')" 1
 ok 'a text reader gets an end' sh -c 'cat >/tmp/rest.text' <&4

@@ -140,6 +140,38 @@ record ghost_a
 rmmod ghost_a
 ok 'after a reset there are names again' sh -c "grep -q ' ghost_a_inner+0x.* \[ghost_a\]$' $T/stack_map"
 
+# Unloading: as long as the trace shows stacks, it knows whose they are.
+wrong=0 shown=0
+for _ in 1 2 3; do
+	echo 0 >$T/options/stackmap
+	rmmod stackmap
+	rmmod ghost_b 2>/dev/null
+	load bits=10
+	echo 1 >$T/options/stackmap
+	echo 1 >$T/options/stackmap-resolve
+	insmod /tests/ghost_a.ko
+	record ghost_a
+	rmmod ghost_a
+	insmod /tests/ghost_b.ko
+	clear_trace
+	record ghost_b
+	rm -f /tmp/off
+	(while [ ! -e /tmp/off ]; do cat $T/trace; done) >/tmp/shown &
+	sleep 0.3
+	echo 0 >$T/options/stackmap-resolve
+	echo 1 >$T/options/stackmap-resolve
+	rmmod stackmap
+	: >/tmp/off
+	wait
+	shown=$((shown + $(grep -c '=> param_attr_store' /tmp/shown)))
+	wrong=$((wrong + $(grep -c 'ghost_' /tmp/shown)))
+	load bits=10
+done
+ok "the trace was shown while the module went ($shown stacks)" test $shown -gt 10
+is 'no frame had the name of another module' $wrong 0
+rmmod ghost_b
+echo 1 >$T/options/stackmap
+
 # Grace periods that a load and unload of another module waits for, besides the kernel's own.
 echo 'p:sync synchronize_rcu' >$T/kprobe_events
 waits() {

@@ -56,6 +56,10 @@ stackgen record 8 0 100
 is 'once' "$(value unwind_slow_new)" "$new"
 ok 'and followed' test "$(value unwind_fast)" -gt $((fast + 800))
 is 'they are not verified' "$(value unwind_verified)" 0
+echo 0 >$T/options/stackmap
+is 'they go when the option goes off' "$(value unwind_rules)" 0
+echo 1 >$T/options/stackmap
+stackgen record 8 0 100
 
 # Forgetting: nothing but the module has gone.
 rules=$(value unwind_rules)

@@ -6,6 +6,7 @@ use super::stack_map_bin::Walk;
 use crate::{
     control,
     map::ReadSide,
+    record,
     symbols::{Symbol, Symbols},
     tracefs::{File, Output, Reader},
 };
@@ -42,13 +43,17 @@ impl Reader for TextReader {
         let Some((stack, frames)) = self.0.stack() else {
             return;
         };
+        // What a reset has removed has no names any more.
+        let section = ReadSide::enter();
+        if !record::map().is_some_and(|map| map.has(stack.inserted)) {
+            return;
+        }
         out.text(fmt!(
             "stack_id {} [ref {}, depth {}]\n",
             stack.id.get(),
             stack.ref_count,
             stack.nr
         ));
-        let section = ReadSide::enter();
         let symbols = Symbols::read(&section);
         for (index, frame) in frames.iter().enumerate() {
             out.text(fmt!("  [{}] ", index));

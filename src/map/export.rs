@@ -95,6 +95,12 @@ impl Map {
         Ok(Cut(Moment { generation, epoch }))
     }
 
+    /// Whether a stack that was inserted at `moment` is in the map still. Asked inside a read-side
+    /// section, it stays so until its end.
+    pub fn has(&self, moment: Moment) -> bool {
+        self.generation() == Some(moment.generation)
+    }
+
     /// Counts the stacks of a cut. Context: process.
     pub fn count(&self, cut: &Cut) -> Result<u32, Stale> {
         let mut nr = 0;
