@@ -40,6 +40,28 @@ for uid in 0 1000; do
 	done
 done
 
+# While an open waits for somebody's permission, if the kernel knows that.
+if grep -q ' fanotify_handle_event$' /proc/kallsyms; then
+	load
+	rm -f /tmp/go
+	mkfifo /tmp/go
+	/tests/permit $T/stack_map </tmp/go >/tmp/permit &
+	exec 5>/tmp/go
+	until grep -q ready /tmp/permit; do sleep 0.1; done
+	cat $T/stack_map >/tmp/waiting 2>&1 &
+	until grep -q asked /tmp/permit; do sleep 0.1; done
+	rmmod stackmap &
+	sleep 1.5
+	ok 'rmmod waits for an open that is under way' grep -q '^stackmap .* Unloading ' /proc/modules
+	echo >&5
+	exec 5>&-
+	wait
+	fails 'and ends after it' grep -q '^stackmap ' /proc/modules
+	ok 'which is refused with ENXIO' grep -q 'No such device or address' /tmp/waiting
+else
+	note 'this kernel has no fanotify'
+fi
+
 # While it goes and comes.
 echo 1 >$T/options/stacktrace
 load

@@ -22,14 +22,7 @@
 #define FILES	16
 #define ERRORS	256
 
-static volatile sig_atomic_t ended;
 static unsigned long errors[ERRORS];
-
-static void end(int signal)
-{
-	(void)signal;
-	ended = 1;
-}
 
 /* 0, or the error of opening what FD names. */
 static int open_again(int fd)
@@ -68,10 +61,13 @@ static int hold(char **files, int nr)
 
 static int loop(char **files, int nr)
 {
+	sigset_t term, pending;
 	int i, fd;
 
-	signal(SIGTERM, end);
-	while (!ended) {
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	sigprocmask(SIG_BLOCK, &term, NULL);
+	while (!sigpending(&pending) && !sigismember(&pending, SIGTERM)) {
 		for (i = 0; i < nr; i++) {
 			fd = open(files[i], O_RDONLY);
 			errors[fd < 0 ? errno : 0]++;

@@ -265,6 +265,8 @@ void stackmap_tracefs_drain(void)
 	synchronize_rcu_tasks();
 	while (module_refcount(&stackmap_gate))
 		fsleep(10 * USEC_PER_MSEC);
+	/* Who has counted himself out may still be on the way. */
+	synchronize_rcu_tasks();
 }
 
 /**
