@@ -80,14 +80,14 @@ long=$(printf '%0255d' 0)
 mkdir "$T/instances/$long"
 ok 'a name of 255 characters is listed' put "$long\n" $T/stack_map_instances
 for i in $(seq 63); do
-	mkdir $T/instances/$i
-	put $i $T/stack_map_instances
+	mkdir "$T/instances/$i"
+	put "$i" $T/stack_map_instances
 done
 mkdir $T/instances/64
 errno 'the 65th is refused with ENOSPC' 'No space left' $T/stack_map_instances 64
 for name in "$long" 1 2 63 64; do
-	echo 1 >$T/instances/$name/options/stacktrace
-	echo 1 >$T/instances/$name/events/syscalls/sys_enter_newuname/enable
+	echo 1 >"$T/instances/$name/options/stacktrace"
+	echo 1 >"$T/instances/$name/events/syscalls/sys_enter_newuname/enable"
 done
 uname >/dev/null
 for name in "$long" 1 2 63; do
