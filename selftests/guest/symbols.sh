@@ -94,7 +94,10 @@ record ghost_a
 echo 0 >$T/tracing_on
 # Delayed are the lock that this very insmod takes, and the two that a reset takes, on its CPU.
 taskset -p 1 $$ >/dev/null
-override func=mutex_lock delay=1500 count=3
+lock=mutex_lock
+# lockdep's.
+grep -q " $lock$" /proc/kallsyms || lock=mutex_lock_nested
+override func=$lock delay=1500 count=3
 taskset 2 sh -c "echo reset >$T/stack_map" &
 sleep 2.3
 echo 1 >$T/tracing_on
