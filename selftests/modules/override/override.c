@@ -74,6 +74,9 @@ static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
 	if (!any && !from_stackmap(regs))
 		return 0;
+	/* To size 0: it frees. */
+	if (strstr(func, "realloc") && !regs_get_kernel_argument(regs, 1))
+		return 0;
 	hits++;
 	if (skip) {
 		skip--;
