@@ -31,6 +31,6 @@ for more in '' --long --packages; do
 	done
 done
 for hook in jump kprobe; do
-	is "one of the new ones is run with the hook $hook" "$(list "$copy" | grep -c "^newe\?r\?: lifetime $hook$")" 1
+	is "each of the new ones is run with the hook $hook" "$(list "$copy" | grep -c "^newe\?r\?: lifetime $hook$")" 2
 done
 finish
