@@ -70,7 +70,8 @@ def parser():
         help="guest time counts instructions, on one CPU if --smp does not say otherwise: for "
              "figures to be compared, and for what must not depend on how busy this machine is")
     add("--timeout", type=float, metavar="S",
-        help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal)")
+        help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal). "
+             "Those in which QEMU waits for a CPU of this machine do not count")
     add("--boot-timeout", type=float, metavar="S",
         help="seconds until SCRIPT starts (default 90, debug and kcsan: 720)")
     add("--add", action="append", default=[], metavar="HOST:GUEST",
