@@ -14,8 +14,6 @@ figure() {
 
 # prepare - waits until the kernel does nothing by itself, and loads what measures.
 prepare() {
-	# The kernel tests its ciphers for a while after it came up.
-	sleep 2
 	insmod /tests/stackcost.ko || bail 'stackcost'
 	echo 4096 >$T/buffer_size_kb
 }
