@@ -65,7 +65,7 @@ impl kernel::Module for Stackmap {
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
-            return Err(EEXIST);
+            return Err(EBUSY);
         }
         // SAFETY: Any context.
         if unsafe { shim::stackmap_event_type() } == 0 {
