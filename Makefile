@@ -13,7 +13,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants fuzz scale bench-map \
+	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants mutants-glue fuzz scale bench-map \
 	bench bench-accept deb package-test
 
 all: modules
@@ -112,8 +112,11 @@ bench-accept: ## keeps the instruction counts of now, which make test compares w
 bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
 	@tools/bench/run
 
-mutants: ## changes the map in every way that cargo-mutants knows (45 minutes): the tests must notice
+mutants: mutants-glue ## changes the map in every way that cargo-mutants knows (45 minutes): the tests must notice
 	@selftests/map/mutants
+
+mutants-glue: ## puts the mistakes of selftests/mutations.toml into the rest of src/ (half an hour): a guest must notice
+	@selftests/glue-mutants
 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest

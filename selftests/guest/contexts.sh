@@ -5,6 +5,7 @@
 # selftests/oracle.py. Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 10
 
 load hook="$1"
 is "the hook is $1" "$(value hook)" "$1"
@@ -41,6 +42,8 @@ for dir in $T $I; do
 done
 echo nop >$M/current_tracer
 cp $T/stack_map_bin $T/stack_map_stat /share
+drops_add_up
+is 'no stack found all levels of nesting in use' "$(value drop_nested)" 0
 for cpu in 0 1; do
 	cp $T/per_cpu/cpu$cpu/trace /share/ids.$cpu
 	cp $I/per_cpu/cpu$cpu/trace /share/full.$cpu

@@ -4,6 +4,7 @@
 # Arguments: the hook, how many toggles, how many loads.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan "$([ -e $KMEMLEAK ] && echo 12 || echo 14)"
 
 hook=$1
 toggles=$2
@@ -98,6 +99,9 @@ quiet() {
 		echo other >$T/stack_map_instances
 		echo '!other' >$T/stack_map_instances
 		echo 1 >$T/options/stackmap
+		echo function >$T/current_tracer
+		stackgen record 8 0 50
+		echo nop >$T/current_tracer
 		rmmod stackmap || bail 'rmmod'
 	done
 	sleep 1

@@ -3,6 +3,7 @@
 # Stacks of every depth read back whole.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 9
 
 verify=0
 # The frames of the full stacks in the buffer: addresses, a line each, an empty line in front. The

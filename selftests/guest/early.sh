@@ -4,6 +4,7 @@
 # line: stacks were ids before the root file system was mounted.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 6
 
 # at TEXT - when the kernel's log said so, in seconds.
 at() {

@@ -3,6 +3,7 @@
 # More distinct stacks than the map can hold. Runs with guest time counting instructions.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 16
 
 verify=0
 # known - records 500 known stacks.
@@ -23,8 +24,6 @@ cost() {
 	done | awk '{ sum += $1 } END { print sum }'
 }
 
-# The kernel tests its ciphers for a while after it came up.
-sleep 2
 load bits=10
 insmod /tests/stackgen.ko || bail 'stackgen'
 echo 4096 >$T/buffer_size_kb
@@ -43,12 +42,39 @@ is 'entries stops at the capacity' "$(entries)" '1024 / 1024'
 is 'each event has its stack' $(($(ids | wc -l) + $(full))) 4000
 is 'further new stacks are full stacks' "$(full)" $((4500 - 1024))
 is 'and counted with their reason' "$(value drop_full)" $((4500 - 1024))
-is 'drops is the sum' "$(value drops)" $((4500 - 1024))
+drops_add_up
 known
 is 'known stacks are still ids, the same ones' "$(ids)" "$before_ids"
 is 'none of them in full' "$(full)" 0
 after=$(cost)
 note "instructions for 500 known stacks: $before before, $after when full"
 ok 'a known stack costs no more than before' test "$after" -le $((before + before / 100))
+
+# Full stacks that the module writes are as those that the kernel writes.
+insmod /tests/contexts.ko || bail 'contexts'
+echo 1 >$T/options/stacktrace
+echo 1 >$T/options/sym-addr
+echo 1 >$T/events/contexts/context_hit/enable
+for on in 0 1; do
+	echo $on >$T/options/stackmap
+	clear_trace
+	drops=$(value drops)
+	stackgen record 16 5000 50
+	for context in softirq hardirq nmi; do
+		taskset 1 sh -c "echo '$context 20' >/sys/kernel/debug/contexts/run"
+	done
+	grep -E '^ => (left|right)' $T/trace >/tmp/frames.$on
+	# Of an event its flags, and those of its stack.
+	awk '/context_hit: / { flags = substr($3, 1, 1) substr($3, 3) }
+		/<stack trace>/ && flags { print flags, substr($3, 1, 1) substr($3, 3); flags = "" }' $T/trace >/tmp/flags.$on
+done
+is 'the module wrote them' "$(value drops) $(ids | wc -l)" "$((drops + 110)) 0"
+ok 'with the same frames' cmp /tmp/frames.0 /tmp/frames.1
+ok 'and there are some' test "$(wc -l </tmp/frames.1)" -gt 700
+is 'with the flags of their events' "$(wc -l </tmp/flags.1) $(awk '$1 != $2' /tmp/flags.1 | wc -l)" '60 0'
+is 'of three contexts' "$(sort -u /tmp/flags.1 | wc -l)" 3
+drops_add_up
+echo 0 >$T/events/enable
+ok 'rmmod contexts' rmmod contexts
 ok 'rmmod' rmmod stackmap
 finish

@@ -3,6 +3,7 @@
 # A CPU that goes and comes: where a grace period does not wait for it, its stacks are full stacks.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 8
 
 online() {
 	echo "$1" >/sys/devices/system/cpu/cpu1/online
@@ -44,6 +45,7 @@ ok 'and as it came' sh -c "grep -c '_starting' $T/per_cpu/cpu1/trace | grep -v '
 is 'none of their stacks is an id' "$(kinds | grep -c 'id$')" 0
 is 'none is missing' "$(kinds | grep -c 'none$')" 0
 is 'they are counted' "$(value drop_unwatched)" "$(kinds | grep -c 'full$')"
+drops_add_up
 
 # Beside resets.
 (while [ ! -e /tmp/off ]; do

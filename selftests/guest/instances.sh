@@ -4,6 +4,7 @@
 # Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 21
 
 I=$T/instances/fn
 load hook="$1"
@@ -37,8 +38,25 @@ shape() {
 traced
 is 'full stacks: trampolines are marked' "$(shape)" '1 0'
 untraced
+
+# probed - how many frames are markers in stacks from the handler of a fprobe, whose trampoline is not the instance's.
+probed() {
+	echo >$I/trace
+	echo 1 >$I/options/stacktrace
+	echo 1 >$I/events/contexts/context_hit/enable
+	echo 'fprobe 10' >/sys/kernel/debug/contexts/run
+	echo 0 >$I/events/contexts/context_hit/enable
+	echo 0 >$I/options/stacktrace
+	echo "$(grep -c context_hit: $I/trace) $(grep -c 'FTRACE TRAMPOLINE' $I/trace)"
+}
+insmod /tests/contexts.ko || bail 'contexts'
+full=$(probed)
 echo fn >$T/stack_map_instances
 echo 1 >$T/options/stackmap
+echo 1 >$T/options/stackmap-resolve
+is "another tracer's trampoline is marked as the kernel does" "$(probed)" "$full"
+echo 0 >$T/options/stackmap-resolve
+rmmod contexts
 traced
 ok 'as ids' grep -q '<stack_id' $I/trace
 is 'no full stack' "$(grep -c '<stack trace>' $I/trace)" 0

@@ -4,6 +4,7 @@
 # on CPUs that are really parallel.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 2
 
 ok 'KCSAN runs' test -e $KCSAN
 insmod /tests/stackgen.ko || bail 'stackgen'

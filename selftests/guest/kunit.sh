@@ -3,6 +3,7 @@
 # The module's KUnit tests, in a kernel that has KUnit.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 10
 
 suite=/sys/kernel/debug/kunit/stackmap_map
 load

@@ -3,6 +3,7 @@
 # The check for leaks itself, in a kernel that has kmemleak: it finds what a module left behind.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 3
 
 ok 'kmemleak runs' test -e $KMEMLEAK
 insmod /tests/stackgen.ko || bail 'stackgen'

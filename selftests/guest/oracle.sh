@@ -5,6 +5,7 @@
 # recorded in an instance as well, one that is listed.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan "$([ "${2:-}" = instance ] && echo 10 || echo 6)"
 
 verify=0
 load hook="$1" bits=16
@@ -62,6 +63,8 @@ for dir in $D $I; do
 		"$(cat "$dir"/per_cpu/cpu*/stats | awk '/overrun|dropped/ { s += $NF } END { print s }')" 0
 done
 cp $T/stack_map_bin $T/stack_map_stat /share
+drops_add_up
+is 'no stack found all levels of nesting in use' "$(value drop_nested)" 0
 for cpu in 0 1; do
 	cp $D/per_cpu/cpu$cpu/trace /share/ids.$cpu
 	cp $I/per_cpu/cpu$cpu/trace /share/full.$cpu
@@ -70,7 +73,7 @@ echo 0 >$D/events/enable
 echo 0 >$I/events/enable
 rmdir $I
 if [ $D != $T ]; then
-	fails 'a listed instance is busy' rmdir $D
+	fails 'a listed instance is busy' 'esource busy' rmdir $D
 	ok 'it is taken off the list' put '!listed' $T/stack_map_instances
 	ok 'and removed' rmdir $D
 fi

@@ -3,6 +3,7 @@
 # The module and the tool as they were installed elsewhere: loaded, recorded with, resolved, unloaded.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 8
 
 load
 echo 1 >$T/options/stackmap

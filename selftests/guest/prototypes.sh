@@ -3,6 +3,7 @@
 # Where a function that the module calls is another one than it was built for, the module is refused.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 16
 
 COPY=/tmp/copy.ko
 

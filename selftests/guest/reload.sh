@@ -4,6 +4,7 @@
 # online, so those of one that is not survive in its buffer.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 13
 
 CPU1=/sys/devices/system/cpu/cpu1/online
 

@@ -7,6 +7,7 @@
 # recorded there twice: with the option off, then with it on.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan "$([ "${2:-}" = nobpf ] && echo 7 || echo 12)"
 
 RUN=/sys/kernel/debug/contexts
 I=$T/instances/twin
@@ -165,6 +166,8 @@ echo >$T/set_ftrace_filter
 
 is 'no event was lost' "$losses" 0
 cp $T/stack_map_bin $T/stack_map_stat /share
+drops_add_up
+is 'no stack found all levels of nesting in use' "$(value drop_nested)" 0
 note "$(value drop_missed) hits of the hook were missed"
 ok 'rmmod contexts' rmmod contexts
 ok 'rmmod' rmmod stackmap

@@ -3,6 +3,7 @@
 # What the frames of a module are called when it has gone, and when another one has come to its place.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 48
 
 # base MODULE - where its text is.
 base() {
@@ -83,6 +84,24 @@ for _ in 1 2 3 4 5 6 7 8; do
 	is 'the old names never name the new module' "$(frames | grep -c ghost_b_inner)" 0
 	rmmod ghost_a
 done
+# loads COUNT - of a module whose functions are in stacks.
+loads() {
+	for _ in $(seq "$1"); do
+		insmod /tests/ghost_a.ko
+		rmmod ghost_a
+	done
+}
+# Pages of slabs that the kernel cannot take back.
+unreclaimable() {
+	sleep 1
+	awk '/^SUnreclaim:/ { print $2 }' /proc/meminfo
+}
+loads 40
+held=$(unreclaimable)
+loads 200
+grown=$(($(unreclaimable) - held))
+note "200 loads of a module: $grown KiB"
+ok 'loads of a module leave no memory behind' test $grown -lt 60
 
 # A module that goes while a reset ends: what it leaves is of the new stacks.
 override() {

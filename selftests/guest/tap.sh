@@ -16,8 +16,17 @@ if [ -e $KCSAN ]; then
 fi
 tap_number=0
 tap_failed=0
+tap_plan=0
 # Each stack is compared with the one that the kernel walks; 0 for what is to run as users have it.
 verify=1
+
+# plan NUMBER - how many tests follow, without those that finish adds. A test that is not reached is missed.
+plan() {
+	tap_plan=$(($1 + 1))
+	[ ! -e $KMEMLEAK ] || tap_plan=$((tap_plan + 1))
+	[ ! -e $KCSAN ] || tap_plan=$((tap_plan + 2))
+	echo "1..$tap_plan"
+}
 
 # ok DESCRIPTION COMMAND... - one test: COMMAND succeeds.
 ok() {
@@ -32,16 +41,23 @@ ok() {
 	fi
 }
 
-# fails DESCRIPTION COMMAND... - one test: COMMAND fails.
+# fails DESCRIPTION ERROR COMMAND... - one test: COMMAND fails, and says ERROR.
 fails() {
 	tap_text=$1
-	shift
-	if "$@" >/dev/null 2>&1; then
+	tap_error=$2
+	shift 2
+	if tap_output=$("$@" 2>&1); then
 		result 'not ok' "$tap_text"
 		echo "# should have failed: $*"
-	else
-		result ok "$tap_text"
+		return
 	fi
+	case $tap_output in
+	*"$tap_error"*) result ok "$tap_text" ;;
+	*)
+		result 'not ok' "$tap_text"
+		printf '# got:    %s\n# wanted: %s\n' "$tap_output" "$tap_error"
+		;;
+	esac
 }
 
 # is DESCRIPTION GOT WANTED - one test: both are equal.
@@ -107,7 +123,7 @@ races() {
 		on && /^=====/ && report ~ /KCSAN.*\n.*\n/ { if (ours) print report; on = 0 }'
 }
 
-# The plan; the script's status is whether all went well.
+# The last tests; the script's status is whether all went well, as planned.
 finish() {
 	if [ -e $KMEMLEAK ]; then
 		# The kernel may have leaks of its own.
@@ -124,8 +140,7 @@ finish() {
 		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races reported in all"
 	fi
 	is "no stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
-	echo "1..$tap_number"
-	[ "$tap_failed" = 0 ]
+	[ "$tap_failed" = 0 ] && [ "$tap_number" = "$tap_plan" ]
 	exit
 }
 
@@ -143,6 +158,12 @@ load() {
 # value KEY - a value of stack_map_stat.
 value() {
 	awk -v key="$1:" '$1 == key { print $2 }' $T/stack_map_stat
+}
+
+# drops_add_up - one test: "drops" is the sum of its reasons.
+drops_add_up() {
+	is 'drops is the sum of its reasons' "$(value drops)" \
+		"$(awk '/^drop_/ { s += $2 } END { print s + 0 }' $T/stack_map_stat)"
 }
 
 # entries - the line "entries" of stack_map_stat: now / at most.

@@ -4,6 +4,7 @@
 # Argument: how often all of it is done under tracers.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan 25
 
 # said TEXT - whether the log has a line of the module's.
 said() {
@@ -125,6 +126,8 @@ for key in unwind_slow_text unwind_slow_odd unwind_slow_regs unwind_slow_return;
 	ok "$key was met" test "$(value $key)" -gt 0
 done
 is 'no rule had to make room' "$(value unwind_replaced)" 0
+ok 'nearly no rule led off the stack' test "$(value unwind_slow_stack)" -le $(($(value unwind_fast) / 100))
+is 'no stack found all levels of nesting in use' "$(value drop_nested)" 0
 note "$(grep '^unwind' $T/stack_map_stat | tr -s ' ' | paste -s -d , -)"
 rmmod contexts
 rmmod stackgen

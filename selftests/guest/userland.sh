@@ -4,6 +4,7 @@
 # Argument: nostream, where "trace-cmd stream" does not work.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
+plan "$([ "${1:-}" = nostream ] && echo 21 || echo 27)"
 
 # empty_write FILE - the error of a write of no bytes.
 empty_write() {

@@ -6,6 +6,7 @@
 # otherwise, or is emulated otherwise, changes both.
 # shellcheck source=SCRIPTDIR/../../../selftests/guest/tap.sh
 . /tests/tap.sh
+plan 10
 
 /bench/cost.sh >/tmp/figures || bail "cost.sh: $(tail -n 1 /tmp/figures)"
 awk '
