@@ -3,7 +3,7 @@
 # More distinct stacks than the map can hold. Runs with guest time counting instructions.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 16
+plan 18
 
 verify=0
 # known - records 500 known stacks.
@@ -59,7 +59,7 @@ for on in 0 1; do
 	echo $on >$T/options/stackmap
 	clear_trace
 	drops=$(value drops)
-	stackgen record 16 5000 50
+	taskset 1 sh -c "echo \$\$ >/tmp/pid; echo 16 5000 50 >/sys/kernel/debug/stackgen/record"
 	for context in softirq hardirq nmi; do
 		taskset 1 sh -c "echo '$context 20' >/sys/kernel/debug/contexts/run"
 	done
@@ -67,10 +67,18 @@ for on in 0 1; do
 	# Of an event its flags, and those of its stack.
 	awk '/context_hit: / { flags = substr($3, 1, 1) substr($3, 3) }
 		/<stack trace>/ && flags { print flags, substr($3, 1, 1) substr($3, 3); flags = "" }' $T/trace >/tmp/flags.$on
+	ids | wc -l >/tmp/ids.$on
+	# What the text of a stack does not show: how many frames it says that it has, behind its type and its task.
+	timeout -s INT 2 cat $T/per_cpu/cpu0/trace_pipe_raw >/tmp/raw
+	hexdump -v -e '/4 "%u\n"' /tmp/raw | awk -v pid="$(cat /tmp/pid)" -v type="$(sed -n 's/^ID: //p' $T/events/ftrace/kernel_stack/format)" '
+		first % 65536 == type && second == pid { print $1 }
+		{ first = second; second = $1 }' >/tmp/sizes.$on
 done
-is 'the module wrote them' "$(value drops) $(ids | wc -l)" "$((drops + 110)) 0"
+is 'the module wrote them' "$(value drops) $(cat /tmp/ids.1)" "$((drops + 110)) 0"
 ok 'with the same frames' cmp /tmp/frames.0 /tmp/frames.1
 ok 'and there are some' test "$(wc -l </tmp/frames.1)" -gt 700
+ok 'with the same number of frames' cmp /tmp/sizes.0 /tmp/sizes.1
+is 'in each of them' "$(wc -l </tmp/sizes.1)" 50
 is 'with the flags of their events' "$(wc -l </tmp/flags.1) $(awk '$1 != $2' /tmp/flags.1 | wc -l)" '60 0'
 is 'of three contexts' "$(sort -u /tmp/flags.1 | wc -l)" 3
 drops_add_up

@@ -4,7 +4,7 @@
 # Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 21
+plan 22
 
 I=$T/instances/fn
 load hook="$1"
@@ -120,4 +120,5 @@ uname >/dev/null
 is 'and records an id' "$(grep -c '<stack_id' $T/instances/64/trace)" 1
 is 'the other a full stack' "$(grep -c '<stack trace>' $T/instances/2/trace)" 1
 ok 'rmmod' rmmod stackmap
+is 'the buffers that held ids are empty' "$(cat $T/instances/*/trace | grep -c 'stack_id\|Unknown type')" 0
 finish
