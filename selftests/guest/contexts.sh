@@ -5,7 +5,7 @@
 # selftests/oracle.py. Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 10
+plan 12
 
 load hook="$1"
 is "the hook is $1" "$(value hook)" "$1"
@@ -48,9 +48,13 @@ for cpu in 0 1; do
 	cp $T/per_cpu/cpu$cpu/trace /share/ids.$cpu
 	cp $I/per_cpu/cpu$cpu/trace /share/full.$cpu
 done
-note "$(value drop_missed) hits of the hook were missed"
 echo 0 >$T/events/enable
 echo 0 >$I/events/enable
+missed=$(value drop_missed)
+# Each time for both buffers; what was missed is all that is full here.
+is 'each hit that the hook missed is counted once' "$missed" $((2 * $(full)))
+echo 0 >$T/options/stackmap
+is 'also when the hook has gone' "$(value drop_missed)" "$missed"
 rmdir $I $M
 ok 'rmmod contexts' rmmod contexts
 ok 'rmmod' rmmod stackmap
