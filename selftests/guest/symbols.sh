@@ -3,7 +3,7 @@
 # What the frames of a module are called when it has gone, and when another one has come to its place.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 48
+plan 49
 
 # base MODULE - where its text is.
 base() {
@@ -91,12 +91,24 @@ loads() {
 		rmmod ghost_a
 	done
 }
+# Sizes of the arrays that the kernel allocates for one such load.
+sizes() {
+	echo 1 >$T/instances/sizes/events/kprobes/array/enable
+	loads 1
+	echo 0 >$T/instances/sizes/events/kprobes/array/enable
+	grep -o 'size=[0-9]*' $T/instances/sizes/trace | sort -u
+	echo >$T/instances/sizes/trace
+}
 # Pages of slabs that the kernel cannot take back.
 unreclaimable() {
 	sleep 1
 	awk '/^SUnreclaim:/ { print $2 }' /proc/meminfo
 }
+# Those of the kvrealloc() family, which a KVVec is from.
+echo 'p:array kvrealloc_node_align_noprof size=$arg2:u64' >$T/kprobe_events
+mkdir $T/instances/sizes
 loads 40
+before=$(sizes)
 # What else the kernel does may take pages meanwhile, but not each time.
 for _ in 1 2 3; do
 	held=$(unreclaimable)
@@ -106,6 +118,10 @@ for _ in 1 2 3; do
 	[ $grown -ge 60 ] || break
 done
 ok 'loads of a module leave no memory behind' test $grown -lt 60
+note "arrays of a load: $(echo $before)"
+is 'what is remembered of them is no more than before' "$(sizes)" "$before"
+rmdir $T/instances/sizes
+echo >$T/kprobe_events
 
 # A module that goes while a reset ends: what it leaves is of the new stacks.
 override() {
