@@ -53,8 +53,14 @@ for form in '0 0' '1 0' '0 1' '1 1'; do
 	ok "in the trace too (sym-offset, sym-addr: $form)" cmp "/tmp/before $form" /tmp/after
 done
 
-# Another one at the same place.
+# Another one at the same place, which is the first that is free when init text has gone, too.
 insmod /tests/ghost_b.ko
+for _ in 1 2 3 4; do
+	[ "$(base ghost_b)" != "$place" ] || break
+	rmmod ghost_b
+	sleep 1
+	insmod /tests/ghost_b.ko
+done
 is 'another module comes to its place' "$(base ghost_b)" "$place"
 ok 'and has a stack recorded' record ghost_b
 is 'it has the same id as before' "$(ids | sort | uniq -c | awk '$1 == 2' | wc -l)" 2
