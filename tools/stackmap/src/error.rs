@@ -26,6 +26,13 @@ pub enum Error {
         /// What the system said.
         error: io::Error,
     },
+    /// A command cannot be run.
+    Command {
+        /// Which.
+        command: String,
+        /// What the system said.
+        error: io::Error,
+    },
     /// Something cannot be done as things are. What to do about it is part of the text.
     Refused(String),
     /// Nobody reads our output any more.
@@ -76,11 +83,16 @@ impl Error {
         }
     }
 
-    /// The status that the process exits with: 2 for inputs that are wrong, 1 for the rest.
+    /// The status that the process exits with: 2 for inputs that are wrong; for commands that
+    /// cannot be run what a shell has, 127 if there is none, 126 otherwise; 1 for the rest.
     pub fn exit_status(&self) -> u8 {
         match self {
             Error::Input { .. } => 2,
             Error::Io { .. } | Error::Refused(_) => 1,
+            Error::Command { error, .. } => match error.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
             Error::BrokenPipe => 0,
             Error::Status(status) => *status,
         }
@@ -109,6 +121,7 @@ impl fmt::Display for Error {
                     _ => Ok(()),
                 }
             }
+            Error::Command { command, error } => write!(f, "cannot run {command}: {error}"),
             Error::Refused(text) => f.write_str(text),
             Error::BrokenPipe => f.write_str("broken pipe"),
             Error::Status(status) => write!(f, "exit status {status}"),

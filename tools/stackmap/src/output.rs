@@ -82,12 +82,9 @@ impl Out {
             return Ok(Self::stdout());
         }
         let failed = |error| Error::io(format!("write {}", path.display()), error);
-        // A pipe, a device, a link to anywhere: there is nothing to be replaced.
-        let target = match path.symlink_metadata() {
-            Ok(metadata) if !metadata.is_file() => {
-                Target::Stream(Box::new(File::create(path).map_err(failed)?))
-            }
-            _ => {
+        let target = match is_replaced(path) {
+            false => Target::Stream(Box::new(File::create(path).map_err(failed)?)),
+            true => {
                 let mut builder = tempfile::Builder::new();
                 let builder = builder.prefix(".stackmap-");
                 // As File::create has it; the umask counts.
@@ -159,6 +156,16 @@ impl Write for Out {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
+}
+
+/// Whether an output replaces what is at `path`. A pipe, a device, a link to anywhere and standard
+/// output are written to.
+pub fn is_replaced(path: &Path) -> bool {
+    let is_file = || match path.symlink_metadata() {
+        Ok(metadata) => metadata.is_file(),
+        Err(_) => true,
+    };
+    path != Path::new("-") && is_file()
 }
 
 /// The directory that a file is in.

@@ -273,6 +273,8 @@ impl Loaded {
         let of_id = self.slot_bits.and_then(|bits| id.checked_shr(bits));
         match (generation, of_id) {
             (Some(generation), Some(of_id)) if generation != of_id => Missing::Stale,
+            // A map that is read after its ids were recorded is only empty after a reset.
+            (None, _) if self.stacks.is_empty() && self.stat.is_some() => Missing::Stale,
             _ => Missing::Unknown,
         }
     }

@@ -4,6 +4,7 @@
 
 use crate::stack_map_bin::LoadId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
@@ -59,6 +60,16 @@ pub struct Manifest {
     /// Whether modules were loaded or unloaded during the recording.
     #[serde(default)]
     pub modules_changed: bool,
+    /// Whether the map was reset during the recording: ids from before are stale.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reset: bool,
+    /// Whether somebody switched tracing off before the recording ended.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub switched_off: bool,
+    /// What others had left in tracefs that would have cut the recording, and was put aside: files,
+    /// and what they had.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub put_aside: BTreeMap<String, String>,
     /// What was asked for.
     #[serde(default)]
     pub recorded: Recorded,
@@ -79,6 +90,9 @@ pub struct Recorded {
     /// The command that ran meanwhile.
     #[serde(default)]
     pub command: Vec<String>,
+    /// The instance that was recorded into; [`None`]: the top level.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub instance: Option<String>,
 }
 
 /// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
@@ -95,6 +109,9 @@ pub struct CpuStat {
     /// Events that found no place.
     #[serde(default)]
     pub dropped: u64,
+    /// Bytes that the events it held took.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub bytes: u64,
 }
 
 impl Manifest {
@@ -109,4 +126,9 @@ impl Manifest {
         let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;
         u64::from_str_radix(digits, 16).ok()
     }
+}
+
+/// What says nothing is not written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

@@ -3,23 +3,26 @@
 //! Writes what was recorded into a capture.
 
 use super::{
+    loss,
     wait::{Signals, INTERRUPTED},
     Options,
 };
 use crate::{
-    capture::{member, CpuStat, Manifest, Writer},
+    capture::{member, CpuStat, Manifest, Recorded, Writer},
     error::{Error, Result},
     kernel,
     notes::count_of,
     output::{say, warn, Progress},
     source::differ,
-    stack_map_bin::{self, LoadId},
+    stack_map_bin,
+    stacks::Stacks,
     stat::Stat,
-    tracefs::Tracefs,
+    tracefs::{self, MapState, Tracefs},
 };
 use std::{
     borrow::Cow,
-    fs,
+    collections::BTreeMap,
+    fs::{self, File},
     io::Read,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -31,19 +34,25 @@ pub(super) struct Saved<'a> {
     pub(super) duration: Duration,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
-    pub(super) load_id_before: Option<LoadId>,
+    pub(super) map_before: MapState,
+    /// The map, open since before the recording: it cannot be read after a reset.
+    pub(super) map: &'a File,
+    pub(super) switched_off: bool,
+    pub(super) put_aside: &'a BTreeMap<String, String>,
+    pub(super) instance: Option<String>,
 }
 
 impl Saved<'_> {
-    /// Writes it all. A second signal ends this.
+    /// Writes it all. A second signal ends this. What fails can be tried again with another file:
+    /// nothing is taken out of the buffer.
     pub(super) fn write(&self, tracefs: &Tracefs, signals: &Signals, mut to: Writer) -> Result {
+        let cpus = cpu_stats(tracefs)?;
         let stat_text = tracefs.read("stack_map_stat")?;
         let stat = Stat::parse(&stat_text);
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
         stack_map_bin::write(&mut bin, NATIVE, stacks.load_id(), stacks.iter())?;
-        let modules = fs::read(kernel::MODULES)
-            .map_err(|error| Error::read(Path::new(kernel::MODULES), error))?;
+        let modules = kernel::modules_text()?;
         let kallsyms = kernel::kallsyms()?;
 
         let mut add = |name: &str, content: &mut dyn Read| {
@@ -88,37 +97,74 @@ impl Saved<'_> {
             kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),
             generation: stacks.generation(slot_bits),
             slot_bits,
-            load_id: self.load_id_before,
+            load_id: self.map_before.load_id,
             clock: clock(&tracefs.read("trace_clock")?),
             slim: self.options.slim,
             modules_changed: loaded(self.modules_before) != loaded(&modules),
-            recorded: self.options.recorded(),
-            cpus: cpu_stats(tracefs)?,
+            recorded: Recorded {
+                instance: self.instance.clone(),
+                ..self.options.recorded()
+            },
+            reset: self.was_reset(&stacks, slot_bits),
+            switched_off: self.switched_off,
+            put_aside: self.put_aside.clone(),
+            cpus,
             ..Manifest::default()
         };
-        to.finish(&manifest)?;
-        if differ(self.load_id_before, stacks.load_id()) {
+        let path = to.path().to_owned();
+        let size = to.finish(&manifest)?;
+        if differ(self.map_before.load_id, stacks.load_id()) {
             warn(format_args!(
                 "the module was loaded anew during the recording: the stacks behind its ids are gone"
             ));
         }
-        self.summary(&manifest, stacks.len());
+        for line in loss::lines(&manifest) {
+            warn(line);
+        }
+        summary(&manifest, stacks.len(), &path, size);
         Ok(())
     }
 
-    fn summary(&self, manifest: &Manifest, nr_stacks: usize) {
-        let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
-        let path = &self.options.output;
-        let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
-        say(format_args!(
-            "{}: {} in the buffer, {} in the map, {} KiB; see it with \"stackmap report {}\"",
-            path.display(),
-            count_of(entries, "record"),
-            count_of(nr_stacks as u64, "stack"),
-            size.div_ceil(1024),
-            path.display(),
-        ));
+    /// Whether the map was emptied since the recording began; a reload is something else.
+    fn was_reset(&self, stacks: &Stacks, slot_bits: Option<u32>) -> bool {
+        if differ(self.map_before.load_id, stacks.load_id()) {
+            return false;
+        }
+        let generation = |id: u32| id.checked_shr(slot_bits?);
+        let before = self.map_before.first_id.and_then(generation);
+        (before.is_some() && before != stacks.generation(slot_bits)) || is_stale(self.map)
     }
+}
+
+fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
+    let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
+    let size = size.div_ceil(1024);
+    let counts = format!(
+        "{} in the buffer, {} in the map, {size} KiB",
+        count_of(entries, "record"),
+        count_of(nr_stacks as u64, "stack")
+    );
+    let path = path.display();
+    match fs::metadata(path.to_string()) {
+        Ok(metadata) if metadata.is_file() => say(format_args!(
+            "{path}: {counts}; see it with \"stackmap report {path}\""
+        )),
+        _ => say(format_args!("{path}: {counts}")),
+    }
+}
+
+/// Whether the kernel refuses to go on with a map that was opened before.
+fn is_stale(mut map: &File) -> bool {
+    // It says so behind the header.
+    let mut buffer = [0; 4096];
+    for _ in 0..16 {
+        match map.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return tracefs::is_stale(&error),
+        }
+    }
+    false
 }
 
 #[cfg(target_endian = "little")]
@@ -194,6 +240,7 @@ fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
             entries: number("entries"),
             overrun: number("overrun"),
             dropped: number("dropped events").saturating_add(number("commit overrun")),
+            bytes: number("bytes"),
         })
     });
     stats.collect()

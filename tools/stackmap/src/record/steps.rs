@@ -29,6 +29,8 @@ pub enum Step {
     Running,
     /// Tracing is off again.
     Ended,
+    /// The capture is about to be written; once more if that has failed.
+    Saving,
     /// The capture is there.
     Written,
     /// Tracefs is as it was.
