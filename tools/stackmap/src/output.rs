@@ -2,6 +2,11 @@
 
 //! What goes to the user: results on standard output, everything else on standard error.
 
+mod pager;
+mod target;
+
+pub use target::Access;
+
 use crate::{
     error::{Error, Result},
     notes::Note,
@@ -12,13 +17,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
     fmt,
-    fs::{self, File},
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
-use tempfile::NamedTempFile;
+use target::{NewFile, Opened};
 
 /// How long a piece of work takes before its progress is shown.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -44,8 +47,8 @@ pub struct Out {
 
 enum Target {
     Stream(Box<dyn Write>),
-    /// It has its name when all is in it, and never without.
-    File(NamedTempFile, PathBuf),
+    /// A file, and what it is called in errors.
+    File(NewFile, String),
 }
 
 impl Write for Target {
@@ -75,26 +78,30 @@ impl Out {
         }
     }
 
+    /// Standard output; on a terminal page by page, if that is `wanted`.
+    pub fn paged(wanted: bool) -> Self {
+        let stdout = Self::stdout();
+        if !wanted || !io::stdout().is_terminal() {
+            return stdout;
+        }
+        match pager::Pager::start() {
+            Some(pager) => Self {
+                to: BufWriter::with_capacity(64 << 10, Target::Stream(Box::new(pager))),
+                color: stdout.color,
+            },
+            None => stdout,
+        }
+    }
+
     /// The file at `path`, or standard output for `-`. What was there stays until
     /// [`finish`](Self::finish), and if that never comes.
-    pub fn file(path: &Path) -> Result<Self> {
+    pub fn file(path: &Path, access: Access) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::stdout());
         }
-        let failed = |error| Error::io(format!("write {}", path.display()), error);
-        // A pipe, a device, a link to anywhere: there is nothing to be replaced.
-        let target = match path.symlink_metadata() {
-            Ok(metadata) if !metadata.is_file() => {
-                Target::Stream(Box::new(File::create(path).map_err(failed)?))
-            }
-            _ => {
-                let mut builder = tempfile::Builder::new();
-                let builder = builder.prefix(".stackmap-");
-                // As File::create has it; the umask counts.
-                let builder = builder.permissions(fs::Permissions::from_mode(0o666));
-                let file = builder.tempfile_in(directory_of(path)).map_err(failed)?;
-                Target::File(file, path.to_owned())
-            }
+        let target = match target::open(path, access)? {
+            Opened::Stream(file) => Target::Stream(Box::new(file)),
+            Opened::File(file) => Target::File(file, path.display().to_string()),
         };
         Ok(Self {
             to: BufWriter::with_capacity(64 << 10, target),
@@ -139,10 +146,9 @@ impl Out {
             .map_err(io::IntoInnerError::into_error)?
         {
             Target::Stream(_) => Ok(()),
-            Target::File(file, path) => match file.persist(&path) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Error::io(format!("write {}", path.display()), error.error)),
-            },
+            Target::File(file, path) => file
+                .finish()
+                .map_err(|error| Error::io(format!("write {path}"), error)),
         }
     }
 }
@@ -212,22 +218,64 @@ pub fn say_notes(notes: &[Note]) {
     }
 }
 
-/// An error on standard error.
+/// An error on standard error. Its lines are its own, its names are those of files.
 pub fn say_error(error: &Error) {
-    say(format_args!("{ERROR}stackmap:{ERROR:#} {error}"));
+    let text = error.to_string();
+    let lines: Vec<_> = text.lines().map(safe).collect();
+    say(format_args!(
+        "{ERROR}stackmap:{ERROR:#} {}",
+        lines.join("\n")
+    ));
+}
+
+/// Whether a character does something to a terminal: controls, and those that turn the direction
+/// of what follows.
+fn controls(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text from a trace or a file, safe to show: nothing in it controls the terminal.
 pub fn safe(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(controls) {
         return Cow::Borrowed(text);
     }
     let shown = text.chars().map(|c| match c {
         '\t' => ' ',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c if controls(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     });
     Cow::Owned(shown.collect())
+}
+
+/// A piece of a text of any kind, safe to show as [`safe`] has it, but for blanks and ends of
+/// lines. What is no UTF-8 stays, unless it is a control of another character set.
+pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_harmless = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    if text.iter().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    const SHOWN: &[u8] = "\u{fffd}".as_bytes();
+    let mut safe = Vec::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        let mut chars = chunk.valid().chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '\n' | '\t' => safe.push(c as u8),
+                // Elsewhere, what follows is written over what is before.
+                '\r' if chars.peek() == Some(&'\n') => safe.push(b'\r'),
+                c if controls(c) => safe.extend_from_slice(SHOWN),
+                c => safe.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        for byte in chunk.invalid() {
+            match byte {
+                0x80..=0x9f => safe.extend_from_slice(SHOWN),
+                byte => safe.push(*byte),
+            }
+        }
+    }
+    Cow::Owned(safe)
 }
 
 /// How wide the terminal is that a result goes to.
@@ -315,6 +363,18 @@ mod tests {
     fn nothing_controls_the_terminal() {
         assert_eq!(safe("plain ünïcödé"), "plain ünïcödé");
         assert_eq!(safe("a\x1b[31mb\tc\u{9b}"), "a\u{fffd}[31mb c\u{fffd}");
+        assert_eq!(safe("a\u{202e}b"), "a\u{fffd}b");
+        for (text, want) in [
+            (&b"a b\tc\r\nd\n"[..], &b"a b\tc\r\nd\n"[..]),
+            (
+                b"a\x1b[31m\rb\x7f",
+                "a\u{fffd}[31m\u{fffd}b\u{fffd}".as_bytes(),
+            ),
+            ("ü\u{9b}\u{202e}".as_bytes(), "ü\u{fffd}\u{fffd}".as_bytes()),
+            (b"\xff\x9b \xfe", b"\xff\xef\xbf\xbd \xfe"),
+        ] {
+            assert_eq!(&safe_lines(text)[..], want, "{text:?}");
+        }
     }
 
     #[test]
