@@ -278,6 +278,40 @@ pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(safe)
 }
 
+/// Takes JSON, and writes it with escapes for all that [`safe`] would replace: JSON asks for those
+/// of ASCII only.
+pub struct JsonText<W>(pub W);
+
+impl<W: Write> Write for JsonText<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Texts come in pieces that are texts themselves.
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) if !bytes.is_ascii() || bytes.contains(&0x7f) => text,
+            _ => return self.0.write_all(bytes),
+        };
+        let mut rest = text;
+        while let Some(at) = rest.find(|c| controls(c) && c != '\n') {
+            let (before, behind) = rest.split_at(at);
+            self.0.write_all(before.as_bytes())?;
+            let mut chars = behind.chars();
+            if let Some(c) = chars.next() {
+                write!(self.0, "\\u{:04x}", u32::from(c))?;
+            }
+            rest = chars.as_str();
+        }
+        self.0.write_all(rest.as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// How wide the terminal is that a result goes to.
 pub fn width() -> Option<usize> {
     if !io::stdout().is_terminal() {
@@ -375,6 +409,16 @@ mod tests {
         ] {
             assert_eq!(&safe_lines(text)[..], want, "{text:?}");
         }
+    }
+
+    #[test]
+    fn json_is_the_same_with_escapes() {
+        let text = "a\u{9b}ü\u{202e}\u{7f}\n\x1b";
+        let mut json = Vec::new();
+        serde_json::to_writer(JsonText(&mut json), text).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert_eq!(json, r#""a\u009bü\u202e\u007f\n\u001b""#);
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::args::{Global, SymbolArgs};
 use crate::{
     error::Result,
     notes::Notes,
-    output::{self, Out, DIM, NUMBER, TITLE},
+    output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
     stack_map_bin::Stack,
     symbols::{
@@ -187,7 +187,7 @@ fn write_json<'a>(
     loaded: &Loaded,
     stacks: impl Iterator<Item = Stack<'a>>,
 ) -> Result {
-    let mut json = serde_json::Serializer::pretty(&mut *out);
+    let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
     let result = json.collect_seq(stacks.map(|stack| json_stack(loaded, &stack)));
     result.map_err(std::io::Error::from)?;
     Ok(out.write_all(b"\n")?)

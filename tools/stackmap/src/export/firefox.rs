@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     folded::{kind_of_text, Folded, Kind, Known, Names},
     notes::Note,
-    output::Progress,
+    output::{JsonText, Progress},
     source::Loaded,
     symbols::Place,
     tally::{missing_name, Key},
@@ -159,11 +159,10 @@ impl<'a> Builder<'a> {
             fields,
             ..
         } = &self;
-        write!(
-            out,
-            "{{\"meta\":{},\"libs\":[],\"threads\":[",
-            self.meta(notes)
-        )?;
+        out.write_all(b"{\"meta\":")?;
+        serde_json::to_writer(JsonText(&mut *out), &self.meta(notes))
+            .map_err(std::io::Error::from)?;
+        out.write_all(b",\"libs\":[],\"threads\":[")?;
         // The events of each track, in the order of the trace, and where their fields begin.
         let mut offset = 0;
         let mut order: Vec<(u32, u32, u64)> = Vec::with_capacity(records.len());
@@ -192,13 +191,14 @@ impl<'a> Builder<'a> {
             });
             let (pid, name) = &threads[of_thread[0].0 as usize];
             let mut table = Table::new(events.clone().map(|(record, _)| record.key), &mut stacks);
+            out.write_all(b"\n{\"name\":")?;
+            serde_json::to_writer(JsonText(&mut *out), name).map_err(std::io::Error::from)?;
             write!(
                 out,
-                "\n{{\"name\":{},\"tid\":\"{pid}\",\"pid\":\"0\",\"processName\":\"Linux\",\
+                ",\"tid\":\"{pid}\",\"pid\":\"0\",\"processName\":\"Linux\",\
                  \"processType\":\"default\",\"isMainThread\":false,\"processStartupTime\":0.0,\
                  \"processShutdownTime\":null,\"registerTime\":{},\"unregisterTime\":null,\
                  \"showMarkersInTimeline\":false,\"pausedRanges\":[],",
-                json!(name),
                 millis(records[of_thread[0].1 as usize].nanos),
             )?;
             table.write_samples(events.clone().map(|(record, _)| *record), out)?;
@@ -480,7 +480,7 @@ impl Table {
             }
             write!(out, "\"cpu\":{},\"fields\":", record.cpu)?;
             let text = texts.get(offset, record.len)?;
-            serde_json::to_writer(&mut *out, &text).map_err(std::io::Error::from)?;
+            serde_json::to_writer(JsonText(&mut *out), &text).map_err(std::io::Error::from)?;
             out.write_all(b"}")?;
         }
         Ok(out.write_all(b"]},")?)
@@ -536,7 +536,7 @@ fn column<T: serde::Serialize>(
         if index > 0 {
             out.write_all(b",")?;
         }
-        serde_json::to_writer(&mut *out, &value).map_err(std::io::Error::from)?;
+        serde_json::to_writer(JsonText(&mut *out), &value).map_err(std::io::Error::from)?;
     }
     Ok(out.write_all(b"]")?)
 }

@@ -20,7 +20,7 @@ use super::{whole_frame, without_addresses};
 use crate::{
     error::Result,
     notes::Note,
-    output::Progress,
+    output::{JsonText, Progress},
     source::{Loaded, Missing},
     trace::{Event, StackRef},
 };
@@ -198,5 +198,5 @@ impl<'a, W: Write> Writer<'a, W> {
 }
 
 fn json(out: &mut impl Write, value: &impl Serialize) -> Result {
-    Ok(serde_json::to_writer(out, value).map_err(io::Error::from)?)
+    Ok(serde_json::to_writer(JsonText(out), value).map_err(io::Error::from)?)
 }
