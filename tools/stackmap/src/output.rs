@@ -198,14 +198,15 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
     }
 }
 
-/// A line on standard error. What fails there cannot be told.
+/// A line or more on standard error; nothing in it controls the terminal.
 pub fn say(text: impl fmt::Display) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    show(format_args!("{}", safe_text(text)));
 }
 
 /// A warning on standard error.
 pub fn warn(text: impl fmt::Display) {
-    say(format_args!("{WARNING}WARNING:{WARNING:#} {text}"));
+    let text = safe_text(text);
+    show(format_args!("{WARNING}WARNING:{WARNING:#} {text}"));
 }
 
 /// Notes on standard error.
@@ -218,14 +219,22 @@ pub fn say_notes(notes: &[Note]) {
     }
 }
 
-/// An error on standard error. Its lines are its own, its names are those of files.
+/// An error on standard error.
 pub fn say_error(error: &Error) {
-    let text = error.to_string();
-    let lines: Vec<_> = text.lines().map(safe).collect();
-    say(format_args!(
-        "{ERROR}stackmap:{ERROR:#} {}",
-        lines.join("\n")
-    ));
+    let text = safe_text(error);
+    show(format_args!("{ERROR}stackmap:{ERROR:#} {text}"));
+}
+
+/// What fails on standard error cannot be told.
+fn show(text: fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// A text of our own with names in it, safe to show: its lines are ours.
+fn safe_text(text: impl fmt::Display) -> String {
+    let text = text.to_string();
+    let lines: Vec<_> = text.split('\n').map(safe).collect();
+    lines.join("\n")
 }
 
 /// Whether a character does something to a terminal: controls, and those that turn the direction

@@ -111,6 +111,49 @@ fn frames_of_tracing_are_hidden_everywhere() {
 }
 
 #[test]
+fn what_an_interrupt_interrupted_is_looked_up_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let [map, names] = ["map", "names"].map(|name| dir.path().join(name));
+    let kallsyms = "ffffffff81000000 T _text\nffffffff81000100 t memchr\nffffffff81000200 t \
+                    __pfx_strlen\nffffffff81000210 t strlen\nffffffff81000230 t .Lloop\n\
+                    ffffffff81000300 t asm_sysvec_apic_timer_interrupt\nffffffff81000400 t \
+                    sysvec_apic_timer_interrupt\nffffffff81000500 t vfs_read\nffffffff81000600 t \
+                    _end\n";
+    fs::write(&names, kallsyms).unwrap();
+    let name = |interrupted: u64, command: &[&str]| {
+        let ips = [
+            0xffff_ffff_8100_0410,
+            0xffff_ffff_8100_0316,
+            interrupted,
+            0xffff_ffff_8100_0510,
+        ];
+        let stack = Stack {
+            id: 1,
+            ref_count: 1,
+            ips: &ips,
+        };
+        let mut bin = Vec::new();
+        stack_map_bin::write(&mut bin, Order::Little, None, [stack].into_iter()).unwrap();
+        fs::write(&map, bin).unwrap();
+        let files = ["--kallsyms", names.to_str().unwrap(), map.to_str().unwrap()];
+        String::from_utf8(stdout(&[command, &files].concat())).unwrap()
+    };
+    for (interrupted, function) in [
+        (0xffff_ffff_8100_0210, "strlen"),
+        (0xffff_ffff_8100_0240, "strlen"),
+        (0xffff_ffff_8100_0500, "vfs_read"),
+        (0xffff_ffff_8100_01ff, "memchr"),
+    ] {
+        let want = format!(
+            "vfs_read;{function};asm_sysvec_apic_timer_interrupt;sysvec_apic_timer_interrupt 1\n"
+        );
+        assert_eq!(name(interrupted, &["folded"]), want);
+        let dump = name(interrupted, &["dump"]);
+        assert!(dump.contains(&format!(" {function}+0x")), "{dump}");
+    }
+}
+
+#[test]
 fn inverted_graphs_begin_with_innermost_frames() {
     // Where the boxes of a function are, from the top.
     let rows = |arguments: &[&str], name: &str| -> Vec<u32> {

@@ -105,7 +105,7 @@ impl Diff {
         }
         for side in [&before, &after] {
             for note in &side.notes {
-                output::say(format_args!("{}:", output::safe(&side.name)));
+                output::say(format_args!("{}:", side.name));
                 output::say_notes(std::slice::from_ref(note));
             }
         }
@@ -194,8 +194,5 @@ fn recorded_differ(before: &Read, after: &Read) -> Option<String> {
     };
     let parts = [only(before, one, other), only(after, other, one)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| {
-        let text = format!("different events were recorded: {}", parts.join("; "));
-        output::safe(&text).into_owned()
-    })
+    (!parts.is_empty()).then(|| format!("different events were recorded: {}", parts.join("; ")))
 }

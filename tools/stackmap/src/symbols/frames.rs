@@ -106,24 +106,19 @@ const STACKMAP: &str = "stackmap";
 pub fn nr_plumbing<'a>(
     frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>,
 ) -> usize {
-    let mut nr = 0;
-    for frame in frames {
-        let is_plumbing = frame.is_some_and(|(name, module)| {
-            // What compilers append is no part of a name.
-            let name = name.split('.').next().unwrap_or(name);
-            module == Some(STACKMAP)
-                || PLUMBING_PREFIXES
-                    .iter()
-                    .any(|prefix| name.starts_with(prefix))
-                || PLUMBING.contains(&name)
-                || nr > 0 && BREAKPOINT.contains(&name)
-        });
-        if !is_plumbing {
-            return nr;
-        }
-        nr += 1;
-    }
-    0
+    let is_plumbing = |nr: usize, (name, module): (&str, Option<&str>)| {
+        // What compilers append is no part of a name.
+        let name = name.split('.').next().unwrap_or(name);
+        module == Some(STACKMAP)
+            || PLUMBING_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+            || PLUMBING.contains(&name)
+            || nr > 0 && BREAKPOINT.contains(&name)
+    };
+    let mut frames = frames.into_iter().enumerate();
+    let other = frames.position(|(nr, frame)| !frame.is_some_and(|frame| is_plumbing(nr, frame)));
+    other.unwrap_or(0)
 }
 
 /// The name and the module in the text of a frame, as the kernel prints it.
