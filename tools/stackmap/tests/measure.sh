@@ -62,6 +62,6 @@ twice 'folded' 'inferno-collapse-perf' 1 CPU
 measure 'flame' 400 "$stackmap" flame -o - "$@" "$map"
 measure 'flame --inverted' 400 "$stackmap" flame --inverted -o - "$@" "$map"
 measure 'diff --flame' 400 "$stackmap" diff --flame - "$@" "$map" "$map"
-measure 'export pprof' 400 "$stackmap" export --format pprof -o /dev/null "$dir/capture"
-measure 'export firefox' 400 "$stackmap" export --format firefox -o /dev/null "$dir/capture"
+measure 'export pprof' 2048 "$stackmap" export --format pprof -o /dev/null "$dir/capture"
+measure 'export firefox' 2048 "$stackmap" export --format firefox -o /dev/null "$dir/capture"
 twice 'export firefox' 'export pprof' 2 memory

@@ -20,6 +20,7 @@ use crate::{
 };
 use serde_json::{json, Value};
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     fs::File,
     io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write},
@@ -46,16 +47,15 @@ fn category(kind: Kind) -> u32 {
     }
 }
 
-/// An event, without its texts.
+/// An event, without its fields.
 #[derive(Clone, Copy)]
 struct Record {
     thread: u32,
     name: u32,
-    cpu: u32,
-    /// How many bytes its fields have.
-    len: u32,
     key: Key,
     nanos: u64,
+    /// Where in the temporary file the CPU, the length of the fields and the fields are.
+    offset: u64,
 }
 
 /// A profile that grows event by event.
@@ -72,6 +72,8 @@ pub struct Builder<'a> {
     whole_numbers: HashMap<Vec<String>, u32>,
     records: Vec<Record>,
     fields: BufWriter<File>,
+    /// How many bytes that has.
+    len: u64,
     /// The time of the first event, in nanoseconds.
     begin: Option<u64>,
 }
@@ -92,6 +94,7 @@ impl<'a> Builder<'a> {
             whole_numbers: HashMap::new(),
             records: Vec::new(),
             fields: BufWriter::with_capacity(256 << 10, fields),
+            len: 0,
             begin: None,
         })
     }
@@ -103,12 +106,18 @@ impl<'a> Builder<'a> {
             true => event.fields[..].into(),
             false => without_addresses(&event.fields),
         };
-        self.fields.write_all(fields.as_bytes()).map_err(failed)?;
+        let len = fields.len() as u32;
+        for bytes in [
+            &event.cpu.to_ne_bytes()[..],
+            &len.to_ne_bytes(),
+            fields.as_bytes(),
+        ] {
+            self.fields.write_all(bytes).map_err(failed)?;
+        }
         let record = Record {
             thread: self.thread(event),
             name: self.names.number(&event.name, Kind::Group),
-            cpu: event.cpu,
-            len: fields.len() as u32,
+            offset: self.len,
             key: match stack {
                 StackRef::Id(id) => Key::Id(id),
                 StackRef::Whole(frames) => self.whole(frames),
@@ -117,6 +126,7 @@ impl<'a> Builder<'a> {
             nanos: event.time.value().saturating_sub(begin),
         };
         self.records.push(record);
+        self.len += 8 + u64::from(len);
         Ok(())
     }
 
@@ -149,6 +159,9 @@ impl<'a> Builder<'a> {
     /// Writes the profile.
     pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
         self.fields.flush().map_err(failed)?;
+        // The events of each track, in the order of the trace.
+        self.records
+            .sort_unstable_by_key(|record| (record.thread, record.offset));
         let Self {
             loaded,
             addresses,
@@ -163,14 +176,6 @@ impl<'a> Builder<'a> {
         serde_json::to_writer(JsonText(&mut *out), &self.meta(notes))
             .map_err(std::io::Error::from)?;
         out.write_all(b",\"libs\":[],\"threads\":[")?;
-        // The events of each track, in the order of the trace, and where their fields begin.
-        let mut offset = 0;
-        let mut order: Vec<(u32, u32, u64)> = Vec::with_capacity(records.len());
-        for (index, record) in records.iter().enumerate() {
-            order.push((record.thread, index as u32, offset));
-            offset += u64::from(record.len);
-        }
-        order.sort_unstable();
         let mut texts = Texts::new(fields.get_ref())?;
         let mut stacks = Stacks {
             loaded,
@@ -179,18 +184,14 @@ impl<'a> Builder<'a> {
             names: Names::default(),
             known: Known::new(name_of_frame(*addresses)),
         };
-        let mut progress = Progress::new("writing events", Some(order.len() as u64));
+        let mut progress = Progress::new("writing events", Some(records.len() as u64));
         let mut done = 0;
-        for of_thread in order.chunk_by(|one, other| one.0 == other.0) {
+        for events in records.chunk_by(|one, other| one.thread == other.thread) {
             if done > 0 {
                 out.write_all(b",")?;
             }
-            let events = of_thread.iter().map(|(_, index, offset)| {
-                let record = &records[*index as usize];
-                (record, *offset)
-            });
-            let (pid, name) = &threads[of_thread[0].0 as usize];
-            let mut table = Table::new(events.clone().map(|(record, _)| record.key), &mut stacks);
+            let (pid, name) = &threads[events[0].thread as usize];
+            let mut table = Table::new(events, &mut stacks);
             out.write_all(b"\n{\"name\":")?;
             serde_json::to_writer(JsonText(&mut *out), name).map_err(std::io::Error::from)?;
             write!(
@@ -199,13 +200,13 @@ impl<'a> Builder<'a> {
                  \"processType\":\"default\",\"isMainThread\":false,\"processStartupTime\":0.0,\
                  \"processShutdownTime\":null,\"registerTime\":{},\"unregisterTime\":null,\
                  \"showMarkersInTimeline\":false,\"pausedRanges\":[],",
-                millis(records[of_thread[0].1 as usize].nanos),
+                millis(events[0].nanos),
             )?;
-            table.write_samples(events.clone().map(|(record, _)| *record), out)?;
+            table.write_samples(events, out)?;
             table.write_markers(events, names, &mut texts, &mut stacks.names, out)?;
             table.write_tables(&stacks.names, out)?;
             out.write_all(b"}")?;
-            done += of_thread.len();
+            done += events.len();
             progress.set(done as u64);
         }
         write!(
@@ -293,8 +294,8 @@ impl Texts {
         })
     }
 
-    /// The text of so many bytes at an offset.
-    fn get(&mut self, offset: u64, len: u32) -> Result<std::borrow::Cow<'_, str>> {
+    /// The CPU and the fields of an event.
+    fn get(&mut self, offset: u64) -> Result<(u32, Cow<'_, str>)> {
         match i64::try_from(offset.wrapping_sub(self.at)) {
             Ok(0) => {}
             // Most are near the last one.
@@ -304,10 +305,16 @@ impl Texts {
                 self.file.seek(start).map_err(failed)?;
             }
         }
+        let mut number = || {
+            let mut bytes = [0; 4];
+            self.file.read_exact(&mut bytes).map_err(failed)?;
+            Ok::<_, Error>(u32::from_ne_bytes(bytes))
+        };
+        let (cpu, len) = (number()?, number()?);
         self.text.resize(len as usize, 0);
         self.file.read_exact(&mut self.text).map_err(failed)?;
-        self.at = offset + u64::from(len);
-        Ok(String::from_utf8_lossy(&self.text))
+        self.at = offset + 8 + u64::from(len);
+        Ok((cpu, String::from_utf8_lossy(&self.text)))
     }
 }
 
@@ -369,9 +376,10 @@ struct Table {
 impl Table {
     /// The stacks of a track.
     fn new<F: Fn(&crate::symbols::Frame<'_>) -> String>(
-        keys: impl Iterator<Item = Key>,
+        events: &[Record],
         stacks: &mut Stacks<'_, F>,
     ) -> Self {
+        let keys = events.iter().map(|event| event.key);
         let keys: HashSet<Key> = keys.filter(|key| *key != Key::None).collect();
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable();
@@ -413,10 +421,6 @@ impl Table {
         table
     }
 
-    fn node(&self, key: Key) -> Value {
-        self.nodes.get(&key).map_or(Value::Null, |node| json!(node))
-    }
-
     /// The string of a name.
     fn string(&mut self, name: u32) -> u32 {
         let next = self.order.len() as u32;
@@ -427,59 +431,56 @@ impl Table {
         })
     }
 
-    fn write_samples(
-        &self,
-        records: impl ExactSizeIterator<Item = Record> + Clone,
-        out: &mut impl Write,
-    ) -> Result {
-        let len = records.len();
+    fn write_samples(&self, events: &[Record], out: &mut impl Write) -> Result {
+        let len = events.len();
         write!(
             out,
             "\"samples\":{{\"length\":{len},\"weightType\":\"samples\""
         )?;
+        let stacks = events.iter().map(|event| self.nodes.get(&event.key));
         let mut last = 0;
-        let deltas = records.clone().map(|record| {
-            let before = std::mem::replace(&mut last, record.nanos);
-            json!((record.nanos as f64 - before as f64) / 1e6)
+        let deltas = events.iter().map(|event| {
+            let before = std::mem::replace(&mut last, event.nanos);
+            json!((event.nanos as f64 - before as f64) / 1e6)
         });
-        column(out, "stack", records.map(|record| self.node(record.key)))?;
+        column(out, "stack", stacks)?;
         column(out, "timeDeltas", deltas)?;
         column(out, "weight", (0..len).map(|_| 1))?;
         column(out, "threadCPUDelta", (0..len).map(|_| 0))?;
         Ok(out.write_all(b"},")?)
     }
 
-    fn write_markers<'r>(
+    fn write_markers(
         &mut self,
-        records: impl ExactSizeIterator<Item = (&'r Record, u64)> + Clone,
+        events: &[Record],
         event_names: &Names,
         texts: &mut Texts,
         names: &mut Names,
         out: &mut impl Write,
     ) -> Result {
-        let len = records.len();
+        let len = events.len();
         write!(out, "\"markers\":{{\"length\":{len}")?;
-        let each = || records.clone().map(|(record, _)| record);
+        let times = events.iter().map(|event| millis(event.nanos));
         column(out, "category", (0..len).map(|_| 0))?;
         column(out, "phase", (0..len).map(|_| 0))?;
-        column(out, "startTime", each().map(|record| millis(record.nanos)))?;
+        column(out, "startTime", times)?;
         column(out, "endTime", (0..len).map(|_| json!(0.0)))?;
-        let strings = each().map(|record| {
-            let (name, kind) = event_names.get(record.name);
+        let strings = events.iter().map(|event| {
+            let (name, kind) = event_names.get(event.name);
             self.string(names.number(name, kind))
         });
-        column(out, "name", strings.collect::<Vec<_>>())?;
+        column(out, "name", strings)?;
         write!(out, ",\"data\":[")?;
-        for (index, (record, offset)) in records.enumerate() {
+        for (index, event) in events.iter().enumerate() {
             if index > 0 {
                 out.write_all(b",")?;
             }
             write!(out, "{{\"type\":\"ftrace\",")?;
-            if let Some(node) = self.nodes.get(&record.key) {
+            if let Some(node) = self.nodes.get(&event.key) {
                 write!(out, "\"cause\":{{\"stack\":{node}}},")?;
             }
-            write!(out, "\"cpu\":{},\"fields\":", record.cpu)?;
-            let text = texts.get(offset, record.len)?;
+            let (cpu, text) = texts.get(event.offset)?;
+            write!(out, "\"cpu\":{cpu},\"fields\":")?;
             serde_json::to_writer(JsonText(&mut *out), &text).map_err(std::io::Error::from)?;
             out.write_all(b"}")?;
         }
