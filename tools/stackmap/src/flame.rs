@@ -114,11 +114,13 @@ fn shown(lines: &[String]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many frames of each stack, from the outermost, are wide enough to be seen.
+/// How many frames of each stack, from the outermost, are wide enough to be seen; 1 at least, as
+/// what has none is not counted.
 fn depths(folded: &Folded) -> Vec<u32> {
     let stacks: Vec<_> = folded.iter().collect();
     let least = folded.total() as f64 * MIN_WIDTH / 100.0;
-    let mut depths = vec![0; stacks.len()];
+    let outermost = stacks.iter().map(|(frames, _)| frames.len().min(1) as u32);
+    let mut depths: Vec<u32> = outermost.collect();
     // Stacks that have their first frames, so many, in common: from, to, and how many.
     let mut work = vec![(0, stacks.len(), 0)];
     while let Some((mut from, to, depth)) = work.pop() {
@@ -330,6 +332,19 @@ mod tests {
         assert!(svg.contains("main (20,006 events, 100.00%)"), "{svg}");
         assert!(svg.contains("often99 (200 events, 1.00%)"));
         assert!(!svg.contains("rare"));
+    }
+
+    #[test]
+    fn what_is_too_narrow_altogether_is_drawn_as_all() {
+        let mut names = Names::default();
+        let mut folded = Folded::default();
+        for index in 0..20_000 {
+            let number = names.number(&format!("f{index}"), Kind::Kernel);
+            folded.push(&[number, number], 1);
+        }
+        folded.sort(&names);
+        let svg = drawn(&folded, &names, &Look::default());
+        assert!(svg.contains("all (20,000 events, 100%)"), "{svg}");
     }
 
     #[test]
