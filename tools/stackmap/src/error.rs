@@ -114,11 +114,9 @@ impl fmt::Display for Error {
             } => write!(f, "{source}: {what}"),
             Error::Io { what, error } => {
                 write!(f, "cannot {what}: {error}")?;
-                match error.kind() {
-                    io::ErrorKind::PermissionDenied => {
-                        write!(f, "\n  hint: tracefs and kernel addresses need root")
-                    }
-                    _ => Ok(()),
+                match hint(what, error.kind()) {
+                    Some(hint) => write!(f, "\n  hint: {hint}"),
+                    None => Ok(()),
                 }
             }
             Error::Command { command, error } => write!(f, "cannot run {command}: {error}"),
@@ -126,6 +124,27 @@ impl fmt::Display for Error {
             Error::BrokenPipe => f.write_str("broken pipe"),
             Error::Status(status) => write!(f, "exit status {status}"),
         }
+    }
+}
+
+/// What to do when the system refuses to `what`.
+fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
+    let of_kernel = ["/sys/", "/proc/", "tracing", "tracefs"];
+    let of_kernel = of_kernel.iter().any(|part| what.contains(part));
+    match kind {
+        io::ErrorKind::PermissionDenied if of_kernel => {
+            Some("tracefs and kernel addresses need root")
+        }
+        io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
+            Some("captures are for their owner only, who is root if root recorded them")
+        }
+        io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
+            "\"stackmap record\" writes it; give the name of another one, or --live for the running \
+             kernel",
+        ),
+        io::ErrorKind::NotFound if what.starts_with("write ") => Some("there is no such directory"),
+        io::ErrorKind::IsADirectory => Some("this is a directory; give a file"),
+        _ => None,
     }
 }
 

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod error;
 pub mod events;
 pub mod export;
+pub mod files;
 pub mod flame;
 pub mod folded;
 pub mod kernel;

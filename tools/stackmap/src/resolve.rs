@@ -9,7 +9,7 @@
 use crate::{
     error::{Error, Result},
     notes::Notes,
-    output::Progress,
+    output::{safe, safe_lines, Progress},
     source::{differ, Loaded, Missing},
     symbols::{texts::Texts, Frame},
     tally::missing_name,
@@ -97,7 +97,7 @@ impl<'a> Resolver<'a> {
                 Ok(None) => return Ok(out.flush()?),
                 Err(error) => return Err(Error::reading(name, offset, error)),
             };
-            self.text(chunk.bytes, out)?;
+            self.text(&safe_lines(chunk.bytes), out)?;
             nr_lines += 1;
             if nr_lines.is_multiple_of(STEP) {
                 progress.set(lines.offset());
@@ -171,16 +171,18 @@ impl<'a> Resolver<'a> {
             }
         };
         self.texts.fetch(stack.ips);
-        for (depth, ip) in stack.ips.iter().enumerate() {
-            let frames = self.texts.of(&self.loaded.symbols, *ip, depth == 0);
-            for (nr, frame) in frames.lines().enumerate() {
+        let mut is_first = true;
+        for at in self.loaded.symbols.stack(stack.ips) {
+            let frames = self.texts.of(&self.loaded.symbols, at.ip, at.exact);
+            for frame in frames.lines() {
                 match form {
-                    Form::Inline if depth + nr == 0 => text.push(b' '),
+                    Form::Inline if is_first => text.push(b' '),
                     _ => text.extend_from_slice(separator),
                 }
                 text.extend_from_slice(frame);
+                is_first = false;
                 if form == Form::TraceCmd {
-                    write!(text, " ({ip:x})")?;
+                    write!(text, " ({:x})", at.ip)?;
                 }
             }
         }
@@ -192,13 +194,14 @@ impl<'a> Resolver<'a> {
 }
 
 fn write_frame(format: Format, frame: &Frame<'_>, text: &mut Vec<u8>) {
-    // Writing into a vector does not fail.
-    let _ = match format.offsets {
-        true => write!(text, "{frame}"),
-        false => write!(text, "{}", frame.plain()),
+    let name = match format.offsets {
+        true => frame.to_string(),
+        false => frame.plain().to_string(),
     };
+    text.extend_from_slice(safe(&name).as_bytes());
     if let Some(source) = frame.source {
-        let _ = write!(text, " ({source})");
+        let source = format!(" ({source})");
+        text.extend_from_slice(safe(&source).as_bytes());
     }
 }
 

@@ -187,6 +187,7 @@ impl Source {
             symbols: Symbols {
                 kallsyms,
                 debug_info,
+                ..Symbols::default()
             },
             modules,
             stat,

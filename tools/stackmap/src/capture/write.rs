@@ -5,7 +5,7 @@
 use super::{manifest, member, Manifest};
 use crate::{
     error::{Error, Result},
-    output::{directory_of, is_replaced, Out},
+    output::{directory_of, is_replaced, Access, Out},
 };
 use std::{
     fs::File,
@@ -61,7 +61,7 @@ impl Writer {
                 (file, Target::Name(named))
             }
             false => {
-                let out = Out::file(path)?;
+                let out = Out::file(path, Access::Owner)?;
                 let file = tempfile::tempfile()
                     .map_err(|error| Error::io("make a temporary file for the capture", error))?;
                 (file, Target::Stream(out))

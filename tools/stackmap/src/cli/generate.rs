@@ -3,7 +3,10 @@
 //! What packages install besides the program: manual pages and completions.
 
 use super::Cli;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    output::{Access, Out},
+};
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -54,7 +57,9 @@ impl Manual {
                 Some(name) => name,
                 None => page.get_name(),
             };
-            fs::write(self.dir.join(format!("{name}.1")), text).map_err(failed)?;
+            let mut out = Out::file(&self.dir.join(format!("{name}.1")), Access::Umask)?;
+            out.write_all(&text)?;
+            out.finish()?;
         }
         Ok(())
     }

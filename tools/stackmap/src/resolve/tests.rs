@@ -23,7 +23,7 @@ fn loaded(stacks: &[(u32, &[u64])]) -> Loaded {
     let mut loaded = Loaded {
         symbols: Symbols {
             kallsyms: Some(kallsyms),
-            debug_info: None,
+            ..Symbols::default()
         },
         slot_bits: Some(4),
         ..Loaded::default()
@@ -118,6 +118,24 @@ fn other_text_stays_as_it_is() {
     let mut out = Vec::new();
     resolver.run(&text[..], None, "text", &mut out).unwrap();
     assert_eq!(out, text);
+}
+
+#[test]
+fn nothing_controls_the_terminal() {
+    let kallsyms = "ffffffff81000000 T e\x1b[2Jvil\nffffffff81000100 T _end\n";
+    let mut loaded = loaded(&[(0x15, &[0xffff_ffff_8100_0010])]);
+    let kallsyms = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
+    loaded.symbols.kallsyms = Some(kallsyms);
+    let mut reload = || Ok(None);
+    let mut resolver = Resolver::new(loaded, Format::default(), &mut reload);
+    let mut out = Vec::new();
+    let text = "a\x1b]0;x\x07-1 [000] ..... 1.0: e: \u{9b}31m\n<stack_id 21>\n";
+    resolver
+        .run(text.as_bytes(), None, "text", &mut out)
+        .unwrap();
+    let want = "a\u{fffd}]0;x\u{fffd}-1 [000] ..... 1.0: e: \u{fffd}31m\n<stack trace>\n => \
+                e\u{fffd}[2Jvil\n";
+    assert_eq!(String::from_utf8(out).unwrap(), want);
 }
 
 #[test]

@@ -415,7 +415,7 @@ stackmap record --slim -e kmem:kmalloc --module /lib/stackmap/stackmap.ko -o out
 status=$?
 is 0
 [ -e $T/options/stackmap ] || wrong 'the module is not loaded'
-stackmap export --format json -o json out 2>> log || wrong 'no export'
+stackmap export --addresses --format json -o json out 2>> log || wrong 'no export'
 has release "$(uname -r)"
 has boot_id "$(cat /proc/sys/kernel/random/boot_id)"
 has kaslr_base "0x$(sed -n 's/^\([0-9a-f]*\) . _text$/\1/p' /proc/kallsyms)"
