@@ -83,7 +83,9 @@ impl<'a> Builder<'a> {
             .add_sample(thread, time, stack, CpuDelta::ZERO, 1);
         let marker = EventMarker {
             name: self.profile.intern_string(&event.name),
-            fields: self.profile.intern_string(&event.fields),
+            fields: self
+                .profile
+                .intern_string(&event.fields.text(&self.loaded.symbols)),
             cpu: event.cpu,
         };
         let timing = MarkerTiming::Instant(time);

@@ -6,11 +6,13 @@
 //! {
 //!   "format": "stackmap-export", "version": 1, "manifest": { ... } or null,
 //!   "stacks": [{"id": 42, "frames": [{"ip": "0x...", "function": "schedule", ...}, ...]}, ...],
-//!   "events": [{"time": "3.319031", "event": "kmalloc", "stack": 42, ...}, ...],
+//!   "events": [{"time": "3.319031", "event": "kmalloc", "fields": "bytes_req=64 ...",
+//!               "values": {"bytes_req": 64, ...}, "stack": 42, ...}, ...],
 //!   "notes": [{"warning": true, "text": "..."}, ...]
 //! }
 //! ```
 //!
+//! `values` are the fields as they were recorded; they are not there if only a text is known.
 //! Frames are innermost first. `stack` of an event is the id of one of `stacks`; the id of a stack
 //! that is not there stands in `missing` instead. `frames` of an event are those of a stack that
 //! was recorded whole.
@@ -46,10 +48,12 @@ struct Frame<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonEvent<'a> {
+struct JsonEvent<'a, V> {
     time: String,
     event: &'a str,
     fields: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<V>,
     comm: &'a str,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,7 +149,8 @@ impl<'a, W: Write> Writer<'a, W> {
             &JsonEvent {
                 time: event.time.to_string(),
                 event: &event.name,
-                fields: &event.fields,
+                fields: &event.fields.text(&self.loaded.symbols),
+                values: event.fields.values(),
                 comm: &event.comm,
                 pid: event.pid,
                 tgid: event.tgid,

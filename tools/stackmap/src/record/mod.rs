@@ -7,6 +7,7 @@
 //! Then the buffer is emptied, events, functions and options are set, and tracing goes on; after
 //! the command, the time or a signal it goes off, and one file with everything is written.
 
+mod buffer;
 mod events;
 pub mod guard;
 mod load;
@@ -51,6 +52,8 @@ pub struct Options {
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
+    /// Whether the fields of events and the arguments of the command are left out.
+    pub no_args: bool,
     /// What goes wrong, for tests.
     pub fault: Option<Fault>,
 }
@@ -228,10 +231,14 @@ impl Options {
 
     fn recorded(&self) -> Recorded {
         let lossy = |word: &OsString| word.to_string_lossy().into_owned();
+        let words = match self.no_args {
+            true => 1,
+            false => usize::MAX,
+        };
         Recorded {
             events: self.events.clone(),
             functions: self.functions.clone(),
-            command: self.command.iter().map(lossy).collect(),
+            command: self.command.iter().take(words).map(lossy).collect(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Writes what was recorded into a capture.
 
 use super::{
+    buffer::Buffer,
     wait::{Signals, INTERRUPTED},
     Options,
 };
@@ -11,14 +12,14 @@ use crate::{
     error::{Error, Result},
     kernel,
     notes::count_of,
-    output::{say, warn, Progress},
+    output::{say, warn},
+    ring::Order,
     source::differ,
     stack_map_bin::{self, LoadId},
     stat::Stat,
     tracefs::Tracefs,
 };
 use std::{
-    borrow::Cow,
     fs,
     io::Read,
     path::Path,
@@ -34,47 +35,49 @@ pub(super) struct Saved<'a> {
     pub(super) load_id_before: Option<LoadId>,
 }
 
+/// A recording, with everything that is written of it. The kernel's buffer is empty by then, so
+/// this is kept until it is written.
+struct Collected {
+    buffer: Buffer,
+    members: [(&'static str, Vec<u8>); 5],
+    manifest: Manifest,
+    loaded_anew: bool,
+    nr_stacks: usize,
+}
+
 impl Saved<'_> {
     /// Writes it all. A second signal ends this.
-    pub(super) fn write(&self, tracefs: &Tracefs, signals: &Signals, mut to: Writer) -> Result {
+    pub(super) fn write(&self, tracefs: &Tracefs, signals: &Signals, to: Writer) -> Result {
+        let collected = self.collect(tracefs, signals)?;
+        collected.write(signals, to)?;
+        if collected.loaded_anew {
+            warn(format_args!(
+                "the module was loaded anew during the recording: the stacks behind its ids are gone"
+            ));
+        }
+        self.summary(&collected.manifest, collected.nr_stacks);
+        Ok(())
+    }
+
+    fn collect(&self, tracefs: &Tracefs, signals: &Signals) -> Result<Collected> {
+        // Reading the buffer changes what is counted of it.
+        let cpus = cpu_stats(tracefs)?;
+        let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
         let stat_text = tracefs.read("stack_map_stat")?;
         let stat = Stat::parse(&stat_text);
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
-        stack_map_bin::write(&mut bin, NATIVE, stacks.load_id(), stacks.iter())?;
+        stack_map_bin::write(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
         let modules = fs::read(kernel::MODULES)
             .map_err(|error| Error::read(Path::new(kernel::MODULES), error))?;
         let kallsyms = kernel::kallsyms()?;
+        let clock = clock(&tracefs.read("trace_clock")?);
+        let buffer = Buffer::take(tracefs, &numbers, !self.options.no_args, signals)?;
 
-        let mut add = |name: &str, content: &mut dyn Read| {
-            // One signal has ended the recording; the next one means this.
-            let mut content = Interruptible {
-                content,
-                signals,
-                limit: signals.count().max(1),
-                progress: Progress::bytes("writing the trace", None),
-                done: 0,
-            };
-            to.member(name, &mut content).map_err(|error| match error {
-                Error::Io { error, .. }
-                    if error.kind() == std::io::ErrorKind::ConnectionAborted =>
-                {
-                    Error::Status(INTERRUPTED)
-                }
-                error => error,
-            })
-        };
-        add(member::STACK_MAP_BIN, &mut &bin[..])?;
-        add(member::STAT, &mut stat_text.as_bytes())?;
-        add(member::STAT_BEFORE, &mut self.stat_before.as_bytes())?;
-        add(member::MODULES, &mut &modules[..])?;
         let names = match self.options.slim {
-            true => Cow::Owned(kallsyms.slim(stacks.frames())),
-            false => Cow::Borrowed(kallsyms.text()),
+            true => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
+            false => kallsyms.text().to_owned(),
         };
-        add(member::KALLSYMS, &mut names.as_bytes())?;
-        add(member::TRACE, &mut tracefs.open("trace")?)?;
-
         let slot_bits = stat.slot_bits();
         let manifest = Manifest {
             time: SystemTime::now()
@@ -89,21 +92,28 @@ impl Saved<'_> {
             generation: stacks.generation(slot_bits),
             slot_bits,
             load_id: self.load_id_before,
-            clock: clock(&tracefs.read("trace_clock")?),
+            big_endian: Order::NATIVE == Order::Big,
+            no_args: self.options.no_args,
+            clock,
             slim: self.options.slim,
             modules_changed: loaded(self.modules_before) != loaded(&modules),
             recorded: self.options.recorded(),
-            cpus: cpu_stats(tracefs)?,
+            cpus,
             ..Manifest::default()
         };
-        to.finish(&manifest)?;
-        if differ(self.load_id_before, stacks.load_id()) {
-            warn(format_args!(
-                "the module was loaded anew during the recording: the stacks behind its ids are gone"
-            ));
-        }
-        self.summary(&manifest, stacks.len());
-        Ok(())
+        Ok(Collected {
+            buffer,
+            members: [
+                (member::STACK_MAP_BIN, bin),
+                (member::STAT, stat_text.into_bytes()),
+                (member::STAT_BEFORE, self.stat_before.as_bytes().to_vec()),
+                (member::MODULES, modules),
+                (member::KALLSYMS, names.into_bytes()),
+            ],
+            manifest,
+            loaded_anew: differ(self.load_id_before, stacks.load_id()),
+            nr_stacks: stacks.len(),
+        })
     }
 
     fn summary(&self, manifest: &Manifest, nr_stacks: usize) {
@@ -121,18 +131,35 @@ impl Saved<'_> {
     }
 }
 
-#[cfg(target_endian = "little")]
-const NATIVE: stack_map_bin::Order = stack_map_bin::Order::Little;
-#[cfg(target_endian = "big")]
-const NATIVE: stack_map_bin::Order = stack_map_bin::Order::Big;
+impl Collected {
+    fn write(&self, signals: &Signals, mut to: Writer) -> Result {
+        // One signal has ended the recording; the next one means this.
+        let limit = signals.count().max(1);
+        for (name, content) in &self.members {
+            let mut content = Interruptible {
+                content: &content[..],
+                signals,
+                limit,
+            };
+            to.member(name, &mut content).map_err(|error| match error {
+                Error::Io { error, .. }
+                    if error.kind() == std::io::ErrorKind::ConnectionAborted =>
+                {
+                    Error::Status(INTERRUPTED)
+                }
+                error => error,
+            })?;
+        }
+        self.buffer.write(&mut to)?;
+        to.finish(&self.manifest)
+    }
+}
 
 /// Ends when one signal more than `limit` has come.
 struct Interruptible<'a> {
-    content: &'a mut dyn Read,
+    content: &'a [u8],
     signals: &'a Signals,
     limit: usize,
-    progress: Progress,
-    done: u64,
 }
 
 impl Read for Interruptible<'_> {
@@ -140,10 +167,7 @@ impl Read for Interruptible<'_> {
         if self.signals.count() > self.limit {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
-        let len = self.content.read(buffer)?;
-        self.done += len as u64;
-        self.progress.set(self.done);
-        Ok(len)
+        self.content.read(buffer)
     }
 }
 
