@@ -57,7 +57,9 @@ fn attack() -> Vec<serde_json::Value> {
 fn no_name_forges_an_event_or_a_stack() {
     let events = attack();
     // Of the task init, and with a field of the attacker's choice.
-    assert!(!events.iter().any(|event| event["fields"] == "call_site=evil"));
+    assert!(!events
+        .iter()
+        .any(|event| event["fields"] == "call_site=evil"));
     let execs = events
         .iter()
         .filter(|event| event["event"] == "sched_process_exec");
@@ -70,17 +72,34 @@ fn no_name_forges_an_event_or_a_stack() {
         // Its stack is its own: that of an exec.
         assert!(event["stack"].is_u64(), "{event}");
     }
-    let forging: Vec<_> = names.keys().filter(|name| name.contains("evil\n")).collect();
-    assert!(forging.iter().any(|name| name.contains("[LOST 4198 EVENTS]")), "{names:?}");
+    let forging: Vec<_> = names
+        .keys()
+        .filter(|name| name.contains("evil\n"))
+        .collect();
+    assert!(
+        forging
+            .iter()
+            .any(|name| name.contains("[LOST 4198 EVENTS]")),
+        "{names:?}"
+    );
     assert_eq!(names.get("./<stack_id 34489>"), Some(&3), "{names:?}");
 
     // As many lines as records: none was made by a name.
     let (text, _) = stackmap(&["resolve", "--inline", "attack.data"]);
-    let kmallocs = |text: &str| text.lines().filter(|line| line.contains(": kmalloc: ")).count();
-    let recorded = events.iter().filter(|event| event["event"] == "kmalloc").count();
+    let kmallocs = |text: &str| {
+        text.lines()
+            .filter(|line| line.contains(": kmalloc: "))
+            .count()
+    };
+    let recorded = events
+        .iter()
+        .filter(|event| event["event"] == "kmalloc")
+        .count();
     let in_names = text.matches("\\n").count();
     assert!(in_names > 0);
-    let honest = text.lines().filter(|line| !line.contains("sched_process_exec"));
+    let honest = text
+        .lines()
+        .filter(|line| !line.contains("sched_process_exec"));
     let honest: Vec<_> = honest.collect();
     assert_eq!(kmallocs(&honest.join("\n")), recorded);
     assert!(text.lines().all(|line| !line.starts_with("CPU:")));
@@ -91,7 +110,10 @@ fn no_name_forges_an_event_or_a_stack() {
 fn no_name_of_a_task_hides_its_events() {
     let events = attack();
     for comm in ["e-1 [7] . 1: x", "=> evil", "<stack_id 34489"] {
-        let own: Vec<_> = events.iter().filter(|event| event["comm"] == comm).collect();
+        let own: Vec<_> = events
+            .iter()
+            .filter(|event| event["comm"] == comm)
+            .collect();
         assert!(own.len() > 3, "{comm}: {}", own.len());
         assert!(own.iter().any(|event| event["stack"].is_u64()), "{comm}");
     }
