@@ -18,6 +18,7 @@ pub mod output;
 pub mod record;
 pub mod report;
 pub mod resolve;
+pub mod ring;
 pub mod source;
 pub mod stack_map_bin;
 pub mod stacks;

@@ -253,7 +253,7 @@ mod tests {
     fn event(name: &str, comm: &str, time: u64) -> Event {
         Event {
             name: name.to_owned(),
-            fields: String::new(),
+            fields: Default::default(),
             comm: comm.to_owned(),
             pid: 1,
             tgid: None,

@@ -24,6 +24,45 @@ const STAT: &str = "entries: 1 / 16384\ntable_size: 32768\nsuccesses: 1\ndrops: 
 const TRACE: &str =
     "  a-1 [000] ..... 1.000001: kmalloc: x\n  a-1 [000] ..... 1.000002: <stack_id 1048581>\n";
 
+/// A page of the ring buffer with what [`TRACE`] has, and what describes it.
+const HEADER_PAGE: &str = "\
+\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
+\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;
+\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;
+\tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;
+";
+const KMALLOC_ID: u16 = 7;
+const STACK_ID: u16 = 8;
+
+fn page() -> Vec<u8> {
+    let mut records = Vec::new();
+    for (id, field) in [(KMALLOC_ID, 64u32), (STACK_ID, 0x0010_0005)] {
+        // A delta of 1000, and three words of data: the head of an event with its task, and a field.
+        records.extend((3u32 | 1000 << 5).to_ne_bytes());
+        records.extend(id.to_ne_bytes());
+        records.extend([0, 0]);
+        records.extend(1u32.to_ne_bytes());
+        records.extend(field.to_ne_bytes());
+    }
+    let mut page = 1_000_000_000u64.to_ne_bytes().to_vec();
+    page.extend((records.len() as u64).to_ne_bytes());
+    page.extend(records);
+    page.resize(4096, 0);
+    page
+}
+
+fn format(name: &str, id: u16, field: &str) -> String {
+    format!(
+        "name: {name}\nID: {id}\nformat:\n\
+         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+         \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+         \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+         \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+         \tfield:unsigned int {field};\toffset:8;\tsize:4;\tsigned:0;\n\n\
+         print fmt: \"%u\", REC->{field}\n"
+    )
+}
+
 /// A directory like tracefs.
 struct Fake {
     dir: tempfile::TempDir,
@@ -78,6 +117,20 @@ impl Fake {
             ] {
                 put(file, text);
             }
+            let described = [
+                ("kmem/kmalloc", KMALLOC_ID, "bytes"),
+                ("ftrace/stack_id", STACK_ID, "stack_id"),
+            ];
+            for (event, id, field) in described {
+                fs::create_dir_all(fake.path(&format!("{place}/events/{event}"))).unwrap();
+                let (_, name) = event.split_once('/').unwrap();
+                put(&format!("events/{event}/format"), &format(name, id, field));
+            }
+            put("events/header_page", HEADER_PAGE);
+            put("events/header_event", "");
+            put("per_cpu/cpu1/trace_pipe_raw", "");
+            let raw = format!("{place}/per_cpu/cpu0/trace_pipe_raw");
+            fs::write(fake.path(&raw), page()).unwrap();
             for event in events {
                 let dir = fake.dir.path().join(place).join("events").join(event);
                 fs::create_dir_all(dir).unwrap();
@@ -252,6 +305,7 @@ fn all_is_as_it_was_whatever_comes_at_any_step() {
         "running",
         "ended",
         "saving",
+        "taken",
         "written",
         "restored",
     ];
@@ -280,7 +334,7 @@ fn all_is_as_it_was_whatever_comes_at_any_step() {
             wait_until(|| fake.state() == before);
             let kept = match step {
                 "written" | "restored" => true,
-                "ended" | "saving" => signal != "-KILL",
+                "ended" | "saving" | "taken" => signal != "-KILL",
                 _ => false,
             };
             let case = format!("{signal} at {step}: {}", fake.get("log"));
@@ -546,15 +600,86 @@ fn a_recording_that_cannot_be_written_is_saved_elsewhere() {
     let rest = text.split_once("the recording is in ").unwrap().1;
     let path = Path::new(rest.split_once(',').unwrap().0);
     assert_eq!(path.parent().unwrap(), fake.dir.path());
-    let mut trace = String::new();
-    let mut capture = Capture::open(path).unwrap();
-    capture
-        .member("trace")
-        .unwrap()
-        .read_to_string(&mut trace)
-        .unwrap();
-    assert_eq!(trace, TRACE);
+    has_the_page(path);
     assert_eq!(fake.state(), before);
+}
+
+/// The capture has what the buffer had.
+fn has_the_page(path: &Path) {
+    let mut capture = Capture::open(path).unwrap();
+    assert!(capture.member("trace").is_err());
+    let mut pages = Vec::new();
+    let mut member = capture.member("trace_pipe_raw").unwrap();
+    member.read_to_end(&mut pages).unwrap();
+    let used = page()[..48].to_vec();
+    assert_eq!(pages[8..], used);
+}
+
+#[test]
+fn the_buffer_is_read_only_when_there_is_room_for_it() {
+    let fake = Fake::new();
+    let before = fake.state();
+    fake.put(
+        "t/per_cpu/cpu1/stats",
+        "entries: 1\noverrun: 0\nbytes: 1000000000000000000\n",
+    );
+    // Whoever reads this fails otherwise.
+    fake.put("t/per_cpu/cpu0/trace_pipe_raw", "damaged");
+    let (output, text) = fake.record(&KMALLOC, "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("cannot write") || text.contains("write "),
+        "{text}"
+    );
+    assert!(text.contains("is still in the buffer"), "{text}");
+    assert_eq!(fake.get("t/trace"), TRACE);
+    assert_eq!(fake.get("t/tracing_on"), "0");
+    assert!(!fake.path("stackmap.data").exists());
+
+    fake.put("t/per_cpu/cpu1/stats", STATS);
+    fake.put("t/tracing_on", "1");
+    let (_, text) = fake.record(&KMALLOC, "true");
+    assert!(text.contains("trace_pipe_raw"), "{text}");
+    fs::write(fake.path("t/per_cpu/cpu0/trace_pipe_raw"), page()).unwrap();
+    assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let (output, text) = fake.record(&with(&["--fault", "taken:fail"]), "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    // In the file, and in each other place.
+    assert!(text.matches("failed at taken").count() > 1, "{text}");
+    assert!(
+        text.contains("could be written nowhere, and is lost"),
+        "{text}"
+    );
+    assert!(!text.contains("still in the buffer"), "{text}");
+    assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn what_is_recorded_is_what_the_buffer_has() {
+    let fake = Fake::new();
+    fake.recorded(&KMALLOC, "true");
+    has_the_page(&fake.path("stackmap.data"));
+    let output = fake.stackmap(&["export", "--format", "json"]).output();
+    let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    let event = &json["events"][0];
+    assert_eq!(event["event"], "kmalloc");
+    assert_eq!(event["values"]["bytes"], 64);
+    assert_eq!(event["stack"], 0x0010_0005);
+    assert_eq!(json["events"].as_array().unwrap().len(), 1);
+
+    // Without fields and arguments, too.
+    fake.recorded(&with(&["--no-args"]), "true");
+    assert_eq!(fake.manifest("stackmap.data").recorded.command, ["sh"]);
+    let output = fake.stackmap(&["export", "--format", "json"]).output();
+    let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    assert_eq!(json["events"][0]["fields"], "");
+    assert_eq!(json["events"][0]["stack"], 0x0010_0005);
 }
 
 #[test]

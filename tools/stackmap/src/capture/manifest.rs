@@ -9,14 +9,16 @@ use std::collections::BTreeMap;
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
 /// The version that is written, and the last one that is read.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
+/// Versions that are read. In the first one, the trace is a text.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
 /// What was recorded, where and when.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Manifest {
     /// `stackmap-capture`.
     pub format: String,
-    /// 1.
+    /// 2; of captures with the text of a trace, 1.
     pub version: u32,
     /// What wrote the file.
     #[serde(default)]
@@ -51,6 +53,12 @@ pub struct Manifest {
     /// The load of the module that the recording began with; the stacks have that of its end.
     #[serde(default)]
     pub load_id: Option<LoadId>,
+    /// Whether the recording machine has the most significant byte of a number first.
+    #[serde(default)]
+    pub big_endian: bool,
+    /// Whether the fields of events were left out.
+    #[serde(default)]
+    pub no_args: bool,
     /// The clock of the trace.
     #[serde(default)]
     pub clock: String,

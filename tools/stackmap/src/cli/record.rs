@@ -53,6 +53,10 @@ pub(super) struct Record {
     /// Keep only those kernel names that the stacks need: a smaller file
     #[arg(long)]
     slim: bool,
+    /// Leave out the fields of events, which hold what processes read, write and run, and the
+    /// arguments of COMMAND
+    #[arg(long)]
+    no_args: bool,
     /// Empty the map first, so that its counts are of this recording alone
     #[arg(long)]
     reset: bool,
@@ -89,6 +93,7 @@ impl Record {
             reset: self.reset,
             force: self.force,
             slim: self.slim,
+            no_args: self.no_args,
             fault: self.fault,
         };
         options.run(global.tracefs())

@@ -7,7 +7,7 @@
 //! events were read. Until then, an event is a small record here, and its fields lie in a
 //! temporary file; tables are made and written track by track.
 
-use super::{unnamed, whole_frame, without_addresses};
+use super::{unnamed, whole_frame};
 use crate::{
     error::{Error, Result},
     folded::{kind_of_text, Folded, Kind, Known, Names},
@@ -102,16 +102,10 @@ impl<'a> Builder<'a> {
     /// Adds an event.
     pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
         let begin = *self.begin.get_or_insert(event.time.value());
-        let fields = match self.addresses {
-            true => event.fields[..].into(),
-            false => without_addresses(&event.fields),
-        };
+        let fields = event.fields.export(&self.loaded.symbols, self.addresses);
+        let fields = fields.as_bytes();
         let len = fields.len() as u32;
-        for bytes in [
-            &event.cpu.to_ne_bytes()[..],
-            &len.to_ne_bytes(),
-            fields.as_bytes(),
-        ] {
+        for bytes in [&event.cpu.to_ne_bytes()[..], &len.to_ne_bytes(), fields] {
             self.fields.write_all(bytes).map_err(failed)?;
         }
         let record = Record {

@@ -6,17 +6,19 @@
 //! {
 //!   "format": "stackmap-export", "version": 1, "manifest": { ... } or null,
 //!   "stacks": [{"id": 42, "frames": [{"function": "schedule", "offset": 72, ...}, ...]}, ...],
-//!   "events": [{"time": "3.319031", "event": "kmalloc", "stack": 42, ...}, ...],
+//!   "events": [{"time": "3.319031", "event": "kmalloc", "fields": "bytes_req=64 ...",
+//!               "values": {"bytes_req": 64, ...}, "stack": 42, ...}, ...],
 //!   "notes": [{"warning": true, "text": "..."}, ...]
 //! }
 //! ```
 //!
+//! `values` are the fields as they were recorded; they are not there if only a text is known.
 //! Frames are innermost first. `ip` of a frame and `kaslr_base` of the manifest are there only if
-//! addresses were asked for. `stack` of an event is the id of one of `stacks`; the id of a stack
-//! that is not there stands in `missing` instead. `frames` of an event are those of a stack that
-//! was recorded whole.
+//! addresses were asked for; a value that may be one is `(address)` otherwise. `stack` of an event
+//! is the id of one of `stacks`; the id of a stack that is not there stands in `missing` instead.
+//! `frames` of an event are those of a stack that was recorded whole.
 
-use super::{whole_frame, without_addresses};
+use super::whole_frame;
 use crate::{
     error::Result,
     notes::Note,
@@ -55,10 +57,12 @@ struct Frame<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonEvent<'a> {
+struct JsonEvent<'a, V> {
     time: String,
     event: &'a str,
     fields: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<V>,
     comm: &'a str,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,10 +171,8 @@ impl<'a, W: Write> Writer<'a, W> {
             &JsonEvent {
                 time: event.time.to_string(),
                 event: &event.name,
-                fields: match self.addresses {
-                    true => Cow::Borrowed(&event.fields),
-                    false => without_addresses(&event.fields),
-                },
+                fields: event.fields.export(&self.loaded.symbols, self.addresses),
+                values: event.fields.values(self.addresses),
                 comm: &event.comm,
                 pid: event.pid,
                 tgid: event.tgid,

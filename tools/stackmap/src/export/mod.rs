@@ -14,7 +14,7 @@ use crate::flame::UNKNOWN;
 use std::borrow::Cow;
 
 /// What stands for a number of a field that may be an address.
-const HIDDEN: &str = "(address)";
+pub(crate) const HIDDEN: &str = "(address)";
 /// The half of all addresses that is the kernel's begins here, on all machines that have one.
 const KERNEL: u64 = 0xff00_0000_0000_0000;
 /// As many numbers from the end as may be errors.
@@ -69,7 +69,12 @@ fn is_address(digits: &str) -> bool {
     let decimal = digits.parse::<u64>().ok().filter(|_| digits.len() > 16);
     let hex = u64::from_str_radix(digits, 16).ok();
     let number = decimal.or(hex);
-    number.is_some_and(|number| (KERNEL..=u64::MAX - ERRORS).contains(&number))
+    number.is_some_and(may_be_address)
+}
+
+/// Whether a number may be an address of the kernel.
+pub(crate) fn may_be_address(number: u64) -> bool {
+    (KERNEL..=u64::MAX - ERRORS).contains(&number)
 }
 
 /// The name of a frame that has none.

@@ -10,6 +10,7 @@
 //! buffer emptied.
 
 mod aside;
+mod buffer;
 mod events;
 pub mod guard;
 mod instance;
@@ -65,6 +66,8 @@ pub struct Options {
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
+    /// Whether the fields of events and the arguments of the command are left out.
+    pub no_args: bool,
     /// What goes wrong, for tests.
     pub fault: Option<Fault>,
 }
@@ -187,10 +190,14 @@ impl Options {
 
     fn recorded(&self) -> Recorded {
         let lossy = |word: &OsString| word.to_string_lossy().into_owned();
+        let words = match self.no_args {
+            true => 1,
+            false => usize::MAX,
+        };
         Recorded {
             events: self.events.clone(),
             functions: self.functions.clone(),
-            command: self.command.iter().map(lossy).collect(),
+            command: self.command.iter().take(words).map(lossy).collect(),
             instance: None,
         }
     }

@@ -155,41 +155,86 @@ impl Session<'_> {
         tracefs.write("options/func_stack_trace", "1")
     }
 
-    /// Saves it with `writer`; if that fails, in another directory, or where the user says.
+    /// Saves it with `writer`; if that fails, in another directory, or where the user says. The
+    /// buffer is read only when there is room for what is in it; from then on it is in memory.
     fn save(&self, saved: &Saved<'_>, writer: Writer) -> Result<(), Failed> {
-        let write = |writer| {
-            self.options.after(Step::Saving, self.signals)?;
-            saved.write(self.tracefs, self.signals, writer)
+        let Self {
+            tracefs, signals, ..
+        } = *self;
+        let surroundings = saved
+            .surroundings(tracefs)
+            .map_err(|error| self.unsaved(Some(&error)))?;
+        let size = surroundings.at_most(tracefs);
+        let reserve = |writer: Writer| {
+            self.options.after(Step::Saving, signals)?;
+            writer.reserve(size)?;
+            Ok(writer)
         };
-        let first = match write(writer) {
-            Ok(()) => return Ok(()),
-            Err(error @ Error::Status(_)) => return Err(Failed::Lost(error)),
-            Err(error) => error,
+        let reserved = first_that_works(writer, reserve);
+        let (writer, mut moved) = reserved?.ok_or_else(|| self.unsaved(None))?;
+        let collected = surroundings.collect(tracefs, signals)?;
+        let write = |writer: Writer| {
+            self.options.after(Step::Taken, signals)?;
+            let path = writer.path().to_owned();
+            collected.write(signals, writer)?;
+            Ok(path)
         };
-        warn(&first);
-        let file = file_name();
-        let mut elsewhere = elsewhere().into_iter().map(|dir| dir.join(&file));
-        let mut ask = || ask();
-        while let Some(path) = elsewhere.next().or_else(&mut ask) {
-            match Writer::create(&path).and_then(write) {
-                Ok(()) => {
-                    let path = path.display();
-                    let error = format!(
-                        "the recording is in {path}, as it could not be written to {}",
-                        self.options.output.display()
-                    );
-                    return Err(Failed::Saved(Error::Refused(error)));
-                }
-                Err(error @ Error::Status(_)) => return Err(Failed::Lost(error)),
-                Err(error) => warn(error),
-            }
+        let written = first_that_works(writer, write)?;
+        let (path, moved_again) = written.ok_or_else(|| {
+            Failed::Lost(Error::Refused(
+                "the recording could be written nowhere, and is lost: its buffer is empty already"
+                    .to_owned(),
+            ))
+        })?;
+        moved |= moved_again;
+        if !moved {
+            return Ok(());
+        }
+        Err(Failed::Saved(Error::Refused(format!(
+            "the recording is in {}, as it could not be written to {}",
+            path.display(),
+            self.options.output.display()
+        ))))
+    }
+
+    /// The buffer still has the recording.
+    fn unsaved(&self, error: Option<&Error>) -> Failed {
+        if let Some(error) = error {
+            warn(error);
         }
         let root = self.tracefs.root().display();
-        Err(Failed::Unsaved(Error::Refused(format!(
+        Failed::Unsaved(Error::Refused(format!(
             "the recording could not be saved, and is still in the buffer; tracing stays off\n  \
              hint: \"stackmap resolve {root}/trace > FILE\" saves its text with the stacks, as long \
              as the module is loaded; then echo 1 > {root}/tracing_on"
-        ))))
+        )))
+    }
+}
+
+/// Does it with `first`; if that fails, with a file in another directory, or with one that the user
+/// names. Says whether it was another one; [`None`]: all have failed.
+fn first_that_works<T>(
+    first: Writer,
+    mut work: impl FnMut(Writer) -> Result<T>,
+) -> Result<Option<(T, bool)>> {
+    let file = file_name();
+    let mut elsewhere = elsewhere().into_iter().map(|dir| dir.join(&file));
+    let mut next = Some(Ok(first));
+    let mut moved = false;
+    loop {
+        let writer = match next.take() {
+            Some(writer) => writer,
+            None => match elsewhere.next().or_else(ask) {
+                Some(path) => Writer::create(&path),
+                None => return Ok(None),
+            },
+        };
+        match writer.and_then(&mut work) {
+            Ok(done) => return Ok(Some((done, moved))),
+            Err(error @ Error::Status(_)) => return Err(error),
+            Err(error) => warn(error),
+        }
+        moved = true;
     }
 }
 
@@ -224,7 +269,7 @@ fn ask() -> Option<PathBuf> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;
     }
-    say("save the recording as (an empty line leaves it in the buffer):");
+    say("save the recording as (an empty line gives up):");
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line).ok()?;
     let line = line.trim_end_matches('\n');

@@ -4,7 +4,8 @@
 # In a guest: stackmap record leaves tracefs as it found it, however it ends, and says what it has
 # lost. Prints TAP. That it ends well at each of its steps is tested without a kernel, in ../record.rs.
 #
-#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap -- \
+#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap \
+#       --add tools/stackmap/tests/guest/attack.sh:/bin/attack -- \
 #       tools/stackmap/tests/guest/record.sh [SIGNAL...]
 #
 # SIGNAL comes at some steps of a recording, as do errors and SIGKILL (default: INT TERM). Needs the
@@ -424,6 +425,34 @@ has generation '[0-9]*'
 has slot_bits 15
 ! grep 'WARNING' log || wrong 'warnings'
 result 'a recording loads the module, and its capture says of what kernel it is'
+
+# Names that pass for lines of a trace, of files and tasks of somebody without any right.
+attack prepare
+stackmap record --slim -e sched:sched_process_exec -e kmem:kmalloc -b 4096 -o out -- attack run > log 2>&1
+status=$?
+is 0
+stackmap report --by comm out > text 2>> log || wrong 'no report'
+! grep WARNING text || wrong 'a name is taken for something else'
+grep -q '^ *=> evil ' text || wrong 'a task has lost its events'
+grep -q '^ *e-1 \[7\] \. 1: x ' text || wrong 'a task has lost its events'
+stackmap resolve out > text 2>> log || wrong 'no text'
+! grep -q '^ *init-1  .*call_site=evil' text || wrong 'a name is an event'
+! grep -q '^CPU:0' text || wrong 'a name is a loss'
+grep -q 'filename=.*/<stack_id 34489>' text || wrong 'a stack stands in a name'
+stackmap export --format json -o json out 2>> log || wrong 'no export'
+! grep -q '"fields":"call_site=evil"' json || wrong 'a name is an event'
+grep -q '"filename":"./x\\n  *init-1' json || wrong 'a name is not whole'
+result 'no name passes for an event, a stack or a loss'
+
+# What processes read, write and run stays out of a capture on demand.
+stackmap record --slim --no-args -e sched:sched_process_exec -e syscalls:sys_enter_write -o out -- \
+	sh -c 'echo secret-text; cat /proc/version' > log 2>&1
+status=$?
+is 0
+stackmap export --format json -o json out 2>> log || wrong 'no export'
+grep -q '"event":"sys_enter_write"' json || wrong 'no events'
+! grep -q 'secret-text\|/bin/cat\|/proc/version' json || wrong 'what a process wrote is in the capture'
+result 'a recording without arguments has none'
 
 idle
 state > $W/before
