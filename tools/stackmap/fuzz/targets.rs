@@ -155,7 +155,7 @@ pub(crate) fn ring(data: &[u8]) {
             assert!(!text.contains(char::is_control), "{text:?}");
             let _ = event
                 .fields
-                .values()
+                .values(false)
                 .map(|values| serde_json::to_string(&values));
             Ok(())
         };

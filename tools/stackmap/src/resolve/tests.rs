@@ -149,12 +149,13 @@ fn nothing_controls_the_terminal() {
     let mut reload = || Ok(None);
     let mut resolver = Resolver::new(loaded, Format::default(), &mut reload);
     let mut out = Vec::new();
-    let text = "a\x1b]0;x\x07-1 [000] ..... 1.0: e: \u{9b}31m\n<stack_id 21>\n";
+    let text = "a\x1b]0;x\x07-1 [000] ..... 1.0: e: \u{9b}31m\n\
+                \x1b-1 [000] ..... 1.0: <stack_id 21>\n";
     resolver
         .run(text.as_bytes(), None, "text", &mut out)
         .unwrap();
-    let want = "a\u{fffd}]0;x\u{fffd}-1 [000] ..... 1.0: e: \u{fffd}31m\n<stack trace>\n => \
-                e\u{fffd}[2Jvil\n";
+    let want = "a\u{fffd}]0;x\u{fffd}-1 [000] ..... 1.0: e: \u{fffd}31m\n\
+                \u{fffd}-1 [000] ..... 1.0: <stack trace>\n => e\u{fffd}[2Jvil\n";
     assert_eq!(String::from_utf8(out).unwrap(), want);
 }
 
