@@ -137,10 +137,8 @@ impl Tracefs {
 
     /// The text of a file.
     pub fn read(&self, name: &str) -> Result<String> {
-        let mut bytes = Vec::new();
-        self.open(name)?
-            .read_to_end(&mut bytes)
-            .map_err(|error| Error::read(&self.path(name), error))?;
+        let bytes = read_all(&mut self.open(name)?);
+        let bytes = bytes.map_err(|error| Error::read(&self.path(name), error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -250,9 +248,47 @@ fn is_of_all(name: &str) -> bool {
     file.starts_with("stack_map") || file.starts_with("stackmap") || OF_ALL.contains(&name)
 }
 
+/// All of a file. Some of tracefs (`events/header_page`, filters) have nothing behind what a first
+/// read asks for.
+fn read_all(file: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 64 << 10];
+    let len = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            len => break len?,
+        }
+    };
+    bytes.truncate(len);
+    if len > 0 {
+        file.read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A file that has nothing behind what was asked for first.
+    struct OneRead(Vec<u8>);
+
+    impl Read for OneRead {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let len = self.0.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&self.0[..len]);
+            self.0.clear();
+            Ok(len)
+        }
+    }
+
+    #[test]
+    fn files_that_are_read_once_are_read_whole() {
+        let text = vec![b'x'; 5000];
+        assert_eq!(read_all(&mut OneRead(text.clone())).unwrap(), text);
+        let long = vec![b'y'; 200 << 10];
+        assert_eq!(read_all(&mut &long[..]).unwrap(), long);
+        assert!(read_all(&mut &b""[..]).unwrap().is_empty());
+    }
 
     #[test]
     fn an_instance_has_the_map_of_the_top_level() {

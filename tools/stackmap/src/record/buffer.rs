@@ -56,18 +56,33 @@ struct Seen {
     frames: BTreeSet<(u64, bool)>,
 }
 
+/// How the pages of a ring buffer are made.
+pub(super) struct Header {
+    text: String,
+    layout: Layout,
+}
+
+impl Header {
+    /// Reads it.
+    pub(super) fn read(tracefs: &Tracefs) -> Result<Self> {
+        let text = tracefs.read("events/header_page")?;
+        let layout = Layout::parse(&text, Order::NATIVE)
+            .map_err(|damage| odd(tracefs, "events/header_page", damage))?;
+        Ok(Self { text, layout })
+    }
+}
+
 impl Buffer {
     /// Takes the buffers of `cpus`. `keep_fields`: with the fields of events, that hold what
     /// processes read and wrote. One signal more than `limit` ends this.
     pub(super) fn take(
         tracefs: &Tracefs,
         cpus: &[u32],
+        header: Header,
         keep_fields: bool,
         signals: &Signals,
     ) -> Result<Self> {
-        let header_page = tracefs.read("events/header_page")?;
-        let layout = Layout::parse(&header_page, Order::NATIVE)
-            .map_err(|damage| odd(tracefs, "events/header_page", damage))?;
+        let Header { text, layout } = header;
         let mut seen = Seen {
             formats: Formats::new(Order::NATIVE, layout.long),
             keep_fields,
@@ -93,7 +108,7 @@ impl Buffer {
         let tasks = tasks(tracefs, &seen.pids);
         Ok(Self {
             packed,
-            header_page,
+            header_page: text,
             header_event: tracefs.read("events/header_event").unwrap_or_default(),
             printk_formats: match keep_fields {
                 true => beside(tracefs, "printk_formats"),

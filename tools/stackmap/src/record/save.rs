@@ -3,7 +3,7 @@
 //! Writes what was recorded into a capture.
 
 use super::{
-    buffer::Buffer,
+    buffer::{Buffer, Header},
     loss,
     wait::{Signals, INTERRUPTED},
     Options,
@@ -52,6 +52,7 @@ pub(super) struct Saved<'a> {
 /// What is written of a recording besides the buffer; that is still where it was.
 pub(super) struct Surroundings<'a> {
     saved: &'a Saved<'a>,
+    header: Header,
     cpus: Vec<CpuStat>,
     stat_text: String,
     stacks: Stacks,
@@ -81,6 +82,7 @@ impl Saved<'_> {
         stack_map_bin::write(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
         Ok(Surroundings {
             saved: self,
+            header: Header::read(tracefs)?,
             cpus,
             stat_text: tracefs.read("stack_map_stat")?,
             stacks,
@@ -129,6 +131,7 @@ impl Surroundings<'_> {
     pub(super) fn collect(self, tracefs: &Tracefs, signals: &Signals) -> Result<Collected> {
         let Self {
             saved,
+            header,
             cpus,
             stat_text,
             stacks,
@@ -139,7 +142,7 @@ impl Surroundings<'_> {
         } = self;
         let Options { slim, no_args, .. } = *saved.options;
         let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
-        let buffer = Buffer::take(tracefs, &numbers, !no_args, signals)?;
+        let buffer = Buffer::take(tracefs, &numbers, header, !no_args, signals)?;
 
         let names = match slim {
             true => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),

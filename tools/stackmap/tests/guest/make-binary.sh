@@ -18,14 +18,16 @@ both()
 	shift
 	: > /tmp/log
 	stackmap record --slim --reset --fault ended:hold -o "/share/$name.data" "$@" > /tmp/log 2>&1 &
+	recording=$!
 	until grep -q 'held at ended' /tmp/log; do
-		kill -0 $!
+		kill -0 $recording
 		sleep 0.2
 	done
 	gzip -c $T/trace > "/share/$name.trace.gz"
-	kill -INT "$(pidof stackmap | tr ' ' '\n' | sort -n | head -n 1)"
-	wait $!
+	kill -INT $recording
+	wait $recording || status=$?
 	cat /tmp/log
+	return ${status:-0}
 }
 
 # Something of everything.

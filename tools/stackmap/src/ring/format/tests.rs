@@ -45,7 +45,7 @@ fn values_are_what_the_description_says() {
         data.extend([word(1), word(u32::MAX)].concat());
         data.extend(word(48 | 4 << 16));
         // Its offset is from behind the word.
-        data.extend(word(52 - 36 | 8 << 16));
+        data.extend(word((52 - 36) | (8 << 16)));
         data.extend(word(60 | 2 << 16));
         data.extend([9; 8]);
         data.extend(b"<\n>\0");
