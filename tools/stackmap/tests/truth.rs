@@ -28,7 +28,6 @@ fn stackmap(arguments: &[&str]) -> (String, String) {
 
 /// What every output counts is what Python counts in the kernel's text.
 #[test]
-#[ignore = "tests/data lacks mixed.data and attack.data; tests/guest/make-binary.sh makes them"]
 fn counts_equal_an_independent_count() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth.py");
     let output = Command::new("python3")
@@ -53,7 +52,6 @@ fn attack() -> Vec<serde_json::Value> {
 }
 
 #[test]
-#[ignore = "tests/data lacks mixed.data and attack.data; tests/guest/make-binary.sh makes them"]
 fn no_name_forges_an_event_or_a_stack() {
     let events = attack();
     // Of the task init, and with a field of the attacker's choice.
@@ -106,7 +104,6 @@ fn no_name_forges_an_event_or_a_stack() {
 }
 
 #[test]
-#[ignore = "tests/data lacks mixed.data and attack.data; tests/guest/make-binary.sh makes them"]
 fn no_name_of_a_task_hides_its_events() {
     let events = attack();
     for comm in ["e-1 [7] . 1: x", "=> evil", "<stack_id 34489"] {
