@@ -169,7 +169,7 @@ def main():
 
     report = run("report", "--top", "1000000", "--depth", "1", capture).decode()
     # A heading for each event: its name, how often it came, its share.
-    heads = re.findall(r"^(\S+) +(\d+) events?\b", report, re.M)
+    heads = re.findall(r"^(\S+): (\d+) events?$", report, re.M)
     same("report: events", collections.Counter({name: int(count) for name, count in heads}), counts)
     return failed > 0
 
