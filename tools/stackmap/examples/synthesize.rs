@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes inputs as large as they may get, to measure with: a map, kallsyms and a trace.
+//! Writes inputs as large as they may get, to measure with: a map, kallsyms and a trace; the
+//! stacks of the map as `perf script` prints them; a capture of the map and of so many events.
 //!
-//! `cargo run --release -p stackmap --example synthesize -- DIR [STACKS [DEPTH [TRACE_MB]]]`
+//! `cargo run --release -p stackmap --example synthesize -- DIR [STACKS [DEPTH [TRACE_MB
+//! [EVENTS]]]]`
 
-use stackmap::stack_map_bin::{self, Order, Stack};
+use stackmap::{
+    capture::{member, Manifest, Writer},
+    stack_map_bin::{self, Order, Stack},
+};
 use std::{
     env,
     fs::{self, File},
@@ -68,6 +73,7 @@ fn main() -> io::Result<()> {
         ));
     };
     let (nr_stacks, depth, trace_mb) = (number(2, 200_000)?, number(3, 20)?, number(4, 0)?);
+    let nr_events = number(5, 0)?;
     fs::create_dir_all(dir)?;
 
     let mut out = create(dir, "kallsyms")?;
@@ -96,10 +102,77 @@ fn main() -> io::Result<()> {
     stack_map_bin::write(&mut out, Order::Little, None, stacks)?;
     out.flush()?;
 
-    let mut out = create(dir, "trace")?;
+    let mut out = create(dir, "perf.script")?;
+    for stack in frames.chunks(depth.max(1) as usize) {
+        writeln!(out, "task 100 1.000000: 1 event:")?;
+        for ip in stack {
+            writeln!(out, "\t{ip:16x} {} ([kernel.kallsyms])", call_name(*ip))?;
+        }
+        writeln!(out)?;
+    }
+    out.flush()?;
+
+    let bytes = trace_mb << 20;
+    write_trace(dir, "trace", &mut numbers, nr_stacks, &mut |_, written| {
+        written < bytes
+    })?;
+    write_trace(dir, "events", &mut numbers, nr_stacks, &mut |events, _| {
+        events < nr_events
+    })?;
+    let failed = |error: stackmap::Error| io::Error::other(error.to_string());
+    let mut capture = Writer::create(&dir.join("capture")).map_err(failed)?;
+    for (name, file) in [
+        (member::TRACE, "events"),
+        (member::STACK_MAP_BIN, "stack_map_bin"),
+        (member::KALLSYMS, "kallsyms"),
+    ] {
+        let mut content = File::open(dir.join(file))?;
+        capture.member(name, &mut content).map_err(failed)?;
+    }
+    for (name, content) in [
+        (member::STAT, "bits: 20\n"),
+        (member::STAT_BEFORE, "bits: 20\n"),
+        (
+            member::MODULES,
+            "large_module 16777216 0 - Live 0xffffffffc0000000\n",
+        ),
+    ] {
+        capture
+            .member(name, &mut content.as_bytes())
+            .map_err(failed)?;
+    }
+    capture
+        .finish(&Manifest::default())
+        .map(drop)
+        .map_err(failed)
+}
+
+/// The name of the function that an address of [`Numbers::call`] is in, and the offset.
+fn call_name(ip: u64) -> String {
+    let (base, first) = match ip >= MODULES {
+        true => (MODULES, SYMBOLS - IN_MODULES),
+        false => (TEXT, 0),
+    };
+    let symbol = (ip - base) / SIZE + first;
+    format!(
+        "some_function_of_the_kernel_{symbol}+0x{:x}",
+        (ip - base) % SIZE
+    )
+}
+
+/// Writes a trace, as long as there is `more` to come after so many events and bytes.
+fn write_trace(
+    dir: &Path,
+    name: &str,
+    numbers: &mut Numbers,
+    nr_stacks: u64,
+    more: &mut dyn FnMut(u64, u64) -> bool,
+) -> io::Result<()> {
+    let mut out = create(dir, name)?;
     writeln!(out, "# tracer: nop\n#")?;
-    let (mut written, mut nanos) = (0, 0u64);
-    while written < trace_mb << 20 {
+    let (mut nr_events, mut written, mut nanos) = (0, 0, 0u64);
+    while more(nr_events, written) {
+        nr_events += 1;
         nanos += 1000;
         let (seconds, micros) = (nanos / 1_000_000_000, nanos / 1000 % 1_000_000);
         let cpu = numbers.below(8);

@@ -10,6 +10,10 @@ use stackmap::{
     events,
     notes::Notes,
     resolve::{Format, Resolver},
+    ring::{
+        decode::Trace, fields::About, format::Formats, page::Layout, printk::Texts, stream::Pages,
+        tasks::Tasks,
+    },
     source::Loaded,
     stack_map_bin::{self, Order, Stack},
     stacks::Stacks,
@@ -17,7 +21,10 @@ use stackmap::{
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
     trace::{Event, Line, StackRef},
 };
-use std::io::{BufReader, Cursor, Read};
+use std::{
+    io::{BufReader, Cursor, Read},
+    rc::Rc,
+};
 
 /// A map: what is read is what it was written from.
 pub(crate) fn stack_map_bin(data: &[u8]) {
@@ -69,7 +76,8 @@ pub(crate) fn kallsyms(data: &[u8]) {
     }
 }
 
-/// A trace: every event comes out once, and what has no ids is copied as it is.
+/// A trace: every event comes out once, and what has no ids is copied as it is, but for what
+/// controls terminals.
 pub(crate) fn trace(data: &[u8]) {
     let mut stacks = Stacks::default();
     for (id, ips) in [(1, &[0x1000, 0x2000][..]), (50407, &[])] {
@@ -106,11 +114,67 @@ pub(crate) fn trace(data: &[u8]) {
         let mut out = Vec::new();
         resolver.run(data, None, "input", &mut out).unwrap();
         if memchr::memmem::find(data, b"<stack_id ").is_none() {
-            assert_eq!(out, data);
+            let is_harmless = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+            assert!(out == data || !data.iter().all(is_harmless));
+            assert!(out
+                .iter()
+                .all(|byte| is_harmless(byte) || *byte == b'\r' || *byte > 0x7f));
         }
     }
     let _ = Stat::parse(&String::from_utf8_lossy(data)).drops();
 }
+
+/// Up to a zero the description of an event, then the pages of a ring buffer: every record comes out
+/// in its order, and whatever is in it stays on its line.
+pub(crate) fn ring(data: &[u8]) {
+    let zero = data.iter().position(|byte| *byte == 0);
+    let (text, pages) = data.split_at(zero.unwrap_or(data.len()));
+    let text = String::from_utf8_lossy(text);
+    let pages = pages.get(1..).unwrap_or_default();
+    let loaded = Loaded::default();
+    for order in [Order::Little, Order::Big] {
+        let layout = Layout::parse(HEADER_PAGE, order).unwrap();
+        let mut formats = Formats::new(order, layout.long);
+        for system in ["ftrace", "sys"] {
+            let _ = formats.add(system, &text);
+        }
+        let trace = Trace {
+            about: Rc::new(About {
+                formats,
+                texts: Texts::parse(&text),
+            }),
+            tasks: Tasks::new(&[1].into(), data, &text, |_| None),
+            nanos: true,
+        };
+        let pages = || Pages::new(pages, layout, "input");
+        let mut notes = Notes::default();
+        let mut count = 0;
+        let mut out = |event: &Event, _: StackRef<'_>| {
+            count += 1;
+            let text = event.fields.text(&loaded.symbols);
+            assert!(!text.contains(char::is_control), "{text:?}");
+            let _ = event
+                .fields
+                .values(false)
+                .map(|values| serde_json::to_string(&values));
+            Ok(())
+        };
+        let size = data.len() as u64;
+        let read = events::for_each_record(&trace, pages(), size, &loaded, &mut notes, &mut out);
+        let mut reload = || Ok(None);
+        let mut resolver = Resolver::new(Loaded::default(), Format::default(), &mut reload);
+        let mut out = Vec::new();
+        let resolved = resolver.records(&trace, pages(), size, &mut out);
+        assert_eq!(read.is_ok(), resolved.is_ok());
+        assert!(count <= data.len() / 4);
+    }
+}
+
+const HEADER_PAGE: &str = "\
+\tfield: u64 timestamp;\toffset:0;\tsize:8;
+\tfield: local_t commit;\toffset:8;\tsize:8;
+\tfield: char data;\toffset:16;\tsize:4080;
+";
 
 /// A capture: all of its members.
 pub(crate) fn capture(data: &[u8]) {
@@ -121,7 +185,7 @@ pub(crate) fn capture(data: &[u8]) {
     let stacks = capture.stacks().unwrap_or_default();
     let symbols = Symbols {
         kallsyms: capture.kallsyms().ok(),
-        debug_info: None,
+        ..Symbols::default()
     };
     let manifest = capture.manifest().clone();
     let loaded = Loaded {
@@ -133,6 +197,16 @@ pub(crate) fn capture(data: &[u8]) {
         ..Loaded::default()
     };
     let mut notes = Notes::default();
+    let mut out = |event: &Event, _: StackRef<'_>| {
+        let _ = event.fields.text(&loaded.symbols);
+        Ok(())
+    };
+    if let Ok((trace, layout)) = capture.ring() {
+        if let Ok(member) = capture.member(member::PAGES) {
+            let pages = Pages::new(member.take(1 << 20), layout, "input");
+            let _ = events::for_each_record(&trace, pages, 0, &loaded, &mut notes, &mut out);
+        }
+    }
     if let Ok(member) = capture.member(member::TRACE) {
         // A zip archive may hold more than a fuzzer has time for.
         let input = BufReader::new(member.take(1 << 20));

@@ -3,72 +3,130 @@
 //! What became hotter from one recording to another.
 //!
 //! Stacks are matched by the names of their functions: neither ids nor addresses last from one
-//! boot to another. What is compared is the share of all events, since recordings differ in length.
+//! boot to another.
 
 use crate::{
     error::Result,
+    folded::{by_rank, Folded, Names},
     notes::count_of,
     output::{safe, Out, ERROR, GOOD, TITLE},
     table::percent,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    io::Write,
-};
+use std::{collections::HashMap, fmt, io::Write};
 
-/// Folded stacks, outermost frame first, and how often each was seen.
-pub type Folded = BTreeMap<Vec<String>, u64>;
+/// What is compared.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, clap::ValueEnum)]
+pub enum Measure {
+    /// Shares of all events, as recordings differ in length
+    #[default]
+    Share,
+    /// Events a second
+    Rate,
+    /// Numbers of events
+    Total,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Measure::Share => "share",
+            Measure::Rate => "rate",
+            Measure::Total => "total",
+        })
+    }
+}
+
+/// A recording, as far as it matters to what is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Side<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// All of its events.
+    pub total: u64,
+    /// How long it took, in seconds; 0 if that is not known.
+    pub seconds: f64,
+}
+
+impl Side<'_> {
+    /// What `count` events are by a measure.
+    fn measure(&self, measure: Measure, count: u64) -> f64 {
+        match measure {
+            Measure::Share => percent(count, self.total),
+            Measure::Rate if self.seconds > 0.0 => count as f64 / self.seconds,
+            Measure::Rate => 0.0,
+            Measure::Total => count as f64,
+        }
+    }
+}
 
 /// Something that was seen in one recording or the other, or in both.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct Change<'a> {
     /// A stack, outermost frame first; or one function.
-    pub frames: Vec<String>,
+    pub frames: &'a [u32],
     /// How often, before and after.
     pub counts: [u64; 2],
-    /// Which part of all, in percent, before and after.
-    pub shares: [f64; 2],
+    /// The same by the measure that is compared.
+    pub values: [f64; 2],
 }
 
-impl Change {
-    /// By how many percentage points the share has grown.
+impl Change<'_> {
+    /// By how much it has grown.
     pub fn growth(&self) -> f64 {
-        self.shares[1] - self.shares[0]
+        self.values[1] - self.values[0]
     }
 }
 
 /// How often each function was on a stack; once for each stack, however often it is there.
-pub fn by_function(folded: &Folded) -> Folded {
-    let mut functions: HashMap<&str, u64> = HashMap::new();
-    for (frames, count) in folded {
-        let distinct: BTreeSet<&str> = frames.iter().map(|frame| &frame[..]).collect();
-        for frame in distinct {
-            let total = functions.entry(frame).or_default();
-            *total = total.saturating_add(*count);
+pub fn by_function(folded: &Folded, names: &Names) -> Folded {
+    let mut counts = vec![0u64; names.len()];
+    // The number of the last stack that a function was seen on.
+    let mut last = vec![usize::MAX; names.len()];
+    for (number, (frames, count)) in folded.iter().enumerate() {
+        for frame in frames.iter().map(|frame| *frame as usize) {
+            if std::mem::replace(&mut last[frame], number) != number {
+                counts[frame] = counts[frame].saturating_add(count);
+            }
         }
     }
-    let functions = functions.into_iter();
+    let mut functions = Folded::default();
+    for (number, count) in counts.into_iter().enumerate() {
+        if last[number] != usize::MAX {
+            functions.push(&[number as u32], count);
+        }
+    }
+    functions.sort(names);
     functions
-        .map(|(function, count)| (vec![function.to_owned()], count))
-        .collect()
 }
 
-/// All changes, the greatest first. `totals` are all events before and after.
-pub fn changes(before: &Folded, after: &Folded, totals: [u64; 2]) -> Vec<Change> {
-    let frames: BTreeSet<&Vec<String>> = before.keys().chain(after.keys()).collect();
-    let change = |frames: &Vec<String>| {
-        let count = |folded: &Folded| folded.get(frames).copied().unwrap_or(0);
-        let counts = [count(before), count(after)];
-        Change {
-            frames: frames.clone(),
-            counts,
-            shares: [0, 1].map(|side| percent(counts[side], totals[side])),
-        }
+/// All changes, the greatest first; both are in order.
+pub fn changes<'a>(
+    before: &'a Folded,
+    after: &'a Folded,
+    sides: [Side<'_>; 2],
+    names: &Names,
+    measure: Measure,
+) -> Vec<Change<'a>> {
+    let earlier: HashMap<&[u32], u64> = before.iter().collect();
+    let later: HashMap<&[u32], u64> = after.iter().collect();
+    let change = |frames: &'a [u32], counts: [u64; 2]| Change {
+        frames,
+        counts,
+        values: [0, 1].map(|side| sides[side].measure(measure, counts[side])),
     };
-    let mut changes: Vec<_> = frames.into_iter().map(change).collect();
+    let of_after = after.iter().map(|(frames, count)| {
+        let then = earlier.get(frames).copied().unwrap_or(0);
+        change(frames, [then, count])
+    });
+    let gone = before
+        .iter()
+        .filter(|(frames, _)| !later.contains_key(frames));
+    let gone = gone.map(|(frames, count)| change(frames, [count, 0]));
+    let mut changes: Vec<_> = of_after.chain(gone).collect();
+    let ranks = names.ranks();
     changes.sort_by(|a, b| {
         let greater = b.growth().abs().total_cmp(&a.growth().abs());
-        greater.then_with(|| a.frames.cmp(&b.frames))
+        greater.then_with(|| by_rank(&ranks, a.frames, b.frames))
     });
     changes
 }
@@ -76,43 +134,63 @@ pub fn changes(before: &Folded, after: &Folded, totals: [u64; 2]) -> Vec<Change>
 /// Writes the first `top` of `changes`.
 pub fn write(
     out: &mut Out,
-    names: [&str; 2],
-    totals: [u64; 2],
-    changes: &[Change],
+    names: &Names,
+    sides: [Side<'_>; 2],
+    measure: Measure,
+    changes: &[Change<'_>],
     top: usize,
 ) -> Result {
-    for (label, side) in [("before", 0), ("after", 1)] {
-        let name = out.style(TITLE, safe(names[side]).into_owned());
-        writeln!(
-            out,
-            "{label:>8}: {name}, {}",
-            count_of(totals[side], "event")
-        )?;
+    for (label, side) in [("before", sides[0]), ("after", sides[1])] {
+        let name = out.style(TITLE, safe(side.name).into_owned());
+        let events = count_of(side.total, "event");
+        write!(out, "{label:>8}: {name}, {events}")?;
+        match measure {
+            Measure::Rate => writeln!(out, " in {:.3} s", side.seconds)?,
+            _ => writeln!(out)?,
+        }
     }
     let changed = changes.iter().filter(|change| change.growth() != 0.0);
     let changed: Vec<_> = changed.collect();
     if changed.is_empty() {
-        writeln!(out, "\nno share has changed")?;
+        writeln!(out, "\nno {measure} has changed")?;
         return Ok(());
     }
-    writeln!(out, "\n   change    before     after  events")?;
+    // A difference of percentages is not one in percent.
+    let (unit, difference) = match measure {
+        Measure::Share => ("%", " pp"),
+        Measure::Rate => ("/s", "/s"),
+        Measure::Total => ("", ""),
+    };
+    let digits = match measure {
+        Measure::Total => 0,
+        _ => 2,
+    };
+    let title = |title: &str, unit: &str, width: usize| {
+        let blanks = width + unit.len() - title.len();
+        format!("{:blanks$}{title}", "")
+    };
+    let titles = [
+        title("change", difference, 9),
+        title("before", unit, 9),
+        title("after", unit, 9),
+    ];
+    let titles = titles.join("  ");
+    writeln!(out, "\n{titles}  events")?;
     for change in changed.iter().take(top) {
         let growth = change.growth();
         let style = if growth > 0.0 { ERROR } else { GOOD };
-        let shown = out.style(style, format!("{growth:+8.2}%"));
-        let [before, after] = change.shares;
+        let shown = out.style(style, format!("{growth:+9.digits$}{difference}"));
+        let [before, after] = change.values;
         let [nr_before, nr_after] = change.counts;
-        let (innermost, outer) = match change.frames.split_last() {
-            Some((innermost, outer)) => (&innermost[..], outer),
-            None => ("", &[][..]),
-        };
+        let mut frames = change.frames.iter().rev().map(|frame| names.get(*frame).0);
+        let innermost = frames.next().unwrap_or("");
         writeln!(
             out,
-            "{shown}  {before:7.2}%  {after:7.2}%  {nr_before} -> {nr_after}  {}",
+            "{shown}  {before:9.digits$}{unit}  {after:9.digits$}{unit}  {nr_before} -> {nr_after}  {}",
             safe(innermost)
         )?;
-        for frame in outer.iter().rev() {
-            writeln!(out, "                                 {}", safe(frame))?;
+        for frame in frames {
+            writeln!(out, "{:1$}  {2}", "", titles.len(), safe(frame))?;
         }
     }
     let hidden = changed.len().saturating_sub(top);
@@ -129,41 +207,79 @@ pub fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folded::Kind;
 
-    fn folded(lines: &[(&str, u64)]) -> Folded {
-        let stack = |line: &str| line.split(';').map(str::to_owned).collect();
-        lines
-            .iter()
-            .map(|(line, count)| (stack(line), *count))
-            .collect()
+    fn folded(lines: &[(&str, u64)], names: &mut Names) -> Folded {
+        let mut folded = Folded::default();
+        for (line, count) in lines {
+            let frames = line.split(';').map(|name| names.number(name, Kind::Kernel));
+            folded.push(&frames.collect::<Vec<_>>(), *count);
+        }
+        folded.sort(names);
+        folded
+    }
+
+    fn text(frames: &[u32], names: &Names) -> String {
+        let frames = frames.iter().map(|frame| names.get(*frame).0);
+        frames.collect::<Vec<_>>().join(";")
+    }
+
+    fn sides(totals: [u64; 2], seconds: [f64; 2]) -> [Side<'static>; 2] {
+        [0, 1].map(|side| Side {
+            name: "",
+            total: totals[side],
+            seconds: seconds[side],
+        })
     }
 
     #[test]
-    fn shares_are_compared() {
-        let before = folded(&[("a;b", 10), ("a;c", 10)]);
-        let after = folded(&[("a;b", 300), ("a;d", 100)]);
-        let changes = changes(&before, &after, [20, 400]);
-        let shown: Vec<_> = changes
-            .iter()
-            .map(|change| (change.frames.join(";"), change.growth()))
-            .collect();
-        let want = [("a;c", -50.0), ("a;b", 25.0), ("a;d", 25.0)];
-        assert_eq!(
-            shown,
-            want.map(|(stack, growth)| (stack.to_owned(), growth))
-        );
+    fn what_is_asked_for_is_compared() {
+        let mut names = Names::default();
+        let before = folded(&[("a;b", 10), ("a;c", 10)], &mut names);
+        let after = folded(&[("a;b", 300), ("a;d", 100)], &mut names);
+        let sides = sides([20, 400], [2.0, 10.0]);
+        for (measure, want) in [
+            (
+                Measure::Share,
+                [("a;c", -50.0), ("a;b", 25.0), ("a;d", 25.0)],
+            ),
+            (Measure::Rate, [("a;b", 25.0), ("a;d", 10.0), ("a;c", -5.0)]),
+            (
+                Measure::Total,
+                [("a;b", 290.0), ("a;d", 100.0), ("a;c", -10.0)],
+            ),
+        ] {
+            let changes = changes(&before, &after, sides, &names, measure);
+            let shown = changes
+                .iter()
+                .map(|change| (text(change.frames, &names), change.growth()));
+            let want = want.map(|(stack, growth)| (stack.to_owned(), growth));
+            assert_eq!(shown.collect::<Vec<_>>(), want, "{measure}");
+        }
     }
 
     #[test]
     fn a_function_counts_once_for_a_stack() {
-        let functions = by_function(&folded(&[("a;b;a", 2), ("a;c", 3)]));
-        assert_eq!(functions, folded(&[("a", 5), ("b", 2), ("c", 3)]));
+        let mut names = Names::default();
+        let stacks = folded(&[("a;b;a", 2), ("a;c", 3)], &mut names);
+        let functions = by_function(&stacks, &names);
+        let shown = functions
+            .iter()
+            .map(|(frames, count)| (text(frames, &names), count));
+        let want = [("a", 5), ("b", 2), ("c", 3)];
+        assert!(shown.eq(want.map(|(name, count)| (name.to_owned(), count))));
     }
 
     #[test]
     fn nothing_may_be_compared_with_nothing() {
-        assert!(changes(&Folded::new(), &Folded::new(), [0, 0]).is_empty());
-        let changes = changes(&Folded::new(), &folded(&[("a", 1)]), [0, 1]);
-        assert_eq!(changes[0].growth(), 100.0);
+        let mut names = Names::default();
+        let nothing = Folded::default();
+        let one = folded(&[("a", 1)], &mut names);
+        let sides = sides([0, 1], [0.0, 0.0]);
+        assert!(changes(&nothing, &nothing, sides, &names, Measure::Share).is_empty());
+        for (measure, growth) in [(Measure::Share, 100.0), (Measure::Rate, 0.0)] {
+            let changes = changes(&nothing, &one, sides, &names, measure);
+            assert_eq!(changes[0].growth(), growth);
+        }
     }
 }

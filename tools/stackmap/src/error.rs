@@ -26,6 +26,13 @@ pub enum Error {
         /// What the system said.
         error: io::Error,
     },
+    /// A command cannot be run.
+    Command {
+        /// Which.
+        command: String,
+        /// What the system said.
+        error: io::Error,
+    },
     /// Something cannot be done as things are. What to do about it is part of the text.
     Refused(String),
     /// Nobody reads our output any more.
@@ -76,11 +83,16 @@ impl Error {
         }
     }
 
-    /// The status that the process exits with: 2 for inputs that are wrong, 1 for the rest.
+    /// The status that the process exits with: 2 for inputs that are wrong; for commands that
+    /// cannot be run what a shell has, 127 if there is none, 126 otherwise; 1 for the rest.
     pub fn exit_status(&self) -> u8 {
         match self {
             Error::Input { .. } => 2,
             Error::Io { .. } | Error::Refused(_) => 1,
+            Error::Command { error, .. } => match error.kind() {
+                io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
             Error::BrokenPipe => 0,
             Error::Status(status) => *status,
         }
@@ -102,17 +114,37 @@ impl fmt::Display for Error {
             } => write!(f, "{source}: {what}"),
             Error::Io { what, error } => {
                 write!(f, "cannot {what}: {error}")?;
-                match error.kind() {
-                    io::ErrorKind::PermissionDenied => {
-                        write!(f, "\n  hint: tracefs and kernel addresses need root")
-                    }
-                    _ => Ok(()),
+                match hint(what, error.kind()) {
+                    Some(hint) => write!(f, "\n  hint: {hint}"),
+                    None => Ok(()),
                 }
             }
+            Error::Command { command, error } => write!(f, "cannot run {command}: {error}"),
             Error::Refused(text) => f.write_str(text),
             Error::BrokenPipe => f.write_str("broken pipe"),
             Error::Status(status) => write!(f, "exit status {status}"),
         }
+    }
+}
+
+/// What to do when the system refuses to `what`.
+fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
+    let of_kernel = ["/sys/", "/proc/", "tracing", "tracefs"];
+    let of_kernel = of_kernel.iter().any(|part| what.contains(part));
+    match kind {
+        io::ErrorKind::PermissionDenied if of_kernel => {
+            Some("tracefs and kernel addresses need root")
+        }
+        io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
+            Some("captures are for their owner only, who is root if root recorded them")
+        }
+        io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
+            "\"stackmap record\" writes it; give the name of another one, or --live for the running \
+             kernel",
+        ),
+        io::ErrorKind::NotFound if what.starts_with("write ") => Some("there is no such directory"),
+        io::ErrorKind::IsADirectory => Some("this is a directory; give a file"),
+        _ => None,
     }
 }
 

@@ -6,12 +6,16 @@ use crate::{
     error::{Error, Result},
     notes::Notes,
     output::Progress,
+    ring::{
+        decode::{Decoder, Trace},
+        stream::{Pages, Records},
+    },
     source::{Loaded, Source},
-    trace::{Event, Joiner, Lines, StackRef},
+    trace::{Event, Joiner, Lines, Losses, StackRef},
 };
 use std::io::{BufReader, Read};
 
-/// How many lines are read between two reports of progress.
+/// How many lines or records are read between two reports of progress.
 const STEP: u64 = 4096;
 
 /// Reads all events of `source`, counting in `notes` what is missing. `loaded` is what was read
@@ -22,13 +26,61 @@ pub fn for_each(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
 ) -> Result {
-    let (input, size, name) = source.trace()?;
-    for_each_in(input, size, &name, loaded, notes, out)?;
+    if source.has_ring() {
+        let (trace, pages, size) = source.ring()?;
+        for_each_record(&trace, pages, size, loaded, notes, out)?;
+    } else {
+        let (input, size, name) = source.trace()?;
+        for_each_in(input, size, &name, loaded, notes, out)?;
+        notes.text = true;
+    }
     if let Some(manifest) = &loaded.manifest {
         // The header of `trace` counts the same losses.
         notes.losses.lost = notes.losses.lost.max(manifest.lost());
     }
     Ok(())
+}
+
+/// Reads all events of a ring buffer whose pages have `size` bytes.
+pub fn for_each_record(
+    trace: &Trace,
+    pages: Pages<impl Read>,
+    size: u64,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+) -> Result {
+    let mut records = Records::new(pages);
+    let mut decoder = Decoder::new(trace, &loaded.symbols);
+    let mut progress = Progress::bytes("reading events", Some(size));
+    let mut counting = |event: &Event, stack: StackRef<'_>| {
+        count(notes, loaded, stack);
+        out(event, stack)
+    };
+    let mut nr_records = 0u64;
+    while let Some((cpu, time, data)) = records.next_record()? {
+        decoder.record(cpu, time, data, &mut counting)?;
+        nr_records += 1;
+        if nr_records.is_multiple_of(STEP) {
+            progress.set(records.offset());
+        }
+    }
+    decoder.finish(&mut counting)?;
+    notes.losses = Losses {
+        lost: records.lost.saturating_add(decoder.damaged),
+        orphans: decoder.orphans(),
+    };
+    Ok(())
+}
+
+/// Counts in `notes` an event with this stack.
+fn count(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>) {
+    match stack {
+        StackRef::Id(id) if loaded.stack(id).is_none() => notes.missing(loaded.missing(id)),
+        StackRef::Id(_) => {}
+        StackRef::Whole(_) => notes.whole += 1,
+        StackRef::None => notes.without += 1,
+    }
 }
 
 /// Reads all events of a text that is called `name` and has `size` bytes.
@@ -44,14 +96,7 @@ pub fn for_each_in(
     let mut joiner = Joiner::new();
     let mut progress = Progress::bytes("reading events", size);
     let mut counting = |event: &Event, stack: StackRef<'_>| {
-        match stack {
-            StackRef::Id(id) if loaded.stack(id).is_none() => {
-                notes.missing(loaded.missing(id));
-            }
-            StackRef::Id(_) => {}
-            StackRef::Whole(_) => notes.whole += 1,
-            StackRef::None => notes.without += 1,
-        }
+        count(notes, loaded, stack);
         out(event, stack)
     };
     let mut nr_lines = 0u64;

@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Flame graphs, drawn by inferno.
+//!
+//! inferno holds every frame of every stack while it draws, and leaves out what is too narrow to
+//! be seen. So that is left out before: millions of frames become some thousands.
 
-use crate::error::{Error, Result};
-use inferno::{
-    differential,
-    flamegraph::{
-        self,
-        color::{BackgroundColor, Color, PaletteMap},
-        Direction, Options, TextTruncateDirection,
-    },
+use crate::{
+    error::{Error, Result},
+    folded::{self, frame_text, push_frames, Folded, Kind, Names},
+    output::{safe, Progress},
+};
+use inferno::flamegraph::{
+    self,
+    color::{BackgroundColor, Color, PaletteMap},
+    defaults::MIN_WIDTH,
+    Direction, Options, TextTruncateDirection,
 };
 use std::{
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
-    io::{Cursor, Write},
+    io::Write,
 };
 
 /// What the colours mean, for the subtitle.
 pub const LEGEND: &str = "orange: the kernel, green: modules, blue: what is counted together";
+
+/// What stands for an address that is not shown.
+pub const UNKNOWN: &str = "[unknown]";
 
 /// What a flame graph says about itself, and how it stands.
 #[derive(Clone, Debug, Default)]
@@ -26,15 +35,17 @@ pub struct Look {
     pub title: String,
     /// The second line, if there is one.
     pub subtitle: Option<String>,
-    /// Whether the innermost frames are at the bottom, icicles rather than flames.
+    /// Whether it hangs from the top, icicles rather than flames.
     pub inverted: bool,
+    /// Whether frames without a name are shown as their addresses.
+    pub addresses: bool,
 }
 
 impl Look {
     fn options(&self) -> Options<'static> {
         let mut options = Options::default();
-        options.title = self.title.clone();
-        options.subtitle = self.subtitle.clone();
+        options.title = safe(&self.title).into_owned();
+        options.subtitle = self.subtitle.as_deref().map(|text| safe(text).into_owned());
         options.count_name = "events".to_owned();
         options.name_type = "Frame:".to_owned();
         options.bgcolors = Some(BackgroundColor::Flat(Color::new(255, 255, 255)));
@@ -45,59 +56,171 @@ impl Look {
         }
         options
     }
+
+    /// The text of a frame.
+    fn frame(&self, name: &str, kind: Kind) -> String {
+        match kind {
+            Kind::Address if !self.addresses => UNKNOWN.to_owned(),
+            _ => frame_text(name).into_owned(),
+        }
+    }
 }
 
-/// Draws folded lines as a flame graph. `grouped`: their first frames are no functions.
-pub fn draw(lines: &[String], grouped: bool, look: &Look, out: &mut impl Write) -> Result {
-    require_some(lines)?;
-    let mut colors = colors(lines, grouped);
+/// Draws stacks, which are in order, as a flame graph.
+pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -> Result {
+    require_some(folded)?;
+    let mut colors = PaletteMap::default();
+    // The frame below all others, which is shown as "all".
+    colors.insert("", Color::new(215, 215, 215));
+    // The same name may be of several kinds, and colours go by names: so each has its kind at its
+    // end, as inferno reads it and leaves it out.
+    let texts = names.map(|name, kind| format!("{}_[{}]", look.frame(name, kind), letter(kind)));
+    for (number, text) in texts.iter().enumerate() {
+        let (_, kind) = names.get(number as u32);
+        colors.insert(text, color(kind, text));
+    }
+    let stacks = folded.iter().zip(depths(folded));
+    let stacks = stacks.map(|((frames, count), depth)| (&frames[..depth as usize], count));
+    let mut lines: Vec<String> = Vec::new();
+    // Most of many are the same few frames, as far as they are seen.
+    let mut same: Option<folded::Stack<'_>> = None;
+    for (frames, count) in stacks {
+        match &mut same {
+            Some((before, total)) if *before == frames => *total = total.saturating_add(count),
+            _ => lines.extend(
+                same.replace((frames, count))
+                    .map(|stack| line(stack, &texts)),
+            ),
+        }
+    }
+    lines.extend(same.map(|stack| line(stack, &texts)));
     let mut options = look.options();
     options.palette_map = Some(&mut colors);
-    let lines = lines.iter().map(|line| &line[..]);
-    flamegraph::from_lines(&mut options, lines, out).map_err(Error::from)
+    flamegraph::from_lines(&mut options, shown(&lines), out).map_err(Error::from)
 }
 
-/// Draws what became more (red) and less (blue) from `before` to `after`: the widths are those
-/// of `after`, as if both had the same number of events.
+fn line((frames, count): folded::Stack<'_>, texts: &[String]) -> String {
+    let mut line = String::new();
+    push_frames(frames, texts, &mut line);
+    format!("{line} {count}")
+}
+
+/// The lines, with a report of progress.
+fn shown(lines: &[String]) -> impl Iterator<Item = &str> {
+    let mut progress = Progress::new("drawing", Some(lines.len() as u64));
+    lines.iter().enumerate().map(move |(done, line)| {
+        progress.set(done as u64);
+        &line[..]
+    })
+}
+
+/// How many frames of each stack, from the outermost, are wide enough to be seen; 1 at least, as
+/// what has none is not counted.
+fn depths(folded: &Folded) -> Vec<u32> {
+    let stacks: Vec<_> = folded.iter().collect();
+    let least = folded.total() as f64 * MIN_WIDTH / 100.0;
+    let outermost = stacks.iter().map(|(frames, _)| frames.len().min(1) as u32);
+    let mut depths: Vec<u32> = outermost.collect();
+    // Stacks that have their first frames, so many, in common: from, to, and how many.
+    let mut work = vec![(0, stacks.len(), 0)];
+    while let Some((mut from, to, depth)) = work.pop() {
+        while from < to {
+            let Some(frame) = stacks[from].0.get(depth) else {
+                from += 1;
+                continue;
+            };
+            let same = stacks[from..to]
+                .iter()
+                .take_while(|(frames, _)| frames.get(depth) == Some(frame));
+            let counts = same.map(|(_, count)| *count);
+            let (mut len, mut total) = (0, 0u64);
+            for count in counts {
+                len += 1;
+                total = total.saturating_add(count);
+            }
+            if total as f64 >= least {
+                depths[from..from + len].fill(depth as u32 + 1);
+                work.push((from, from + len, depth + 1));
+            }
+            from += len;
+        }
+    }
+    depths
+}
+
+/// What the stacks of a difference are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// Both have the same number of events in all.
+    Shares,
+    /// What was before, by this number.
+    Before(f64),
+}
+
+/// Draws what became more (red) and less (blue) from `before` to `after`, which are in order: the
+/// widths are those of `after`.
 pub fn draw_difference(
-    before: &[String],
-    after: &[String],
+    before: &Folded,
+    after: &Folded,
+    names: &Names,
+    scale: Scale,
     look: &Look,
     out: &mut impl Write,
 ) -> Result {
     require_some(after)?;
-    let mut lines = Vec::new();
-    let differential_options = differential::Options {
-        normalize: true,
-        strip_hex: false,
+    let scale = match (scale, before.total()) {
+        (Scale::Before(scale), _) => scale,
+        (Scale::Shares, 0) => 0.0,
+        (Scale::Shares, total) => after.total() as f64 / total as f64,
     };
-    let [before, after] = [before, after].map(|lines| Cursor::new(lines.join("\n")));
-    differential::from_readers(differential_options, before, after, &mut lines)?;
+    let earlier: HashMap<&[u32], u64> = before.iter().collect();
+    let depths = depths(after);
+    // By the frames that are seen: events after, and how many more they are than before of the
+    // stacks that end there.
+    let mut seen: HashMap<&[u32], (u64, i64)> = HashMap::new();
+    for ((frames, count), depth) in after.iter().zip(depths) {
+        let (total, grown) = seen.entry(&frames[..depth as usize]).or_default();
+        *total = total.saturating_add(count);
+        if depth as usize == frames.len() {
+            let then = earlier.get(frames).copied().unwrap_or(0) as f64 * scale;
+            *grown = grown
+                .saturating_add(count as i64)
+                .saturating_sub(then as i64);
+        }
+    }
+    let texts = names.map(|name, kind| look.frame(name, kind));
+    let line = |(frames, (total, grown)): (&[u32], (u64, i64))| {
+        let mut line = String::new();
+        push_frames(frames, &texts, &mut line);
+        let before = i128::from(total) - i128::from(grown);
+        format!("{line} {before} {total}")
+    };
+    let lines: Vec<_> = seen.into_iter().map(line).collect();
     let mut options = look.options();
     // What has not changed is nearly white.
     options.bgcolors = Some(BackgroundColor::Flat(Color::new(225, 225, 225)));
-    flamegraph::from_reader(&mut options, &lines[..], out).map_err(Error::from)
+    flamegraph::from_lines(&mut options, shown(&lines), out).map_err(Error::from)
 }
 
-/// A colour for each frame: its hue says what it is, and its shade sets it off from others.
-fn colors(lines: &[String], grouped: bool) -> PaletteMap {
-    let mut colors = PaletteMap::default();
-    // The frame below all others, which is shown as "all".
-    colors.insert("", Color::new(215, 215, 215));
-    for line in lines {
-        let frames = line
-            .rsplit_once(' ')
-            .map_or(&line[..], |(frames, _)| frames);
-        for (depth, frame) in frames.split(';').enumerate() {
-            let base = match frame {
-                _ if grouped && depth == 0 => (135, 170, 215),
-                _ if frame.ends_with(']') && frame.contains(" [") => (130, 190, 110),
-                _ => (240, 160, 85),
-            };
-            colors.insert(frame, shade(base, frame));
-        }
+/// A kind, in a letter that inferno takes for one.
+fn letter(kind: Kind) -> char {
+    match kind {
+        Kind::Kernel => 'k',
+        Kind::Module => 'j',
+        Kind::Group => 'i',
+        Kind::Address | Kind::Missing => 'w',
     }
-    colors
+}
+
+/// A frame's colour: its hue says what it is, and its shade sets it off from others.
+fn color(kind: Kind, text: &str) -> Color {
+    let base = match kind {
+        Kind::Kernel => (240, 160, 85),
+        Kind::Module => (130, 190, 110),
+        Kind::Group => (135, 170, 215),
+        Kind::Address | Kind::Missing => (190, 190, 190),
+    };
+    shade(base, text)
 }
 
 fn shade((red, green, blue): (u8, u8, u8), frame: &str) -> Color {
@@ -111,11 +234,135 @@ fn shade((red, green, blue): (u8, u8, u8), frame: &str) -> Color {
     Color::new(add(red, by), add(green, by + tint as i16), add(blue, by))
 }
 
-fn require_some(lines: &[String]) -> Result {
-    match lines.is_empty() {
+fn require_some(folded: &Folded) -> Result {
+    match folded.is_empty() {
         true => Err(Error::Refused(
             "there are no stacks to draw a flame graph of".to_owned(),
         )),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stacks of names, each of a kind.
+    fn folded(stacks: &[(&[(&str, Kind)], u64)], names: &mut Names) -> Folded {
+        let mut folded = Folded::default();
+        for (frames, count) in stacks {
+            let frames = frames.iter().map(|(name, kind)| names.number(name, *kind));
+            folded.push(&frames.collect::<Vec<_>>(), *count);
+        }
+        folded.sort(names);
+        folded
+    }
+
+    fn drawn(folded: &Folded, names: &Names, look: &Look) -> String {
+        let mut svg = Vec::new();
+        draw(folded, names, look, &mut svg).unwrap();
+        String::from_utf8(svg).unwrap()
+    }
+
+    /// The colours of the frames with a title.
+    fn fills(svg: &str, name: &str) -> Vec<String> {
+        let frames = svg.split("<title>").skip(1);
+        let frames = frames.filter(|frame| frame.starts_with(&format!("{name} (")));
+        let fill = |frame: &str| {
+            frame
+                .split("fill=\"")
+                .nth(1)
+                .unwrap()
+                .split('"')
+                .next()
+                .unwrap()
+                .to_owned()
+        };
+        frames.map(fill).collect()
+    }
+
+    #[test]
+    fn colours_go_by_kind() {
+        let mut names = Names::default();
+        // A task, a function of the kernel and one of a module, all of them with the same name.
+        let name = "a [b]";
+        let frames = [
+            (name, Kind::Group),
+            (name, Kind::Kernel),
+            (name, Kind::Module),
+        ];
+        let folded = folded(&[(&frames, 1)], &mut names);
+        let svg = drawn(&folded, &names, &Look::default());
+        let fills = fills(&svg, "a [b]");
+        let want = [Kind::Group, Kind::Kernel, Kind::Module].map(|kind| {
+            let color = color(kind, &format!("{name}_[{}]", letter(kind)));
+            format!("rgb({},{},{})", color.r, color.g, color.b)
+        });
+        assert_eq!(fills, want);
+        assert!(!svg.contains("_[k]"));
+    }
+
+    #[test]
+    fn addresses_are_shown_only_if_they_are_wanted() {
+        let mut names = Names::default();
+        let address = "0xffffffff81000000";
+        let folded = folded(&[(&[(address, Kind::Address)], 1)], &mut names);
+        let mut look = Look::default();
+        let svg = drawn(&folded, &names, &look);
+        assert!(svg.contains("[unknown] (") && !svg.contains("ffffffff"));
+        look.addresses = true;
+        assert!(drawn(&folded, &names, &look).contains("0xffffffff81000000 ("));
+    }
+
+    #[test]
+    fn only_what_cannot_be_seen_is_left_out() {
+        let mut names = Names::default();
+        let mut stacks = vec![("main,rare,rarer".to_owned(), 1)];
+        stacks.extend((0..100).map(|index| (format!("main,often{index}"), 200)));
+        stacks.push(("main".to_owned(), 5));
+        let mut folded = Folded::default();
+        for (stack, count) in &stacks {
+            let frames = stack
+                .split(',')
+                .map(|name| names.number(name, Kind::Kernel));
+            folded.push(&frames.collect::<Vec<_>>(), *count);
+        }
+        folded.sort(&names);
+        let svg = drawn(&folded, &names, &Look::default());
+        assert!(svg.contains("main (20,006 events, 100.00%)"), "{svg}");
+        assert!(svg.contains("often99 (200 events, 1.00%)"));
+        assert!(!svg.contains("rare"));
+    }
+
+    #[test]
+    fn what_is_too_narrow_altogether_is_drawn_as_all() {
+        let mut names = Names::default();
+        let mut folded = Folded::default();
+        for index in 0..20_000 {
+            let number = names.number(&format!("f{index}"), Kind::Kernel);
+            folded.push(&[number, number], 1);
+        }
+        folded.sort(&names);
+        let svg = drawn(&folded, &names, &Look::default());
+        assert!(svg.contains("all (20,000 events, 100%)"), "{svg}");
+    }
+
+    #[test]
+    fn differences_are_of_the_stacks_that_end_there() {
+        let mut names = Names::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| (name, Kind::Kernel));
+        let before = folded(&[(&[a, b], 30), (&[a], 10)], &mut names);
+        let after = folded(&[(&[a, b], 10), (&[a], 10), (&[a, c], 20)], &mut names);
+        let mut svg = Vec::new();
+        let (scale, look) = (Scale::Shares, Look::default());
+        draw_difference(&before, &after, &names, scale, &look, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        for frame in [
+            "a (40 events, 100.00%; 0.00%)",
+            "b (10 events, 25.00%; -50.00%)",
+            "c (20 events, 50.00%; +50.00%)",
+        ] {
+            assert!(svg.contains(frame), "{frame}: {svg}");
+        }
     }
 }

@@ -8,14 +8,17 @@ use crate::{
 };
 use std::{
     fs::{self, File},
-    io::Read,
-    path::Path,
+    io::{self, Read},
+    path::{Path, PathBuf},
 };
 
-/// The table of names.
-pub const KALLSYMS: &str = "/proc/kallsyms";
-/// The list of modules.
-pub const MODULES: &str = "/proc/modules";
+/// For tests: where these files are in place of `/proc`.
+const PROC: &str = "STACKMAP_TEST_PROC";
+
+fn proc(file: &str) -> PathBuf {
+    let dir = std::env::var_os(PROC).map_or_else(|| PathBuf::from("/proc"), PathBuf::from);
+    dir.join(file)
+}
 
 /// The release, as `uname -r` prints it.
 pub fn release() -> String {
@@ -41,29 +44,32 @@ pub fn build_id() -> Option<String> {
 
 /// The loaded modules.
 pub fn modules() -> Result<Modules> {
-    Ok(Modules::parse(&read_text(MODULES)?))
+    Ok(Modules::parse(&String::from_utf8_lossy(&modules_text()?)))
+}
+
+/// The list of modules. A kernel that cannot load any has none.
+pub fn modules_text() -> Result<Vec<u8>> {
+    let path = proc("modules");
+    match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        result => result.map_err(|error| Error::read(&path, error)),
+    }
 }
 
 /// The names of everything in the kernel.
 pub fn kallsyms() -> Result<Kallsyms> {
-    let path = Path::new(KALLSYMS);
+    let path = proc("kallsyms");
     let mut text = Vec::with_capacity(16 << 20);
-    File::open(path)
+    File::open(&path)
         .and_then(|file| file.take(kallsyms::MAX_LEN).read_to_end(&mut text))
-        .map_err(|error| Error::read(path, error))?;
-    Kallsyms::parse(text, &modules()?, KALLSYMS)
+        .map_err(|error| Error::read(&path, error))?;
+    Kallsyms::parse(text, &modules()?, &path.display().to_string())
 }
 
 /// The first line of a file, if it can be read.
 pub fn line(path: impl AsRef<Path>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.to_owned())
-}
-
-fn read_text(path: &str) -> Result<String> {
-    let path = Path::new(path);
-    let bytes = fs::read(path).map_err(|error| Error::read(path, error))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Finds the note `GNU` of type 3 among ELF notes in the byte order of this machine.

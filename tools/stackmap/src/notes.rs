@@ -16,6 +16,8 @@ pub struct Notes {
     pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
+    /// The events were read from a text, in which names may pass for events.
+    pub text: bool,
     /// Events whose stack was recorded whole.
     pub whole: u64,
     /// Events without a stack.
@@ -119,6 +121,14 @@ impl Notes {
                 unnamed,
                 format!("{unnamed} of {frames} frames have no name"),
             );
+        }
+        if self.text {
+            notes.push(Note {
+                warning: false,
+                text: "read from the text of a trace, in which the name of a file or a task may \
+                       pass for an event"
+                    .to_owned(),
+            });
         }
         for (count, text) in [
             (self.whole, "came with their stack as a whole"),

@@ -2,6 +2,11 @@
 
 //! What goes to the user: results on standard output, everything else on standard error.
 
+mod pager;
+mod target;
+
+pub use target::Access;
+
 use crate::{
     error::{Error, Result},
     notes::Note,
@@ -12,13 +17,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
     fmt,
-    fs::{self, File},
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
-use tempfile::NamedTempFile;
+use target::{NewFile, Opened};
 
 /// How long a piece of work takes before its progress is shown.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -44,8 +47,8 @@ pub struct Out {
 
 enum Target {
     Stream(Box<dyn Write>),
-    /// It has its name when all is in it, and never without.
-    File(NamedTempFile, PathBuf),
+    /// A file, and what it is called in errors.
+    File(NewFile, String),
 }
 
 impl Write for Target {
@@ -75,26 +78,30 @@ impl Out {
         }
     }
 
+    /// Standard output; on a terminal page by page, if that is `wanted`.
+    pub fn paged(wanted: bool) -> Self {
+        let stdout = Self::stdout();
+        if !wanted || !io::stdout().is_terminal() {
+            return stdout;
+        }
+        match pager::Pager::start() {
+            Some(pager) => Self {
+                to: BufWriter::with_capacity(64 << 10, Target::Stream(Box::new(pager))),
+                color: stdout.color,
+            },
+            None => stdout,
+        }
+    }
+
     /// The file at `path`, or standard output for `-`. What was there stays until
     /// [`finish`](Self::finish), and if that never comes.
-    pub fn file(path: &Path) -> Result<Self> {
+    pub fn file(path: &Path, access: Access) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::stdout());
         }
-        let failed = |error| Error::io(format!("write {}", path.display()), error);
-        // A pipe, a device, a link to anywhere: there is nothing to be replaced.
-        let target = match path.symlink_metadata() {
-            Ok(metadata) if !metadata.is_file() => {
-                Target::Stream(Box::new(File::create(path).map_err(failed)?))
-            }
-            _ => {
-                let mut builder = tempfile::Builder::new();
-                let builder = builder.prefix(".stackmap-");
-                // As File::create has it; the umask counts.
-                let builder = builder.permissions(fs::Permissions::from_mode(0o666));
-                let file = builder.tempfile_in(directory_of(path)).map_err(failed)?;
-                Target::File(file, path.to_owned())
-            }
+        let target = match target::open(path, access)? {
+            Opened::Stream(file) => Target::Stream(Box::new(file)),
+            Opened::File(file) => Target::File(file, path.display().to_string()),
         };
         Ok(Self {
             to: BufWriter::with_capacity(64 << 10, target),
@@ -139,10 +146,9 @@ impl Out {
             .map_err(io::IntoInnerError::into_error)?
         {
             Target::Stream(_) => Ok(()),
-            Target::File(file, path) => match file.persist(&path) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Error::io(format!("write {}", path.display()), error.error)),
-            },
+            Target::File(file, path) => file
+                .finish()
+                .map_err(|error| Error::io(format!("write {path}"), error)),
         }
     }
 }
@@ -159,6 +165,16 @@ impl Write for Out {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
+}
+
+/// Whether an output replaces what is at `path`. A pipe, a device, a link to anywhere and standard
+/// output are written to.
+pub fn is_replaced(path: &Path) -> bool {
+    let is_file = || match path.symlink_metadata() {
+        Ok(metadata) => metadata.is_file(),
+        Err(_) => true,
+    };
+    path != Path::new("-") && is_file()
 }
 
 /// The directory that a file is in.
@@ -192,14 +208,15 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
     }
 }
 
-/// A line on standard error. What fails there cannot be told.
+/// A line or more on standard error; nothing in it controls the terminal.
 pub fn say(text: impl fmt::Display) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    show(format_args!("{}", safe_text(text)));
 }
 
 /// A warning on standard error.
 pub fn warn(text: impl fmt::Display) {
-    say(format_args!("{WARNING}WARNING:{WARNING:#} {text}"));
+    let text = safe_text(text);
+    show(format_args!("{WARNING}WARNING:{WARNING:#} {text}"));
 }
 
 /// Notes on standard error.
@@ -214,20 +231,104 @@ pub fn say_notes(notes: &[Note]) {
 
 /// An error on standard error.
 pub fn say_error(error: &Error) {
-    say(format_args!("{ERROR}stackmap:{ERROR:#} {error}"));
+    let text = safe_text(error);
+    show(format_args!("{ERROR}stackmap:{ERROR:#} {text}"));
+}
+
+/// What fails on standard error cannot be told.
+fn show(text: fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// A text of our own with names in it, safe to show: its lines are ours.
+fn safe_text(text: impl fmt::Display) -> String {
+    let text = text.to_string();
+    let lines: Vec<_> = text.split('\n').map(safe).collect();
+    lines.join("\n")
+}
+
+/// Whether a character does something to a terminal: controls, and those that turn the direction
+/// of what follows.
+fn controls(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text from a trace or a file, safe to show: nothing in it controls the terminal.
 pub fn safe(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
+    if !text.contains(controls) {
         return Cow::Borrowed(text);
     }
     let shown = text.chars().map(|c| match c {
         '\t' => ' ',
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c if controls(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     });
     Cow::Owned(shown.collect())
+}
+
+/// A piece of a text of any kind, safe to show as [`safe`] has it, but for blanks and ends of
+/// lines. What is no UTF-8 stays, unless it is a control of another character set.
+pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_harmless = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    if text.iter().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    const SHOWN: &[u8] = "\u{fffd}".as_bytes();
+    let mut safe = Vec::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        let mut chars = chunk.valid().chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '\n' | '\t' => safe.push(c as u8),
+                // Elsewhere, what follows is written over what is before.
+                '\r' if chars.peek() == Some(&'\n') => safe.push(b'\r'),
+                c if controls(c) => safe.extend_from_slice(SHOWN),
+                c => safe.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        for byte in chunk.invalid() {
+            match byte {
+                0x80..=0x9f => safe.extend_from_slice(SHOWN),
+                byte => safe.push(*byte),
+            }
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Takes JSON, and writes it with escapes for all that [`safe`] would replace: JSON asks for those
+/// of ASCII only.
+pub struct JsonText<W>(pub W);
+
+impl<W: Write> Write for JsonText<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // Texts come in pieces that are texts themselves.
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) if !bytes.is_ascii() || bytes.contains(&0x7f) => text,
+            _ => return self.0.write_all(bytes),
+        };
+        let mut rest = text;
+        while let Some(at) = rest.find(|c| controls(c) && c != '\n') {
+            let (before, behind) = rest.split_at(at);
+            self.0.write_all(before.as_bytes())?;
+            let mut chars = behind.chars();
+            if let Some(c) = chars.next() {
+                write!(self.0, "\\u{:04x}", u32::from(c))?;
+            }
+            rest = chars.as_str();
+        }
+        self.0.write_all(rest.as_bytes())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// How wide the terminal is that a result goes to.
@@ -315,6 +416,28 @@ mod tests {
     fn nothing_controls_the_terminal() {
         assert_eq!(safe("plain ünïcödé"), "plain ünïcödé");
         assert_eq!(safe("a\x1b[31mb\tc\u{9b}"), "a\u{fffd}[31mb c\u{fffd}");
+        assert_eq!(safe("a\u{202e}b"), "a\u{fffd}b");
+        for (text, want) in [
+            (&b"a b\tc\r\nd\n"[..], &b"a b\tc\r\nd\n"[..]),
+            (
+                b"a\x1b[31m\rb\x7f",
+                "a\u{fffd}[31m\u{fffd}b\u{fffd}".as_bytes(),
+            ),
+            ("ü\u{9b}\u{202e}".as_bytes(), "ü\u{fffd}\u{fffd}".as_bytes()),
+            (b"\xff\x9b \xfe", b"\xff\xef\xbf\xbd \xfe"),
+        ] {
+            assert_eq!(&safe_lines(text)[..], want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn json_is_the_same_with_escapes() {
+        let text = "a\u{9b}ü\u{202e}\u{7f}\n\x1b";
+        let mut json = Vec::new();
+        serde_json::to_writer(JsonText(&mut json), text).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert_eq!(json, r#""a\u009bü\u202e\u007f\n\u001b""#);
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 
     #[test]

@@ -2,19 +2,20 @@
 
 //! Puts the stacks back into the text of a trace, in constant memory.
 //!
-//! A line that ends in `<stack_id N>` becomes what the kernel prints of a stack that was recorded
+//! A line that says `<stack_id N>` and nothing else becomes what the kernel prints of a stack that was recorded
 //! whole (`<stack trace>` and a line ` => function` for each frame), or what trace-cmd prints. So
 //! whatever reads such traces reads these.
 
 use crate::{
     error::{Error, Result},
     notes::Notes,
-    output::Progress,
+    output::{safe, safe_lines, Progress},
     source::{differ, Loaded, Missing},
     symbols::{texts::Texts, Frame},
     tally::missing_name,
-    trace::{find_stack_id, Lines},
+    trace::{Body, Chunk, Line, Lines},
 };
+use memchr::memmem;
 use std::io::{BufReader, Read, Write};
 
 /// The name of the event, as trace-cmd prints it before the id.
@@ -52,8 +53,9 @@ pub struct Resolver<'a> {
     loaded_anew: bool,
     format: Format,
     texts: Texts,
-    /// What is written next.
+    /// What is written next, and the frames in it.
     text: Vec<u8>,
+    ips: Vec<u64>,
     /// What was found missing.
     pub notes: Notes,
     /// How many ids were replaced.
@@ -70,6 +72,7 @@ impl<'a> Resolver<'a> {
             format,
             texts: Texts::new(move |frame, text| write_frame(format, frame, text)),
             text: Vec::new(),
+            ips: Vec::new(),
             notes: Notes::default(),
             resolved: 0,
         }
@@ -97,7 +100,8 @@ impl<'a> Resolver<'a> {
                 Ok(None) => return Ok(out.flush()?),
                 Err(error) => return Err(Error::reading(name, offset, error)),
             };
-            self.text(chunk.bytes, out)?;
+            let bytes = &safe_lines(chunk.bytes);
+            self.line(&Chunk { bytes, ..chunk }, out)?;
             nr_lines += 1;
             if nr_lines.is_multiple_of(STEP) {
                 progress.set(lines.offset());
@@ -110,21 +114,28 @@ impl<'a> Resolver<'a> {
         &self.loaded
     }
 
-    /// Copies a line, or a piece of one.
-    fn text(&mut self, mut text: &[u8], out: &mut impl Write) -> Result {
-        while let Some((start, end, id)) = find_stack_id(text) {
-            let (before, behind) = (&text[..start], &text[end..]);
-            let form = match before.trim_ascii_end().ends_with(TRACE_CMD_NAME) {
-                _ if self.format.inline => Form::Inline,
-                // Something follows on the line.
-                _ if !behind.trim_ascii().is_empty() => Form::Inline,
-                true => Form::TraceCmd,
-                false => Form::Kernel,
-            };
-            self.stack(before, id, form, out)?;
-            text = behind;
+    /// Copies a line, or a piece of one. An id is what the module prints: all that a line says. A
+    /// name in any other line may look like one.
+    fn line(&mut self, chunk: &Chunk<'_>, out: &mut impl Write) -> Result {
+        let Some((start, id)) = chunk.whole.then(|| stack_id(chunk.text())).flatten() else {
+            return Ok(out.write_all(chunk.bytes)?);
+        };
+        let text = chunk.text();
+        let before = &text[..start];
+        let form = match before.trim_ascii_end().ends_with(TRACE_CMD_NAME) {
+            true => self.form(Form::TraceCmd),
+            false => self.form(Form::Kernel),
+        };
+        self.stack(before, id, form, out)?;
+        Ok(out.write_all(&chunk.bytes[text.trim_ascii_end().len()..])?)
+    }
+
+    /// The form that is wanted where a text is of this one.
+    fn form(&self, form: Form) -> Form {
+        match self.format.inline {
+            true => Form::Inline,
+            false => form,
         }
-        Ok(out.write_all(text)?)
     }
 
     /// Writes what stands before an id, and its stack.
@@ -149,6 +160,20 @@ impl<'a> Resolver<'a> {
             return Ok(out.write_all(missing_name(id, missing).as_bytes())?);
         };
         self.resolved += 1;
+        let mut ips = std::mem::take(&mut self.ips);
+        ips.clear();
+        ips.extend_from_slice(stack.ips);
+        self.begin(before, id, form);
+        self.frames(&ips, form);
+        self.ips = ips;
+        if form == Form::Inline {
+            self.text.push(b'>');
+        }
+        Ok(out.write_all(&self.text)?)
+    }
+
+    /// Begins the text of a stack.
+    fn begin(&mut self, before: &[u8], id: u32, form: Form) {
         let before = match before.trim_ascii_end().strip_suffix(TRACE_CMD_NAME) {
             Some(before) if form == Form::TraceCmd => before,
             _ => before,
@@ -156,51 +181,66 @@ impl<'a> Resolver<'a> {
         let text = &mut self.text;
         text.clear();
         text.extend_from_slice(before);
-        let separator: &[u8] = match form {
-            Form::Kernel => {
-                text.extend_from_slice(b"<stack trace>");
-                b"\n => "
-            }
-            Form::TraceCmd => {
-                write!(text, "{:TRACE_CMD_WIDTH$}<stack trace >", "kernel_stack:")?;
-                b"\n=> "
-            }
-            Form::Inline => {
-                write!(text, "<stack_id {id}:")?;
-                b" <- "
-            }
+        // Writing into a vector does not fail.
+        let _ = match form {
+            Form::Kernel => write!(text, "<stack trace>"),
+            Form::TraceCmd => write!(text, "{:TRACE_CMD_WIDTH$}<stack trace >", "kernel_stack:"),
+            Form::Inline => write!(text, "<stack_id {id}:"),
         };
-        self.texts.fetch(stack.ips);
-        for (depth, ip) in stack.ips.iter().enumerate() {
-            let frames = self.texts.of(&self.loaded.symbols, *ip, depth == 0);
-            for (nr, frame) in frames.lines().enumerate() {
+    }
+
+    /// Adds the frames to it.
+    fn frames(&mut self, ips: &[u64], form: Form) {
+        let separator: &[u8] = match form {
+            Form::Kernel => b"\n => ",
+            Form::TraceCmd => b"\n=> ",
+            Form::Inline => b" <- ",
+        };
+        let text = &mut self.text;
+        self.texts.fetch(ips);
+        let mut is_first = true;
+        for at in self.loaded.symbols.stack(ips) {
+            let frames = self.texts.of(&self.loaded.symbols, at.ip, at.exact);
+            for frame in frames.lines() {
                 match form {
-                    Form::Inline if depth + nr == 0 => text.push(b' '),
+                    Form::Inline if is_first => text.push(b' '),
                     _ => text.extend_from_slice(separator),
                 }
                 text.extend_from_slice(frame);
+                is_first = false;
                 if form == Form::TraceCmd {
-                    write!(text, " ({ip:x})")?;
+                    let _ = write!(text, " ({:x})", at.ip);
                 }
             }
         }
-        if form == Form::Inline {
-            text.push(b'>');
-        }
-        Ok(out.write_all(text)?)
+    }
+}
+
+/// The id that is all that a line says, and where it stands.
+fn stack_id(text: &[u8]) -> Option<(usize, u32)> {
+    // Most lines are none, and reading them takes longer than this.
+    let start = text
+        .trim_ascii_end()
+        .ends_with(b">")
+        .then(|| memmem::rfind(text, b"<stack_id "))??;
+    match Line::parse(text)?.body {
+        Body::StackId(id) => Some((start, id)),
+        _ => None,
     }
 }
 
 fn write_frame(format: Format, frame: &Frame<'_>, text: &mut Vec<u8>) {
-    // Writing into a vector does not fail.
-    let _ = match format.offsets {
-        true => write!(text, "{frame}"),
-        false => write!(text, "{}", frame.plain()),
+    let name = match format.offsets {
+        true => frame.to_string(),
+        false => frame.plain().to_string(),
     };
+    text.extend_from_slice(safe(&name).as_bytes());
     if let Some(source) = frame.source {
-        let _ = write!(text, " ({source})");
+        let source = format!(" ({source})");
+        text.extend_from_slice(safe(&source).as_bytes());
     }
 }
 
+mod records;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,10 @@
 //! Where stacks come from: a live tracefs, a capture, or a raw `stack_map_bin`.
 
 use crate::{
-    capture::{self, member, Capture, Manifest},
+    capture::{self, member, Capture, Manifest, Member},
     error::{Error, Result},
     kernel,
+    ring::{decode::Trace, stream::Pages},
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
@@ -187,6 +188,7 @@ impl Source {
             symbols: Symbols {
                 kallsyms,
                 debug_info,
+                ..Symbols::default()
             },
             modules,
             stat,
@@ -220,7 +222,31 @@ impl Source {
         }
     }
 
-    /// The trace that goes with the stacks, its length if that is known, and what it is called.
+    /// Whether there are records of the ring buffer; else the trace is a text.
+    pub fn has_ring(&self) -> bool {
+        match self {
+            Source::Capture(capture) => capture.has(member::PAGES),
+            _ => false,
+        }
+    }
+
+    /// What describes the records of the ring buffer, the pages that they are in, and how many bytes
+    /// these have.
+    pub fn ring(&mut self) -> Result<(Trace, Pages<Member<'_>>, u64)> {
+        let Source::Capture(capture) = self else {
+            return Err(Error::input(
+                self.name(),
+                "only captures have a ring buffer",
+            ));
+        };
+        let (trace, layout) = capture.ring()?;
+        let name = capture.member_name(member::PAGES);
+        let member = capture.member(member::PAGES)?;
+        let size = member.size;
+        Ok((trace, Pages::new(member, layout, &name), size))
+    }
+
+    /// The text of the trace that goes with the stacks, its length if that is known, and what it is called.
     pub fn trace(&mut self) -> Result<(Box<dyn Read + '_>, Option<u64>, String)> {
         match self {
             Source::Live { tracefs, trace } => {
@@ -273,6 +299,8 @@ impl Loaded {
         let of_id = self.slot_bits.and_then(|bits| id.checked_shr(bits));
         match (generation, of_id) {
             (Some(generation), Some(of_id)) if generation != of_id => Missing::Stale,
+            // A map that is read after its ids were recorded is only empty after a reset.
+            (None, _) if self.stacks.is_empty() && self.stat.is_some() => Missing::Stale,
             _ => Missing::Unknown,
         }
     }

@@ -7,7 +7,10 @@
 //! byte order is that of the machine that wrote it; the magic tells which. [`Reader`] takes every
 //! departure from this as an error, and allocates nothing that the input only claims to hold.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files::recognize,
+};
 use std::{
     io::{self, Read, Write},
     num::NonZeroU32,
@@ -93,11 +96,17 @@ impl<R: Read> Reader<R> {
             (MAGIC | MAGIC_V1, _) => (Order::Little, little),
             (_, MAGIC | MAGIC_V1) => (Order::Big, big),
             _ => {
-                let what = format!(
-                    "this is not a stack_map_bin: it begins with 0x{:08x}, not with 0x{MAGIC:08x} \
-                     or 0x{MAGIC_V1:08x} in either byte order",
-                    little[0]
-                );
+                let what = match recognize(&header) {
+                    Some((what, advice)) => format!(
+                        "this is neither a capture nor a stack_map_bin: it is {what}\n  hint: \
+                         {advice}"
+                    ),
+                    None => format!(
+                        "this is neither a capture nor a stack_map_bin: it begins with 0x{:08x}, \
+                         not with 0x{MAGIC:08x} or 0x{MAGIC_V1:08x} in either byte order",
+                        little[0]
+                    ),
+                };
                 return Err(Error::input_at(source, 0, what));
             }
         };

@@ -158,6 +158,16 @@ impl Tally {
             .map(move |((group, key), count)| (name(*group), *key, count))
     }
 
+    /// How many different stacks of a group there are, in all groups.
+    pub fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
     /// All events together.
     pub fn total(&self) -> Count {
         let mut total = Count::default();
@@ -172,7 +182,7 @@ impl Tally {
         let id = match key {
             Key::None => return out(NO_STACK.to_owned()),
             Key::Whole(number) => {
-                let frames = &self.wholes[number as usize];
+                let frames = self.whole_frames(number, loaded);
                 return frames.iter().for_each(|frame| out(frame.clone()));
             }
             Key::Id(id) => id,
@@ -180,8 +190,8 @@ impl Tally {
         let Some(stack) = loaded.stack(id) else {
             return out(missing_name(id, loaded.missing(id)));
         };
-        for (depth, ip) in stack.ips.iter().enumerate() {
-            for frame in loaded.symbols.frames(*ip, depth == 0) {
+        for at in loaded.symbols.stack(stack.ips) {
+            for frame in loaded.symbols.frames(at.ip, at.exact) {
                 out(match (style, frame.source) {
                     (Style::Plain, _) => frame.plain().to_string(),
                     (Style::Full, None) => frame.to_string(),
@@ -189,6 +199,12 @@ impl Tally {
                 });
             }
         }
+    }
+
+    /// The frames of a stack that was recorded whole, innermost first, without those of tracing
+    /// itself unless they are wanted.
+    pub fn whole_frames(&self, number: u32, loaded: &Loaded) -> &[String] {
+        loaded.symbols.visible(&self.wholes[number as usize])
     }
 
     fn group(&mut self, name: &str) -> u32 {
@@ -237,7 +253,7 @@ mod tests {
     fn event(name: &str, comm: &str, time: u64) -> Event {
         Event {
             name: name.to_owned(),
-            fields: String::new(),
+            fields: Default::default(),
             comm: comm.to_owned(),
             pid: 1,
             tgid: None,

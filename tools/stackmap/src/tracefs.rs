@@ -21,14 +21,31 @@ const ATTEMPTS: usize = 5;
 /// What the kernel says of a file that was reset while it was read.
 const ESTALE: i32 = 116;
 
-/// A mounted tracefs.
+/// Where instances are.
+const INSTANCES: &str = "instances";
+/// What the top level has for its instances, too; besides what is the module's.
+const OF_ALL: [&str; 8] = [
+    "available_events",
+    "available_filter_functions",
+    "eval_map",
+    "kprobe_events",
+    "printk_formats",
+    "saved_cmdlines",
+    "saved_tgids",
+    "uprobe_events",
+];
+
+/// A mounted tracefs: its top level, or an instance.
 #[derive(Clone, Debug)]
 pub struct Tracefs {
+    /// The directory with the buffer, its events and options.
     root: PathBuf,
+    /// The top level, if `root` is an instance.
+    top: Option<PathBuf>,
 }
 
 impl Tracefs {
-    /// The one that is at `root`, or at one of the usual places.
+    /// The one that is at `root`, or at one of the usual places. `root` may be an instance.
     pub fn find(root: Option<&Path>) -> Result<Self> {
         let candidates = match root {
             Some(root) => vec![root],
@@ -39,6 +56,7 @@ impl Tracefs {
                 Ok(_) => {
                     return Ok(Self {
                         root: root.to_path_buf(),
+                        top: top_of(root),
                     })
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -58,9 +76,35 @@ impl Tracefs {
         &self.root
     }
 
-    /// The path of one of its files.
+    /// The directory of the top level.
+    pub fn top(&self) -> &Path {
+        self.top.as_deref().unwrap_or(&self.root)
+    }
+
+    /// The name of the instance, if it is one.
+    pub fn instance_name(&self) -> Option<String> {
+        self.top.as_ref()?;
+        // As it is called there, not as the path to it is written.
+        let root = fs::canonicalize(&self.root).unwrap_or_else(|_| self.root.clone());
+        Some(root.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The path of an instance of this name, there or not.
+    pub fn instance_path(&self, name: &str) -> PathBuf {
+        self.top().join(INSTANCES).join(name)
+    }
+
+    /// The instance of this name, which must be there.
+    pub fn instance(&self, name: &str) -> Result<Self> {
+        Self::find(Some(&self.instance_path(name)))
+    }
+
+    /// The path of one of its files. The map, and some lists, are those of the top level.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.root.join(name)
+        match &self.top {
+            Some(top) if is_of_all(name) => top.join(name),
+            _ => self.root.join(name),
+        }
     }
 
     /// Whether it has a file.
@@ -93,10 +137,8 @@ impl Tracefs {
 
     /// The text of a file.
     pub fn read(&self, name: &str) -> Result<String> {
-        let mut bytes = Vec::new();
-        self.open(name)?
-            .read_to_end(&mut bytes)
-            .map_err(|error| Error::read(&self.path(name), error))?;
+        let bytes = read_all(&mut self.open(name)?);
+        let bytes = bytes.map_err(|error| Error::read(&self.path(name), error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -139,7 +181,18 @@ impl Tracefs {
 
     /// The load of the module; [`None`]: not known.
     pub fn load_id(&self) -> Result<Option<LoadId>> {
-        self.stack_map_bin(|file, source| Ok(Reader::new(file, source)?.load_id()))
+        Ok(self.map_state()?.load_id)
+    }
+
+    /// What tells the map from one that is loaded or emptied later.
+    pub fn map_state(&self) -> Result<MapState> {
+        self.stack_map_bin(|file, source| {
+            let mut reader = Reader::new(file, source)?;
+            Ok(MapState {
+                load_id: reader.load_id(),
+                first_id: reader.next_stack()?.map(|stack| stack.id),
+            })
+        })
     }
 
     /// What `read` has of the map. If it is reset meanwhile, what is there afterwards.
@@ -163,6 +216,101 @@ impl Tracefs {
     }
 }
 
+/// What tells a map from another one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MapState {
+    /// The load of the module; [`None`]: not known.
+    pub load_id: Option<LoadId>,
+    /// The id of a stack; [`None`]: there is none.
+    pub first_id: Option<u32>,
+}
+
 fn is_reset(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(ESTALE) || error.kind() == io::ErrorKind::ResourceBusy
+    is_stale(error) || error.kind() == io::ErrorKind::ResourceBusy
+}
+
+/// Whether the map was reset since the file was opened.
+pub(crate) fn is_stale(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ESTALE)
+}
+
+/// The top level of the instance at `root`, if it is one.
+fn top_of(root: &Path) -> Option<PathBuf> {
+    let root = fs::canonicalize(root).ok()?;
+    let instances = root.parent()?;
+    let top = instances.parent()?;
+    (instances.file_name()? == INSTANCES && top.join("trace").exists()).then(|| top.to_owned())
+}
+
+/// Whether the top level has the file for its instances, too.
+fn is_of_all(name: &str) -> bool {
+    let file = name.strip_prefix("options/").unwrap_or(name);
+    file.starts_with("stack_map") || file.starts_with("stackmap") || OF_ALL.contains(&name)
+}
+
+/// All of a file. Some of tracefs (`events/header_page`, filters) have nothing behind what a first
+/// read asks for.
+fn read_all(file: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 64 << 10];
+    let len = loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            len => break len?,
+        }
+    };
+    bytes.truncate(len);
+    if len > 0 {
+        file.read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that has nothing behind what was asked for first.
+    struct OneRead(Vec<u8>);
+
+    impl Read for OneRead {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let len = self.0.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&self.0[..len]);
+            self.0.clear();
+            Ok(len)
+        }
+    }
+
+    #[test]
+    fn files_that_are_read_once_are_read_whole() {
+        let text = vec![b'x'; 5000];
+        assert_eq!(read_all(&mut OneRead(text.clone())).unwrap(), text);
+        let long = vec![b'y'; 200 << 10];
+        assert_eq!(read_all(&mut &long[..]).unwrap(), long);
+        assert!(read_all(&mut &b""[..]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_instance_has_the_map_of_the_top_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(dir.path()).unwrap();
+        let instance = top.join("instances/x");
+        fs::create_dir_all(instance.join("options")).unwrap();
+        fs::create_dir_all(top.join("options")).unwrap();
+        for file in ["trace", "options/stackmap", "instances/x/trace"] {
+            fs::write(top.join(file), "").unwrap();
+        }
+        let tracefs = Tracefs::find(Some(&instance.join("../x"))).unwrap();
+        assert!(tracefs.has_stackmap());
+        assert_eq!(tracefs.instance_name().as_deref(), Some("x"));
+        assert_eq!(tracefs.path("stack_map_bin"), top.join("stack_map_bin"));
+        let trace = fs::canonicalize(tracefs.path("trace")).unwrap();
+        assert_eq!(trace, instance.join("trace"));
+
+        let tracefs = Tracefs::find(Some(&top)).unwrap();
+        assert_eq!(tracefs.instance_name(), None);
+        assert_eq!(tracefs.path("trace"), top.join("trace"));
+        assert_eq!(tracefs.instance("x").unwrap().top(), top);
+        assert!(tracefs.instance("y").is_err());
+    }
 }

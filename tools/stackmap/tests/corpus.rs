@@ -38,6 +38,11 @@ fn trace() {
 }
 
 #[test]
+fn ring() {
+    replay("ring", targets::ring);
+}
+
+#[test]
 fn capture() {
     replay("capture", targets::capture);
 }

@@ -77,6 +77,10 @@ fn report() {
     );
     golden("report-stack", "report --by stack --top 3 before.data");
     golden("report-function", "report function.data");
+    golden(
+        "report-plumbing",
+        "report --plumbing --top 1 --depth 4 before.data",
+    );
     golden("report-full", "report --top 1 --depth 4 full.data");
     golden(
         "report-overwritten",
@@ -114,6 +118,15 @@ fn others() {
         "diff --of function --top 8 before.data after.data",
     );
     golden("diff-nothing", "diff before.data before.data");
+    golden(
+        "diff-rate",
+        "diff --compare rate --top 2 before.data after.data",
+    );
+    golden(
+        "diff-total",
+        "diff --compare total --top 2 before.data after.data",
+    );
+    golden("diff-events", "diff --top 1 before.data function.data");
     golden("stat", "stat full.data");
     golden("stat-json", "stat --json before.data");
     golden("export-json", "export --format json function.data");
@@ -122,7 +135,14 @@ fn others() {
 /// Without addresses, `dump` prints what the kernel prints.
 #[test]
 fn dump_is_the_kernels_own_text() {
-    let (stdout, _, _) = stackmap(&["dump", "--kallsyms", "kallsyms", "stack_map_bin"]);
+    let dump = [
+        "dump",
+        "--plumbing",
+        "--kallsyms",
+        "kallsyms",
+        "stack_map_bin",
+    ];
+    let (stdout, _, _) = stackmap(&dump);
     let without = stdout.lines().map(|line| match line.split_once("] 0x") {
         Some((index, rest)) => {
             let (_, name) = rest.split_once(' ').unwrap_or_default();

@@ -4,18 +4,21 @@
 
 use crate::stack_map_bin::LoadId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
 /// The version that is written, and the last one that is read.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
+/// Versions that are read. In the first one, the trace is a text.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
 /// What was recorded, where and when.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Manifest {
     /// `stackmap-capture`.
     pub format: String,
-    /// 1.
+    /// 2; of captures with the text of a trace, 1.
     pub version: u32,
     /// What wrote the file.
     #[serde(default)]
@@ -50,6 +53,12 @@ pub struct Manifest {
     /// The load of the module that the recording began with; the stacks have that of its end.
     #[serde(default)]
     pub load_id: Option<LoadId>,
+    /// Whether the recording machine has the most significant byte of a number first.
+    #[serde(default)]
+    pub big_endian: bool,
+    /// Whether the fields of events were left out.
+    #[serde(default)]
+    pub no_args: bool,
     /// The clock of the trace.
     #[serde(default)]
     pub clock: String,
@@ -59,6 +68,16 @@ pub struct Manifest {
     /// Whether modules were loaded or unloaded during the recording.
     #[serde(default)]
     pub modules_changed: bool,
+    /// Whether the map was reset during the recording: ids from before are stale.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reset: bool,
+    /// Whether somebody switched tracing off before the recording ended.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub switched_off: bool,
+    /// What others had left in tracefs that would have cut the recording, and was put aside: files,
+    /// and what they had.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub put_aside: BTreeMap<String, String>,
     /// What was asked for.
     #[serde(default)]
     pub recorded: Recorded,
@@ -79,6 +98,9 @@ pub struct Recorded {
     /// The command that ran meanwhile.
     #[serde(default)]
     pub command: Vec<String>,
+    /// The instance that was recorded into; [`None`]: the top level.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub instance: Option<String>,
 }
 
 /// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
@@ -95,6 +117,9 @@ pub struct CpuStat {
     /// Events that found no place.
     #[serde(default)]
     pub dropped: u64,
+    /// Bytes that the events it held took.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub bytes: u64,
 }
 
 impl Manifest {
@@ -109,4 +134,9 @@ impl Manifest {
         let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;
         u64::from_str_radix(digits, 16).ok()
     }
+}
+
+/// What says nothing is not written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

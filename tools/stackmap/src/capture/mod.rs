@@ -7,10 +7,14 @@
 //! | member | what |
 //! |---|---|
 //! | `manifest.json` | what was recorded, where and when: [`Manifest`] |
-//! | `trace` | the text of `trace`; `<stack_id N>` stands for stacks |
+//! | `trace_pipe_raw` | the pages of the ring buffer: [`stream`](crate::ring::stream) |
+//! | `events/header_page`, `events/header_event`, `events/*/*/format` | what describes them |
+//! | `printk_formats`, `tasks.json` | texts and tasks that they name by numbers |
 //! | `stack_map_bin` | the stacks |
 //! | `stack_map_stat`, `stack_map_stat.before` | the counters after and before the recording |
 //! | `kallsyms`, `modules` | `/proc/kallsyms` and `/proc/modules` |
+//!
+//! Captures of version 1 have, in place of the pages, the text of `trace` as the member `trace`.
 //!
 //! Readers ignore members and keys that they do not know; what would mislead them raises `version`.
 
@@ -20,7 +24,7 @@ mod write;
 
 pub use manifest::{CpuStat, Manifest, Recorded};
 pub use read::{Capture, Input, Member};
-pub use write::Writer;
+pub use write::{Writer, PACKING};
 
 /// How every capture begins, as zip archives do.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
@@ -29,8 +33,20 @@ pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
 pub mod member {
     /// What was recorded, where and when.
     pub const MANIFEST: &str = "manifest.json";
-    /// The text of `trace`.
+    /// The text of `trace`, in captures of version 1.
     pub const TRACE: &str = "trace";
+    /// The pages of the ring buffer.
+    pub const PAGES: &str = "trace_pipe_raw";
+    /// What describes the header of a page.
+    pub const HEADER_PAGE: &str = "events/header_page";
+    /// What describes the header of a record.
+    pub const HEADER_EVENT: &str = "events/header_event";
+    /// What describes the records of an event is in a member that begins and ends so.
+    pub const FORMATS: (&str, &str) = ("events/", "/format");
+    /// Texts that records name by their addresses.
+    pub const PRINTK_FORMATS: &str = "printk_formats";
+    /// The names of tasks.
+    pub const TASKS: &str = "tasks.json";
     /// The stacks.
     pub const STACK_MAP_BIN: &str = "stack_map_bin";
     /// The counters after the recording.

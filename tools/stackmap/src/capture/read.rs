@@ -5,6 +5,14 @@
 use super::{manifest, member, Manifest};
 use crate::{
     error::{Error, Result},
+    ring::{
+        decode::Trace,
+        fields::About,
+        format::{Formats, MAX_FORMAT},
+        page::Layout,
+        printk::Texts,
+        Damage, Order,
+    },
     stacks::Stacks,
     stat::Stat,
     symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
@@ -13,11 +21,15 @@ use std::{
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom},
     path::Path,
+    rc::Rc,
 };
 use zip::{result::ZipError, ZipArchive};
 
 /// More than any manifest, list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
+
+/// More events than any kernel has.
+const MAX_FORMATS: usize = 1 << 16;
 
 /// How often larger than its packed form a member may be: far more than any text of a kernel is,
 /// and far less than deflate can make of nothing.
@@ -75,7 +87,7 @@ impl Capture {
             );
             return Err(Error::input(what, text));
         }
-        if manifest.version != manifest::VERSION {
+        if !manifest::VERSIONS.contains(&manifest.version) {
             let text = format!("version {} of the format is not known", manifest.version);
             return Err(Error::input(what, text));
         }
@@ -105,6 +117,47 @@ impl Capture {
             Err(ZipError::Io(error)) => Err(Error::reading(&source, 0, error)),
             Err(error) => Err(Error::input(source, error.to_string())),
         }
+    }
+
+    /// Whether there is a member.
+    pub fn has(&self, name: &str) -> bool {
+        self.zip.index_for_name(name).is_some()
+    }
+
+    /// What describes the pages of the ring buffer.
+    pub fn ring(&mut self) -> Result<(Trace, Layout)> {
+        let order = match self.manifest.big_endian {
+            true => Order::Big,
+            false => Order::Little,
+        };
+        let damaged =
+            |source: String| move |damage: Damage| Error::input(source, damage.to_string());
+        let text = self.small_text(member::HEADER_PAGE)?;
+        let layout =
+            Layout::parse(&text, order).map_err(damaged(self.member_name(member::HEADER_PAGE)))?;
+        let mut formats = Formats::new(order, layout.long);
+        let (begin, end) = member::FORMATS;
+        let names = self.zip.file_names().filter_map(|name| {
+            let name = name.ok()?;
+            let inner = name.strip_prefix(begin)?.strip_suffix(end)?;
+            Some((name.to_string(), inner.split_once('/')?.0.to_owned()))
+        });
+        let names: Vec<_> = names.take(MAX_FORMATS).collect();
+        for (name, system) in names {
+            let text = self.bounded(&name, MAX_FORMAT)?;
+            let added = formats.add(&system, &String::from_utf8_lossy(&text));
+            added.map_err(damaged(self.member_name(&name)))?;
+        }
+        let texts = Texts::parse(&self.small_text(member::PRINTK_FORMATS)?);
+        let tasks = serde_json::from_slice(&self.small(member::TASKS)?);
+        let tasks = tasks
+            .map_err(|error| Error::input(self.member_name(member::TASKS), error.to_string()))?;
+        let trace = Trace {
+            about: Rc::new(About { formats, texts }),
+            tasks,
+            nanos: Trace::counts_nanos(&self.manifest.clock),
+        };
+        Ok((trace, layout))
     }
 
     /// How members are called in errors.
@@ -139,6 +192,10 @@ impl Capture {
             Ok::<_, Error>(Stat::parse(&String::from_utf8_lossy(&text)))
         };
         Ok((read(member::STAT)?, read(member::STAT_BEFORE)?))
+    }
+
+    fn small_text(&mut self, name: &str) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.small(name)?).into_owned())
     }
 
     fn small(&mut self, name: &str) -> Result<Vec<u8>> {

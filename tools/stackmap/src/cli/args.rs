@@ -29,6 +29,9 @@ pub(super) struct Global {
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     color: Color,
+    /// Show long results at once, not page by page as $PAGER does on a terminal
+    #[arg(long, global = true, help_heading = "Global options")]
+    no_pager: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,6 +49,11 @@ impl Global {
             Color::Never => anstream::ColorChoice::Never,
         }
         .write_global();
+    }
+
+    /// Whether long results are shown page by page.
+    pub(super) fn pager(&self) -> bool {
+        !self.no_pager
     }
 
     pub(super) fn tracefs(&self) -> Option<&Path> {
@@ -69,6 +77,9 @@ pub(super) struct SymbolArgs {
     /// What KASLR added to the addresses of --vmlinux; found out by default
     #[arg(long, value_name = "HEX", value_parser = parse_hex)]
     kaslr_offset: Option<u64>,
+    /// Show the frames of tracing itself, too, at the beginning of stacks
+    #[arg(long)]
+    plumbing: bool,
 }
 
 fn parse_hex(text: &str) -> Result<u64, String> {
@@ -93,10 +104,9 @@ impl SymbolArgs {
     pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
         let mut loaded = source.load(&self.files())?;
         let mut progress = Progress::new("reading debug information", None);
-        let stacks = &loaded.stacks;
-        loaded
-            .symbols
-            .prime(stacks.frames(), &mut |done| progress.set(done));
+        let symbols = &mut loaded.symbols;
+        symbols.plumbing = self.plumbing;
+        symbols.prime(&loaded.stacks, &mut |done| progress.set(done));
         Ok(loaded)
     }
 }

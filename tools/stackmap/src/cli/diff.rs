@@ -4,14 +4,15 @@
 
 use super::{
     args::{Global, SymbolArgs},
-    folded::ByArgs,
+    folded::{access, fold, ByArgs},
 };
 use crate::{
-    diff::{self, Folded},
-    error::Result,
-    flame,
-    folded::{fold, line},
-    notes::Notes,
+    capture::Recorded,
+    diff::{self, Measure, Side},
+    error::{Error, Result},
+    flame::{self, Scale},
+    folded::{Folded, Names},
+    notes::{Note, Notes},
     output::{self, Out},
     source::Source,
 };
@@ -24,6 +25,7 @@ use std::{
 const EXAMPLES: &str = "\
 examples:
   stackmap diff before.data after.data                  stacks whose share has changed most
+  stackmap diff --compare rate before.data after.data   whose events a second have
   stackmap diff --of function before.data after.data    functions, wherever they are on a stack
   stackmap diff --flame out.svg before.data after.data  a flame graph, too: red is more, blue less";
 
@@ -35,15 +37,22 @@ pub(super) struct Diff {
     before: PathBuf,
     /// Capture or copy of stack_map_bin to compare
     after: PathBuf,
-    /// What to compare
+    /// What to look at
     #[arg(long, value_name = "KIND", default_value = "stack")]
     of: Of,
+    /// What of it to compare
+    #[arg(long, value_name = "WHAT", default_value = "share")]
+    compare: Measure,
     /// Changes to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Draw a flame graph into a file, - for standard output in place of the text
     #[arg(long, value_name = "SVG")]
     flame: Option<PathBuf>,
+    /// In the flame graph, show frames without a name as their addresses; the file is for its
+    /// owner only then
+    #[arg(long, requires = "flame")]
+    addresses: bool,
     #[command(flatten)]
     by: ByArgs,
     #[command(flatten)]
@@ -58,65 +67,132 @@ enum Of {
     Function,
 }
 
+/// What was read of a capture.
+struct Read {
+    name: String,
+    stacks: Folded,
+    /// How long it took, in seconds; 0 if that is not known.
+    seconds: f64,
+    recorded: Option<Recorded>,
+    notes: Vec<Note>,
+}
+
+impl Read {
+    fn side(&self) -> Side<'_> {
+        Side {
+            name: &self.name,
+            total: self.stacks.total(),
+            seconds: self.seconds,
+        }
+    }
+}
+
 impl Diff {
     pub(super) fn run(self, global: &Global) -> Result {
-        let (before, before_notes) = self.read(&self.before, global)?;
-        let (after, after_notes) = self.read(&self.after, global)?;
+        let mut names = Names::default();
+        let before = self.read(&self.before, global, &mut names)?;
+        let after = self.read(&self.after, global, &mut names)?;
         let mut text_follows = true;
         if let Some(path) = &self.flame {
-            self.draw(path, &before, &after)?;
+            self.draw(path, &before, &after, &names)?;
             text_follows = path != Path::new("-");
         }
-        if text_follows {
-            self.write(&before, &after)?;
+        if let Some(warning) = recorded_differ(&before, &after) {
+            output::warn(warning);
         }
-        for (path, notes) in [(&self.before, before_notes), (&self.after, after_notes)] {
-            for note in notes {
-                output::say(format_args!("{}:", path.display()));
-                output::say_notes(&[note]);
+        if text_follows {
+            self.write(global, &before, &after, &names)?;
+        }
+        for side in [&before, &after] {
+            for note in &side.notes {
+                output::say(format_args!("{}:", side.name));
+                output::say_notes(std::slice::from_ref(note));
             }
         }
         Ok(())
     }
 
-    fn read(&self, path: &Path, global: &Global) -> Result<(Folded, Vec<crate::notes::Note>)> {
+    fn read(&self, path: &Path, global: &Global, names: &mut Names) -> Result<Read> {
         let mut source = Source::open(Some(path), global.tracefs())?;
         let loaded = self.symbols.load(&mut source)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
-        Ok((fold(&tally, by, &loaded), notes.lines(Some(&loaded))))
+        let name = path.display().to_string();
+        let manifest = loaded.manifest.as_ref();
+        let seconds = manifest.map_or(0.0, |manifest| manifest.duration_ns as f64 / 1e9);
+        if self.compare == Measure::Rate && seconds <= 0.0 {
+            let what = "how long this took is not known, so it has no rates\n  hint: a capture of \
+                        \"stackmap record\" has; or --compare total";
+            return Err(Error::input(name, what));
+        }
+        Ok(Read {
+            stacks: fold(&tally, by, &loaded, names),
+            seconds,
+            recorded: manifest.map(|manifest| manifest.recorded.clone()),
+            notes: notes.lines(Some(&loaded)),
+            name,
+        })
     }
 
-    fn write(&self, before: &Folded, after: &Folded) -> Result {
-        let total = |folded: &Folded| folded.values().copied().fold(0, u64::saturating_add);
-        let totals = [total(before), total(after)];
-        let changes = match self.of {
-            Of::Stack => diff::changes(before, after, totals),
+    fn write(&self, global: &Global, before: &Read, after: &Read, names: &Names) -> Result {
+        let sides = [before.side(), after.side()];
+        let (one, other);
+        let stacks = match self.of {
+            Of::Stack => [&before.stacks, &after.stacks],
             Of::Function => {
-                let [before, after] = [before, after].map(diff::by_function);
-                diff::changes(&before, &after, totals)
+                one = diff::by_function(&before.stacks, names);
+                other = diff::by_function(&after.stacks, names);
+                [&one, &other]
             }
         };
-        let names = [&self.before, &self.after].map(|path| path.display().to_string());
-        let mut out = Out::stdout();
-        diff::write(&mut out, [&names[0], &names[1]], totals, &changes, self.top)?;
+        let changes = diff::changes(stacks[0], stacks[1], sides, names, self.compare);
+        let mut out = Out::paged(global.pager());
+        diff::write(&mut out, names, sides, self.compare, &changes, self.top)?;
         out.finish()
     }
 
-    fn draw(&self, path: &Path, before: &Folded, after: &Folded) -> Result {
-        let lines = |folded: &Folded| -> Vec<String> {
-            let lines = folded.iter().map(|(frames, count)| line(frames, *count));
-            lines.collect()
+    fn draw(&self, path: &Path, before: &Read, after: &Read, names: &Names) -> Result {
+        let what = match self.compare {
+            Measure::Share => "share",
+            Measure::Rate => "number a second",
+            Measure::Total => "number",
+        };
+        let scale = match self.compare {
+            Measure::Share => Scale::Shares,
+            Measure::Rate => Scale::Before(after.seconds / before.seconds),
+            Measure::Total => Scale::Before(1.0),
         };
         let look = flame::Look {
-            title: format!("{} -> {}", self.before.display(), self.after.display()),
-            subtitle: Some("red: a greater share than before; blue: a smaller one".to_owned()),
+            title: format!("{} -> {}", before.name, after.name),
+            subtitle: Some(format!(
+                "red: a greater {what} than before; blue: a smaller one"
+            )),
             inverted: false,
+            addresses: self.addresses,
         };
         let mut svg = Vec::new();
-        flame::draw_difference(&lines(before), &lines(after), &look, &mut svg)?;
-        let mut out = Out::file(path)?;
+        let (before, after) = (&before.stacks, &after.stacks);
+        flame::draw_difference(before, after, names, scale, &look, &mut svg)?;
+        let mut out = Out::file(path, access(self.addresses))?;
         out.write_all(&svg)?;
         out.finish()
     }
+}
+
+/// What to say if two captures recorded different things.
+fn recorded_differ(before: &Read, after: &Read) -> Option<String> {
+    let (one, other) = (before.recorded.as_ref()?, after.recorded.as_ref()?);
+    let only = |read: &Read, of: &Recorded, not: &Recorded| {
+        let missing = |all: &[String], there: &[String]| -> Vec<String> {
+            let all = all.iter().filter(|word| !there.contains(word));
+            all.cloned().collect()
+        };
+        let mut words = missing(&of.events, &not.events);
+        let functions = missing(&of.functions, &not.functions);
+        words.extend(functions.iter().map(|function| format!("{function}()")));
+        (!words.is_empty()).then(|| format!("only {}: {}", read.name, words.join(" ")))
+    };
+    let parts = [only(before, one, other), only(after, other, one)];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("different events were recorded: {}", parts.join("; ")))
 }

@@ -6,12 +6,12 @@ use super::args::{Global, SymbolArgs};
 use crate::{
     error::Result,
     notes::Notes,
-    output::{self, Out, DIM, NUMBER, TITLE},
+    output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
     stack_map_bin::Stack,
     symbols::{
         texts::{push_decimal, Texts},
-        Frame, Place, Symbol,
+        At, Frame, Place, Symbol,
     },
 };
 use clap::{builder::styling::Style, Args, ValueEnum};
@@ -61,7 +61,7 @@ impl Dump {
         let order = self.order(&loaded);
         let stacks = order.iter().map(|index| loaded.stacks.at(*index as usize));
 
-        let mut out = Out::stdout();
+        let mut out = Out::paged(global.pager() && !self.json);
         let mut notes = Notes::default();
         if self.json {
             write_json(&mut out, &loaded, stacks)?;
@@ -129,12 +129,12 @@ impl TextWriter {
             stack.id, stack.ref_count
         )?;
         self.texts.fetch(stack.ips);
-        for (index, ip) in stack.ips.iter().enumerate() {
-            let frames = self.texts.of(&loaded.symbols, *ip, index == 0);
+        for at in loaded.symbols.stack(stack.ips) {
+            let frames = self.texts.of(&loaded.symbols, at.ip, at.exact);
             self.notes.unnamed.0 += u64::from(!frames.named);
             for frame in frames.lines() {
                 text.extend_from_slice(b"  [");
-                push_decimal(text, index as u64);
+                push_decimal(text, at.depth as u64);
                 text.extend_from_slice(b"] ");
                 text.extend_from_slice(frame);
                 text.push(b'\n');
@@ -151,11 +151,12 @@ fn write_frame(address: Style, frame: &Frame<'_>, text: &mut Vec<u8>) {
     let ip = output::Hex(frame.ip);
     // Writing into a vector does not fail.
     let _ = write!(text, "{address}{ip}{address:#}");
-    let _ = match (frame.place, frame.source) {
-        (Place::Unknown, _) => Ok(()),
-        (_, Some(source)) => write!(text, " {frame} ({source})"),
-        (_, None) => write!(text, " {frame}"),
+    let name = match (frame.place, frame.source) {
+        (Place::Unknown, _) => return,
+        (_, Some(source)) => format!(" {frame} ({source})"),
+        (_, None) => format!(" {frame}"),
     };
+    text.extend_from_slice(output::safe(&name).as_bytes());
 }
 
 /// A stack as JSON. The first four keys are those that the script of the C series writes.
@@ -186,7 +187,7 @@ fn write_json<'a>(
     loaded: &Loaded,
     stacks: impl Iterator<Item = Stack<'a>>,
 ) -> Result {
-    let mut json = serde_json::Serializer::pretty(&mut *out);
+    let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
     let result = json.collect_seq(stacks.map(|stack| json_stack(loaded, &stack)));
     result.map_err(std::io::Error::from)?;
     Ok(out.write_all(b"\n")?)
@@ -194,15 +195,15 @@ fn write_json<'a>(
 
 fn json_stack<'a>(loaded: &'a Loaded, stack: &Stack<'_>) -> JsonStack<'a> {
     let symbols = &loaded.symbols;
-    let frames = |index: usize, ip: u64| symbols.frames(ip, index == 0);
-    let each = || stack.ips.iter().copied().enumerate();
+    let each: Vec<At> = symbols.stack(stack.ips).collect();
+    let each = || each.iter();
     // The last of them is the one that the others were inlined into.
-    let name = |(index, ip)| frames(index, ip).last().map(Name);
-    let functions = |(index, ip)| frames(index, ip).map(json_frame).collect();
+    let name = |at: &At| symbols.frames(at.ip, at.exact).last().map(Name);
+    let functions = |at: &At| symbols.frames(at.ip, at.exact).map(json_frame).collect();
     JsonStack {
         stack_id: stack.id,
         ref_count: stack.ref_count,
-        ips: each().map(|(_, ip)| Hex(ip)).collect(),
+        ips: each().map(|at| Hex(at.ip)).collect(),
         symbols: (!symbols.is_empty()).then(|| each().filter_map(name).collect()),
         frames: symbols
             .debug_info

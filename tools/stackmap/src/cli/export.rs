@@ -2,7 +2,10 @@
 
 //! `stackmap export`: recordings in the formats of other programs.
 
-use super::args::{Global, Input};
+use super::{
+    args::{Global, Input},
+    folded::access,
+};
 use crate::{
     error::{Error, Result},
     events,
@@ -35,6 +38,9 @@ pub(super) struct Export {
     /// File to write, - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
+    /// Write addresses, too, which tell where the kernel lies; the file is for its owner only then
+    #[arg(long)]
+    addresses: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -57,10 +63,11 @@ impl Export {
         }
         let (mut source, loaded) = self.input.open(global)?;
         let mut notes = Notes::default();
-        let mut out = Out::file(&self.output)?;
+        let addresses = self.addresses;
+        let mut out = Out::file(&self.output, access(addresses))?;
         match self.format {
             Format::Pprof => {
-                let mut builder = pprof::Builder::new(&loaded);
+                let mut builder = pprof::Builder::new(&loaded, addresses);
                 match source {
                     Source::Raw { .. } => builder.map(),
                     _ => {
@@ -73,15 +80,14 @@ impl Export {
                 builder.write(&notes.lines(Some(&loaded)), &mut out)?;
             }
             Format::Firefox => {
-                let mut builder = firefox::Builder::new(&loaded, &source.name());
+                let mut builder = firefox::Builder::new(&loaded, &source.name(), addresses)?;
                 events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
-                    builder.event(event, stack);
-                    Ok(())
+                    builder.event(event, stack)
                 })?;
                 builder.write(&notes.lines(Some(&loaded)), &mut out)?;
             }
             Format::Json => {
-                let mut writer = json::Writer::new(&mut out, &loaded)?;
+                let mut writer = json::Writer::new(&mut out, &loaded, addresses)?;
                 if !matches!(source, Source::Raw { .. }) {
                     events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
                         writer.event(event, stack)

@@ -6,9 +6,9 @@ use super::args::{Global, Input};
 use crate::{
     error::Result,
     events, flame,
-    folded::{fold, line},
+    folded::{self, Folded as Stacks, Names},
     notes::{count_of, Notes},
-    output::{self, Out},
+    output::{self, Access, Out, Progress},
     source::{Loaded, Source},
     tally::{By, Tally},
 };
@@ -62,9 +62,13 @@ pub(super) struct Flame {
     /// Title of the graph [default: the name of FILE]
     #[arg(long)]
     title: Option<String>,
-    /// Put the innermost frames first: who leads to a function, rather than where it leads
+    /// Begin stacks with their innermost frames: who leads to a function, rather than where it
+    /// leads
     #[arg(long)]
     inverted: bool,
+    /// Show frames without a name as their addresses; the file is for its owner only then
+    #[arg(long)]
+    addresses: bool,
 }
 
 impl ByArgs {
@@ -88,15 +92,21 @@ impl ByArgs {
     }
 }
 
+/// Names the stacks that were counted.
+pub(super) fn fold(tally: &Tally, by: By, loaded: &Loaded, names: &mut Names) -> Stacks {
+    let mut progress = Progress::new("naming stacks", Some(tally.len() as u64));
+    folded::fold(tally, by, loaded, names, &mut |done| progress.set(done))
+}
+
 impl Folded {
     pub(super) fn run(self, global: &Global) -> Result {
         let (mut source, loaded) = self.input.open(global)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let mut names = Names::default();
+        let stacks = fold(&tally, by, &loaded, &mut names);
         let mut out = Out::stdout();
-        for (frames, count) in fold(&tally, by, &loaded) {
-            writeln!(out, "{}", line(&frames, count))?;
-        }
+        folded::write(&stacks, &names, &mut out)?;
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
@@ -108,23 +118,33 @@ impl Flame {
         let (mut source, loaded) = self.input.open(global)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
-        let lines: Vec<_> = fold(&tally, by, &loaded)
-            .iter()
-            .map(|(frames, count)| line(frames, *count))
-            .collect();
+        let mut names = Names::default();
+        let mut stacks = fold(&tally, by, &loaded, &mut names);
+        if self.inverted {
+            stacks.invert(by != By::Stack, &names);
+        }
         let look = flame::Look {
             title: self.title.unwrap_or_else(|| source.name()),
             subtitle: Some(subtitle(&loaded, tally.total().events)),
             inverted: self.inverted,
+            addresses: self.addresses,
         };
         // Drawn before the file is touched: what cannot be drawn leaves no empty file behind.
         let mut svg = Vec::new();
-        flame::draw(&lines, by != By::Stack, &look, &mut svg)?;
-        let mut out = Out::file(&self.output)?;
+        flame::draw(&stacks, &names, &look, &mut svg)?;
+        let mut out = Out::file(&self.output, access(self.addresses))?;
         out.write_all(&svg)?;
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
+    }
+}
+
+/// Who may read a file: addresses tell where the kernel lies.
+pub(super) fn access(addresses: bool) -> Access {
+    match addresses {
+        true => Access::Owner,
+        false => Access::Umask,
     }
 }
 

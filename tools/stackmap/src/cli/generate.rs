@@ -3,7 +3,10 @@
 //! What packages install besides the program: manual pages and completions.
 
 use super::Cli;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    output::{Access, Out},
+};
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -54,7 +57,9 @@ impl Manual {
                 Some(name) => name,
                 None => page.get_name(),
             };
-            fs::write(self.dir.join(format!("{name}.1")), text).map_err(failed)?;
+            let mut out = Out::file(&self.dir.join(format!("{name}.1")), Access::Umask)?;
+            out.write_all(&text)?;
+            out.finish()?;
         }
         Ok(())
     }
@@ -64,8 +69,20 @@ impl Manual {
 fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     // The examples would stand before the name of the command.
-    let bare = command.clone().before_help(None::<&str>);
-    Man::new(bare).manual("stackmap").render(&mut page)?;
+    let mut bare = command.clone().before_help(None::<&str>);
+    let usage = bare.render_usage().to_string();
+    let mut text = Vec::new();
+    Man::new(bare).manual("stackmap").render(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        writeln!(page, "{line}")?;
+        if line == ".SH SYNOPSIS" {
+            // That of the help: with the values of options, and what a command stands behind.
+            lines.next();
+            writeln!(page, "{}", synopsis(&usage))?;
+        }
+    }
     if let Some(examples) = command.get_before_help() {
         writeln!(page, ".SH EXAMPLES\n.nf")?;
         for line in examples.to_string().lines().skip(1) {
@@ -75,4 +92,28 @@ fn page_of(command: &Command) -> io::Result<Vec<u8>> {
         writeln!(page, ".fi")?;
     }
     Ok(page)
+}
+
+/// A line of usage for roff.
+fn synopsis(usage: &str) -> String {
+    let usage = usage.trim().trim_start_matches("Usage:").trim();
+    usage.replace('\\', "\\e").replace('-', "\\-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_synopsis_is_that_of_the_help() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let record = command.find_subcommand("record").unwrap();
+        let page = String::from_utf8(page_of(record).unwrap()).unwrap();
+        let (_, rest) = page.split_once(".SH SYNOPSIS\n").unwrap();
+        assert_eq!(
+            rest.lines().next().unwrap(),
+            "stackmap record [OPTIONS] <\\-\\-event <EVENT>|\\-\\-function <FUNC>> [\\-\\- <COMMAND>...]"
+        );
+    }
 }

@@ -36,7 +36,7 @@ examples:
 /// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.
 #[derive(Debug, Parser)]
 #[command(name = "stackmap", version, before_help = EXAMPLES, max_term_width = 100)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(flatten)]
     global: Global,

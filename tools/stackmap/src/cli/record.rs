@@ -16,20 +16,23 @@ examples:
   stackmap record -e 'sched:*' -d 5                 record for 5 seconds
   stackmap record -e block:block_rq_issue           record until Ctrl-C
   stackmap record -f vfs_read -f 'ext4_*' -d 0.5    record calls of functions
-  stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU";
+  stackmap record -e 'syscalls:sys_enter_*' -d 1    all that a pattern matches
+  stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
+  stackmap record -e kmem:kfree --instance mine     beside what others trace";
 
 const NOTES: &str = "\
 Everything in tracefs that the recording changes is as it was before when it ends, also after
 Ctrl-C, after an error, and if stackmap itself is killed. What the trace buffer held before is
-lost. The exit status is that of COMMAND, 0 if SECS were over before it was, and 130 if a signal
-came before anything was recorded.";
+lost. One recording at a time has a buffer; --instance makes another one. The exit status is that
+of COMMAND (127 if there is none of that name, 126 if it cannot be run), 0 if SECS were over before
+it was, and 130 if a signal came before anything was recorded.";
 
 /// Record events with their stacks, into one file that resolves anywhere
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES, after_help = NOTES)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["event", "function"]))]
 pub(super) struct Record {
-    /// Event to record, as set_event takes it: system:event, event, with wildcards
+    /// Event to record: system:event, event or system, each with wildcards (* ? [a-z])
     #[arg(short, long, value_name = "EVENT")]
     event: Vec<String>,
     /// Function whose calls to record, as set_ftrace_filter takes it
@@ -41,12 +44,19 @@ pub(super) struct Record {
     /// Ring buffer for each CPU, in KiB
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer_size: Option<u64>,
-    /// File to write
+    /// Record into the instance NAME, which is made and removed again if it is not there
+    #[arg(short, long, value_name = "NAME")]
+    instance: Option<String>,
+    /// File to write; a device, a pipe or a link is written to, - is standard output
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CAPTURE)]
     output: PathBuf,
     /// Keep only those kernel names that the stacks need: a smaller file
     #[arg(long)]
     slim: bool,
+    /// Leave out the fields of events, which hold what processes read, write and run, and the
+    /// arguments of COMMAND
+    #[arg(long)]
+    no_args: bool,
     /// Empty the map first, so that its counts are of this recording alone
     #[arg(long)]
     reset: bool,
@@ -76,12 +86,14 @@ impl Record {
             functions: self.function,
             duration: self.duration,
             buffer_kb: self.buffer_size,
+            instance: self.instance,
             output: self.output,
             command: self.command,
             module: self.module,
             reset: self.reset,
             force: self.force,
             slim: self.slim,
+            no_args: self.no_args,
             fault: self.fault,
         };
         options.run(global.tracefs())

@@ -58,7 +58,7 @@ impl Report {
             Ok(())
         })?;
 
-        let mut out = Out::stdout();
+        let mut out = Out::paged(global.pager());
         let limits = Limits {
             top: self.top,
             depth: self.depth,

@@ -84,8 +84,14 @@ impl Resolve {
         match file {
             Some(path) if capture => {
                 let mut source = Source::open(Some(path), None)?;
-                let (input, size, name) = source.trace()?;
-                resolver.run(input, size, &name, &mut out)?;
+                if source.has_ring() {
+                    let (trace, pages, size) = source.ring()?;
+                    resolver.records(&trace, pages, size, &mut out)?;
+                } else {
+                    let (input, size, name) = source.trace()?;
+                    resolver.run(input, size, &name, &mut out)?;
+                    resolver.notes.text = true;
+                }
             }
             Some(path) => {
                 let input = File::open(path).map_err(|error| Error::read(path, error))?;

@@ -6,7 +6,7 @@ use super::args::Global;
 use crate::{
     error::{Error, Result},
     notes::count_of,
-    output::{say, Out, TITLE, WARNING},
+    output::{say, JsonText, Out, TITLE, WARNING},
     source::Source,
     stat::Stat,
     table::{table, Column},
@@ -178,7 +178,7 @@ fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
         object.insert("new".to_owned(), all(delta).into());
         object.insert("seconds".to_owned(), json!(duration.as_secs_f64()));
     }
-    serde_json::to_writer(&mut *out, &object).map_err(io::Error::from)?;
+    serde_json::to_writer(JsonText(&mut *out), &object).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 

@@ -56,6 +56,9 @@ pub(super) struct Top {
     /// Stacks in a snapshot
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
+    /// Show the frames of tracing itself, too, at the beginning of stacks
+    #[arg(long)]
+    plumbing: bool,
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -82,6 +85,7 @@ impl Top {
         let mut model = Model {
             sort: self.sort,
             filter: self.filter.clone(),
+            plumbing: self.plumbing,
             ..Model::default()
         };
         model.update(sampler.sample()?);
@@ -152,11 +156,13 @@ impl Top {
         ];
         let rows = model.rows();
         let rows = rows.iter().take(self.top).map(|row| {
+            let frames = row.visible(model.plumbing).map(|(_, frame)| frame);
+            let frames: Vec<_> = frames.collect();
             vec![
                 format!("{:.0}", row.rate),
                 row.total.to_string(),
                 row.id.to_string(),
-                row.frames.join(" < "),
+                frames.join(" < "),
             ]
         });
         write!(out, "{}", table(&columns, rows))?;

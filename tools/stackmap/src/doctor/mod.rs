@@ -347,6 +347,18 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
             ),
         );
     }
+    if let Some(name) = tracefs.instance_name() {
+        let list = tracefs.read("stack_map_instances").unwrap_or_default();
+        checks.push(match list.lines().any(|line| line == name) {
+            true => Check::new(Good, "instance", format!("{name} records ids")),
+            false => {
+                Check::new(Note, "instance", format!("{name} records full stacks")).advise(format!(
+                    "stackmap record lists it, or echo {name} > {}",
+                    tracefs.path("stack_map_instances").display()
+                ))
+            }
+        });
+    }
     for option in ["stackmap", "stacktrace"] {
         let on = tracefs
             .read(&format!("options/{option}"))

@@ -2,209 +2,536 @@
 
 //! Profiles for <https://profiler.firefox.com>: each task a track, each event a sample with its
 //! stack and a marker with its fields.
+//!
+//! Such a profile has a table of columns for each track, so nothing can be written before all
+//! events were read. Until then, an event is a small record here, and its fields lie in a
+//! temporary file; tables are made and written track by track.
 
+use super::{unnamed, whole_frame};
 use crate::{
-    error::Result,
+    error::{Error, Result},
+    folded::{kind_of_text, Folded, Kind, Known, Names},
     notes::Note,
+    output::{JsonText, Progress},
     source::Loaded,
     symbols::Place,
-    tally::missing_name,
+    tally::{missing_name, Key},
     trace::{Event, StackRef},
 };
-use fxprof_processed_profile::{
-    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerFieldFlags,
-    MarkerFieldFormat, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp, SamplingInterval,
-    StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle,
-    Timestamp,
+use serde_json::{json, Value};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write},
 };
-use std::{collections::HashMap, io::Write, time::Duration};
+
+/// The version of the format, as the profiler counts its own, and as Gecko does.
+const VERSION: u32 = 55;
+const GECKO_VERSION: u32 = 24;
+
+/// The categories of frames; what a frame's category is says [`category`].
+const CATEGORIES: [(&str, &str); 4] = [
+    ("Other", "grey"),
+    ("Kernel", "orange"),
+    ("Module", "green"),
+    ("Unknown", "grey"),
+];
+
+fn category(kind: Kind) -> u32 {
+    match kind {
+        Kind::Group => 0,
+        Kind::Kernel => 1,
+        Kind::Module => 2,
+        Kind::Address | Kind::Missing => 3,
+    }
+}
+
+/// An event, without its fields.
+#[derive(Clone, Copy)]
+struct Record {
+    thread: u32,
+    name: u32,
+    key: Key,
+    nanos: u64,
+    /// Where in the temporary file the CPU, the length of the fields and the fields are.
+    offset: u64,
+}
 
 /// A profile that grows event by event.
 pub struct Builder<'a> {
     loaded: &'a Loaded,
-    profile: Profile,
-    process: ProcessHandle,
-    threads: HashMap<(u32, String), ThreadHandle>,
-    /// The stacks that each thread has had, by id.
-    stacks: HashMap<(ThreadHandle, u32), Option<StackHandle>>,
-    kernel: CategoryHandle,
-    module: CategoryHandle,
-    unknown: CategoryHandle,
+    addresses: bool,
+    title: String,
+    /// By track: the task and its name.
+    threads: Vec<(u32, String)>,
+    thread_numbers: HashMap<(u32, String), u32>,
+    /// Of the events.
+    names: Names,
+    wholes: Vec<Vec<String>>,
+    whole_numbers: HashMap<Vec<String>, u32>,
+    records: Vec<Record>,
+    fields: BufWriter<File>,
+    /// How many bytes that has.
+    len: u64,
     /// The time of the first event, in nanoseconds.
     begin: Option<u64>,
 }
 
 impl<'a> Builder<'a> {
-    /// One without events; `name` is what the profile is called.
-    pub fn new(loaded: &'a Loaded, name: &str) -> Self {
-        let manifest = loaded.manifest.as_ref();
-        // Of the end of the recording.
-        let time = manifest.map_or(Duration::ZERO, |manifest| {
-            Duration::from_secs(manifest.time)
-                .saturating_sub(Duration::from_nanos(manifest.duration_ns))
-        });
-        let reference = ReferenceTimestamp::from_duration_since_unix_epoch(time);
-        let mut profile = Profile::new(name, reference, SamplingInterval::from_millis(1));
-        if let Some(manifest) = manifest {
-            profile.set_os_name(&format!("Linux {} {}", manifest.release, manifest.machine));
-        }
-        profile.set_symbolicated(true);
-        let start = Timestamp::from_nanos_since_reference(0);
-        let process = profile.add_process("Linux", 0, start);
-        Self {
+    /// One without events; `name` is what the profile is called. It has addresses of the kernel
+    /// only if they are wanted.
+    pub fn new(loaded: &'a Loaded, name: &str, addresses: bool) -> Result<Self> {
+        let fields = tempfile::tempfile().map_err(failed)?;
+        Ok(Self {
             loaded,
-            process,
-            threads: HashMap::new(),
-            stacks: HashMap::new(),
-            kernel: profile.add_category("Kernel", CategoryColor::Orange),
-            module: profile.add_category("Module", CategoryColor::Green),
-            unknown: profile.add_category("Unknown", CategoryColor::Gray),
+            addresses,
+            title: name.to_owned(),
+            threads: Vec::new(),
+            thread_numbers: HashMap::new(),
+            names: Names::default(),
+            wholes: Vec::new(),
+            whole_numbers: HashMap::new(),
+            records: Vec::new(),
+            fields: BufWriter::with_capacity(256 << 10, fields),
+            len: 0,
             begin: None,
-            profile,
-        }
+        })
     }
 
     /// Adds an event.
-    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) {
+    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
         let begin = *self.begin.get_or_insert(event.time.value());
-        let nanos = event.time.value().saturating_sub(begin);
-        let time = Timestamp::from_nanos_since_reference(nanos);
-        let thread = self.thread(event, time);
-        let stack = match stack {
-            StackRef::Id(id) => self.stack(thread, id),
-            StackRef::Whole(frames) => {
-                let mut infos: Vec<_> = frames.iter().map(|frame| self.text(frame)).collect();
-                infos.reverse();
-                self.profile.intern_stack_frames(thread, infos.into_iter())
-            }
-            StackRef::None => None,
-        };
-        self.profile
-            .add_sample(thread, time, stack, CpuDelta::ZERO, 1);
-        let marker = EventMarker {
-            name: self.profile.intern_string(&event.name),
-            fields: self.profile.intern_string(&event.fields),
-            cpu: event.cpu,
-        };
-        let timing = MarkerTiming::Instant(time);
-        let marker = self.profile.add_marker(thread, timing, marker);
-        self.profile.set_marker_stack(thread, marker, stack);
-    }
-
-    /// Writes the profile.
-    pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
-        let warnings: Vec<_> = notes.iter().map(|note| &note.text[..]).collect();
-        if !warnings.is_empty() {
-            self.profile
-                .set_product(&format!("stackmap ({})", warnings.join("; ")));
+        let fields = event.fields.export(&self.loaded.symbols, self.addresses);
+        let fields = fields.as_bytes();
+        let len = fields.len() as u32;
+        for bytes in [&event.cpu.to_ne_bytes()[..], &len.to_ne_bytes(), fields] {
+            self.fields.write_all(bytes).map_err(failed)?;
         }
-        serde_json::to_writer(out, &self.profile).map_err(std::io::Error::from)?;
+        let record = Record {
+            thread: self.thread(event),
+            name: self.names.number(&event.name, Kind::Group),
+            offset: self.len,
+            key: match stack {
+                StackRef::Id(id) => Key::Id(id),
+                StackRef::Whole(frames) => self.whole(frames),
+                StackRef::None => Key::None,
+            },
+            nanos: event.time.value().saturating_sub(begin),
+        };
+        self.records.push(record);
+        self.len += 8 + u64::from(len);
         Ok(())
     }
 
-    fn thread(&mut self, event: &Event, time: Timestamp) -> ThreadHandle {
+    fn thread(&mut self, event: &Event) -> u32 {
         // The idle tasks of all CPUs have the id 0.
         let name = match event.pid {
             0 => format!("{} on CPU {}", event.comm, event.cpu),
             _ => event.comm.clone(),
         };
-        let (profile, process) = (&mut self.profile, self.process);
-        let thread = self.threads.entry((event.pid, name));
-        *thread.or_insert_with_key(|(pid, name)| {
-            let handle = profile.add_thread(process, *pid, time, false);
-            profile.set_thread_name(handle, name);
-            handle
+        let next = self.threads.len() as u32;
+        let thread = (event.pid, name);
+        if let Some(number) = self.thread_numbers.get(&thread) {
+            return *number;
+        }
+        self.threads.push(thread.clone());
+        self.thread_numbers.insert(thread, next);
+        next
+    }
+
+    fn whole(&mut self, frames: &[String]) -> Key {
+        if let Some(number) = self.whole_numbers.get(frames) {
+            return Key::Whole(*number);
+        }
+        let number = self.wholes.len() as u32;
+        self.wholes.push(frames.to_vec());
+        self.whole_numbers.insert(frames.to_vec(), number);
+        Key::Whole(number)
+    }
+
+    /// Writes the profile.
+    pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
+        self.fields.flush().map_err(failed)?;
+        // The events of each track, in the order of the trace.
+        self.records
+            .sort_unstable_by_key(|record| (record.thread, record.offset));
+        let Self {
+            loaded,
+            addresses,
+            threads,
+            names,
+            wholes,
+            records,
+            fields,
+            ..
+        } = &self;
+        out.write_all(b"{\"meta\":")?;
+        serde_json::to_writer(JsonText(&mut *out), &self.meta(notes))
+            .map_err(std::io::Error::from)?;
+        out.write_all(b",\"libs\":[],\"threads\":[")?;
+        let mut texts = Texts::new(fields.get_ref())?;
+        let mut stacks = Stacks {
+            loaded,
+            addresses: *addresses,
+            wholes,
+            names: Names::default(),
+            known: Known::new(name_of_frame(*addresses)),
+        };
+        let mut progress = Progress::new("writing events", Some(records.len() as u64));
+        let mut done = 0;
+        for events in records.chunk_by(|one, other| one.thread == other.thread) {
+            if done > 0 {
+                out.write_all(b",")?;
+            }
+            let (pid, name) = &threads[events[0].thread as usize];
+            let mut table = Table::new(events, &mut stacks);
+            out.write_all(b"\n{\"name\":")?;
+            serde_json::to_writer(JsonText(&mut *out), name).map_err(std::io::Error::from)?;
+            write!(
+                out,
+                ",\"tid\":\"{pid}\",\"pid\":\"0\",\"processName\":\"Linux\",\
+                 \"processType\":\"default\",\"isMainThread\":false,\"processStartupTime\":0.0,\
+                 \"processShutdownTime\":null,\"registerTime\":{},\"unregisterTime\":null,\
+                 \"showMarkersInTimeline\":false,\"pausedRanges\":[],",
+                millis(events[0].nanos),
+            )?;
+            table.write_samples(events, out)?;
+            table.write_markers(events, names, &mut texts, &mut stacks.names, out)?;
+            table.write_tables(&stacks.names, out)?;
+            out.write_all(b"}")?;
+            done += events.len();
+            progress.set(done as u64);
+        }
+        write!(
+            out,
+            "\n],\"pages\":[],\"profilerOverhead\":[],\"counters\":[]}}"
+        )?;
+        Ok(())
+    }
+
+    fn meta(&self, notes: &[Note]) -> Value {
+        let warnings: Vec<_> = notes.iter().map(|note| &note.text[..]).collect();
+        let manifest = self.loaded.manifest.as_ref();
+        // The manifest has the end.
+        let start = manifest.map_or(0.0, |manifest| {
+            manifest.time as f64 * 1e3 - manifest.duration_ns as f64 / 1e6
+        });
+        let categories = CATEGORIES
+            .map(|(name, color)| json!({"name": name, "color": color, "subcategories": ["Other"]}));
+        json!({
+            "categories": categories,
+            "debug": false,
+            "extensions": {"length": 0, "baseURL": [], "id": [], "name": []},
+            "interval": 1.0,
+            "preprocessedProfileVersion": VERSION,
+            "processType": 0,
+            "product": match warnings.is_empty() {
+                true => self.title.clone(),
+                false => format!("stackmap ({})", warnings.join("; ")),
+            },
+            "oscpu": manifest.map(|manifest| {
+                format!("Linux {} {}", manifest.release, manifest.machine)
+            }),
+            "sampleUnits": {"eventDelay": "ms", "threadCPUDelta": "µs", "time": "ms"},
+            "startTime": start,
+            "symbolicated": true,
+            "pausedRanges": [],
+            "version": GECKO_VERSION,
+            "usesOnlyOneStackType": true,
+            "sourceCodeIsNotOnSearchfox": true,
+            "markerSchema": [{
+                "name": "ftrace",
+                "display": ["marker-chart", "marker-table"],
+                "tooltipLabel": "{marker.name}",
+                "tableLabel": "{marker.data.fields}",
+                "fields": [
+                    {"key": "fields", "label": "Fields", "format": "string", "searchable": true},
+                    {"key": "cpu", "label": "CPU", "format": "integer"},
+                ],
+            }],
+        })
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::io("use a temporary file for the fields of events", error)
+}
+
+/// Nanoseconds in milliseconds.
+fn millis(nanos: u64) -> Value {
+    json!(nanos as f64 / 1e6)
+}
+
+fn name_of_frame(addresses: bool) -> impl Fn(&crate::symbols::Frame<'_>) -> String {
+    move |frame| match (frame.place, frame.source) {
+        (Place::Unknown, _) => unnamed(frame.ip, addresses),
+        (_, Some(source)) => format!("{} ({source})", frame.plain()),
+        (_, None) => frame.plain().to_string(),
+    }
+}
+
+/// The fields of events, from the temporary file.
+struct Texts {
+    file: BufReader<File>,
+    at: u64,
+    text: Vec<u8>,
+}
+
+impl Texts {
+    fn new(file: &File) -> Result<Self> {
+        let file = file.try_clone().map_err(failed)?;
+        Ok(Self {
+            file: BufReader::with_capacity(16 << 10, file),
+            at: u64::MAX,
+            text: Vec::new(),
         })
     }
 
-    fn stack(&mut self, thread: ThreadHandle, id: u32) -> Option<StackHandle> {
-        if let Some(stack) = self.stacks.get(&(thread, id)) {
-            return *stack;
+    /// The CPU and the fields of an event.
+    fn get(&mut self, offset: u64) -> Result<(u32, Cow<'_, str>)> {
+        match i64::try_from(offset.wrapping_sub(self.at)) {
+            Ok(0) => {}
+            // Most are near the last one.
+            Ok(ahead) if self.at != u64::MAX => self.file.seek_relative(ahead).map_err(failed)?,
+            _ => {
+                let start = SeekFrom::Start(offset);
+                self.file.seek(start).map_err(failed)?;
+            }
         }
+        let mut number = || {
+            let mut bytes = [0; 4];
+            self.file.read_exact(&mut bytes).map_err(failed)?;
+            Ok::<_, Error>(u32::from_ne_bytes(bytes))
+        };
+        let (cpu, len) = (number()?, number()?);
+        self.text.resize(len as usize, 0);
+        self.file.read_exact(&mut self.text).map_err(failed)?;
+        self.at = offset + 8 + u64::from(len);
+        Ok((cpu, String::from_utf8_lossy(&self.text)))
+    }
+}
+
+/// What stacks are made of.
+struct Stacks<'a, F> {
+    loaded: &'a Loaded,
+    addresses: bool,
+    wholes: &'a [Vec<String>],
+    names: Names,
+    known: Known<F>,
+}
+
+impl<F: Fn(&crate::symbols::Frame<'_>) -> String> Stacks<'_, F> {
+    /// The frames of a stack, outermost first.
+    fn frames(&mut self, key: Key, frames: &mut Vec<u32>) {
+        frames.clear();
         let loaded = self.loaded;
-        let mut infos = Vec::new();
-        match loaded.stack(id) {
-            Some(stack) => {
-                for (depth, ip) in stack.ips.iter().enumerate() {
-                    for frame in loaded.symbols.frames(*ip, depth == 0) {
-                        infos.push(self.frame(&frame));
+        match key {
+            Key::None => {}
+            Key::Whole(number) => {
+                let whole = loaded.symbols.visible(&self.wholes[number as usize]);
+                frames.extend(whole.iter().map(|frame| {
+                    let name = whole_frame(frame, self.addresses);
+                    self.names.number(name, kind_of_text(frame))
+                }));
+            }
+            Key::Id(id) => match loaded.stack(id) {
+                Some(stack) => {
+                    for at in loaded.symbols.stack(stack.ips) {
+                        let known = &mut self.known;
+                        let numbers = known.frames(loaded, at.ip, at.exact, &mut self.names);
+                        frames.extend_from_slice(numbers);
                     }
                 }
+                None => {
+                    let name = missing_name(id, loaded.missing(id));
+                    frames.push(self.names.number(&name, Kind::Missing));
+                }
+            },
+        }
+        frames.reverse();
+    }
+}
+
+/// The tables of a track.
+struct Table {
+    /// The last node of each stack.
+    nodes: HashMap<Key, u32>,
+    /// Of each node, the one that it follows, plus 1, and its frame.
+    stacks: Vec<(u32, u32)>,
+    /// The functions by number, as the track has them.
+    frames: Vec<u32>,
+    /// For each name its string, as the track has them.
+    strings: HashMap<u32, u32>,
+    /// The names of the strings.
+    order: Vec<u32>,
+}
+
+impl Table {
+    /// The stacks of a track.
+    fn new<F: Fn(&crate::symbols::Frame<'_>) -> String>(
+        events: &[Record],
+        stacks: &mut Stacks<'_, F>,
+    ) -> Self {
+        let keys = events.iter().map(|event| event.key);
+        let keys: HashSet<Key> = keys.filter(|key| *key != Key::None).collect();
+        let mut keys: Vec<Key> = keys.into_iter().collect();
+        keys.sort_unstable();
+        // In order, each stack follows the one that it has most in common with: so it is enough
+        // to know the nodes of the last one.
+        let mut folded = Folded::default();
+        let mut frames = Vec::new();
+        for key in &keys {
+            stacks.frames(*key, &mut frames);
+            folded.push(&frames, 0);
+        }
+        let mut table = Self {
+            nodes: HashMap::with_capacity(keys.len()),
+            stacks: Vec::new(),
+            frames: Vec::new(),
+            strings: HashMap::new(),
+            order: Vec::new(),
+        };
+        let mut functions = HashMap::new();
+        let mut path: Vec<(u32, u32)> = Vec::new();
+        for index in folded.order() {
+            let frames = folded.at(index);
+            let pairs = path.iter().zip(frames);
+            let same = pairs.take_while(|((frame, _), other)| frame == *other);
+            path.truncate(same.count());
+            for frame in &frames[path.len()..] {
+                let function = *functions.entry(*frame).or_insert_with(|| {
+                    table.frames.push(*frame);
+                    table.frames.len() as u32 - 1
+                });
+                let prefix = path.last().map_or(0, |(_, node)| node + 1);
+                path.push((*frame, table.stacks.len() as u32));
+                table.stacks.push((prefix, function));
             }
-            None => infos.push(self.text(&missing_name(id, loaded.missing(id)))),
+            if let Some((_, node)) = path.last() {
+                table.nodes.insert(keys[index], *node);
+            }
         }
-        infos.reverse();
-        let stack = self.profile.intern_stack_frames(thread, infos.into_iter());
-        self.stacks.insert((thread, id), stack);
-        stack
+        table
     }
 
-    fn frame(&mut self, frame: &crate::symbols::Frame<'_>) -> FrameInfo {
-        let category = match frame.place {
-            Place::Symbol(symbol) if symbol.module.is_some() => self.module,
-            Place::Symbol(_) => self.kernel,
-            Place::Trampoline | Place::Unknown => self.unknown,
-        };
-        let name = match frame.source {
-            Some(source) => format!("{} ({source})", frame.plain()),
-            None => frame.plain().to_string(),
-        };
-        FrameInfo {
-            frame: Frame::Label(self.profile.intern_string(&name)),
-            category_pair: category.into(),
-            flags: FrameFlags::empty(),
-        }
+    /// The string of a name.
+    fn string(&mut self, name: u32) -> u32 {
+        let next = self.order.len() as u32;
+        let order = &mut self.order;
+        *self.strings.entry(name).or_insert_with(|| {
+            order.push(name);
+            next
+        })
     }
 
-    fn text(&mut self, name: &str) -> FrameInfo {
-        FrameInfo {
-            frame: Frame::Label(self.profile.intern_string(name)),
-            category_pair: self.unknown.into(),
-            flags: FrameFlags::empty(),
+    fn write_samples(&self, events: &[Record], out: &mut impl Write) -> Result {
+        let len = events.len();
+        write!(
+            out,
+            "\"samples\":{{\"length\":{len},\"weightType\":\"samples\""
+        )?;
+        let stacks = events.iter().map(|event| self.nodes.get(&event.key));
+        let mut last = 0;
+        let deltas = events.iter().map(|event| {
+            let before = std::mem::replace(&mut last, event.nanos);
+            json!((event.nanos as f64 - before as f64) / 1e6)
+        });
+        column(out, "stack", stacks)?;
+        column(out, "timeDeltas", deltas)?;
+        column(out, "weight", (0..len).map(|_| 1))?;
+        column(out, "threadCPUDelta", (0..len).map(|_| 0))?;
+        Ok(out.write_all(b"},")?)
+    }
+
+    fn write_markers(
+        &mut self,
+        events: &[Record],
+        event_names: &Names,
+        texts: &mut Texts,
+        names: &mut Names,
+        out: &mut impl Write,
+    ) -> Result {
+        let len = events.len();
+        write!(out, "\"markers\":{{\"length\":{len}")?;
+        let times = events.iter().map(|event| millis(event.nanos));
+        column(out, "category", (0..len).map(|_| 0))?;
+        column(out, "phase", (0..len).map(|_| 0))?;
+        column(out, "startTime", times)?;
+        column(out, "endTime", (0..len).map(|_| json!(0.0)))?;
+        let strings = events.iter().map(|event| {
+            let (name, kind) = event_names.get(event.name);
+            self.string(names.number(name, kind))
+        });
+        column(out, "name", strings)?;
+        write!(out, ",\"data\":[")?;
+        for (index, event) in events.iter().enumerate() {
+            if index > 0 {
+                out.write_all(b",")?;
+            }
+            write!(out, "{{\"type\":\"ftrace\",")?;
+            if let Some(node) = self.nodes.get(&event.key) {
+                write!(out, "\"cause\":{{\"stack\":{node}}},")?;
+            }
+            let (cpu, text) = texts.get(event.offset)?;
+            write!(out, "\"cpu\":{cpu},\"fields\":")?;
+            serde_json::to_writer(JsonText(&mut *out), &text).map_err(std::io::Error::from)?;
+            out.write_all(b"}")?;
         }
+        Ok(out.write_all(b"]},")?)
+    }
+
+    fn write_tables(&mut self, names: &Names, out: &mut impl Write) -> Result {
+        let frames = std::mem::take(&mut self.frames);
+        let strings: Vec<_> = frames.iter().map(|frame| self.string(*frame)).collect();
+        let categories = frames.iter().map(|frame| category(names.get(*frame).1));
+        let len = frames.len() as u32;
+        let all = |value: Value| (0..len).map(move |_| value.clone());
+        write!(out, "\"frameTable\":{{\"length\":{len}")?;
+        column(out, "address", all(json!(-1)))?;
+        column(out, "inlineDepth", all(json!(0)))?;
+        column(out, "category", categories)?;
+        column(out, "subcategory", all(json!(0)))?;
+        column(out, "func", 0..len)?;
+        column(out, "nativeSymbol", all(Value::Null))?;
+        column(out, "innerWindowID", all(json!(0)))?;
+        column(out, "line", all(Value::Null))?;
+        column(out, "column", all(Value::Null))?;
+        write!(out, "}},\"funcTable\":{{\"length\":{len}")?;
+        column(out, "name", strings)?;
+        column(out, "isJS", all(json!(false)))?;
+        column(out, "relevantForJS", all(json!(false)))?;
+        column(out, "resource", all(json!(-1)))?;
+        column(out, "fileName", all(Value::Null))?;
+        column(out, "lineNumber", all(Value::Null))?;
+        column(out, "columnNumber", all(Value::Null))?;
+        write!(out, "}},\"stackTable\":{{\"length\":{}", self.stacks.len())?;
+        let prefix = self.stacks.iter().map(|(prefix, _)| prefix.checked_sub(1));
+        column(out, "prefix", prefix)?;
+        column(out, "frame", self.stacks.iter().map(|(_, frame)| *frame))?;
+        write!(
+            out,
+            "}},\"nativeSymbols\":{{\"length\":0,\"address\":[],\"functionSize\":[],\"libIndex\":\
+             [],\"name\":[]}},\"resourceTable\":{{\"length\":0,\"lib\":[],\"name\":[],\"host\":[],\
+             \"type\":[]}}"
+        )?;
+        let texts = self.order.iter().map(|name| names.get(*name).0);
+        column(out, "stringArray", texts)
     }
 }
 
-/// An event, as a marker.
-#[derive(Clone, Debug)]
-struct EventMarker {
-    name: StringHandle,
-    fields: StringHandle,
-    cpu: u32,
-}
-
-impl StaticSchemaMarker for EventMarker {
-    const UNIQUE_MARKER_TYPE_NAME: &'static str = "ftrace";
-    const TABLE_LABEL: Option<&'static str> = Some("{marker.data.fields}");
-    const TOOLTIP_LABEL: Option<&'static str> = Some("{marker.name}");
-    const FIELDS: &'static [StaticSchemaMarkerField] = &[
-        StaticSchemaMarkerField {
-            key: "fields",
-            label: "Fields",
-            format: MarkerFieldFormat::String,
-            flags: MarkerFieldFlags::SEARCHABLE,
-        },
-        StaticSchemaMarkerField {
-            key: "cpu",
-            label: "CPU",
-            format: MarkerFieldFormat::Integer,
-            flags: MarkerFieldFlags::empty(),
-        },
-    ];
-
-    fn name(&self, _profile: &mut Profile) -> StringHandle {
-        self.name
+/// Writes a column of a table, which is not the first.
+fn column<T: serde::Serialize>(
+    out: &mut impl Write,
+    name: &str,
+    values: impl IntoIterator<Item = T>,
+) -> Result {
+    write!(out, ",\"{name}\":[")?;
+    for (index, value) in values.into_iter().enumerate() {
+        if index > 0 {
+            out.write_all(b",")?;
+        }
+        serde_json::to_writer(JsonText(&mut *out), &value).map_err(std::io::Error::from)?;
     }
-
-    fn category(&self, _profile: &mut Profile) -> CategoryHandle {
-        CategoryHandle::OTHER
-    }
-
-    fn string_field_value(&self, _field_index: u32) -> StringHandle {
-        self.fields
-    }
-
-    fn number_field_value(&self, _field_index: u32) -> f64 {
-        self.cpu.into()
-    }
+    Ok(out.write_all(b"]")?)
 }

@@ -5,24 +5,32 @@
 //! ```json
 //! {
 //!   "format": "stackmap-export", "version": 1, "manifest": { ... } or null,
-//!   "stacks": [{"id": 42, "frames": [{"ip": "0x...", "function": "schedule", ...}, ...]}, ...],
-//!   "events": [{"time": "3.319031", "event": "kmalloc", "stack": 42, ...}, ...],
+//!   "stacks": [{"id": 42, "frames": [{"function": "schedule", "offset": 72, ...}, ...]}, ...],
+//!   "events": [{"time": "3.319031", "event": "kmalloc", "fields": "bytes_req=64 ...",
+//!               "values": {"bytes_req": 64, ...}, "stack": 42, ...}, ...],
 //!   "notes": [{"warning": true, "text": "..."}, ...]
 //! }
 //! ```
 //!
-//! Frames are innermost first. `stack` of an event is the id of one of `stacks`; the id of a stack
-//! that is not there stands in `missing` instead. `frames` of an event are those of a stack that
-//! was recorded whole.
+//! `values` are the fields as they were recorded; they are not there if only a text is known.
+//! Frames are innermost first. `ip` of a frame and `kaslr_base` of the manifest are there only if
+//! addresses were asked for; a value that may be one is `(address)` otherwise. `stack` of an event
+//! is the id of one of `stacks`; the id of a stack that is not there stands in `missing` instead.
+//! `frames` of an event are those of a stack that was recorded whole.
 
+use super::whole_frame;
 use crate::{
     error::Result,
     notes::Note,
+    output::{JsonText, Progress},
     source::{Loaded, Missing},
     trace::{Event, StackRef},
 };
 use serde::Serialize;
-use std::io::{self, Write};
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+};
 
 #[derive(Serialize)]
 struct Stack<'a> {
@@ -33,8 +41,11 @@ struct Stack<'a> {
 
 #[derive(Serialize)]
 struct Frame<'a> {
-    ip: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<String>,
     function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     module: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,10 +57,12 @@ struct Frame<'a> {
 }
 
 #[derive(Serialize)]
-struct JsonEvent<'a> {
+struct JsonEvent<'a, V> {
     time: String,
     event: &'a str,
-    fields: &'a str,
+    fields: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<V>,
     comm: &'a str,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +73,7 @@ struct JsonEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingStack>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<&'a [String]>,
+    frames: Option<Vec<&'a str>>,
 }
 
 #[derive(Serialize)]
@@ -79,27 +92,35 @@ struct JsonNote<'a> {
 pub struct Writer<'a, W: Write> {
     out: &'a mut W,
     loaded: &'a Loaded,
+    addresses: bool,
     first: bool,
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    /// Writes what comes before the events.
-    pub fn new(out: &'a mut W, loaded: &'a Loaded) -> Result<Self> {
+    /// Writes what comes before the events; addresses of the kernel only if they are wanted.
+    pub fn new(out: &'a mut W, loaded: &'a Loaded, addresses: bool) -> Result<Self> {
         write!(
             out,
             "{{\n\"format\": \"stackmap-export\", \"version\": 1,\n\"manifest\": "
         )?;
-        json(out, &loaded.manifest)?;
+        let mut manifest = loaded.manifest.clone();
+        if let Some(manifest) = manifest.as_mut().filter(|_| !addresses) {
+            manifest.kaslr_base = None;
+        }
+        json(out, &manifest)?;
         write!(out, ",\n\"stacks\": [")?;
         let mut separator = "\n";
-        for stack in loaded.stacks.iter() {
+        let mut progress = Progress::new("writing stacks", Some(loaded.stacks.len() as u64));
+        for (done, stack) in loaded.stacks.iter().enumerate() {
+            progress.set(done as u64);
             write!(out, "{separator}")?;
             separator = ",\n";
-            let frames = stack.ips.iter().enumerate().flat_map(|(depth, ip)| {
-                let frames = loaded.symbols.frames(*ip, depth == 0);
+            let frames = loaded.symbols.stack(stack.ips).flat_map(|at| {
+                let frames = loaded.symbols.frames(at.ip, at.exact);
                 frames.map(|frame| Frame {
-                    ip: format!("0x{:x}", frame.ip),
+                    ip: addresses.then(|| format!("0x{:x}", frame.ip)),
                     function: frame.name(),
+                    offset: frame.offset(),
                     module: frame.module(),
                     file: frame.source.map(|source| &source.file[..]),
                     line: frame.source.map(|source| source.line),
@@ -117,6 +138,7 @@ impl<'a, W: Write> Writer<'a, W> {
         Ok(Self {
             out,
             loaded,
+            addresses,
             first: true,
         })
     }
@@ -134,7 +156,11 @@ impl<'a, W: Write> Writer<'a, W> {
                 };
                 missing = Some(MissingStack { id, why });
             }
-            StackRef::Whole(whole) => frames = Some(whole),
+            StackRef::Whole(whole) => {
+                let visible = self.loaded.symbols.visible(whole).iter();
+                let shown = visible.map(|frame| whole_frame(frame, self.addresses));
+                frames = Some(shown.collect());
+            }
             StackRef::None => {}
         }
         self.out
@@ -145,7 +171,8 @@ impl<'a, W: Write> Writer<'a, W> {
             &JsonEvent {
                 time: event.time.to_string(),
                 event: &event.name,
-                fields: &event.fields,
+                fields: event.fields.export(&self.loaded.symbols, self.addresses),
+                values: event.fields.values(self.addresses),
                 comm: &event.comm,
                 pid: event.pid,
                 tgid: event.tgid,
@@ -173,5 +200,5 @@ impl<'a, W: Write> Writer<'a, W> {
 }
 
 fn json(out: &mut impl Write, value: &impl Serialize) -> Result {
-    Ok(serde_json::to_writer(out, value).map_err(io::Error::from)?)
+    Ok(serde_json::to_writer(JsonText(out), value).map_err(io::Error::from)?)
 }

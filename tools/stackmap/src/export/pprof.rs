@@ -3,14 +3,18 @@
 //! pprof profiles: what `go tool pprof`, speedscope, Grafana and others read.
 //!
 //! A sample is a stack with the labels `event` and `comm`, its value the number of events. The
-//! kernel and each module are mappings. Stacks that were recorded whole have functions and no
-//! addresses.
+//! kernel and each module are mappings, which begin at 0 unless addresses were asked for: then it
+//! shows where they lie. Stacks that were recorded whole have functions and no addresses.
 
-use super::proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use super::{
+    proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType},
+    unnamed, whole_frame,
+};
 use crate::{
     capture::Manifest,
     error::Result,
     notes::Note,
+    output::Progress,
     source::Loaded,
     symbols::{self, Frame, TRAMPOLINE_NAME},
     tally::{missing_name, Count, Key, NO_STACK},
@@ -26,7 +30,7 @@ const KERNEL: &str = "[kernel.kallsyms]";
 /// What makes two locations one.
 #[derive(Clone, Eq, Hash, PartialEq)]
 enum Place {
-    /// An address, and whether it is the first of its stack: then it is looked up elsewhere.
+    /// An address, and whether it is exact: then it is looked up elsewhere.
     Address(u64, bool),
     /// A name without an address.
     Name(String),
@@ -35,6 +39,7 @@ enum Place {
 /// A profile that grows event by event.
 pub struct Builder<'a> {
     loaded: &'a Loaded,
+    addresses: bool,
     counts: HashMap<(i64, i64, Key), Count>,
     wholes: HashMap<Vec<String>, u32>,
     profile: Profile,
@@ -45,10 +50,11 @@ pub struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// One without events.
-    pub fn new(loaded: &'a Loaded) -> Self {
+    /// One without events; with addresses of the kernel only if they are wanted.
+    pub fn new(loaded: &'a Loaded, addresses: bool) -> Self {
         let mut builder = Self {
             loaded,
+            addresses,
             counts: HashMap::new(),
             wholes: HashMap::new(),
             profile: Profile::default(),
@@ -108,8 +114,10 @@ impl<'a> Builder<'a> {
     }
 
     fn about(&mut self, manifest: &Manifest) {
-        let nanos = manifest.time.saturating_mul(1_000_000_000);
-        self.profile.time_nanos = i64::try_from(nanos).unwrap_or(0);
+        // The manifest has the end.
+        let end = manifest.time.saturating_mul(1_000_000_000);
+        let begin = end.saturating_sub(manifest.duration_ns);
+        self.profile.time_nanos = i64::try_from(begin).unwrap_or(0);
         self.profile.duration_nanos = i64::try_from(manifest.duration_ns).unwrap_or(0);
         let comment = self.string(&format!("Linux {} {}", manifest.release, manifest.machine));
         self.profile.comment.push(comment);
@@ -123,14 +131,20 @@ impl<'a> Builder<'a> {
             wholes[number as usize] = frames;
         }
         let [event_key, comm_key] = ["event", "comm"].map(|key| self.string(key));
-        for ((event, comm, key), count) in counts {
+        let mut progress = Progress::new("naming stacks", Some(counts.len() as u64));
+        for (done, ((event, comm, key), count)) in counts.into_iter().enumerate() {
+            progress.set(done as u64);
             let location_id = match key {
                 Key::Id(id) => self.stack(id),
                 Key::Whole(number) => {
-                    let frames = &wholes[number as usize];
-                    frames
+                    let frames = self.loaded.symbols.visible(&wholes[number as usize]);
+                    let names = frames
                         .iter()
-                        .map(|frame| self.text_location(frame))
+                        .map(|frame| whole_frame(frame, self.addresses));
+                    let names: Vec<_> = names.collect();
+                    names
+                        .into_iter()
+                        .map(|name| self.text_location(name))
                         .collect()
                 }
                 // Some readers drop samples without any location.
@@ -152,10 +166,8 @@ impl<'a> Builder<'a> {
             let name = missing_name(id, loaded.missing(id));
             return vec![self.text_location(&name)];
         };
-        let frames = stack.ips.iter().enumerate();
-        frames
-            .map(|(depth, ip)| self.location(*ip, depth == 0))
-            .collect()
+        let frames = loaded.symbols.stack(stack.ips);
+        frames.map(|at| self.location(at.ip, at.exact)).collect()
     }
 
     /// The number of a location that is known by name only.
@@ -168,35 +180,49 @@ impl<'a> Builder<'a> {
             function_id: self.function(name, ""),
             line: 0,
         };
-        self.add_location(place, 0, vec![line])
+        self.add_location(place, 0, 0, vec![line])
     }
 
     /// The number of the location of a frame.
-    fn location(&mut self, ip: u64, first: bool) -> u64 {
-        let place = Place::Address(ip, first);
+    fn location(&mut self, ip: u64, exact: bool) -> u64 {
+        let place = Place::Address(ip, exact);
         if let Some(id) = self.locations.get(&place) {
             return *id;
         }
         let loaded = self.loaded;
         let mut lines = Vec::new();
         let mut module = None;
-        for frame in loaded.symbols.frames(ip, first) {
+        for frame in loaded.symbols.frames(ip, exact) {
             module = frame.module();
             lines.extend(self.line(&frame));
+        }
+        if lines.is_empty() && !self.addresses {
+            return self.text_location(&unnamed(ip, self.addresses));
         }
         let mapping_id = match module {
             None if ip == symbols::TRAMPOLINE_MARKER => 0,
             module => self.mapping(module),
         };
-        self.add_location(place, mapping_id, lines)
+        let address = match (self.addresses, mapping_id) {
+            (true, _) => ip,
+            (false, 0) => 0,
+            // The same distance as in memory.
+            (false, _) => match self.range(module) {
+                Some((start, _)) => ip.saturating_sub(start),
+                None => 0,
+            },
+        };
+        self.add_location(place, mapping_id, address, lines)
     }
 
-    fn add_location(&mut self, place: Place, mapping_id: u64, line: Vec<Line>) -> u64 {
+    fn add_location(
+        &mut self,
+        place: Place,
+        mapping_id: u64,
+        address: u64,
+        line: Vec<Line>,
+    ) -> u64 {
         let id = self.profile.location.len() as u64 + 1;
-        let address = match place {
-            Place::Address(ip, _) => ip,
-            Place::Name(_) => 0,
-        };
         self.profile.location.push(Location {
             id,
             mapping_id,
@@ -252,10 +278,11 @@ impl<'a> Builder<'a> {
             return *id;
         }
         let loaded = self.loaded;
-        let (start, end) = match module.map(|module| loaded.modules.get(module)) {
-            Some(Some(module)) => (module.base, module.base.saturating_add(module.size)),
-            Some(None) => (0, 0),
-            None => self.kernel_range(),
+        let (start, end) = match self.range(module) {
+            Some(range) if self.addresses => range,
+            // How far the kernel reaches, to a module, tells where that lies.
+            Some((start, end)) if module.is_some() => (0, end.saturating_sub(start)),
+            _ => (0, 0),
         };
         let build_id = match (&loaded.manifest, module) {
             (Some(manifest), None) => manifest.build_id.clone().unwrap_or_default(),
@@ -277,15 +304,18 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// From where the kernel begins to the first module behind it.
-    fn kernel_range(&self) -> (u64, u64) {
-        let kallsyms = self.loaded.symbols.kallsyms.as_ref();
-        let start = kallsyms
-            .and_then(|kallsyms| kallsyms.text_base())
-            .unwrap_or(0);
-        let modules = self.loaded.modules.iter().map(|module| module.base);
-        let end = modules.filter(|base| *base > start).min();
-        (start, end.unwrap_or(u64::MAX))
+    /// Where a module, or the kernel, begins and ends, if that is known.
+    fn range(&self, module: Option<&str>) -> Option<(u64, u64)> {
+        let modules = &self.loaded.modules;
+        let Some(module) = module else {
+            // From where the kernel begins to the first module behind it.
+            let start = self.loaded.symbols.kallsyms.as_ref()?.text_base()?;
+            let modules = modules.iter().map(|module| module.base);
+            let end = modules.filter(|base| *base > start).min();
+            return Some((start, end.unwrap_or(u64::MAX)));
+        };
+        let module = modules.get(module).filter(|module| module.base != 0)?;
+        Some((module.base, module.base.saturating_add(module.size)))
     }
 
     fn string(&mut self, text: &str) -> i64 {

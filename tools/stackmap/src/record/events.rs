@@ -1,46 +1,90 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Names of events, checked before anything is changed.
+//! Names of events, looked up before anything is changed.
 
 use crate::{
     error::{Error, Result},
     tracefs::Tracefs,
 };
-use std::{fs, io};
+use glob::Pattern;
+use std::{collections::BTreeSet, io};
 
-/// Looks for events that are not there. What has wildcards is left to the kernel.
-pub(super) fn check(tracefs: &Tracefs, events: &[String]) -> Result {
-    for event in events {
-        if event.is_empty() || event.contains(char::is_whitespace) {
-            return Err(missing(event));
-        }
-        if event.contains(['*', '?', '[', '!']) {
-            continue;
-        }
-        let found = match event.split_once([':', '/']) {
-            Some((system, "")) => tracefs.path("events").join(system).is_dir(),
-            Some((system, name)) => tracefs.path("events").join(system).join(name).is_dir(),
-            None => exists(tracefs, event),
-        };
-        if !found {
-            return Err(missing(event));
-        }
-    }
-    Ok(())
+/// What makes a pattern of a name.
+const WILDCARDS: [char; 3] = ['*', '?', '['];
+
+/// What `-e` means on this kernel.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Events {
+    /// What `set_event` is given: it takes names and whole systems, and no other patterns.
+    pub(super) words: Vec<String>,
+    /// Each of the events, as `system:event`.
+    pub(super) names: BTreeSet<String>,
 }
 
-/// Whether some system has an event of this name, or is called so.
-fn exists(tracefs: &Tracefs, name: &str) -> bool {
-    let events = tracefs.path("events");
-    if events.join(name).is_dir() {
-        return true;
+impl Events {
+    /// Looks up each of `wanted`: `system:event`, with `/` for `:` too, `event`, or `system`, each
+    /// with wildcards. What there is not is an error.
+    pub(super) fn find(tracefs: &Tracefs, wanted: &[String]) -> Result<Self> {
+        let mut events = Self::default();
+        if wanted.is_empty() {
+            return Ok(events);
+        }
+        let available = tracefs.read("available_events")?;
+        let available: Vec<_> = available
+            .lines()
+            .filter_map(|line| line.trim().split_once(':'))
+            .collect();
+        for word in wanted {
+            events.add(word, &available)?;
+        }
+        Ok(events)
     }
-    let Ok(systems) = fs::read_dir(events) else {
-        return false;
-    };
-    systems
-        .filter_map(io::Result::ok)
-        .any(|system| system.path().join(name).is_dir())
+
+    fn add(&mut self, word: &str, available: &[(&str, &str)]) -> Result {
+        let (system, event) = match word.split_once([':', '/']) {
+            Some((system, "")) => (Some(system), "*"),
+            Some((system, event)) => (Some(system), event),
+            None => (None, word),
+        };
+        let event_pattern = pattern(event, word)?;
+        let system_pattern = pattern(system.unwrap_or(event), word)?;
+        let found: Vec<_> = available
+            .iter()
+            .filter(|(of, name)| {
+                let of = system_pattern.matches(of);
+                let name = event_pattern.matches(name);
+                match system {
+                    Some(_) => of && name,
+                    None => of || name,
+                }
+            })
+            .map(|(system, event)| format!("{system}:{event}"))
+            .collect();
+        if found.is_empty() {
+            return Err(missing(word));
+        }
+        let whole_system = event == "*" && system.is_some_and(|system| !has_wildcards(system));
+        let words = match has_wildcards(word) && !whole_system {
+            true => found.clone(),
+            false => vec![word.replacen('/', ":", 1)],
+        };
+        for word in words {
+            if !self.words.contains(&word) {
+                self.words.push(word);
+            }
+        }
+        self.names.extend(found);
+        Ok(())
+    }
+}
+
+fn has_wildcards(text: &str) -> bool {
+    text.contains(WILDCARDS)
+}
+
+fn pattern(text: &str, word: &str) -> Result<Pattern> {
+    Pattern::new(text)
+        .map_err(|error| Error::Refused(format!("\"{word}\" is no pattern of events: {error}")))
 }
 
 /// What the kernel said of an event, in words.
@@ -56,4 +100,90 @@ fn missing(event: &str) -> Error {
         "there is no event \"{event}\"\n  hint: available_events in tracefs lists them, as \
          system:event"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AVAILABLE: &str = "\
+sched:sched_switch
+sched:sched_wakeup
+syscalls:sys_enter_read
+syscalls:sys_exit_read
+syscalls:sys_enter_write
+odd:sched
+";
+
+    fn find(wanted: &[&str]) -> Result<Events> {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [("trace", ""), ("available_events", AVAILABLE)] {
+            std::fs::write(dir.path().join(file), text).unwrap();
+        }
+        let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
+        Events::find(&Tracefs::find(Some(dir.path())).unwrap(), &wanted)
+    }
+
+    fn words(wanted: &[&str]) -> Vec<String> {
+        find(wanted).unwrap().words
+    }
+
+    #[test]
+    fn wildcards_are_expanded() {
+        let enters = ["syscalls:sys_enter_read", "syscalls:sys_enter_write"];
+        assert_eq!(words(&["syscalls:sys_enter_*"]), enters);
+        assert_eq!(words(&["sys_enter_*"]), enters);
+        assert_eq!(words(&["sys?alls/sys_enter_*"]), enters);
+        assert_eq!(
+            words(&["syscalls:*_read"]),
+            [enters[0], "syscalls:sys_exit_read"]
+        );
+        assert_eq!(words(&["*:sched_[sx]*"]), ["sched:sched_switch"]);
+        // A pattern of systems has all of their events.
+        assert_eq!(
+            words(&["sche*"]),
+            ["sched:sched_switch", "sched:sched_wakeup", "odd:sched"]
+        );
+        // What comes twice is asked for once.
+        assert_eq!(words(&["sys_enter_*", "syscalls:sys_enter_read"]), enters);
+    }
+
+    #[test]
+    fn what_the_kernel_takes_is_left_as_it_is() {
+        for word in ["sched:*", "sched:", "sched", "sched:sched_switch"] {
+            assert_eq!(words(&[word]), [word]);
+        }
+        assert_eq!(words(&["sched/sched_switch"]), ["sched:sched_switch"]);
+        let names = find(&["sched"]).unwrap().names;
+        let names: Vec<_> = names.into_iter().collect();
+        assert_eq!(
+            names,
+            ["odd:sched", "sched:sched_switch", "sched:sched_wakeup"]
+        );
+        assert_eq!(find(&["sched:*"]).unwrap().names.len(), 2);
+    }
+
+    #[test]
+    fn what_there_is_not_is_named() {
+        for word in [
+            "nothing",
+            "sched:nothing",
+            "sched:no*",
+            "no*:*",
+            "",
+            " ",
+            ":",
+            "!sched:sched_switch",
+            "sched:sched_switch sched:sched_wakeup",
+        ] {
+            let error = find(&["sched", word]).unwrap_err().to_string();
+            assert!(error.contains(&format!("no event \"{word}\"")), "{error}");
+        }
+        let error = find(&["sched:[a"]).unwrap_err().to_string();
+        assert!(
+            error.contains("\"sched:[a\" is no pattern of events"),
+            "{error}"
+        );
+        assert!(find(&[]).unwrap().words.is_empty());
+    }
 }

@@ -2,19 +2,26 @@
 
 //! A second process that undoes a recording should the first one die.
 //!
-//! It reads the [`Undo`] as a line of JSON from its standard input, and then waits for the end of
-//! it. If that comes without the word that all is done, the other end is dead.
+//! Its standard input is a socket: it reads the [`Undo`] from it as a line of JSON, and then waits
+//! for its end. If that comes without the word that all is done, the other end is dead. Its standard
+//! output is the switch of the module, open: with it, it has the part of the recording in that.
 
-use super::Undo;
+use super::{
+    lock::{Lock, Switch},
+    Undo,
+};
 use crate::{
     error::{Error, Result},
     output::say,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::{
-    io::{self, BufRead, Write},
-    os::unix::process::CommandExt,
-    process::{Child, ChildStdin, Command, Stdio},
+    io::{self, BufRead, BufReader, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{Child, Command, Stdio},
     sync::{atomic::AtomicBool, Arc},
 };
 
@@ -28,32 +35,34 @@ const DONE: &str = "done\n";
 /// The second process.
 pub(super) struct Guard {
     child: Child,
-    pipe: ChildStdin,
+    socket: UnixStream,
 }
 
 impl Guard {
-    /// Starts it. When this returns, `undo` will be done come what may.
-    pub(super) fn start(undo: &Undo) -> Result<Self> {
+    /// Starts it. When this returns, `undo` will be done come what may, and nobody else gets the
+    /// lock before.
+    pub(super) fn start(undo: &Undo, lock: &Lock, switch: &Switch) -> Result<Self> {
         let failed = |error| Error::io("start the process that guards tracefs", error);
-        let mut child = Command::new("/proc/self/exe")
+        let (mut socket, other) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command
             .arg0("stackmap")
             .arg(COMMAND)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdin(Stdio::from(OwnedFd::from(other)))
+            .stdout(Stdio::from(switch.file().map_err(failed)?))
             // Neither Ctrl-C nor the end of a job of a shell is meant for it.
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
-        let (Some(mut pipe), Some(answer)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::Refused(
-                "the process that guards tracefs has no pipe".into(),
-            ));
-        };
+            .process_group(0);
+        lock.inherit(true).map_err(failed)?;
+        let child = command.spawn();
+        lock.inherit(false).map_err(failed)?;
+        // Our copy of the other end of the socket goes with it.
+        drop(command);
+        let child = child.map_err(failed)?;
         let mut line = serde_json::to_vec(undo).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
-        pipe.write_all(&line).map_err(failed)?;
+        socket.write_all(&line).map_err(failed)?;
         let mut ready = String::new();
-        io::BufReader::new(answer)
+        BufReader::new(&socket)
             .read_line(&mut ready)
             .map_err(failed)?;
         if ready != READY {
@@ -61,18 +70,18 @@ impl Guard {
                 "the process that guards tracefs did not start".into(),
             ));
         }
-        Ok(Self { child, pipe })
+        Ok(Self { child, socket })
     }
 
     /// Tells it that all is done.
     pub(super) fn dismiss(self) {
         let Self {
             mut child,
-            mut pipe,
+            mut socket,
         } = self;
         // If it is dead it has nothing to do either.
-        let _ = pipe.write_all(DONE.as_bytes());
-        drop(pipe);
+        let _ = socket.write_all(DONE.as_bytes());
+        drop(socket);
         let _ = child.wait();
     }
 }
@@ -84,18 +93,21 @@ pub fn main() -> Result {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(failed)?;
     }
-    let mut input = io::stdin().lock();
+    let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let mut socket = UnixStream::from(socket);
+    let mut input = BufReader::new(socket.try_clone().map_err(failed)?);
     let mut line = String::new();
     input.read_line(&mut line).map_err(failed)?;
     let undo: Undo = serde_json::from_str(&line)
         .map_err(|error| Error::input("standard input", error.to_string()))?;
-    io::stdout().write_all(READY.as_bytes()).map_err(failed)?;
+    socket.write_all(READY.as_bytes()).map_err(failed)?;
     line.clear();
-    input.read_line(&mut line).map_err(failed)?;
-    if line == DONE {
+    // The end of a process that has not read everything is an error here.
+    let read = input.read_line(&mut line);
+    if read.is_ok() && line == DONE {
         return Ok(());
     }
-    let result = undo.run_for_the_dead();
+    let result = undo.run_for_the_dead(&io::stdout());
     if result.is_ok() {
         say("stackmap: the recording died; tracefs is as it was before");
     }

@@ -4,6 +4,7 @@
 
 use crate::{
     error::{Error, Result},
+    kernel,
     output::say,
     tracefs::Tracefs,
 };
@@ -28,6 +29,14 @@ pub(super) fn ensure(tracefs: &Tracefs, module: Option<&Path>) -> Result {
 fn insert(path: &Path) -> Result {
     let file = File::open(path).map_err(|error| Error::read(path, error))?;
     rustix::system::finit_module(&file, c"", 0).map_err(|error| {
+        if error == rustix::io::Errno::NOEXEC {
+            return Error::Refused(format!(
+                "{}: this is no module for this kernel, {}\n  hint: dmesg tells more; build it for \
+                 this kernel, or leave --module out and modprobe finds it",
+                path.display(),
+                kernel::release()
+            ));
+        }
         let what = format!(
             "load {} (the kernel's log tells why: dmesg)",
             path.display()

@@ -2,15 +2,23 @@
 
 //! Recording: everything that is on is on for as long as it takes, and then as it was before.
 //!
-//! What tracefs has to be given back is written down first, as a list of writes ([`Undo`]), and
-//! given to a second process ([`guard`]) that does them should this one die of anything at all.
-//! Then the buffer is emptied, events, functions and options are set, and tracing goes on; after
-//! the command, the time or a signal it goes off, and one file with everything is written.
+//! A recording has its buffer for itself ([`lock`]). What tracefs has to be given back is written
+//! down first, as a list of writes ([`Undo`]), and given to a second process ([`guard`]) that does
+//! them should this one die of anything at all. Then the buffer is emptied, what others have left
+//! is put [`aside`], events, functions and options are set, and tracing goes on; after the command,
+//! the time or a signal it goes off, and one file with everything is written. Only then is the
+//! buffer emptied.
 
+mod aside;
+mod buffer;
 mod events;
 pub mod guard;
+mod instance;
 mod load;
+mod lock;
+mod loss;
 mod save;
+mod session;
 mod steps;
 mod undo;
 mod wait;
@@ -19,14 +27,19 @@ pub use steps::{Fault, Step};
 pub use undo::Undo;
 
 use crate::{
-    capture::Recorded,
+    capture::{Recorded, Writer},
     error::{Error, Result},
-    kernel,
-    output::say,
+    output::{is_replaced, say},
     tracefs::Tracefs,
 };
+use aside::Aside;
+use events::Events;
+use instance::Place;
+use lock::{Lock, Switch};
+use session::{Failed, Session};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
-use wait::{Signals, Stopped};
+use undo::Recording;
+use wait::Signals;
 
 /// What to record, and how.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +52,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// The size of the ring buffer of each CPU, in KiB.
     pub buffer_kb: Option<u64>,
+    /// The instance to record into, which is made if it is not there.
+    pub instance: Option<String>,
     /// The file to write.
     pub output: PathBuf,
     /// The command to run.
@@ -51,6 +66,8 @@ pub struct Options {
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
+    /// Whether the fields of events and the arguments of the command are left out.
+    pub no_args: bool,
     /// What goes wrong, for tests.
     pub fault: Option<Fault>,
 }
@@ -75,22 +92,57 @@ impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
     pub fn run(&self, tracefs: Option<&std::path::Path>) -> Result {
         let tracefs = Tracefs::find(tracefs)?;
-        events::check(&tracefs, &self.events)?;
+        let events = Events::find(&tracefs, &self.events)?;
         if !self.functions.is_empty() {
             self.check_function_tracer(&tracefs)?;
         }
         load::ensure(&tracefs, self.module.as_deref())?;
-        self.check_unused(&tracefs)?;
+        // What can fail for reasons of the user's fails before anything is changed. To open a FIFO
+        // is to wait for its reader: a signal still ends that.
+        let stream = match is_replaced(&self.output) {
+            true => None,
+            false => Some(Writer::create(&self.output)?),
+        };
         let signals = Signals::catch()?;
-        // What can fail for reasons of the user's fails before anything is changed.
-        let writer = crate::capture::Writer::create(&self.output)?;
 
-        let undo = Undo::read(&tracefs, self, writer.unfinished())?;
-        let guard = guard::Guard::start(&undo)?;
+        let place = Place::find(tracefs, self.instance.as_deref())?;
+        let tracefs = place.tracefs();
+        let lock = Lock::take(tracefs)?;
+        self.check_unused(tracefs)?;
+        let writer = match stream {
+            Some(writer) => writer,
+            None => Writer::create(&self.output)?,
+        };
+        let aside = Aside::read(tracefs, &events, !self.functions.is_empty())?;
+        let switch = Switch::on(tracefs)?;
+        let undo = Undo::read(
+            tracefs,
+            self,
+            &aside,
+            switch.before(),
+            place.undo()?,
+            writer.unfinished(),
+        )?;
+        let guard = guard::Guard::start(&undo, &lock, &switch)?;
+        let tracefs = place.settle();
+        let session = Session {
+            options: self,
+            tracefs: &tracefs,
+            signals: &signals,
+            events: &events,
+            aside: &aside,
+        };
         let recorded = self
             .before(Step::Guarded, &signals)
-            .and_then(|()| self.record(&tracefs, &signals, writer));
-        let restored = undo.run(&tracefs, recorded.is_ok());
+            .map_err(Failed::from)
+            .and_then(|()| session.record(writer));
+        let (left, recorded) = match recorded {
+            Ok(stopped) => (Recording::Empty, Ok(stopped)),
+            Err(Failed::Lost(error)) => (Recording::Ignore, Err(error)),
+            Err(Failed::Saved(error)) => (Recording::Empty, Err(error)),
+            Err(Failed::Unsaved(error)) => (Recording::Keep, Err(error)),
+        };
+        let restored = undo.run(&tracefs, &switch, left);
         let restored = restored.and(self.after(Step::Restored, &signals));
         guard.dismiss();
         let stopped = recorded?;
@@ -99,96 +151,6 @@ impl Options {
             0 => Ok(()),
             status => Err(Error::Status(status)),
         }
-    }
-
-    fn record(
-        &self,
-        tracefs: &Tracefs,
-        signals: &Signals,
-        writer: crate::capture::Writer,
-    ) -> Result<Stopped> {
-        self.prepare(tracefs, signals)?;
-        let modules = std::fs::read(kernel::MODULES).unwrap_or_default();
-        let before = tracefs.read("stack_map_stat")?;
-        let load_id = tracefs.load_id()?;
-        let begun = std::time::Instant::now();
-        tracefs.write("tracing_on", "1")?;
-        self.before(Step::Running, signals)?;
-        let stopped = wait::wait(&self.command, self.duration, signals);
-        tracefs.write("tracing_on", "0")?;
-        let duration = begun.elapsed();
-        let stopped = stopped?;
-        self.after(Step::Ended, signals)?;
-        let saved = save::Saved {
-            options: self,
-            duration,
-            modules_before: &modules,
-            stat_before: &before,
-            load_id_before: load_id,
-        };
-        saved.write(tracefs, signals, writer)?;
-        self.after(Step::Written, signals)?;
-        stopped.say();
-        Ok(stopped)
-    }
-
-    /// Sets everything but `tracing_on`.
-    fn prepare(&self, tracefs: &Tracefs, signals: &Signals) -> Result {
-        tracefs.write("tracing_on", "0")?;
-        self.before(Step::Stopped, signals)?;
-        tracefs.write("current_tracer", "nop")?;
-        for file in ["set_event", "set_event_pid", "set_ftrace_pid"] {
-            if tracefs.has(file) {
-                tracefs.write(file, "")?;
-            }
-        }
-        if let Some(kb) = self.buffer_kb {
-            tracefs.write("buffer_size_kb", &kb.to_string())?;
-        }
-        tracefs.write("trace", "")?;
-        if self.reset {
-            tracefs.write("stack_map", "reset")?;
-        }
-        self.before(Step::Emptied, signals)?;
-        for (option, value) in FORMAT {
-            // Those of a tracer are there while it is on, with older kernels.
-            if tracefs.has(option) && tracefs.read(option)?.trim() != value {
-                tracefs.write(option, value)?;
-            }
-        }
-        tracefs.write("options/stackmap", "1")?;
-        tracefs.write("options/stacktrace", "1")?;
-        self.before(Step::Options, signals)?;
-        if !self.functions.is_empty() {
-            self.set_functions(tracefs)?;
-        }
-        self.before(Step::Functions, signals)?;
-        for event in &self.events {
-            tracefs
-                .append("set_event", &format!("{event}\n"))
-                .map_err(|error| events::explain(error, event))?;
-        }
-        self.before(Step::Events, signals)
-    }
-
-    fn set_functions(&self, tracefs: &Tracefs) -> Result {
-        tracefs.write("set_ftrace_filter", "")?;
-        for function in &self.functions {
-            let written = tracefs.append("set_ftrace_filter", &format!("{function}\n"));
-            written.map_err(|error| match error {
-                Error::Io { error, .. } if error.kind() == std::io::ErrorKind::InvalidInput => {
-                    Error::Refused(format!(
-                        "there is no function \"{function}\" that can be traced\n  hint: {} lists \
-                         them",
-                        tracefs.path("available_filter_functions").display()
-                    ))
-                }
-                error => error,
-            })?;
-        }
-        // Functions that are traced without a filter would be all of them.
-        tracefs.write("current_tracer", "function")?;
-        tracefs.write("options/func_stack_trace", "1")
     }
 
     fn check_function_tracer(&self, tracefs: &Tracefs) -> Result {
@@ -228,10 +190,15 @@ impl Options {
 
     fn recorded(&self) -> Recorded {
         let lossy = |word: &OsString| word.to_string_lossy().into_owned();
+        let words = match self.no_args {
+            true => 1,
+            false => usize::MAX,
+        };
         Recorded {
             events: self.events.clone(),
             functions: self.functions.clone(),
-            command: self.command.iter().map(lossy).collect(),
+            command: self.command.iter().take(words).map(lossy).collect(),
+            instance: None,
         }
     }
 

@@ -3,27 +3,37 @@
 //! Writes what was recorded into a capture.
 
 use super::{
+    buffer::{Buffer, Header},
+    loss,
     wait::{Signals, INTERRUPTED},
     Options,
 };
 use crate::{
-    capture::{member, CpuStat, Manifest, Writer},
+    capture::{member, CpuStat, Manifest, Recorded, Writer},
     error::{Error, Result},
     kernel,
     notes::count_of,
-    output::{say, warn, Progress},
+    output::{say, warn},
+    ring::Order,
     source::differ,
-    stack_map_bin::{self, LoadId},
+    stack_map_bin,
+    stacks::Stacks,
     stat::Stat,
-    tracefs::Tracefs,
+    symbols::kallsyms::Kallsyms,
+    tracefs::{self, MapState, Tracefs},
 };
 use std::{
-    borrow::Cow,
-    fs,
+    collections::BTreeMap,
+    fs::{self, File},
     io::Read,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+/// More than most descriptions of events have, in bytes; all of them together.
+const FORMAT_LEN: u64 = 4096;
+/// What else there is: names of tasks, what is the same for all events, the manifest, the directory.
+const OTHERS_LEN: u64 = 1 << 20;
 
 /// What is known of a recording besides what tracefs has.
 pub(super) struct Saved<'a> {
@@ -31,29 +41,168 @@ pub(super) struct Saved<'a> {
     pub(super) duration: Duration,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
-    pub(super) load_id_before: Option<LoadId>,
+    pub(super) map_before: MapState,
+    /// The map, open since before the recording: it cannot be read after a reset.
+    pub(super) map: &'a File,
+    pub(super) switched_off: bool,
+    pub(super) put_aside: &'a BTreeMap<String, String>,
+    pub(super) instance: Option<String>,
+}
+
+/// What is written of a recording besides the buffer; that is still where it was.
+pub(super) struct Surroundings<'a> {
+    saved: &'a Saved<'a>,
+    header: Header,
+    cpus: Vec<CpuStat>,
+    stat_text: String,
+    stacks: Stacks,
+    bin: Vec<u8>,
+    modules: Vec<u8>,
+    kallsyms: Kallsyms,
+    clock: String,
+}
+
+/// A recording, with everything that is written of it. The kernel's buffer is empty by then, so
+/// this is kept until it is written.
+pub(super) struct Collected {
+    buffer: Buffer,
+    members: [(&'static str, Vec<u8>); 5],
+    manifest: Manifest,
+    loaded_anew: bool,
+    nr_stacks: usize,
 }
 
 impl Saved<'_> {
-    /// Writes it all. A second signal ends this.
-    pub(super) fn write(&self, tracefs: &Tracefs, signals: &Signals, mut to: Writer) -> Result {
-        let stat_text = tracefs.read("stack_map_stat")?;
-        let stat = Stat::parse(&stat_text);
+    /// Reads all but the buffer.
+    pub(super) fn surroundings(&self, tracefs: &Tracefs) -> Result<Surroundings<'_>> {
+        // Reading the buffer changes what is counted of it.
+        let cpus = cpu_stats(tracefs)?;
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
-        stack_map_bin::write(&mut bin, NATIVE, stacks.load_id(), stacks.iter())?;
-        let modules = fs::read(kernel::MODULES)
-            .map_err(|error| Error::read(Path::new(kernel::MODULES), error))?;
-        let kallsyms = kernel::kallsyms()?;
+        stack_map_bin::write(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
+        Ok(Surroundings {
+            saved: self,
+            header: Header::read(tracefs)?,
+            cpus,
+            stat_text: tracefs.read("stack_map_stat")?,
+            stacks,
+            bin,
+            modules: kernel::modules_text()?,
+            kallsyms: kernel::kallsyms()?,
+            clock: clock(&tracefs.read("trace_clock")?),
+        })
+    }
 
-        let mut add = |name: &str, content: &mut dyn Read| {
-            // One signal has ended the recording; the next one means this.
+    /// Whether the map was emptied since the recording began; a reload is something else.
+    fn was_reset(&self, stacks: &Stacks, slot_bits: Option<u32>) -> bool {
+        if differ(self.map_before.load_id, stacks.load_id()) {
+            return false;
+        }
+        let generation = |id: u32| id.checked_shr(slot_bits?);
+        let before = self.map_before.first_id.and_then(generation);
+        (before.is_some() && before != stacks.generation(slot_bits)) || is_stale(self.map)
+    }
+}
+
+impl Surroundings<'_> {
+    /// How many bytes a capture has at most.
+    pub(super) fn at_most(&self, tracefs: &Tracefs) -> u64 {
+        let len = |text: &str| text.len() as u64;
+        let buffered = self.cpus.iter().map(|cpu| cpu.bytes);
+        let events = tracefs.read("set_event").unwrap_or_default();
+        let events = events.lines().count() as u64;
+        [
+            buffered.fold(0, u64::saturating_add),
+            self.bin.len() as u64,
+            self.modules.len() as u64,
+            2 * len(&self.stat_text),
+            len(self.kallsyms.text()),
+            events * FORMAT_LEN,
+            OTHERS_LEN,
+        ]
+        .into_iter()
+        // Heads of pages; and what cannot be packed grows by that.
+        .fold(0, |sum, len| {
+            u64::saturating_add(sum, len.saturating_add(len / 16))
+        })
+    }
+
+    /// Takes the buffer, which is empty afterwards.
+    pub(super) fn collect(self, tracefs: &Tracefs, signals: &Signals) -> Result<Collected> {
+        let Self {
+            saved,
+            header,
+            cpus,
+            stat_text,
+            stacks,
+            bin,
+            modules,
+            kallsyms,
+            clock,
+        } = self;
+        let Options { slim, no_args, .. } = *saved.options;
+        let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
+        let buffer = Buffer::take(tracefs, &numbers, header, !no_args, signals)?;
+
+        let names = match slim {
+            true => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
+            false => kallsyms.text().to_owned(),
+        };
+        let slot_bits = Stat::parse(&stat_text).slot_bits();
+        let manifest = Manifest {
+            time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_secs()),
+            duration_ns: u64::try_from(saved.duration.as_nanos()).unwrap_or(u64::MAX),
+            release: kernel::release(),
+            machine: kernel::machine(),
+            build_id: kernel::build_id(),
+            boot_id: kernel::boot_id(),
+            kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),
+            generation: stacks.generation(slot_bits),
+            slot_bits,
+            load_id: saved.map_before.load_id,
+            big_endian: Order::NATIVE == Order::Big,
+            no_args,
+            clock,
+            slim,
+            modules_changed: loaded(saved.modules_before) != loaded(&modules),
+            recorded: Recorded {
+                instance: saved.instance.clone(),
+                ..saved.options.recorded()
+            },
+            reset: saved.was_reset(&stacks, slot_bits),
+            switched_off: saved.switched_off,
+            put_aside: saved.put_aside.clone(),
+            cpus,
+            ..Manifest::default()
+        };
+        Ok(Collected {
+            buffer,
+            members: [
+                (member::STACK_MAP_BIN, bin),
+                (member::STAT, stat_text.into_bytes()),
+                (member::STAT_BEFORE, saved.stat_before.as_bytes().to_vec()),
+                (member::MODULES, modules),
+                (member::KALLSYMS, names.into_bytes()),
+            ],
+            manifest,
+            loaded_anew: differ(saved.map_before.load_id, stacks.load_id()),
+            nr_stacks: stacks.len(),
+        })
+    }
+}
+
+impl Collected {
+    /// Writes it all. A second signal ends this. What fails can be tried again with another file.
+    pub(super) fn write(&self, signals: &Signals, mut to: Writer) -> Result {
+        // One signal has ended the recording; the next one means this.
+        let limit = signals.count().max(1);
+        for (name, content) in &self.members {
             let mut content = Interruptible {
-                content,
+                content: &content[..],
                 signals,
-                limit: signals.count().max(1),
-                progress: Progress::bytes("writing the trace", None),
-                done: 0,
+                limit,
             };
             to.member(name, &mut content).map_err(|error| match error {
                 Error::Io { error, .. }
@@ -62,77 +211,60 @@ impl Saved<'_> {
                     Error::Status(INTERRUPTED)
                 }
                 error => error,
-            })
-        };
-        add(member::STACK_MAP_BIN, &mut &bin[..])?;
-        add(member::STAT, &mut stat_text.as_bytes())?;
-        add(member::STAT_BEFORE, &mut self.stat_before.as_bytes())?;
-        add(member::MODULES, &mut &modules[..])?;
-        let names = match self.options.slim {
-            true => Cow::Owned(kallsyms.slim(stacks.frames())),
-            false => Cow::Borrowed(kallsyms.text()),
-        };
-        add(member::KALLSYMS, &mut names.as_bytes())?;
-        add(member::TRACE, &mut tracefs.open("trace")?)?;
-
-        let slot_bits = stat.slot_bits();
-        let manifest = Manifest {
-            time: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |time| time.as_secs()),
-            duration_ns: u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX),
-            release: kernel::release(),
-            machine: kernel::machine(),
-            build_id: kernel::build_id(),
-            boot_id: kernel::boot_id(),
-            kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),
-            generation: stacks.generation(slot_bits),
-            slot_bits,
-            load_id: self.load_id_before,
-            clock: clock(&tracefs.read("trace_clock")?),
-            slim: self.options.slim,
-            modules_changed: loaded(self.modules_before) != loaded(&modules),
-            recorded: self.options.recorded(),
-            cpus: cpu_stats(tracefs)?,
-            ..Manifest::default()
-        };
-        to.finish(&manifest)?;
-        if differ(self.load_id_before, stacks.load_id()) {
+            })?;
+        }
+        self.buffer.write(&mut to)?;
+        let path = to.path().to_owned();
+        let size = to.finish(&self.manifest)?;
+        if self.loaded_anew {
             warn(format_args!(
                 "the module was loaded anew during the recording: the stacks behind its ids are gone"
             ));
         }
-        self.summary(&manifest, stacks.len());
+        for line in loss::lines(&self.manifest) {
+            warn(line);
+        }
+        summary(&self.manifest, self.nr_stacks, &path, size);
         Ok(())
-    }
-
-    fn summary(&self, manifest: &Manifest, nr_stacks: usize) {
-        let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
-        let path = &self.options.output;
-        let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
-        say(format_args!(
-            "{}: {} in the buffer, {} in the map, {} KiB; see it with \"stackmap report {}\"",
-            path.display(),
-            count_of(entries, "record"),
-            count_of(nr_stacks as u64, "stack"),
-            size.div_ceil(1024),
-            path.display(),
-        ));
     }
 }
 
-#[cfg(target_endian = "little")]
-const NATIVE: stack_map_bin::Order = stack_map_bin::Order::Little;
-#[cfg(target_endian = "big")]
-const NATIVE: stack_map_bin::Order = stack_map_bin::Order::Big;
+fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
+    let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
+    let size = size.div_ceil(1024);
+    let counts = format!(
+        "{} in the buffer, {} in the map, {size} KiB",
+        count_of(entries, "record"),
+        count_of(nr_stacks as u64, "stack")
+    );
+    let path = path.display();
+    match fs::metadata(path.to_string()) {
+        Ok(metadata) if metadata.is_file() => say(format_args!(
+            "{path}: {counts}; see it with \"stackmap report {path}\""
+        )),
+        _ => say(format_args!("{path}: {counts}")),
+    }
+}
+
+/// Whether the kernel refuses to go on with a map that was opened before.
+fn is_stale(mut map: &File) -> bool {
+    // It says so behind the header.
+    let mut buffer = [0; 4096];
+    for _ in 0..16 {
+        match map.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return tracefs::is_stale(&error),
+        }
+    }
+    false
+}
 
 /// Ends when one signal more than `limit` has come.
 struct Interruptible<'a> {
-    content: &'a mut dyn Read,
+    content: &'a [u8],
     signals: &'a Signals,
     limit: usize,
-    progress: Progress,
-    done: u64,
 }
 
 impl Read for Interruptible<'_> {
@@ -140,10 +272,7 @@ impl Read for Interruptible<'_> {
         if self.signals.count() > self.limit {
             return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
-        let len = self.content.read(buffer)?;
-        self.done += len as u64;
-        self.progress.set(self.done);
-        Ok(len)
+        self.content.read(buffer)
     }
 }
 
@@ -194,6 +323,7 @@ fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
             entries: number("entries"),
             overrun: number("overrun"),
             dropped: number("dropped events").saturating_add(number("commit overrun")),
+            bytes: number("bytes"),
         })
     });
     stats.collect()

@@ -29,6 +29,10 @@ pub enum Step {
     Running,
     /// Tracing is off again.
     Ended,
+    /// Room for the capture is about to be taken; once more if that has failed.
+    Saving,
+    /// The buffer was read, and the capture is about to be written; once more if that has failed.
+    Taken,
     /// The capture is there.
     Written,
     /// Tracefs is as it was.

@@ -2,38 +2,117 @@
 
 //! What tracefs was like, as the writes that make it so again.
 
-use super::{Options, FORMAT};
-use crate::{error::Result, output::warn, tracefs::Tracefs};
+use super::{aside::Aside, lock, Options, FORMAT};
+use crate::{
+    error::{Error, Result},
+    output::warn,
+    tracefs::Tracefs,
+};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
 
 /// What stands in `set_ftrace_filter` when it is empty begins so.
 const COMMENT: &str = "#";
+/// The instances whose stacks become ids.
+pub(super) const INSTANCES: &str = "stack_map_instances";
 
 /// The writes that undo a recording, in their order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Undo {
     root: PathBuf,
     writes: Vec<Write>,
+    /// Whether the switch of the module was on before any recording.
+    switch: bool,
+    /// What is undone of an instance.
+    instance: Instance,
     /// The file that is being written; if it still has this name, it is of no use.
-    unfinished: PathBuf,
+    unfinished: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-struct Write {
+pub(super) struct Write {
     file: String,
     text: String,
     append: bool,
+    /// Whether it costs what the buffer holds.
+    costly: bool,
+}
+
+/// What a recording has done to the instance that it records into.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Instance {
+    /// It is taken off the list, by this name.
+    pub(super) unlist: Option<String>,
+    /// It was made for the recording.
+    pub(super) remove: bool,
+}
+
+/// What becomes of the recording that the buffer holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Recording {
+    /// It is saved: the buffer is emptied.
+    Empty,
+    /// It is of no use to anybody.
+    Ignore,
+    /// It is all that there is: tracing stays off.
+    Keep,
+}
+
+impl Write {
+    pub(super) fn new(file: &str, text: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            text: text.to_owned(),
+            append: false,
+            costly: false,
+        }
+    }
+
+    pub(super) fn append(file: &str, text: &str) -> Self {
+        Self {
+            text: format!("{text}\n"),
+            append: true,
+            ..Self::new(file, "")
+        }
+    }
+
+    fn costly(file: &str, text: &str) -> Self {
+        Self {
+            costly: true,
+            ..Self::new(file, text)
+        }
+    }
+
+    pub(super) fn run(&self, tracefs: &Tracefs) -> Result {
+        match self.append {
+            true => tracefs.append(&self.file, &self.text),
+            false => tracefs.write(&self.file, &self.text),
+        }
+    }
 }
 
 impl Undo {
-    /// Reads what tracefs is like now, as far as a recording with `options` changes it.
-    /// `unfinished` is the file that is being written.
-    pub(super) fn read(tracefs: &Tracefs, options: &Options, unfinished: &Path) -> Result<Self> {
+    /// Reads what tracefs is like now, as far as a recording with `options` changes it. `aside` is
+    /// what it puts aside, `unfinished` the file that is being written.
+    pub(super) fn read(
+        tracefs: &Tracefs,
+        options: &Options,
+        aside: &Aside,
+        switch: bool,
+        instance: Instance,
+        unfinished: Option<&Path>,
+    ) -> Result<Self> {
+        let absolute = |path| std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
         let mut undo = Self {
-            root: tracefs.root().to_owned(),
+            root: absolute(tracefs.root()),
             writes: Vec::new(),
-            unfinished: std::path::absolute(unfinished).unwrap_or_else(|_| unfinished.to_owned()),
+            switch,
+            instance,
+            unfinished: unfinished.map(absolute),
         };
         undo.write("tracing_on", "0");
         undo.read_events(tracefs)?;
@@ -44,27 +123,18 @@ impl Undo {
         for (option, wanted) in FORMAT {
             undo.read_option(tracefs, option, wanted)?;
         }
-        for option in ["options/stacktrace", "options/stackmap", "tracing_on"] {
-            undo.write(option, tracefs.read(option)?.trim());
-        }
+        undo.writes.extend(aside.back().cloned());
+        let stacktrace = "options/stacktrace";
+        undo.write(stacktrace, tracefs.read(stacktrace)?.trim());
+        let on = tracefs.read("tracing_on")?;
+        undo.writes.push(Write::costly("tracing_on", on.trim()));
         Ok(undo)
     }
 
     fn read_events(&mut self, tracefs: &Tracefs) -> Result {
         self.write("set_event", "");
         for event in tracefs.read("set_event")?.lines() {
-            self.append("set_event", event);
-        }
-        for file in ["set_event_pid", "set_ftrace_pid"] {
-            if !tracefs.has(file) {
-                continue;
-            }
-            let pids = tracefs.read(file)?;
-            self.write(file, "");
-            // "no pid" is what an empty set_ftrace_pid says.
-            for pid in pids.lines().filter(|pid| pid.parse::<u32>().is_ok()) {
-                self.append(file, pid);
-            }
+            self.writes.push(Write::append("set_event", event));
         }
         Ok(())
     }
@@ -92,19 +162,21 @@ impl Undo {
             self.write("set_ftrace_filter", "");
             for line in tracefs.read("set_ftrace_filter")?.lines() {
                 if let Some(function) = filter(line) {
-                    self.append("set_ftrace_filter", &function);
+                    self.writes
+                        .push(Write::append("set_ftrace_filter", &function));
                 }
             }
         }
         let tracer = tracefs.read("current_tracer")?;
-        self.write("current_tracer", tracer.trim());
+        self.writes
+            .push(Write::costly("current_tracer", tracer.trim()));
         Ok(())
     }
 
     fn read_buffers(&mut self, tracefs: &Tracefs) -> Result {
         let all = tracefs.read("buffer_size_kb")?;
         if let Some(kb) = buffer_kb(&all) {
-            self.write("buffer_size_kb", kb);
+            self.writes.push(Write::costly("buffer_size_kb", kb));
             return Ok(());
         }
         // "X": each CPU has its own.
@@ -112,61 +184,95 @@ impl Undo {
             let file = format!("per_cpu/cpu{cpu}/buffer_size_kb");
             let size = tracefs.read(&file)?;
             if let Some(kb) = buffer_kb(&size) {
-                self.write(&file, kb);
+                self.writes.push(Write::costly(&file, kb));
             }
         }
         Ok(())
     }
 
     fn write(&mut self, file: &str, text: &str) {
-        self.writes.push(Write {
-            file: file.to_owned(),
-            text: text.to_owned(),
-            append: false,
-        });
+        self.writes.push(Write::new(file, text));
     }
 
-    fn append(&mut self, file: &str, text: &str) {
-        self.writes.push(Write {
-            file: file.to_owned(),
-            text: format!("{text}\n"),
-            append: true,
-        });
-    }
-
-    /// Does all the writes, whatever becomes of each; returns the first error. `empty`: what the
-    /// buffer holds is of no use any more.
-    pub(super) fn run(&self, tracefs: &Tracefs, empty: bool) -> Result {
+    /// Does all the writes, whatever becomes of each; returns the first error. `switch` is that of
+    /// the module, open.
+    pub(super) fn run(
+        &self,
+        tracefs: &Tracefs,
+        switch: &impl AsFd,
+        recording: Recording,
+    ) -> Result {
         let mut first = Ok(());
-        for (nr, write) in self.writes.iter().enumerate() {
-            if empty && nr + 1 == self.writes.len() {
-                first = first.and(tracefs.write("trace", ""));
-            }
-            let result = match write.append {
-                true => tracefs.append(&write.file, &write.text),
-                false => tracefs.write(&write.file, &write.text),
-            };
+        let mut done = |result: Result| {
             if let Err(error) = &result {
                 warn(format_args!("tracefs is not as it was before: {error}"));
             }
-            first = first.and(result);
+            if first.is_ok() {
+                first = result;
+            }
+        };
+        for (nr, write) in self.writes.iter().enumerate() {
+            if recording == Recording::Empty && nr + 1 == self.writes.len() {
+                done(tracefs.write("trace", ""));
+            }
+            if recording != Recording::Keep || !write.costly {
+                done(write.run(tracefs));
+            }
+        }
+        done(lock::switch_back(tracefs, switch, self.switch));
+        if recording != Recording::Keep {
+            self.instance.run(tracefs, &mut done);
         }
         first
     }
 
     /// Does all the writes in the place of a process that could not.
-    pub(super) fn run_for_the_dead(&self) -> Result {
+    pub(super) fn run_for_the_dead(&self, switch: &impl AsFd) -> Result {
+        if self.instance.remove && !self.root.exists() {
+            // The last thing was done.
+            return Ok(());
+        }
         let tracefs = Tracefs::find(Some(&self.root))?;
-        let result = self.run(&tracefs, false);
-        // Mostly it is not there: it has got its name, or none yet.
-        let _ = std::fs::remove_file(&self.unfinished);
+        let result = self.run(&tracefs, switch, Recording::Ignore);
+        if let Some(unfinished) = &self.unfinished {
+            // Mostly it is not there: it has got its name, or none yet.
+            let _ = fs::remove_file(unfinished);
+        }
         result
     }
 }
 
+impl Instance {
+    fn run(&self, tracefs: &Tracefs, done: &mut impl FnMut(Result)) {
+        if let Some(name) = &self.unlist {
+            let listed = listed(tracefs, name);
+            if let Ok(true) = listed {
+                done(tracefs.append(INSTANCES, &format!("!{name}\n")));
+            }
+            done(listed.map(drop));
+        }
+        if self.remove {
+            done(remove(tracefs.root()));
+        }
+    }
+}
+
+/// Whether the stacks of an instance become ids.
+pub(super) fn listed(tracefs: &Tracefs, name: &str) -> Result<bool> {
+    Ok(tracefs.read(INSTANCES)?.lines().any(|line| line == name))
+}
+
+/// Removes an instance.
+pub(super) fn remove(path: &Path) -> Result {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|error| Error::io(format!("remove {}", path.display()), error)),
+    }
+}
+
 /// A line of `set_ftrace_filter` as it can be written. Commands (`schedule:traceoff`) are no
-/// part of the filter and stay by themselves.
-fn filter(line: &str) -> Option<String> {
+/// part of the filter.
+pub(super) fn filter(line: &str) -> Option<String> {
     let line = line.trim();
     if line.is_empty() || line.starts_with(COMMENT) || line.contains(':') {
         return None;

@@ -190,7 +190,10 @@ fn start(command: &[OsString], signals: &Signals) -> Result<Option<Pid>> {
     let mut child = Command::new(program)
         .args(arguments)
         .spawn()
-        .map_err(|error| Error::io(format!("run {}", program.to_string_lossy()), error))?;
+        .map_err(|error| Error::Command {
+            command: program.to_string_lossy().into_owned(),
+            error,
+        })?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let sender = signals.sender.clone();
     thread::spawn(move || {

@@ -23,7 +23,7 @@ fn loaded(stacks: &[(u32, &[u64])]) -> Loaded {
     let mut loaded = Loaded {
         symbols: Symbols {
             kallsyms: Some(kallsyms),
-            debug_info: None,
+            ..Symbols::default()
         },
         slot_bits: Some(4),
         ..Loaded::default()
@@ -81,31 +81,51 @@ fn prints_on_the_line() {
         inline: true,
         ..Format::default()
     };
-    let (text, _) = resolve("t: <stack_id 21>\r\nt: <stack_id 22>\n", inline);
-    assert_eq!(
-        text,
-        "t: <stack_id 21: foo <- bar [mod] <- 0x1234>\r\nt: <stack_id 22:>\n"
-    );
-    // What is not at the end of a line is no event of its own.
-    let (text, _) = resolve("a <stack_id 21> and <stack_id 21>", Format::default());
-    let stack = "foo <- bar [mod] <- 0x1234";
-    assert_eq!(
-        text,
-        format!("a <stack_id 21: {stack}> and <stack trace>\n => foo\n => bar [mod]\n => 0x1234")
+    let (text, _) = resolve(&lines("<stack_id 21>\r\n<stack_id 22>\n"), inline);
+    let want = "<stack_id 21: foo <- bar [mod] <- 0x1234>\r\n<stack_id 22:>\n";
+    assert_eq!(text, lines(want));
+}
+
+/// The lines of a text, each of them all that an event says.
+fn lines(text: &str) -> String {
+    let lines = text.split_inclusive('\n');
+    lines
+        .map(|line| format!("a-1 [000] ..... 1.0: {line}"))
+        .collect()
+}
+
+#[test]
+fn an_id_in_a_name_is_no_id() {
+    for line in [
+        "a-1 [000] ..... 1.0: sched_process_exec: filename=./<stack_id 21> pid=1 old_pid=1\n",
+        "a-1 [000] ..... 1.0: sched_process_exec: filename=./<stack_id 21>\n",
+        "a-1 [000] ..... 1.0: tracing_mark_write: <stack_id 21>\n",
+        "a-1 [000] ..... 1.0: <stack_id 21> pid=1\n",
+        "  <stack_id 21>-1       [000] .....     1.000000: e: x\n",
+        // Of a name with a newline in it.
+        "<stack_id 21>\n",
+        "x <stack_id 21>\n",
+    ] {
+        assert_eq!(resolve(line, Format::default()).0, line);
+    }
+    // A task may be called like the beginning of a line.
+    let line = "  e-1 [7] . 1: x-77      [000] .....     1.000000: ";
+    let (text, _) = resolve(&format!("{line}<stack_id 21>\n"), Format::default());
+    assert!(
+        text.starts_with(&format!("{line}<stack trace>\n => foo\n")),
+        "{text}"
     );
 }
 
 #[test]
 fn what_is_missing_is_said_and_counted() {
     let (text, notes) = resolve(
-        "<stack_id 30>\n<stack_id 5>\n<stack_id 5>\n<stack_id x>\n<stack_id -1>\n",
+        &lines("<stack_id 30>\n<stack_id 5>\n<stack_id 5>\n<stack_id x>\n<stack_id -1>\n"),
         Format::default(),
     );
-    assert_eq!(
-        text,
-        "<stack_id 30: unknown>\n<stack_id 5: stale, the map was reset>\n<stack_id 5: stale, the \
-         map was reset>\n<stack_id x>\n<stack_id -1>\n"
-    );
+    let want = "<stack_id 30: unknown>\n<stack_id 5: stale, the map was reset>\n<stack_id 5: \
+                stale, the map was reset>\n<stack_id x>\n<stack_id -1>\n";
+    assert_eq!(text, lines(want));
     assert_eq!((notes.unknown, notes.stale), (1, 2));
 }
 
@@ -121,6 +141,25 @@ fn other_text_stays_as_it_is() {
 }
 
 #[test]
+fn nothing_controls_the_terminal() {
+    let kallsyms = "ffffffff81000000 T e\x1b[2Jvil\nffffffff81000100 T _end\n";
+    let mut loaded = loaded(&[(0x15, &[0xffff_ffff_8100_0010])]);
+    let kallsyms = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
+    loaded.symbols.kallsyms = Some(kallsyms);
+    let mut reload = || Ok(None);
+    let mut resolver = Resolver::new(loaded, Format::default(), &mut reload);
+    let mut out = Vec::new();
+    let text = "a\x1b]0;x\x07-1 [000] ..... 1.0: e: \u{9b}31m\n\
+                \x1b-1 [000] ..... 1.0: <stack_id 21>\n";
+    resolver
+        .run(text.as_bytes(), None, "text", &mut out)
+        .unwrap();
+    let want = "a\u{fffd}]0;x\u{fffd}-1 [000] ..... 1.0: e: \u{fffd}31m\n\
+                \u{fffd}-1 [000] ..... 1.0: <stack trace>\n => e\u{fffd}[2Jvil\n";
+    assert_eq!(String::from_utf8(out).unwrap(), want);
+}
+
+#[test]
 fn newer_stacks_are_asked_for() {
     let mut newer = vec![loaded(&[(0x15, STACK), (0x17, &[0xffff_ffff_8100_0100])])];
     let mut reload = || Ok(newer.pop());
@@ -130,13 +169,13 @@ fn newer_stacks_are_asked_for() {
     };
     let mut resolver = Resolver::new(loaded(&[(0x15, STACK)]), format, &mut reload);
     let mut out = Vec::new();
-    let text = "<stack_id 21>\n<stack_id 23>\n<stack_id 24>\n";
+    let text = lines("<stack_id 21>\n<stack_id 23>\n<stack_id 24>\n");
     resolver
         .run(text.as_bytes(), None, "text", &mut out)
         .unwrap();
     let out = String::from_utf8(out).unwrap();
     assert!(
-        out.ends_with("<stack_id 23: foo>\n<stack_id 24: unknown>\n"),
+        out.ends_with(&lines("<stack_id 23: foo>\n<stack_id 24: unknown>\n")),
         "{out}"
     );
     assert_eq!(resolver.resolved, 2);
@@ -169,7 +208,7 @@ fn resolve_beside(load_id: u32) -> (String, Notes, u32) {
     };
     let mut resolver = Resolver::new(of_load(7, &[(0x15, STACK)]), format, &mut reload);
     let mut out = Vec::new();
-    let text = "<stack_id 21>\n<stack_id 23>\n<stack_id 21>\n<stack_id 7>\n";
+    let text = lines("<stack_id 21>\n<stack_id 23>\n<stack_id 21>\n<stack_id 7>\n");
     resolver
         .run(text.as_bytes(), None, "text", &mut out)
         .unwrap();
@@ -185,7 +224,7 @@ fn ids_are_not_resolved_by_another_load() {
     let want = format!(
         "<stack_id 21: {stack}>\n<stack_id 23: {gone}>\n<stack_id 21: {stack}>\n<stack_id 7: {gone}>\n"
     );
-    assert_eq!((text, notes.gone, asked), (want, 2, 1));
+    assert_eq!((text, notes.gone, asked), (lines(&want), 2, 1));
     // The same load, and one that is not known.
     for load_id in [7, 0] {
         let (text, notes, _) = resolve_beside(load_id);
@@ -193,6 +232,6 @@ fn ids_are_not_resolved_by_another_load() {
             "<stack_id 21: {stack}>\n<stack_id 23: {stack}>\n<stack_id 21:>\n<stack_id 7: stale, the map \
              was reset>\n"
         );
-        assert_eq!((text, notes.gone), (want, 0));
+        assert_eq!((text, notes.gone), (lines(&want), 0));
     }
 }

@@ -7,7 +7,8 @@
 //! the offset in it. If the file then names another function, its answer is not used.
 
 use super::{
-    kallsyms::Kallsyms, lookup_address, Frame, Place, SourceLine, Symbol, TRAMPOLINE_MARKER,
+    frames::is_entry, kallsyms::Kallsyms, lookup_address, Frame, Place, SourceLine, Symbol,
+    TRAMPOLINE_MARKER,
 };
 use crate::{
     error::{Error, Result},
@@ -63,6 +64,11 @@ impl DebugFrame {
             source: self.source.as_ref(),
         }
     }
+
+    /// Whether it is the entry of an interrupt or an exception.
+    pub(super) fn is_entry(&self) -> bool {
+        self.module.is_none() && is_entry(&self.name)
+    }
 }
 
 /// Where to find debug information.
@@ -114,27 +120,42 @@ impl DebugInfo {
     }
 
     /// What is known of a frame, innermost first; nothing before [`prime`](Self::prime) saw it.
-    pub fn frames(&self, ip: u64, first: bool) -> &[DebugFrame] {
+    pub fn frames(&self, ip: u64, exact: bool) -> &[DebugFrame] {
         self.frames
-            .get(&lookup_address(ip, first))
+            .get(&lookup_address(ip, exact))
             .map_or(&[], |frames| frames)
     }
 
-    /// Looks up all of `ips` that are not known yet.
+    /// Looks up all of `ips` (an address, and whether it is exact) that are not known yet.
     pub fn prime(
         &mut self,
         ips: impl Iterator<Item = (u64, bool)>,
         kallsyms: Option<&Kallsyms>,
         progress: &mut dyn FnMut(u64),
     ) {
+        self.look_up_all(self.unknown(ips), kallsyms, progress);
+    }
+
+    /// Where those of `ips` are to be looked up that are not known yet.
+    pub(super) fn unknown(&self, ips: impl Iterator<Item = (u64, bool)>) -> BTreeSet<u64> {
         // By address, for the sake of the caches of what reads DWARF.
-        let mut wanted = BTreeSet::new();
-        for (ip, first) in ips {
-            let address = lookup_address(ip, first);
+        let mut unknown = BTreeSet::new();
+        for (ip, exact) in ips {
+            let address = lookup_address(ip, exact);
             if ip != TRAMPOLINE_MARKER && !self.frames.contains_key(&address) {
-                wanted.insert(address);
+                unknown.insert(address);
             }
         }
+        unknown
+    }
+
+    /// Looks up addresses.
+    pub(super) fn look_up_all(
+        &mut self,
+        wanted: BTreeSet<u64>,
+        kallsyms: Option<&Kallsyms>,
+        progress: &mut dyn FnMut(u64),
+    ) {
         for (done, address) in wanted.into_iter().enumerate() {
             if done % BATCH == 0 {
                 progress(done as u64);

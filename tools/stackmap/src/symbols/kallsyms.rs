@@ -6,8 +6,11 @@
 //! address the first of the file; it ends where the next address begins. Where the next symbol
 //! belongs to something else, how far the last function of a module reaches is not in the file;
 //! then the end of the module bounds it and no size is given.
+//!
+//! Unlike the kernel, labels of assembly (`.L...`) are no symbols; and the prefix that a compiler
+//! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
 
-use super::{lookup_address, modules::Modules, Symbol};
+use super::{frames::is_entry, lookup_address, modules::Modules, Symbol};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
@@ -22,6 +25,10 @@ const MAX_DEMANGLED: usize = 64 << 20;
 const BLOCK: usize = 64;
 /// Not in a module.
 const CORE: u16 = 0;
+/// How labels of assembly begin.
+const LABEL: &str = ".L";
+/// How the names of prefixes of functions begin.
+const PREFIX: &str = "__pfx_";
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -44,6 +51,8 @@ pub struct Kallsyms {
     modules: Vec<String>,
     /// For each of `modules`, where its memory ends.
     ends: Vec<Option<u64>>,
+    /// Where entries of interrupts and exceptions begin and end, in order.
+    entry_points: Vec<(u64, u64)>,
     text_base: Option<u64>,
     stext: Option<u64>,
 }
@@ -82,15 +91,40 @@ impl Kallsyms {
         Ok(table.finish(text, modules))
     }
 
-    /// The symbol that covers a frame.
-    pub fn symbol(&self, ip: u64, first: bool) -> Option<Symbol<'_>> {
-        let (start, entry, end) = self.find(lookup_address(ip, first))?;
+    /// The symbol that covers a frame. `exact`: it is no return address.
+    pub fn symbol(&self, ip: u64, exact: bool) -> Option<Symbol<'_>> {
+        let (mut start, mut entry, mut end) = self.find(lookup_address(ip, exact))?;
+        if let Some(function) = self.raw_name(entry).strip_prefix(PREFIX) {
+            // What is executed there is part of the function that follows.
+            let prefix = entry;
+            (start, entry, end) = self.find(end?)?;
+            if entry.module != prefix.module || self.raw_name(entry) != function {
+                return None;
+            }
+        }
         Some(Symbol {
             name: self.name(entry),
             module: self.module(entry),
-            offset: ip - start,
+            offset: ip.saturating_sub(start),
             size: end.map(|end| end - start),
         })
+    }
+
+    /// Whether an address is in the entry of an interrupt or an exception.
+    pub fn is_entry(&self, address: u64) -> bool {
+        let (Some((first, _)), Some((_, end))) =
+            (self.entry_points.first(), self.entry_points.last())
+        else {
+            return false;
+        };
+        if address < *first || address >= *end {
+            return false;
+        }
+        let after = self
+            .entry_points
+            .partition_point(|(start, _)| *start <= address);
+        let last = after.checked_sub(1).map(|index| self.entry_points[index]);
+        last.is_some_and(|(_, end)| address < end)
     }
 
     /// Where the kernel's code begins (`_text`): the link address plus what KASLR added.
@@ -174,19 +208,29 @@ impl Kallsyms {
         (address < end).then_some((start, entry, None))
     }
 
-    /// The lines that are needed to name the frames `ips` (an address, and whether it is the first
-    /// of its stack) as the whole file does, and those that tell where the kernel lies.
+    /// The lines that are needed to name the frames `ips` as the whole file does, and those that
+    /// tell where the kernel lies. Which of the frames are exact does not matter.
     pub fn slim(&self, ips: impl Iterator<Item = (u64, bool)>) -> String {
         let mut needed: Vec<usize> = Vec::new();
-        for (ip, first) in ips {
-            let address = lookup_address(ip, first);
-            let after = self.after(address);
-            if let Some(index) = after.checked_sub(1) {
-                let start = self.addresses[index];
-                let first = self.addresses.partition_point(|other| *other < start);
-                needed.push(first);
+        for (ip, _) in ips {
+            for mut address in [ip, lookup_address(ip, false)] {
+                loop {
+                    let after = self.after(address);
+                    needed.extend((after < self.addresses.len()).then_some(after));
+                    let Some(index) = after.checked_sub(1) else {
+                        break;
+                    };
+                    let start = self.addresses[index];
+                    let first = self.addresses.partition_point(|other| *other < start);
+                    needed.push(first);
+                    // A prefix is named by what follows it.
+                    let is_prefix = self.raw_name(self.entries[first]).starts_with(PREFIX);
+                    match self.addresses.get(after) {
+                        Some(next) if is_prefix => address = *next,
+                        _ => break,
+                    }
+                }
             }
-            needed.extend((after < self.addresses.len()).then_some(after));
         }
         for (index, entry) in self.entries.iter().enumerate() {
             if ["_text", "_stext"].contains(&self.raw_name(*entry)) {
@@ -236,6 +280,9 @@ impl Table {
         else {
             return false;
         };
+        if name.starts_with(LABEL) {
+            return true;
+        }
         // Absolute symbols such as offsets of per-CPU variables are no addresses of code.
         if address < 0x1000 {
             self.nr_hidden += 1;
@@ -293,6 +340,27 @@ impl Table {
         }
     }
 
+    /// From where to where entries of interrupts and exceptions reach, of sorted symbols.
+    fn entry_points(&self, text: &str) -> Vec<(u64, u64)> {
+        let same = |one: &(u64, Entry), other: &(u64, Entry)| one.0 == other.0;
+        let mut aliases = self.symbols.chunk_by(same).peekable();
+        let mut entries = Vec::new();
+        while let Some(symbols) = aliases.next() {
+            let is_entry = |(_, entry): &(u64, Entry)| {
+                let name = entry.name as usize;
+                entry.module == CORE && is_entry(&text[name..name + usize::from(entry.name_len)])
+            };
+            if symbols.iter().any(is_entry) {
+                let start = symbols[0].0;
+                let end = aliases
+                    .peek()
+                    .map_or(start.saturating_add(1), |next| next[0].0);
+                entries.push((start, end));
+            }
+        }
+        entries
+    }
+
     fn finish(mut self, text: String, modules: &Modules) -> Kallsyms {
         // Stable, so that of several names at one address the first stays the first.
         self.symbols.sort_by_key(|(address, _)| *address);
@@ -301,8 +369,10 @@ impl Table {
             Some(module.base.saturating_add(module.size))
         });
         let addresses: Vec<_> = self.symbols.iter().map(|(address, _)| *address).collect();
+        let entry_points = self.entry_points(&text);
         Kallsyms {
             text,
+            entry_points,
             demangled: self.demangled,
             firsts: addresses.iter().copied().step_by(BLOCK).collect(),
             addresses,

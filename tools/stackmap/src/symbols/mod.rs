@@ -2,15 +2,18 @@
 
 //! From addresses to names: kallsyms by default, ELF and DWARF where files are given.
 //!
-//! All frames but the first of a stack are return addresses, which may lie behind the end of the
-//! function that made the call; they are looked up one byte before. An address that no source
-//! covers stays an address: nothing is guessed.
+//! Most frames of a stack are return addresses, which may lie behind the end of the function that
+//! made the call; they are looked up one byte before. The first one, and one below the entry of an
+//! interrupt or an exception, are *exact*: the instruction there is the one that is meant. An
+//! address that no source covers stays an address: nothing is guessed.
 
 pub mod elf;
+pub mod frames;
 pub mod kallsyms;
 pub mod modules;
 pub mod texts;
 
+use crate::stacks::Stacks;
 use elf::{DebugFrame, DebugInfo};
 use kallsyms::Kallsyms;
 use std::fmt;
@@ -27,6 +30,19 @@ pub struct Symbols {
     pub kallsyms: Option<Kallsyms>,
     /// ELF files with more than names.
     pub debug_info: Option<DebugInfo>,
+    /// Whether [`stack`](Self::stack) has the frames of tracing itself, too.
+    pub plumbing: bool,
+}
+
+/// A frame of a stack that is not named yet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct At {
+    /// How many frames lie above it, hidden ones included.
+    pub depth: usize,
+    /// The address.
+    pub ip: u64,
+    /// Whether it is looked up as it is, rather than as a return address.
+    pub exact: bool,
 }
 
 /// A name that covers an address.
@@ -36,7 +52,8 @@ pub struct Symbol<'a> {
     pub name: &'a str,
     /// The module that it is in.
     pub module: Option<&'a str>,
-    /// How far the frame's address is behind the beginning of the function.
+    /// How far the frame's address is behind the beginning of the function; 0 also in the prefix
+    /// that compilers put before it.
     pub offset: u64,
     /// How long the function is, if that is known.
     pub size: Option<u64>,
@@ -89,6 +106,15 @@ impl<'a> Frame<'a> {
             Place::Symbol(symbol) => Some(symbol.name),
             Place::Trampoline => Some(TRAMPOLINE_NAME),
             Place::Unknown => None,
+        }
+    }
+
+    /// How far behind the beginning of its function the frame is, if there is one that was not
+    /// inlined.
+    pub fn offset(&self) -> Option<u64> {
+        match self.place {
+            Place::Symbol(symbol) if !self.inlined => Some(symbol.offset),
+            _ => None,
         }
     }
 
@@ -161,50 +187,143 @@ impl Symbols {
         self.kallsyms.is_none() && self.debug_info.is_none()
     }
 
-    /// Looks `ips` (an address, and whether it is the first of its stack) up in the ELF files, if
-    /// there are any, so that [`frames`](Self::frames) knows. `progress` is called now and then
-    /// with the number of addresses that are done.
-    pub fn prime(&mut self, ips: impl Iterator<Item = (u64, bool)>, progress: &mut dyn FnMut(u64)) {
-        if let Some(debug_info) = &mut self.debug_info {
-            debug_info.prime(ips, self.kallsyms.as_ref(), progress);
+    /// Looks all frames of `stacks` up in the ELF files, if there are any, so that
+    /// [`frames`](Self::frames) knows. `progress` is called now and then with the number of
+    /// addresses that are done.
+    pub fn prime(&mut self, stacks: &Stacks, progress: &mut dyn FnMut(u64)) {
+        // Without kallsyms, entries are known only when the first pass has named them.
+        let nr_passes = match self.kallsyms {
+            Some(_) => 1,
+            None => 2,
+        };
+        for _ in 0..nr_passes {
+            let Some(debug_info) = &self.debug_info else {
+                return;
+            };
+            let frames = stacks.iter().flat_map(|stack| {
+                let exact = Exact::new(self, stack.ips);
+                stack.ips.iter().copied().zip(exact)
+            });
+            let wanted = debug_info.unknown(frames);
+            if let Some(debug_info) = &mut self.debug_info {
+                debug_info.look_up_all(wanted, self.kallsyms.as_ref(), progress);
+            }
         }
     }
 
     /// The function that the kernel's table has at a frame.
-    pub fn place(&self, ip: u64, first: bool) -> Place<'_> {
+    pub fn place(&self, ip: u64, exact: bool) -> Place<'_> {
         if ip == TRAMPOLINE_MARKER {
             return Place::Trampoline;
         }
         let found = self
             .kallsyms
             .as_ref()
-            .and_then(|kallsyms| kallsyms.symbol(ip, first));
+            .and_then(|kallsyms| kallsyms.symbol(ip, exact));
         match found {
             Some(symbol) => Place::Symbol(symbol),
             None => Place::Unknown,
         }
     }
 
-    /// The frame at `ip`, after the frames that were inlined into it. `first`: it is the innermost
-    /// of its stack.
-    pub fn frames(&self, ip: u64, first: bool) -> Frames<'_> {
+    /// The frames of a stack, innermost first, without those of tracing itself unless they are
+    /// wanted.
+    pub fn stack<'a>(&'a self, ips: &'a [u64]) -> impl Iterator<Item = At> + use<'a> {
+        let hidden = match self.plumbing {
+            true => 0,
+            false => self.nr_plumbing(ips),
+        };
+        let exact = Exact::new(self, ips);
+        let frames = ips.iter().zip(exact).enumerate();
+        let frames = frames.map(|(depth, (ip, exact))| At {
+            depth,
+            ip: *ip,
+            exact,
+        });
+        frames.skip(hidden)
+    }
+
+    /// The frames of a stack that is known as text, innermost first, without those of tracing
+    /// itself unless they are wanted.
+    pub fn visible<'a>(&self, frames: &'a [String]) -> &'a [String] {
+        let parts = frames.iter().map(|frame| Some(frames::parts(frame)));
+        match self.plumbing {
+            true => frames,
+            false => &frames[frames::nr_plumbing(parts)..],
+        }
+    }
+
+    /// How many frames at the beginning of a stack are of tracing itself.
+    fn nr_plumbing(&self, ips: &[u64]) -> usize {
+        let names = ips.iter().enumerate().map(|(depth, ip)| {
+            let frame = self.frames(*ip, depth == 0).last()?;
+            Some((frame.name()?, frame.module()))
+        });
+        frames::nr_plumbing(names)
+    }
+
+    /// Whether a frame is the entry of an interrupt or an exception.
+    fn is_entry(&self, ip: u64, exact: bool) -> bool {
+        let address = lookup_address(ip, exact);
+        if let Some(kallsyms) = &self.kallsyms {
+            return kallsyms.is_entry(address);
+        }
+        let Some(debug_info) = &self.debug_info else {
+            return false;
+        };
+        let frame = debug_info.frames(ip, exact).last();
+        frame.is_some_and(DebugFrame::is_entry)
+    }
+
+    /// The frame at `ip`, after the frames that were inlined into it. `exact`: it is no return
+    /// address.
+    pub fn frames(&self, ip: u64, exact: bool) -> Frames<'_> {
         let known = self
             .debug_info
             .as_ref()
-            .map_or(&[][..], |debug_info| debug_info.frames(ip, first));
+            .map_or(&[][..], |debug_info| debug_info.frames(ip, exact));
         if ip == TRAMPOLINE_MARKER || known.is_empty() {
             return Frames::One(Some(Frame {
                 ip,
-                place: self.place(ip, first),
+                place: self.place(ip, exact),
                 inlined: false,
                 source: None,
             }));
         }
         Frames::Known {
             ip,
-            behind: ip - lookup_address(ip, first),
+            behind: ip - lookup_address(ip, exact),
             frames: known.iter(),
         }
+    }
+}
+
+/// Which frames of a stack are exact, innermost first.
+struct Exact<'a> {
+    symbols: &'a Symbols,
+    ips: std::slice::Iter<'a, u64>,
+    next: bool,
+}
+
+impl<'a> Exact<'a> {
+    fn new(symbols: &'a Symbols, ips: &'a [u64]) -> Self {
+        let ips = ips.iter();
+        Self {
+            symbols,
+            ips,
+            next: true,
+        }
+    }
+}
+
+impl Iterator for Exact<'_> {
+    type Item = bool;
+
+    fn next(&mut self) -> Option<bool> {
+        let ip = *self.ips.next()?;
+        let exact = self.next;
+        self.next = self.symbols.is_entry(ip, exact);
+        Some(exact)
     }
 }
 
@@ -237,8 +356,8 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 /// Where a frame is looked up: return addresses one byte before.
-pub(crate) const fn lookup_address(ip: u64, first: bool) -> u64 {
-    if first {
+pub(crate) const fn lookup_address(ip: u64, exact: bool) -> u64 {
+    if exact {
         ip
     } else {
         ip.saturating_sub(1)

@@ -17,7 +17,7 @@ type Format = dyn Fn(&Frame<'_>, &mut Vec<u8>);
 /// The texts of frames in one format.
 pub struct Texts {
     format: Box<Format>,
-    /// For frames that are not, and that are, the first of their stack.
+    /// For frames that are return addresses, and for those that are exact.
     kept: [HashMap<u64, Kept, BuildHasherDefault<AddressHasher>>; 2],
     arena: Vec<u8>,
     /// Where the texts begin that [`fetch`](Self::fetch) was last asked for.
@@ -64,11 +64,11 @@ impl Texts {
         }
     }
 
-    /// The text of the frames at `ip`. `first`: it is the innermost of its stack.
-    pub fn of(&mut self, symbols: &Symbols, ip: u64, first: bool) -> Text<'_> {
-        let kept = match self.kept[usize::from(first)].get(&ip) {
+    /// The text of the frames at `ip`. `exact`: it is no return address.
+    pub fn of(&mut self, symbols: &Symbols, ip: u64, exact: bool) -> Text<'_> {
+        let kept = match self.kept[usize::from(exact)].get(&ip) {
             Some(kept) => *kept,
-            None => self.make(symbols, ip, first),
+            None => self.make(symbols, ip, exact),
         };
         let start = kept.start as usize;
         Text {
@@ -89,13 +89,13 @@ impl Texts {
         std::hint::black_box(bytes.fold(0, |sum, byte| sum ^ byte));
     }
 
-    fn make(&mut self, symbols: &Symbols, ip: u64, first: bool) -> Kept {
+    fn make(&mut self, symbols: &Symbols, ip: u64, exact: bool) -> Kept {
         if self.arena.len() > MAX_KEPT {
             self.clear();
         }
         let start = self.arena.len();
         let mut named = false;
-        for frame in symbols.frames(ip, first) {
+        for frame in symbols.frames(ip, exact) {
             named |= frame.place != Place::Unknown;
             (self.format)(&frame, &mut self.arena);
             self.arena.push(b'\n');
@@ -105,7 +105,7 @@ impl Texts {
             start: start as u32,
             len: len << 1 | u32::from(named),
         };
-        self.kept[usize::from(first)].insert(ip, kept);
+        self.kept[usize::from(exact)].insert(ip, kept);
         kept
     }
 
@@ -119,7 +119,7 @@ impl Texts {
 /// Spreads addresses. They come from a kernel or a file, and the worst that a file can do is to be
 /// slow with itself.
 #[derive(Default)]
-struct AddressHasher(u64);
+pub struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn write(&mut self, bytes: &[u8]) {

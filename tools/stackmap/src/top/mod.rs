@@ -10,6 +10,7 @@ pub use keys::Reaction;
 pub use sample::{Sample, Sampler};
 pub use view::draw;
 
+use crate::symbols::frames;
 use std::{cmp::Reverse, collections::HashMap, fmt, sync::Arc};
 
 /// What stacks are sorted by.
@@ -68,6 +69,18 @@ impl Row {
         let mut frames = self.frames.iter();
         filter.is_empty() || frames.any(|frame| frame.to_lowercase().contains(filter))
     }
+
+    /// The frames, each with its number, without those of tracing itself unless `plumbing` is
+    /// wanted.
+    pub fn visible(&self, plumbing: bool) -> impl Iterator<Item = (usize, &str)> {
+        let parts = self.frames.iter().map(|frame| Some(frames::parts(frame)));
+        let hidden = match plumbing {
+            true => 0,
+            false => frames::nr_plumbing(parts),
+        };
+        let frames = self.frames.iter().enumerate().skip(hidden);
+        frames.map(|(depth, frame)| (depth, &frame[..]))
+    }
 }
 
 /// Everything that is shown.
@@ -83,6 +96,8 @@ pub struct Model {
     pub typing: bool,
     /// Whether nothing new is shown.
     pub paused: bool,
+    /// Whether frames of tracing itself are shown.
+    pub plumbing: bool,
     /// The stack that is pointed at.
     pub selected: Option<u32>,
     /// How far the frames of that are scrolled.

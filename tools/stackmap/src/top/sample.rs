@@ -139,8 +139,8 @@ impl Sampler {
         for stack in stacks.iter() {
             let symbols = &self.symbols;
             self.names.entry(stack.id).or_insert_with(|| {
-                let frames = stack.ips.iter().enumerate().flat_map(|(depth, ip)| {
-                    let frames = symbols.frames(*ip, depth == 0);
+                let frames = symbols.stack(stack.ips).flat_map(|at| {
+                    let frames = symbols.frames(at.ip, at.exact);
                     frames.map(|frame| frame.to_string())
                 });
                 frames.collect::<Arc<[String]>>()
@@ -153,6 +153,8 @@ impl Sampler {
 fn symbols() -> Result<Symbols> {
     Ok(Symbols {
         kallsyms: Some(kernel::kallsyms()?),
-        debug_info: None,
+        // What is hidden later tells the event.
+        plumbing: true,
+        ..Symbols::default()
     })
 }

@@ -3,7 +3,7 @@
 //! How it is shown.
 
 use super::{Model, Row, Sort};
-use crate::{output::safe, symbols::TRAMPOLINE_NAME};
+use crate::{output::safe, symbols::frames::parts};
 use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::{Color, Modifier, Style},
@@ -24,9 +24,8 @@ const WIDTHS: [u16; 5] = [9, 10, 6, 6, 11];
 /// Fewer lines than this have no room for the frames of a stack.
 const MIN_HEIGHT: u16 = 14;
 
-/// How functions are called that record an event, and those that a tracepoint calls.
+/// How functions are called that record an event.
 const EVENT: &str = "trace_event_raw_event_";
-const TRACEPOINT: &str = "__traceiter_";
 
 /// Shows `model` on the whole screen.
 pub fn draw(model: &Model, frame: &mut Frame<'_>) {
@@ -131,7 +130,7 @@ fn draw_table(model: &Model, rows: &[&Row], selected: usize, area: Rect, frame: 
             .map(|((text, style), width)| {
                 Cell::new(format!("{text:>width$}", width = width.into())).style(style)
             });
-        let stack = Cell::new(one_line(row, usize::from(area.width)));
+        let stack = Cell::new(one_line(row, model.plumbing, usize::from(area.width)));
         Cells::new(numbers.chain([stack]))
     });
     let widths = WIDTHS.map(Constraint::Length).into_iter();
@@ -145,23 +144,21 @@ fn draw_table(model: &Model, rows: &[&Row], selected: usize, area: Rect, frame: 
 
 /// The names of a stack's frames without their offsets, as many as there is room for. The frames
 /// of tracing itself only tell the event.
-fn one_line(row: &Row, width: usize) -> String {
-    let mut line = String::new();
+fn one_line(row: &Row, plumbing: bool, width: usize) -> String {
+    let name = |frame: &str| safe(parts(frame).0).into_owned();
+    let event = row.frames.first().map(|frame| name(frame));
+    let event = event.as_deref().and_then(|name| name.strip_prefix(EVENT));
+    let mut line = match event {
+        Some(event) if !plumbing => format!("{event}: "),
+        _ => String::new(),
+    };
     let mut separator = "";
-    for (depth, frame) in row.frames.iter().enumerate() {
+    for (_, frame) in row.visible(plumbing) {
         if line.len() > width {
             break;
         }
-        let name = frame.split('+').next().unwrap_or(frame);
-        if depth <= 1 && (name.starts_with(TRACEPOINT) || name == TRAMPOLINE_NAME) {
-            continue;
-        }
-        if let Some(event) = name.strip_prefix(EVENT).filter(|_| depth == 0) {
-            line = format!("{}: ", safe(event));
-            continue;
-        }
         line.push_str(separator);
-        line.push_str(&safe(name));
+        line.push_str(&name(frame));
         separator = " < ";
     }
     line
@@ -173,7 +170,7 @@ fn draw_frames(model: &Model, row: Option<&&Row>, area: Rect, frame: &mut Frame<
         None => " no stack ".to_owned(),
     };
     let block = Block::new().borders(Borders::TOP).title(title);
-    let lines = row.iter().flat_map(|row| row.frames.iter().enumerate());
+    let lines = row.iter().flat_map(|row| row.visible(model.plumbing));
     let lines = lines.map(|(index, frame)| {
         Line::from(vec![
             Span::styled(format!(" [{index}] "), DIM),

@@ -8,6 +8,7 @@
 //! that it fits. What is passed over then has none.
 
 use super::line::{Body, Line, Time};
+use crate::ring::fields::Fields;
 use std::collections::HashMap;
 
 /// Interrupts nest no deeper than this, one event each.
@@ -20,8 +21,8 @@ const MAX_FRAMES: usize = 4096;
 pub struct Event {
     /// The name of the event; of a call that the function tracer saw, `function()`.
     pub name: String,
-    /// Its fields, as the kernel printed them.
-    pub fields: String,
+    /// Its fields.
+    pub fields: Fields,
     /// The name of the task.
     pub comm: String,
     /// The id of the task.
@@ -54,15 +55,97 @@ pub struct Losses {
     pub orphans: u64,
 }
 
+/// What a trace says of interrupts and preemption: an event and its stack have the same.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Flags([u8; 8]);
+
+impl Flags {
+    /// Those that are written or recorded as `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut flags = [0; 8];
+        let len = bytes.len().min(flags.len());
+        flags[..len].copy_from_slice(&bytes[..len]);
+        Self(flags)
+    }
+}
+
 struct Waiting {
     event: Event,
-    flags: Vec<u8>,
+    flags: Flags,
+}
+
+/// Events that wait for their stacks.
+#[derive(Default)]
+pub struct Pairs {
+    waiting: HashMap<u32, Vec<Waiting>>,
+    /// Stacks without an event before them.
+    pub orphans: u64,
+}
+
+impl Pairs {
+    /// Takes an event. `out` gets those that it shows to be without a stack.
+    pub fn push<E>(
+        &mut self,
+        event: Event,
+        flags: Flags,
+        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // An event from where another one waits: that one was without a stack.
+        let waiting = self.waiting.entry(event.cpu).or_default();
+        let same = |other: &Waiting| other.event.pid == event.pid && other.flags == flags;
+        let from = match waiting.iter().rposition(same) {
+            Some(at) => at,
+            None if waiting.len() == MAX_WAITING => 0,
+            None => waiting.len(),
+        };
+        let done = waiting.split_off(from);
+        waiting.push(Waiting { event, flags });
+        done.iter()
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+    }
+
+    /// The event that a stack belongs to. Those behind it are without one, and go out.
+    pub fn take<E>(
+        &mut self,
+        cpu: u32,
+        pid: u32,
+        flags: Flags,
+        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+    ) -> Result<Option<Event>, E> {
+        let waiting = self.waiting.entry(cpu).or_default();
+        let same = |other: &Waiting| other.event.pid == pid && other.flags == flags;
+        let Some(at) = waiting.iter().rposition(same) else {
+            self.orphans += 1;
+            return Ok(None);
+        };
+        let passed = waiting.split_off(at + 1);
+        let event = waiting.pop().map(|waiting| waiting.event);
+        passed
+            .iter()
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None))?;
+        Ok(event)
+    }
+
+    /// Gives out what still waits, at the end of the trace.
+    pub fn finish<E>(
+        &mut self,
+        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut left: Vec<_> = self
+            .waiting
+            .drain()
+            .flat_map(|(_, waiting)| waiting)
+            .collect();
+        left.sort_by_key(|waiting| (waiting.event.time.value(), waiting.event.cpu));
+        left.iter()
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+    }
 }
 
 /// Takes a trace line by line and gives its events out with their stacks.
 #[derive(Default)]
 pub struct Joiner {
-    waiting: HashMap<u32, Vec<Waiting>>,
+    pairs: Pairs,
     /// The event whose whole stack is being read.
     open: Option<Event>,
     frames: Vec<String>,
@@ -79,7 +162,10 @@ impl Joiner {
 
     /// What the trace has said that it does not hold.
     pub fn losses(&self) -> Losses {
-        self.losses
+        Losses {
+            orphans: self.pairs.orphans,
+            ..self.losses
+        }
     }
 
     /// Takes a line without its newline; `out` gets the events that are complete by it.
@@ -88,7 +174,9 @@ impl Joiner {
         text: &[u8],
         out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if let Some(frame) = frame(text) {
+        // A task may be called as frames begin; its lines are longer.
+        let frame = frame(text).filter(|_| Line::parse_padded(text).is_none());
+        if let Some(frame) = frame {
             if self.open.is_some() && !self.skipping && self.frames.len() < MAX_FRAMES {
                 self.frames.push(lossy(frame));
             }
@@ -110,14 +198,7 @@ impl Joiner {
         out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.close(out)?;
-        let mut left: Vec<_> = self
-            .waiting
-            .drain()
-            .flat_map(|(_, waiting)| waiting)
-            .collect();
-        left.sort_by_key(|waiting| waiting.event.time.value());
-        left.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+        self.pairs.finish(out)
     }
 
     fn parsed<E>(
@@ -128,6 +209,14 @@ impl Joiner {
         let (name, fields) = match line.body {
             Body::Event { name, fields } => (lossy(name), fields),
             Body::Function { name, caller } => (format!("{}()", lossy(name)), caller),
+            Body::Syscall {
+                name,
+                enter,
+                fields,
+            } => {
+                let which = if enter { "enter" } else { "exit" };
+                (format!("sys_{which}_{}", lossy(name)), fields)
+            }
             Body::StackId(id) => {
                 return match self.take(line, out)? {
                     Some(event) => out(&event, StackRef::Id(id)),
@@ -145,49 +234,24 @@ impl Joiner {
         };
         let event = Event {
             name,
-            fields: lossy(fields),
+            fields: lossy(fields).into(),
             comm: lossy(line.comm),
             pid: line.pid,
             tgid: line.tgid,
             cpu: line.cpu,
             time: line.time,
         };
-        // An event from where another one waits: that one was without a stack.
-        let waiting = self.waiting.entry(line.cpu).or_default();
-        let same = |other: &Waiting| other.event.pid == line.pid && other.flags == line.flags;
-        let from = match waiting.iter().rposition(same) {
-            Some(at) => at,
-            None if waiting.len() == MAX_WAITING => 0,
-            None => waiting.len(),
-        };
-        let done: Vec<_> = waiting.drain(from..).collect();
-        waiting.push(Waiting {
-            event,
-            flags: line.flags.to_vec(),
-        });
-        done.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+        self.pairs.push(event, Flags::new(line.flags), out)
     }
 
-    /// The event that a stack belongs to. Those behind it are without one, and go out.
+    /// The event that a stack belongs to.
     fn take<E>(
         &mut self,
         line: &Line<'_>,
         out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
-        let waiting = self.waiting.entry(line.cpu).or_default();
-        let same = |other: &Waiting| other.event.pid == line.pid && other.flags == line.flags;
-        let Some(at) = waiting.iter().rposition(same) else {
-            self.losses.orphans += 1;
-            return Ok(None);
-        };
-        let mut taken = waiting.drain(at..);
-        let event = taken.next().map(|waiting| waiting.event);
-        let passed: Vec<_> = taken.collect();
-        passed
-            .iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))?;
-        Ok(event)
+        let flags = Flags::new(line.flags);
+        self.pairs.take(line.cpu, line.pid, flags, out)
     }
 
     /// Ends the stack whose frames were being read.

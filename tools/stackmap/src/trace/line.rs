@@ -8,10 +8,15 @@
 //! ```
 //!
 //! What stands in parentheses and the flags may be missing. A comm may hold spaces, dashes and
-//! brackets, so the place where it ends is where the rest begins to fit.
+//! brackets. It is padded to 16 columns; where it is not, it ends where the rest begins to fit.
+//!
+//! Names may also hold newlines, which nothing here can tell from the kernel's own.
 
 /// A CPU number above this is no CPU number.
 const MAX_CPU: u32 = 1 << 16;
+
+/// How wide names of tasks are printed.
+const COMM_WIDTH: usize = 16;
 
 /// When something happened.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -54,7 +59,8 @@ impl std::fmt::Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Time::Nanos(nanos) => {
-                let (secs, micros) = (nanos / 1_000_000_000, nanos / 1000 % 1_000_000);
+                let micros = nanos.saturating_add(500) / 1000;
+                let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
                 write!(f, "{secs}.{micros:06}")
             }
             Time::Ticks(ticks) => write!(f, "{ticks}"),
@@ -70,6 +76,15 @@ pub enum Body<'a> {
         /// Its name.
         name: &'a [u8],
         /// The rest.
+        fields: &'a [u8],
+    },
+    /// The beginning or the end of a system call, which has its name nowhere in the text.
+    Syscall {
+        /// The name of the system call.
+        name: &'a [u8],
+        /// Whether it begins.
+        enter: bool,
+        /// Its arguments, or what it returned.
         fields: &'a [u8],
     },
     /// A call that the function tracer saw: the function, and its caller.
@@ -109,6 +124,9 @@ pub struct Line<'a> {
 impl<'a> Line<'a> {
     /// Reads a line without its newline; [`None`]: it is none of a trace.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
+        if let Some(parsed) = Self::parse_padded(line) {
+            return Some(parsed);
+        }
         let line = line.trim_ascii_start();
         let mut from = 0;
         while let Some(dash) = find(&line[from..], b'-') {
@@ -119,6 +137,18 @@ impl<'a> Line<'a> {
             from = dash + 1;
         }
         None
+    }
+
+    /// Reads a line as the kernel and trace-cmd print it, with a name that was padded: where it ends
+    /// does not depend on what is in it.
+    pub fn parse_padded(line: &'a [u8]) -> Option<Self> {
+        match line.get(COMM_WIDTH) {
+            Some(b'-') => {
+                let comm = line[..COMM_WIDTH].trim_ascii_start();
+                Self::parse_behind(comm, &line[COMM_WIDTH + 1..])
+            }
+            _ => None,
+        }
     }
 
     /// Reads what follows `comm-`.
@@ -143,6 +173,24 @@ impl<'a> Line<'a> {
 }
 
 impl<'a> Body<'a> {
+    /// `sys_read(fd: 3, ...)` or `sys_read -> 0x10`
+    fn syscall(body: &'a [u8]) -> Option<Self> {
+        let rest = body.strip_prefix(b"sys_")?;
+        let word = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
+        let (name, rest) = rest.split_at(rest.iter().take_while(word).count());
+        let enter = rest.strip_prefix(b"(");
+        let (enter, fields) = match (enter, rest.strip_prefix(b" -> ")) {
+            (Some(fields), _) => (true, fields.strip_suffix(b")").unwrap_or(fields)),
+            (None, Some(fields)) => (false, fields),
+            (None, None) => return None,
+        };
+        (!name.is_empty()).then_some(Body::Syscall {
+            name,
+            enter,
+            fields,
+        })
+    }
+
     fn parse(body: &'a [u8]) -> Self {
         // trace-cmd puts the names of events before all of them.
         let (name, fields) = match find(body, b':') {
@@ -151,13 +199,22 @@ impl<'a> Body<'a> {
             }
             _ => (&b""[..], body),
         };
-        match fields {
-            _ if fields.starts_with(b"<stack trace") => return Body::KernelStack,
-            _ if fields.starts_with(b"<user stack trace") => return Body::UserStack,
+        // What stands for a stack is all that its line says.
+        match (name, fields.trim_ascii_end()) {
+            (b"" | b"kernel_stack", b"<stack trace>" | b"<stack trace >") => {
+                return Body::KernelStack
+            }
+            (b"" | b"user_stack", b"<user stack trace>" | b"<user stack trace >") => {
+                return Body::UserStack
+            }
+            (b"" | b"stack_id", fields) => match find_stack_id(fields) {
+                Some((0, end, id)) if end == fields.len() => return Body::StackId(id),
+                _ => {}
+            },
             _ => {}
         }
-        if let Some((0, _, id)) = find_stack_id(fields) {
-            return Body::StackId(id);
+        if let Some(syscall) = Self::syscall(body) {
+            return syscall;
         }
         if let Some(at) = find_slice(body, b" <-") {
             if name.is_empty() && !body[..at].contains(&b' ') {

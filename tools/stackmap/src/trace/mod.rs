@@ -6,6 +6,6 @@ mod join;
 mod line;
 mod lines;
 
-pub use join::{Event, Joiner, Losses, StackRef};
+pub use join::{Event, Flags, Joiner, Losses, Pairs, StackRef};
 pub use line::{find_stack_id, Body, Line, Time};
 pub use lines::{Chunk, Lines, MAX_LINE};

@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In a guest: stackmap record leaves tracefs as it found it, however it ends. Prints TAP.
+# In a guest: stackmap record leaves tracefs as it found it, however it ends, and says what it has
+# lost. Prints TAP. That it ends well at each of its steps is tested without a kernel, in ../record.rs.
 #
-#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap -- \
+#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap \
+#       --add tools/stackmap/tests/guest/attack.sh:/bin/attack -- \
 #       tools/stackmap/tests/guest/record.sh [SIGNAL...]
 #
-# SIGNAL comes at each step of a recording, as do errors and SIGKILL (default: INT TERM). Needs the
+# SIGNAL comes at some steps of a recording, as do errors and SIGKILL (default: INT TERM). Needs the
 # module at /lib/stackmap/stackmap.ko.
 
 T=/sys/kernel/tracing
@@ -42,9 +44,12 @@ result()
 state()
 {
 	cd $T || exit 1
-	grep -s '' tracing_on current_tracer set_event set_event_pid set_ftrace_pid set_ftrace_filter \
-		trace_clock buffer_size_kb per_cpu/cpu*/buffer_size_kb options/* |
+	grep -s '' tracing_on current_tracer set_event set_event_pid set_event_notrace_pid set_ftrace_pid \
+		set_ftrace_filter trace_clock tracing_cpumask buffer_size_kb per_cpu/cpu*/buffer_size_kb options/* \
+		stack_map_instances events/kmem/*/filter events/sched/sched_switch/trigger \
+		events/sched/sched_waking/trigger |
 		sed 's/:[0-9]* (expanded: \([0-9]*\))/:\1/' | sort
+	ls instances
 	cd $W || exit 1
 }
 
@@ -53,7 +58,7 @@ idle()
 {
 	echo 0 > $T/tracing_on
 	echo nop > $T/current_tracer
-	for file in set_event set_event_pid set_ftrace_pid set_ftrace_filter; do
+	for file in set_event set_event_pid set_event_notrace_pid set_ftrace_pid set_ftrace_filter; do
 		echo > $T/$file
 	done
 	for option in stacktrace stackmap func_stack_trace verbose sym-offset; do
@@ -80,6 +85,36 @@ busy()
 	done
 	echo 512 > $T/buffer_size_kb
 	echo 640 > $T/per_cpu/cpu0/buffer_size_kb
+}
+
+# A state that somebody has left, in which next to nothing is recorded.
+left()
+{
+	idle
+	echo 'bytes_req > 1000000000' > $T/events/kmem/kmalloc/filter
+	echo 'hist:keys=common_pid' > $T/events/sched/sched_switch/trigger
+	echo traceoff >> $T/events/sched/sched_switch/trigger
+	echo 'snapshot:5 if common_pid == 999999' > $T/events/sched/sched_waking/trigger
+	echo schedule:traceoff >> $T/set_ftrace_filter
+	echo 'vfs_read:traceoff:7' >> $T/set_ftrace_filter
+	echo 1 > $T/tracing_cpumask
+	echo 999999 > $T/set_event_notrace_pid
+	echo 0 > $T/options/overwrite
+	echo 0 > $T/tracing_on
+}
+
+# What left() has left is gone.
+tidy()
+{
+	echo 0 > $T/events/kmem/kmalloc/filter
+	echo '!traceoff' >> $T/events/sched/sched_switch/trigger
+	echo '!hist:keys=common_pid' >> $T/events/sched/sched_switch/trigger
+	echo '!snapshot' >> $T/events/sched/sched_waking/trigger
+	echo '!schedule:traceoff' >> $T/set_ftrace_filter
+	echo '!vfs_read:traceoff:0' >> $T/set_ftrace_filter
+	echo 3 > $T/tracing_cpumask
+	echo 1 > $T/options/overwrite
+	idle
 }
 
 # Nothing is left behind, and the state is that of $W/before.
@@ -164,16 +199,6 @@ ends()
 {
 	good_end "$1"
 
-	record -- sh -c 'kill -KILL $$'
-	is 137
-	capture whole
-	result_if_restored "$1: a command that is killed"
-
-	record -- /nowhere/at/all
-	is 1
-	capture none
-	result_if_restored "$1: a command that is not there"
-
 	record -d 0.2 -- sleep 100
 	is 0
 	capture whole
@@ -212,7 +237,94 @@ refusals()
 	says 'No space left'
 	[ -z "$(ls -A small)" ] || wrong 'something is left on the full disk'
 	umount small
-	result_if_restored "$1: a full disk"
+	saved=$(sed -n 's/.*the recording is in \([^,]*\),.*/\1/p' log)
+	stackmap report "$saved" > text 2>&1 || wrong "no recording elsewhere: $(cat text)"
+	grep -q kmalloc text || wrong "no events: $(cat text)"
+	rm -f "$saved"
+	result_if_restored "$1: a full disk: the recording is saved elsewhere"
+}
+
+# What others have left, what they do meanwhile, and what is lost.
+others()
+{
+	left
+	state > $W/before
+	stackmap record --slim -e kmem:kmalloc -o out -- ls -R /sys/kernel/debug > log 2>&1
+	status=$?
+	is 0
+	! grep -q WARNING log || wrong 'warnings'
+	for file in events/kmem/kmalloc/filter events/sched/sched_switch/trigger set_ftrace_filter \
+		tracing_cpumask set_event_notrace_pid options/overwrite; do
+		stackmap export --format json out 2> /dev/null | grep -q "\"$file\"" || wrong "$file is not in the manifest"
+	done
+	result_if_restored 'filters and triggers of others are put aside'
+	tidy
+	state > $W/before
+
+	stackmap record --slim -e 'syscalls:sys_enter_*at' -o out -- ls / > log 2>&1
+	status=$?
+	is 0
+	stackmap report out > text 2>&1
+	grep -q 'sys_openat' text || wrong "$(cat text)"
+	result_if_restored 'a pattern of events'
+
+	stackmap record --slim -b 8 -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
+	says 'overwritten before the end'
+	size=$(sed -n 's/.*-b \([0-9]*\) would have held.*/\1/p' log)
+	stackmap record --slim -b "${size:-8}" -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
+	! grep -q WARNING log || wrong "-b $size"
+	result_if_restored 'the size of a buffer that would have held it holds it'
+
+	stackmap record --slim -e kmem:kmalloc -o out -- sh -c \
+		"ls /; rmmod stackmap; echo 0 > $T/tracing_on; echo reset > $T/stack_map" > log 2>&1
+	status=$?
+	is 0
+	grep -qi 'rmmod.*\(in use\|busy\|temporarily\)' log || wrong 'rmmod is not refused'
+	says 'somebody switched tracing off'
+	says 'somebody reset the map'
+	stackmap report out > text 2>&1
+	grep -q 'stale id' text || wrong "the report: $(cat text)"
+	result_if_restored 'the module stays, and a reset makes ids stale'
+
+	stackmap record --slim -e kmem:kmalloc -o out --fault saving:fail -- ls / > log 2>&1
+	status=$?
+	is 1
+	says 'is still in the buffer'
+	[ "$(cat $T/tracing_on)" = 0 ] || wrong 'tracing is on'
+	stackmap resolve $T/trace > text 2>&1
+	grep -q ' kmalloc: ' text || wrong 'the buffer is empty'
+	grep -q 'alloc' text || wrong 'no stacks'
+	echo 1 > $T/tracing_on
+	echo > $T/trace
+	result_if_restored 'what cannot be saved stays in the buffer'
+}
+
+# Two recordings at once.
+two()
+{
+	start -d 100
+	wait_until_on
+	first=$!
+	stackmap record --force -e kmem:kfree -o other -- true > log2 2>&1 && wrong 'a second recording'
+	grep -q 'is recording already, for' log2 || wrong "$(cat log2)"
+	stackmap record --slim --instance mine -e kmem:kfree -o other -- \
+		sh -c "ls /; cat $T/stack_map_instances > listed" > log2 2>&1 || wrong "$(cat log2)"
+	grep -q '^mine$' listed || wrong 'the instance is not listed'
+	[ ! -e $T/instances/mine ] || wrong 'the instance is left'
+	stackmap report other > text 2>&1
+	grep -q 'kfree' text || wrong "the report: $(cat text)"
+	! grep -q 'as a whole' text || wrong 'full stacks in the instance'
+	[ "$(cat $T/options/stackmap)" = 1 ] || wrong 'the option is off for the first one'
+	kill -INT "$(recorder)"
+	wait $first
+	capture whole
+	result_if_restored 'two recordings at once, of the top level and of an instance'
+
+	start --instance mine --fault running:hold -- true
+	wait_for 'held at running'
+	kill -KILL "$(recorder)"
+	wait
+	result_if_restored 'SIGKILL while an instance is recorded'
 }
 
 # faults SETUP STEP...: whatever comes, it comes at each of the steps.
@@ -265,7 +377,7 @@ wait_until_on()
 # interruptions SETUP: while it records.
 interruptions()
 {
-	for signal in HUP QUIT $signals; do
+	for signal in $signals; do
 		start --duration 100
 		wait_until_on
 		kill -"$signal" "$(recorder)"
@@ -304,7 +416,7 @@ stackmap record --slim -e kmem:kmalloc --module /lib/stackmap/stackmap.ko -o out
 status=$?
 is 0
 [ -e $T/options/stackmap ] || wrong 'the module is not loaded'
-stackmap export --format json -o json out 2>> log || wrong 'no export'
+stackmap export --addresses --format json -o json out 2>> log || wrong 'no export'
 has release "$(uname -r)"
 has boot_id "$(cat /proc/sys/kernel/random/boot_id)"
 has kaslr_base "0x$(sed -n 's/^\([0-9a-f]*\) . _text$/\1/p' /proc/kallsyms)"
@@ -314,34 +426,58 @@ has slot_bits 15
 ! grep 'WARNING' log || wrong 'warnings'
 result 'a recording loads the module, and its capture says of what kernel it is'
 
+# Names that pass for lines of a trace, of files and tasks of somebody without any right.
+attack prepare
+stackmap record --slim -e sched:sched_process_exec -e kmem:kmalloc -b 4096 -o out -- attack run > log 2>&1
+status=$?
+is 0
+stackmap report --by comm out > text 2>> log || wrong 'no report'
+! grep WARNING text || wrong 'a name is taken for something else'
+grep -q '^ *=> evil ' text || wrong 'a task has lost its events'
+grep -q '^ *e-1 \[7\] \. 1: x ' text || wrong 'a task has lost its events'
+stackmap resolve out > text 2>> log || wrong 'no text'
+! grep -q '^ *init-1  .*call_site=evil' text || wrong 'a name is an event'
+! grep -q '^CPU:0' text || wrong 'a name is a loss'
+grep -q 'filename=.*/<stack_id 34489>' text || wrong 'a stack stands in a name'
+stackmap export --format json -o json out 2>> log || wrong 'no export'
+! grep -q '"fields":"call_site=evil"' json || wrong 'a name is an event'
+grep -q '"filename":"./x\\n  *init-1' json || wrong 'a name is not whole'
+result 'no name passes for an event, a stack or a loss'
+
+# What processes read, write and run stays out of a capture on demand.
+stackmap record --slim --no-args -e sched:sched_process_exec -e syscalls:sys_enter_write -o out -- \
+	sh -c 'echo secret-text; cat /proc/version' > log 2>&1
+status=$?
+is 0
+stackmap export --format json -o json out 2>> log || wrong 'no export'
+grep -q '"event":"sys_enter_write"' json || wrong 'no events'
+! grep -q 'secret-text\|/bin/cat\|/proc/version' json || wrong 'what a process wrote is in the capture'
+result 'a recording without arguments has none'
+
 idle
 state > $W/before
 good_end idle
-
-# The ids that were recorded before are of another load than the stacks.
-record -- sh -c "rmmod stackmap && insmod /lib/stackmap/stackmap.ko && echo 1 > $T/options/stackmap && ls /"
-is 0
-says 'WARNING: the module was loaded anew during the recording'
-stackmap report out > text 2>&1 || wrong "the report: $(cat text)"
-grep -q 'WARNING: .* of another load: the module was loaded anew' text || wrong "the report: $(cat text)"
-grep -q '<stack_id [0-9]*: gone, the module was loaded anew>' text || wrong "the report: $(cat text)"
-result_if_restored 'the module is loaded anew while a command runs'
 
 busy
 state > $W/before
 ends busy
 refusals busy
-faults busy functions events running
-interruptions busy
+faults busy events
 # It takes much longer with functions.
 functions=
-faults busy guarded stopped emptied options ended written restored
+interruptions busy
+faults busy emptied ended
 
 stackmap record -e kmem:kmalloc -o $W/out -- true > log 2>&1
 status=$?
 is 1
 says 'somebody is tracing already'
 result_if_restored 'what somebody uses is left alone'
+
+idle
+state > $W/before
+others
+two
 
 idle
 echo "1..$number"

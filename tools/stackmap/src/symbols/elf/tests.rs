@@ -39,8 +39,8 @@ fn an_elf_file_is_asked_at_its_own_addresses() {
     ];
     debug_info.prime(ips.into_iter(), None, &mut |_| {});
     let symbols = Symbols {
-        kallsyms: None,
         debug_info: Some(debug_info),
+        ..Symbols::default()
     };
     for (ip, first) in [(ip, true), (ip + 1, false)] {
         let outer = symbols.frames(ip, first).last().unwrap();
@@ -110,8 +110,8 @@ fn inlined_functions_come_before_those_they_are_in() {
     let ips = || (start..start + size).map(|ip| (ip, true));
     debug_info.prime(ips(), None, &mut |_| {});
     let symbols = Symbols {
-        kallsyms: None,
         debug_info: Some(debug_info),
+        ..Symbols::default()
     };
     let mut inlined = 0;
     for (ip, first) in ips() {
@@ -165,6 +165,7 @@ fn a_relocatable_file_knows_its_lines() {
     let symbols = Symbols {
         kallsyms: Some(kallsyms),
         debug_info: Some(debug_info),
+        ..Symbols::default()
     };
     let shown = |ip: u64| -> Vec<String> {
         let frames = symbols.frames(ip, true);

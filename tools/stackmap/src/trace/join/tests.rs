@@ -119,3 +119,64 @@ fn waiting_is_bounded() {
     let (joined, _) = join(&text);
     assert_eq!(joined.len(), 1000);
 }
+
+#[test]
+fn no_name_of_a_task_hides_its_events() {
+    let (joined, losses) = join(
+        "\
+# tracer: nop
+  e-1 [7] . 1: x-77      [000] .....     1.000000: kmalloc: x=1
+  e-1 [7] . 1: x-77      [000] .....     1.000001: <stack_id 10>
+         => evil-78      [000] .....     1.000002: kmalloc: x=1
+         => evil-78      [000] .....     1.000003: <stack_id 11>
+ => evil12345678-79      [000] .....     1.000004: kmalloc: x=1
+ => evil12345678-79      [000] .....     1.000005: <stack trace>
+ => foo
+ => bar
+",
+    );
+    assert_eq!(joined, ["kmalloc 10", "kmalloc 11", "kmalloc foo;bar"]);
+    assert_eq!(losses, Losses::default());
+}
+
+#[test]
+fn an_id_in_a_field_is_no_stack() {
+    let (joined, losses) = join(
+        "\
+a-1 [000] ..... 1.000000: sched_process_exec: filename=<stack_id 7>
+a-1 [000] ..... 1.000001: <stack_id 10>
+a-1 [000] ..... 1.000002: tracing_mark_write: <stack_id 7>
+a-1 [000] ..... 1.000003: tracing_mark_write: <stack trace>
+a-1 [000] ..... 1.000004: <stack_id 11> x
+",
+    );
+    let want = [
+        "sched_process_exec 10",
+        "tracing_mark_write -",
+        "tracing_mark_write -",
+        " -",
+    ];
+    assert_eq!(joined, want);
+    assert_eq!(losses, Losses::default());
+}
+
+#[test]
+fn system_calls_have_names() {
+    let (joined, _) = join(
+        "\
+a-1 [000] ..... 1.000000: sys_openat(dfd: ffffff9c, filename: 7ffd2a, flags: 8000, mode: 0)
+a-1 [000] ..... 1.000001: <stack_id 10>
+a-1 [000] ..... 1.000002: sys_openat -> 0x3
+a-1 [000] ..... 1.000003: <stack_id 11>
+a-1 [000] ..... 1.000004: sys_getpid()
+a-1 [000] ..... 1.000005: sys_write(fd: 1, buf: 55aa \"a: b\", count: 4)
+",
+    );
+    let want = [
+        "sys_enter_openat 10",
+        "sys_exit_openat 11",
+        "sys_enter_getpid -",
+        "sys_enter_write -",
+    ];
+    assert_eq!(joined, want);
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Files that are given in place of others: what they are, and what to do with them.
+
+/// What a file is, by how it begins, and what to do with it.
+pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    const UNPACK: &str = "unpack it first";
+    let known: [(&[u8], _, _); 14] = [
+        (
+            b"PERFILE2",
+            "a recording of perf",
+            "perf script reads it; \"stackmap record\" makes captures",
+        ),
+        (
+            b"\x17\x08\x44tracing",
+            "a recording of trace-cmd",
+            "trace-cmd report FILE | stackmap resolve --map stack_map_bin",
+        ),
+        (
+            b"\x7fELF",
+            "an ELF file",
+            "names are read from a vmlinux by --vmlinux FILE",
+        ),
+        (b"\x1f\x8b", "packed by gzip", UNPACK),
+        (b"BZh", "packed by bzip2", UNPACK),
+        (b"\xfd7zXZ", "packed by xz", UNPACK),
+        (b"\x28\xb5\x2f\xfd", "packed by zstd", UNPACK),
+        (
+            b"# tracer:",
+            "the text of a trace",
+            "stackmap resolve FILE puts stacks into it",
+        ),
+        (
+            b"stack_id ",
+            "the text of stack_map, which is for people",
+            "copy stack_map_bin, or use \"stackmap record\"",
+        ),
+        (
+            b"entries: ",
+            "the text of stack_map_stat",
+            "copy stack_map_bin, or use \"stackmap record\"",
+        ),
+        (b"<?xml", "an XML file, as flame graphs are", NO_WAY_BACK),
+        (b"{", "a JSON file", NO_WAY_BACK),
+        (b"[", "a JSON file", NO_WAY_BACK),
+        (b"!<arch>", "an archive", UNPACK),
+    ];
+    const NO_WAY_BACK: &str = "what was exported is not read back; give the capture";
+    let found = known.iter().find(|(magic, ..)| head.starts_with(magic));
+    if let Some((_, what, advice)) = found {
+        return Some((what, advice));
+    }
+    let digits = head.iter().take_while(|byte| byte.is_ascii_hexdigit());
+    match (digits.count(), head) {
+        (16, _) => Some((
+            "a table of symbols, as /proc/kallsyms is",
+            "it is given by --kallsyms FILE",
+        )),
+        (_, head) if is_text(head) => Some((
+            "a text",
+            "\"stackmap record\" makes captures, and /sys/kernel/tracing/stack_map_bin can be \
+             copied",
+        )),
+        _ => None,
+    }
+}
+
+fn is_text(head: &[u8]) -> bool {
+    let printable = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t' | b'\r');
+    !head.is_empty() && head.iter().all(printable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_how_they_begin() {
+        let what = |head: &[u8]| recognize(head).map(|(what, _)| what);
+        assert_eq!(
+            what(b"PERFILE2\x68\0\0\0\0\0\0\0"),
+            Some("a recording of perf")
+        );
+        assert_eq!(
+            what(b"\x17\x08\x44tracing6\0\0\0\0"),
+            Some("a recording of trace-cmd")
+        );
+        assert_eq!(what(b"\x1f\x8b\x08\0\0\0\0\0"), Some("packed by gzip"));
+        assert_eq!(what(b"# tracer: nop\n#"), Some("the text of a trace"));
+        assert_eq!(
+            what(b"ffffffff81000000"),
+            Some("a table of symbols, as /proc/kallsyms is")
+        );
+        assert_eq!(what(b"total 12\n"), Some("a text"));
+        assert_eq!(what(b"\0\0\0\0"), None);
+        assert_eq!(what(b""), None);
+    }
+}

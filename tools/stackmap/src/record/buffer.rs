@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Takes the ring buffer: its pages, as they are, and what describes them.
+//!
+//! To read a page is to take it away from the kernel. So everything is held here, packed, until the
+//! capture is written, and can be written again elsewhere.
+
+use super::wait::{Signals, INTERRUPTED};
+use crate::{
+    capture::{member, Writer, PACKING},
+    error::{Error, Result},
+    output::{warn, Progress},
+    ring::{
+        format::{Format, Formats, Special, Value},
+        page::{Cursor, Layout, Record},
+        show::Show,
+        stream::write_page,
+        tasks::Tasks,
+        Damage, Order,
+    },
+    tracefs::Tracefs,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+};
+use zip::ZipWriter;
+
+/// The directories and files that lie beside the buffer of the whole, where an instance has none.
+const TOP: &str = "../..";
+/// What the kernel says of the buffer of a CPU that was never there.
+const ENODEV: i32 = 19;
+
+/// A ring buffer that was taken.
+pub(super) struct Buffer {
+    /// An archive with the pages in it.
+    packed: Vec<u8>,
+    header_page: String,
+    header_event: String,
+    printk_formats: String,
+    /// The descriptions of the events that are there, by their names.
+    formats: BTreeMap<String, String>,
+    tasks: Tasks,
+    /// Addresses in it that names are wanted for, and whether each is the first of its stack.
+    pub(super) frames: BTreeSet<(u64, bool)>,
+}
+
+/// What is seen while pages pass.
+struct Seen {
+    formats: Formats,
+    keep_fields: bool,
+    ids: BTreeSet<u16>,
+    pids: BTreeSet<i32>,
+    frames: BTreeSet<(u64, bool)>,
+}
+
+/// How the pages of a ring buffer are made.
+pub(super) struct Header {
+    text: String,
+    layout: Layout,
+}
+
+impl Header {
+    /// Reads it.
+    pub(super) fn read(tracefs: &Tracefs) -> Result<Self> {
+        let text = tracefs.read("events/header_page")?;
+        let layout = Layout::parse(&text, Order::NATIVE)
+            .map_err(|damage| odd(tracefs, "events/header_page", damage))?;
+        Ok(Self { text, layout })
+    }
+}
+
+impl Buffer {
+    /// Takes the buffers of `cpus`. `keep_fields`: with the fields of events, that hold what
+    /// processes read and wrote. One signal more than `limit` ends this.
+    pub(super) fn take(
+        tracefs: &Tracefs,
+        cpus: &[u32],
+        header: Header,
+        keep_fields: bool,
+        signals: &Signals,
+    ) -> Result<Self> {
+        let Header { text, layout } = header;
+        let mut seen = Seen {
+            formats: Formats::new(Order::NATIVE, layout.long),
+            keep_fields,
+            ids: BTreeSet::new(),
+            pids: BTreeSet::new(),
+            frames: BTreeSet::new(),
+        };
+        let mut texts = BTreeMap::new();
+        let enabled = tracefs.read("set_event")?;
+        let enabled = enabled.lines().filter_map(|line| line.split_once(':'));
+        let enabled = enabled.map(|(system, name)| (system.to_owned(), name.to_owned()));
+        for (system, name) in events_of(tracefs, "ftrace").into_iter().chain(enabled) {
+            seen.describe(tracefs, &system, &name, &mut texts);
+        }
+        let packed = drain(tracefs, cpus, &layout, &mut seen, signals)?;
+        seen.describe_rest(tracefs, &mut texts);
+        texts.retain(|id, _| seen.ids.contains(id));
+        let formats = texts.into_values().map(|(system, name, text)| {
+            let path = format!("events/{system}/{name}/format");
+            let own = seen.is_stripped(special(&system, &name));
+            (path, if own { without_fields(&text) } else { text })
+        });
+        let tasks = tasks(tracefs, &seen.pids);
+        Ok(Self {
+            packed,
+            header_page: text,
+            header_event: tracefs.read("events/header_event").unwrap_or_default(),
+            printk_formats: match keep_fields {
+                true => beside(tracefs, "printk_formats"),
+                false => String::new(),
+            },
+            formats: formats.collect(),
+            tasks,
+            frames: seen.frames,
+        })
+    }
+
+    /// Adds it to a capture.
+    pub(super) fn write(&self, to: &mut Writer) -> Result {
+        to.copy(&self.packed)?;
+        to.member(member::HEADER_PAGE, &mut self.header_page.as_bytes())?;
+        to.member(member::HEADER_EVENT, &mut self.header_event.as_bytes())?;
+        to.member(member::PRINTK_FORMATS, &mut self.printk_formats.as_bytes())?;
+        for (path, text) in &self.formats {
+            to.member(path, &mut text.as_bytes())?;
+        }
+        let tasks = serde_json::to_vec(&self.tasks).map_err(io::Error::from)?;
+        to.member(member::TASKS, &mut &tasks[..])?;
+        Ok(())
+    }
+}
+
+/// Reads all pages, in the order of their times.
+fn drain(
+    tracefs: &Tracefs,
+    cpus: &[u32],
+    layout: &Layout,
+    seen: &mut Seen,
+    signals: &Signals,
+) -> Result<Vec<u8>> {
+    // One signal has ended the recording; the next one means this.
+    let limit = signals.count().max(1);
+    let mut sources = Vec::new();
+    for cpu in cpus {
+        let mut source = Source::open(tracefs, *cpu, layout)?;
+        if source.advance()? {
+            sources.push(source);
+        }
+    }
+    let mut zip = ZipWriter::new(io::Cursor::new(Vec::new()));
+    let failed = |error| Error::io("pack the ring buffer", error);
+    zip.start_file(member::PAGES, PACKING.large_file(true))
+        .map_err(|error| failed(error.into()))?;
+    let mut progress = Progress::bytes("reading the ring buffer", None);
+    let mut done = 0;
+    while let Some(first) = (0..sources.len()).min_by_key(|index| sources[*index].time) {
+        if signals.count() > limit {
+            return Err(Error::Status(INTERRUPTED));
+        }
+        let source = &mut sources[first];
+        let damaged = |damage| odd(tracefs, &source.path, damage);
+        let used = layout.used(&source.page).map_err(damaged)?;
+        source.page.truncate(used);
+        let mut cursor = Cursor::new(*layout, std::mem::take(&mut source.page)).map_err(damaged)?;
+        while let Some(record) = cursor.next_record().map_err(damaged)? {
+            seen.record(&mut cursor, &record);
+        }
+        write_page(&mut zip, layout, source.cpu, cursor.page()).map_err(failed)?;
+        done += used as u64;
+        progress.set(done);
+        if !source.advance()? {
+            sources.swap_remove(first);
+        }
+    }
+    let packed = zip.finish().map_err(|error| failed(error.into()))?;
+    Ok(packed.into_inner())
+}
+
+/// The buffer of a CPU.
+struct Source {
+    cpu: u32,
+    path: String,
+    file: File,
+    layout: Layout,
+    /// The page that is next, and when it begins.
+    page: Vec<u8>,
+    time: u64,
+}
+
+impl Source {
+    fn open(tracefs: &Tracefs, cpu: u32, layout: &Layout) -> Result<Self> {
+        let path = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
+        let full = tracefs.path(&path);
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&full);
+        Ok(Self {
+            cpu,
+            file: file.map_err(|error| Error::read(&full, error))?,
+            path: full.display().to_string(),
+            layout: *layout,
+            page: Vec::new(),
+            time: 0,
+        })
+    }
+
+    /// Reads the next page; says whether there was one.
+    fn advance(&mut self) -> Result<bool> {
+        let mut page = vec![0; self.layout.page_size()];
+        loop {
+            let len = match self.file.read(&mut page) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) if error.raw_os_error() == Some(ENODEV) => 0,
+                Err(error) => return Err(Error::io(format!("read {}", self.path), error)),
+            };
+            page.truncate(len);
+            if len > 0 {
+                let time = self.layout.time_of(&page);
+                self.time = time.map_err(|damage| Error::input(&self.path, damage.to_string()))?;
+            }
+            self.page = page;
+            return Ok(len > 0);
+        }
+    }
+}
+
+impl Seen {
+    /// Reads the description of an event, if it is there.
+    fn describe(
+        &mut self,
+        tracefs: &Tracefs,
+        system: &str,
+        name: &str,
+        texts: &mut BTreeMap<u16, (String, String, String)>,
+    ) {
+        let path = format!("events/{system}/{name}/format");
+        // Events come and go with their modules.
+        if let Ok(text) = tracefs.read(&path) {
+            match self.formats.add(system, &text) {
+                Ok(id) => drop(texts.insert(id, (system.to_owned(), name.to_owned(), text))),
+                Err(damage) => warn(format_args!(
+                    "{path}: {damage}: these events are recorded by their number only"
+                )),
+            }
+        }
+    }
+
+    /// The same of events that were there and are not enabled: somebody else may have enabled them.
+    fn describe_rest(
+        &mut self,
+        tracefs: &Tracefs,
+        texts: &mut BTreeMap<u16, (String, String, String)>,
+    ) {
+        if self.ids.iter().all(|id| texts.contains_key(id)) {
+            return;
+        }
+        for system in names_in(tracefs, "events") {
+            for (system, name) in events_of(tracefs, &system) {
+                let id = tracefs.read(&format!("events/{system}/{name}/id"));
+                let id = id.ok().and_then(|id| id.trim().parse().ok());
+                if id.is_some_and(|id| self.ids.contains(&id) && !texts.contains_key(&id)) {
+                    self.describe(tracefs, &system, &name, texts);
+                }
+            }
+        }
+    }
+
+    /// Whether the fields of these events are left out.
+    fn is_stripped(&self, special: Special) -> bool {
+        let kept = matches!(
+            special,
+            Special::Function | Special::StackId | Special::KernelStack
+        );
+        !self.keep_fields && !kept
+    }
+
+    fn record(&mut self, cursor: &mut Cursor, record: &Record) {
+        let data = &mut cursor.page_mut()[record.data.clone()];
+        let Some(head) = self.formats.head(data) else {
+            return;
+        };
+        self.ids.insert(head.id);
+        self.pids.insert(head.pid);
+        let format = self.formats.get(head.id).cloned();
+        let special = format
+            .as_ref()
+            .map_or(Special::None, |format| format.special);
+        if self.is_stripped(special) {
+            let from = self.formats.head_len().min(data.len());
+            data[from..].fill(0);
+            return;
+        }
+        if let Some(format) = format {
+            self.addresses(&format, data);
+        }
+    }
+
+    /// Finds what is shown by a name.
+    fn addresses(&mut self, format: &Format, data: &[u8]) {
+        if format.special == Special::KernelStack {
+            let mut frames = Vec::new();
+            self.formats.frames(format, data, &mut frames);
+            let frames = frames.iter().enumerate();
+            self.frames
+                .extend(frames.map(|(depth, ip)| (*ip, depth == 0)));
+        }
+        let function = format.special == Special::Function;
+        for field in &format.fields {
+            if function || matches!(field.show, Show::Symbol(_)) {
+                if let Some(Value::Unsigned(ip)) = self.formats.value(field, data) {
+                    self.frames.insert((ip, true));
+                }
+            }
+        }
+    }
+}
+
+fn special(system: &str, name: &str) -> Special {
+    Special::of(system, name)
+}
+
+/// A description of nothing but what all events have.
+fn without_fields(text: &str) -> String {
+    let kept = text.lines().filter(|line| {
+        let line = line.trim_start();
+        match line.strip_prefix("field:") {
+            Some(field) => field.contains(" common_"),
+            None => !line.starts_with("print fmt:"),
+        }
+    });
+    kept.flat_map(|line| [line, "\n"]).collect()
+}
+
+fn tasks(tracefs: &Tracefs, pids: &BTreeSet<i32>) -> Tasks {
+    let read = |name: &str| {
+        let read = |name: &str| fs::read(tracefs.path(name));
+        read(name)
+            .or_else(|_| read(&format!("{TOP}/{name}")))
+            .unwrap_or_default()
+    };
+    let ask = |pid: i32| {
+        let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+        if name.ends_with(b"\n") {
+            name.pop();
+        }
+        Some(name)
+    };
+    let tgids = read("saved_tgids");
+    Tasks::new(
+        pids,
+        &read("saved_cmdlines"),
+        &String::from_utf8_lossy(&tgids),
+        ask,
+    )
+}
+
+/// A file of the top level, also if this is an instance.
+fn beside(tracefs: &Tracefs, name: &str) -> String {
+    let top = || tracefs.read(&format!("{TOP}/{name}"));
+    tracefs.read(name).or_else(|_| top()).unwrap_or_default()
+}
+
+fn events_of(tracefs: &Tracefs, system: &str) -> Vec<(String, String)> {
+    let names = names_in(tracefs, &format!("events/{system}")).into_iter();
+    names.map(|name| (system.to_owned(), name)).collect()
+}
+
+/// The directories in one of tracefs.
+fn names_in(tracefs: &Tracefs, dir: &str) -> Vec<String> {
+    let entries = fs::read_dir(tracefs.path(dir)).into_iter().flatten();
+    let entries = entries.filter_map(io::Result::ok);
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+fn odd(tracefs: &Tracefs, path: &str, damage: Damage) -> Error {
+    Error::input(tracefs.path(path).display().to_string(), damage.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{
+        format::tests::describe,
+        page::tests::{layout, page, record},
+    };
+
+    /// What is left of the records of an event of `system` with this name, 7.
+    fn passed(system: &str, name: &str, keep_fields: bool) -> (Vec<u8>, Seen) {
+        let order = Order::NATIVE;
+        let mut formats = Formats::new(order, 8);
+        let field = "\tfield:int stack_id;\toffset:8;\tsize:4;\tsigned:1;\n";
+        let text = describe(field, "\"%d\", REC->stack_id");
+        let text = text.replace("name: x", &format!("name: {name}"));
+        formats.add(system, &text).unwrap();
+        let mut seen = Seen {
+            formats,
+            keep_fields,
+            ids: BTreeSet::new(),
+            pids: BTreeSet::new(),
+            frames: BTreeSet::new(),
+        };
+        let mut data = [0; 16];
+        data[..2].copy_from_slice(&order.word(7)[if order == Order::Big { 2..4 } else { 0..2 }]);
+        data[4..8].copy_from_slice(&order.word(42));
+        data[8..].copy_from_slice(b"a secret");
+        let page = page(order, 0, 0, &record(order, 1, &data));
+        let mut cursor = Cursor::new(layout(order), page).unwrap();
+        let found = cursor.next_record().unwrap().unwrap();
+        seen.record(&mut cursor, &found);
+        (cursor.page()[found.data.start + 8..].to_vec(), seen)
+    }
+
+    #[test]
+    fn fields_are_left_out_of_the_pages() {
+        let (left, seen) = passed("sys", "x", false);
+        assert_eq!(left, [0; 8]);
+        assert!(seen.ids.contains(&7) && seen.pids.contains(&42));
+        assert_eq!(passed("sys", "x", true).0, b"a secret");
+        // Stacks are no fields; an event of another system is not what it is called.
+        assert_eq!(passed("ftrace", "stack_id", false).0, b"a secret");
+        assert_eq!(passed("sys", "stack_id", false).0, [0; 8]);
+    }
+
+    #[test]
+    fn a_description_without_fields_has_what_all_events_have() {
+        let text = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\
+                    \tfield:int y;\toffset:8;\n\nprint fmt: \"%d\", REC->y\n";
+        let want = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\n";
+        assert_eq!(without_fields(text), want);
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a recording has lost, said where it happens.
+
+use crate::{
+    capture::{CpuStat, Manifest},
+    notes::count_of,
+};
+
+/// What the buffer is made in, in KiB: sizes below are as good as none.
+const GRANULE: u64 = 64;
+
+/// What is missing in the recording that `manifest` describes, in words.
+pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
+    let mut lines = Vec::new();
+    let sum = |of: fn(&CpuStat) -> u64| manifest.cpus.iter().map(of).fold(0, u64::saturating_add);
+    let entries = sum(|cpu| cpu.entries);
+    let (overrun, dropped) = (sum(|cpu| cpu.overrun), sum(|cpu| cpu.dropped));
+    if overrun > 0 {
+        let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
+            Some(kb) => format!(": -b {kb} would have held them"),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "{} of the ring buffer overwritten before the end{hint}",
+            count_of(overrun, "record")
+        ));
+    }
+    if dropped > 0 {
+        lines.push(format!(
+            "{} found no place in the ring buffer",
+            count_of(dropped, "record")
+        ));
+    }
+    if manifest.switched_off {
+        lines.push(
+            "somebody switched tracing off during the recording: what came afterwards is missing"
+                .to_owned(),
+        );
+    }
+    if manifest.reset {
+        lines.push(
+            "somebody reset the map during the recording: the ids from before are stale, their \
+             stacks are gone"
+                .to_owned(),
+        );
+    }
+    if entries == 0 && overrun == 0 && dropped == 0 {
+        let what = match (
+            &manifest.recorded.events[..],
+            &manifest.recorded.functions[..],
+        ) {
+            (_, []) => "none of the events happened",
+            ([], _) => "none of the functions was called",
+            _ => "none of the events happened, and none of the functions was called",
+        };
+        lines.push(format!("nothing was recorded: {what}"));
+    }
+    lines
+}
+
+/// The size in KiB of a buffer that would have held all of a CPU's events, by the mean size of
+/// those that it holds.
+fn needed_kb(cpu: &CpuStat) -> Option<u64> {
+    if cpu.overrun == 0 || cpu.entries == 0 || cpu.bytes == 0 {
+        return None;
+    }
+    let all = u128::from(cpu.entries) + u128::from(cpu.overrun);
+    let bytes = u128::from(cpu.bytes).saturating_mul(all) / u128::from(cpu.entries);
+    // Heads and ends of pages, the page that is being read; and events differ in size.
+    let kb = u64::try_from(bytes / 1024).ok()?.checked_mul(5)? / 4;
+    kb.checked_add(8)?.checked_next_multiple_of(GRANULE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Recorded;
+
+    fn manifest(cpus: &[(u64, u64, u64, u64)]) -> Manifest {
+        let cpus = cpus
+            .iter()
+            .map(|(entries, overrun, dropped, bytes)| CpuStat {
+                cpu: 0,
+                entries: *entries,
+                overrun: *overrun,
+                dropped: *dropped,
+                bytes: *bytes,
+            });
+        Manifest {
+            cpus: cpus.collect(),
+            recorded: Recorded {
+                events: vec!["a:b".to_owned()],
+                ..Recorded::default()
+            },
+            ..Manifest::default()
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_said() {
+        assert!(lines(&manifest(&[(7, 0, 0, 500)])).is_empty());
+        assert_eq!(
+            lines(&manifest(&[(0, 0, 0, 0)])),
+            ["nothing was recorded: none of the events happened"]
+        );
+        // 1 MiB for 1000, and 3000 more: 4 MiB and a quarter.
+        assert_eq!(
+            lines(&manifest(&[
+                (1000, 3000, 2, 1 << 20),
+                (1000, 10, 0, 1 << 20),
+                (5, 0, 0, 300)
+            ])),
+            [
+                "3010 records of the ring buffer overwritten before the end: -b 5184 would have \
+                 held them",
+                "2 records found no place in the ring buffer"
+            ]
+        );
+        let manifest = Manifest {
+            switched_off: true,
+            reset: true,
+            ..manifest(&[(1, 1, 0, 0)])
+        };
+        let lines = lines(&manifest);
+        assert_eq!(
+            lines[0],
+            "1 record of the ring buffer overwritten before the end"
+        );
+        assert!(lines[1].starts_with("somebody switched tracing off"));
+        assert!(lines[2].starts_with("somebody reset the map"));
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn no_count_is_too_large() {
+        let max = u64::MAX;
+        assert_eq!(
+            lines(&manifest(&[(max, max, max, max), (1, max, max, max)])).len(),
+            2
+        );
+    }
+}

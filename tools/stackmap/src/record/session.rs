@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A recording, from when all that it changes can be undone until it is saved.
+
+use super::{
+    aside::Aside,
+    events::{self, Events},
+    instance,
+    save::Saved,
+    wait::{self, Signals, Stopped},
+    Options, Step, FORMAT,
+};
+use crate::{
+    capture::Writer,
+    error::{Error, Result},
+    kernel,
+    output::{say, warn},
+    tracefs::Tracefs,
+};
+use std::{
+    io::{self, BufRead, IsTerminal},
+    path::{Path, PathBuf},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// What it has to do with.
+pub(super) struct Session<'a> {
+    pub(super) options: &'a Options,
+    pub(super) tracefs: &'a Tracefs,
+    pub(super) signals: &'a Signals,
+    pub(super) events: &'a Events,
+    pub(super) aside: &'a Aside,
+}
+
+/// Where a recording failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// There is nothing to keep, or nobody wants it.
+    Lost(Error),
+    /// The buffer has a recording that could not be saved.
+    Unsaved(Error),
+    /// It is saved.
+    Saved(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed::Lost(error)
+    }
+}
+
+impl Session<'_> {
+    /// Records, and saves it with `writer` or where else it can be saved.
+    pub(super) fn record(&self, writer: Writer) -> Result<Stopped, Failed> {
+        let Self {
+            options,
+            tracefs,
+            signals,
+            ..
+        } = *self;
+        self.prepare()?;
+        let modules = kernel::modules_text().unwrap_or_default();
+        let stat = tracefs.read("stack_map_stat")?;
+        let map_before = tracefs.map_state()?;
+        let map = tracefs.open("stack_map_bin")?;
+        let begun = Instant::now();
+        tracefs.write("tracing_on", "1")?;
+        options.before(Step::Running, signals)?;
+        let stopped = wait::wait(&options.command, options.duration, signals);
+        let switched_off = tracefs.read("tracing_on").is_ok_and(|on| on.trim() == "0");
+        tracefs.write("tracing_on", "0")?;
+        let duration = begun.elapsed();
+        let stopped = stopped?;
+        options.after(Step::Ended, signals)?;
+        let saved = Saved {
+            options,
+            duration,
+            modules_before: &modules,
+            stat_before: &stat,
+            map_before,
+            map: &map,
+            switched_off,
+            put_aside: self.aside.found(),
+            instance: tracefs.instance_name(),
+        };
+        self.save(&saved, writer)?;
+        options
+            .after(Step::Written, signals)
+            .map_err(Failed::Saved)?;
+        stopped.say();
+        Ok(stopped)
+    }
+
+    /// Sets everything but `tracing_on`.
+    fn prepare(&self) -> Result {
+        let Self {
+            options,
+            tracefs,
+            signals,
+            ..
+        } = *self;
+        tracefs.write("tracing_on", "0")?;
+        options.before(Step::Stopped, signals)?;
+        tracefs.write("current_tracer", "nop")?;
+        tracefs.write("set_event", "")?;
+        self.aside.put_away(tracefs)?;
+        if let Some(kb) = options.buffer_kb {
+            tracefs.write("buffer_size_kb", &kb.to_string())?;
+        }
+        tracefs.write("trace", "")?;
+        instance::list(tracefs)?;
+        if options.reset {
+            reset(tracefs)?;
+        }
+        options.before(Step::Emptied, signals)?;
+        for (option, value) in FORMAT {
+            // Those of a tracer are there while it is on, with older kernels.
+            if tracefs.has(option) && tracefs.read(option)?.trim() != value {
+                tracefs.write(option, value)?;
+            }
+        }
+        tracefs.write("options/stackmap", "1")?;
+        tracefs.write("options/stacktrace", "1")?;
+        options.before(Step::Options, signals)?;
+        if !options.functions.is_empty() {
+            self.set_functions()?;
+        }
+        options.before(Step::Functions, signals)?;
+        for event in &self.events.words {
+            tracefs
+                .append("set_event", &format!("{event}\n"))
+                .map_err(|error| events::explain(error, event))?;
+        }
+        options.before(Step::Events, signals)
+    }
+
+    fn set_functions(&self) -> Result {
+        let tracefs = self.tracefs;
+        tracefs.write("set_ftrace_filter", "")?;
+        for function in &self.options.functions {
+            let written = tracefs.append("set_ftrace_filter", &format!("{function}\n"));
+            written.map_err(|error| match error {
+                Error::Io { error, .. } if error.kind() == io::ErrorKind::InvalidInput => {
+                    Error::Refused(format!(
+                        "there is no function \"{function}\" that can be traced\n  hint: {} lists \
+                         them",
+                        tracefs.path("available_filter_functions").display()
+                    ))
+                }
+                error => error,
+            })?;
+        }
+        // Functions that are traced without a filter would be all of them.
+        tracefs.write("current_tracer", "function")?;
+        tracefs.write("options/func_stack_trace", "1")
+    }
+
+    /// Saves it with `writer`; if that fails, in another directory, or where the user says. The
+    /// buffer is read only when there is room for what is in it; from then on it is in memory.
+    fn save(&self, saved: &Saved<'_>, writer: Writer) -> Result<(), Failed> {
+        let Self {
+            tracefs, signals, ..
+        } = *self;
+        let surroundings = saved
+            .surroundings(tracefs)
+            .map_err(|error| self.unsaved(Some(&error)))?;
+        let size = surroundings.at_most(tracefs);
+        let reserve = |writer: Writer| {
+            self.options.after(Step::Saving, signals)?;
+            writer.reserve(size)?;
+            Ok(writer)
+        };
+        let reserved = first_that_works(writer, reserve);
+        let (writer, mut moved) = reserved?.ok_or_else(|| self.unsaved(None))?;
+        let collected = surroundings.collect(tracefs, signals)?;
+        let write = |writer: Writer| {
+            self.options.after(Step::Taken, signals)?;
+            let path = writer.path().to_owned();
+            collected.write(signals, writer)?;
+            Ok(path)
+        };
+        let written = first_that_works(writer, write)?;
+        let (path, moved_again) = written.ok_or_else(|| {
+            Failed::Lost(Error::Refused(
+                "the recording could be written nowhere, and is lost: its buffer is empty already"
+                    .to_owned(),
+            ))
+        })?;
+        moved |= moved_again;
+        if !moved {
+            return Ok(());
+        }
+        Err(Failed::Saved(Error::Refused(format!(
+            "the recording is in {}, as it could not be written to {}",
+            path.display(),
+            self.options.output.display()
+        ))))
+    }
+
+    /// The buffer still has the recording.
+    fn unsaved(&self, error: Option<&Error>) -> Failed {
+        if let Some(error) = error {
+            warn(error);
+        }
+        let root = self.tracefs.root().display();
+        Failed::Unsaved(Error::Refused(format!(
+            "the recording could not be saved, and is still in the buffer; tracing stays off\n  \
+             hint: \"stackmap resolve {root}/trace > FILE\" saves its text with the stacks, as long \
+             as the module is loaded; then echo 1 > {root}/tracing_on"
+        )))
+    }
+}
+
+/// Does it with `first`; if that fails, with a file in another directory, or with one that the user
+/// names. Says whether it was another one; [`None`]: all have failed.
+fn first_that_works<T>(
+    first: Writer,
+    mut work: impl FnMut(Writer) -> Result<T>,
+) -> Result<Option<(T, bool)>> {
+    let file = file_name();
+    let mut elsewhere = elsewhere().into_iter().map(|dir| dir.join(&file));
+    let mut next = Some(Ok(first));
+    let mut moved = false;
+    loop {
+        let writer = match next.take() {
+            Some(writer) => writer,
+            None => match elsewhere.next().or_else(ask) {
+                Some(path) => Writer::create(&path),
+                None => return Ok(None),
+            },
+        };
+        match writer.and_then(&mut work) {
+            Ok(done) => return Ok(Some((done, moved))),
+            Err(error @ Error::Status(_)) => return Err(error),
+            Err(error) => warn(error),
+        }
+        moved = true;
+    }
+}
+
+/// Empties the map.
+fn reset(tracefs: &Tracefs) -> Result {
+    tracefs.write("stack_map", "reset").map_err(|error| match error {
+        Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => Error::Refused(
+            "the map cannot be emptied while it is in use: tracing is on at the top level or in an \
+             instance that stack_map_instances lists\n  hint: without --reset the counts of the map \
+             go on"
+                .to_owned(),
+        ),
+        error => error,
+    })
+}
+
+/// Where a recording is saved that cannot be saved where it should.
+fn elsewhere() -> Vec<PathBuf> {
+    let dirs = [std::env::temp_dir(), "/var/tmp".into(), "/dev/shm".into()];
+    dirs.into_iter().filter(|dir| dir.is_dir()).collect()
+}
+
+/// A name that nothing has.
+fn file_name() -> String {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    let time = time.map_or(0, |time| time.as_secs());
+    format!("stackmap-{time}-{}.data", std::process::id())
+}
+
+/// Asks whoever is at the terminal for a file; [`None`]: nobody is, or none is given.
+fn ask() -> Option<PathBuf> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return None;
+    }
+    say("save the recording as (an empty line gives up):");
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).ok()?;
+    let line = line.trim_end_matches('\n');
+    (!line.is_empty()).then(|| Path::new(line).to_owned())
+}

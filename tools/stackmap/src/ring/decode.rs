@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Records become events with their stacks.
+
+use super::{
+    fields::{self, About, Fields, Recorded},
+    format::{Format, Head, Special},
+    tasks::Tasks,
+};
+use crate::{
+    symbols::Symbols,
+    trace::{Event, Flags, Pairs, StackRef, Time},
+};
+use std::{collections::HashMap, rc::Rc};
+
+/// How many stacks and functions are kept with their names.
+const MAX_KEPT: usize = 1 << 16;
+
+/// What is the same for all events of a trace.
+#[derive(Debug)]
+pub struct Trace {
+    /// What describes their fields.
+    pub about: Rc<About>,
+    /// Their tasks.
+    pub tasks: Tasks,
+    /// Whether times are in nanoseconds.
+    pub nanos: bool,
+}
+
+/// Clocks that do not count nanoseconds.
+const OTHER_CLOCKS: [&str; 3] = ["counter", "uptime", "x86-tsc"];
+
+impl Trace {
+    /// Whether the times of a clock are in nanoseconds.
+    pub fn counts_nanos(clock: &str) -> bool {
+        !OTHER_CLOCKS.contains(&clock)
+    }
+
+    /// A time of the trace.
+    pub fn time(&self, time: u64) -> Time {
+        match self.nanos {
+            true => Time::Nanos(time),
+            false => Time::Ticks(time),
+        }
+    }
+
+    /// What an event is.
+    pub fn format(&self, head: &Head) -> Option<&Rc<Format>> {
+        self.about.formats.get(head.id)
+    }
+
+    /// The function that was called, and its caller.
+    pub fn function(&self, format: &Format, data: &[u8]) -> (u64, u64) {
+        let number = |name| self.about.formats.number(format, name, data);
+        let [ip, caller] = ["ip", "parent_ip"].map(|name| number(name).unwrap_or_default());
+        (ip, caller)
+    }
+
+    /// The fields of an event.
+    pub fn fields(&self, head: &Head, data: &[u8]) -> Fields {
+        Fields::Binary(Recorded {
+            about: self.about.clone(),
+            format: self.format(head).cloned(),
+            data: data.to_vec(),
+        })
+    }
+}
+
+/// Takes records in the order of time and gives events out with their stacks.
+pub struct Decoder<'a> {
+    trace: &'a Trace,
+    symbols: &'a Symbols,
+    pairs: Pairs,
+    functions: HashMap<u64, String>,
+    stacks: HashMap<Vec<u64>, Vec<String>>,
+    ips: Vec<u64>,
+    /// Records that are no events.
+    pub damaged: u64,
+}
+
+impl<'a> Decoder<'a> {
+    /// One that has seen nothing yet.
+    pub fn new(trace: &'a Trace, symbols: &'a Symbols) -> Self {
+        Self {
+            trace,
+            symbols,
+            pairs: Pairs::default(),
+            functions: HashMap::new(),
+            stacks: HashMap::new(),
+            ips: Vec::new(),
+            damaged: 0,
+        }
+    }
+
+    /// Stacks without an event before them.
+    pub fn orphans(&self) -> u64 {
+        self.pairs.orphans
+    }
+
+    /// Takes a record; `out` gets the events that are complete by it.
+    pub fn record<E>(
+        &mut self,
+        cpu: u32,
+        time: u64,
+        data: &[u8],
+        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let trace = self.trace;
+        let Some(head) = trace.about.formats.head(data) else {
+            self.damaged += 1;
+            return Ok(());
+        };
+        let format = trace.format(&head);
+        let flags = Flags::new(&[head.flags, head.preempt_count]);
+        let pid = head.pid as u32;
+        let name = match format {
+            None => format!("event {}", head.id),
+            Some(format) => match format.special {
+                Special::StackId => {
+                    let id = trace.about.formats.number(format, "stack_id", data);
+                    return match (self.pairs.take(cpu, pid, flags, out)?, id) {
+                        (Some(event), Some(id)) => out(&event, StackRef::Id(id as u32)),
+                        (Some(event), None) => out(&event, StackRef::None),
+                        (None, _) => Ok(()),
+                    };
+                }
+                Special::KernelStack => {
+                    return match self.pairs.take(cpu, pid, flags, out)? {
+                        Some(event) => {
+                            trace.about.formats.frames(format, data, &mut self.ips);
+                            out(&event, StackRef::Whole(self.named()))
+                        }
+                        None => Ok(()),
+                    };
+                }
+                Special::UserStack => return Ok(()),
+                Special::Function => self.function(trace.function(format, data).0),
+                _ => format.name.clone(),
+            },
+        };
+        let event = Event {
+            name,
+            fields: trace.fields(&head, data),
+            comm: trace.tasks.comm(head.pid).to_owned(),
+            pid,
+            tgid: trace.tasks.tgid(head.pid),
+            cpu,
+            time: trace.time(time),
+        };
+        self.pairs.push(event, flags, out)
+    }
+
+    /// Gives out what still waits, at the end of the trace.
+    pub fn finish<E>(
+        &mut self,
+        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.pairs.finish(out)
+    }
+
+    /// The name of the event that a call of a function is.
+    fn function(&mut self, ip: u64) -> String {
+        if self.functions.len() > MAX_KEPT {
+            self.functions.clear();
+        }
+        let symbols = self.symbols;
+        let name = self.functions.entry(ip).or_insert_with(|| {
+            let mut name = String::new();
+            fields::function(symbols, ip, false, &mut name);
+            name.push_str("()");
+            name
+        });
+        name.clone()
+    }
+
+    /// The names of the frames that were read last.
+    fn named(&mut self) -> &[String] {
+        if self.stacks.len() > MAX_KEPT {
+            self.stacks.clear();
+        }
+        let symbols = self.symbols;
+        let names = |ips: &[u64]| -> Vec<String> {
+            let frames = ips.iter().enumerate();
+            let frames = frames.flat_map(|(depth, ip)| symbols.frames(*ip, depth == 0));
+            frames.map(|frame| frame.plain().to_string()).collect()
+        };
+        if !self.stacks.contains_key(&self.ips) {
+            self.stacks.insert(self.ips.clone(), names(&self.ips));
+        }
+        &self.stacks[&self.ips]
+    }
+}

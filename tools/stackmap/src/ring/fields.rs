@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The fields of an event, decoded when somebody asks: most of what is read of a trace is not.
+
+use super::{
+    format::{Field, Format, Formats, Special, Value},
+    printk::Texts,
+    show::Show,
+};
+use crate::{
+    export::{may_be_address, without_addresses, HIDDEN},
+    symbols::{Frame, Symbols},
+};
+use serde::{
+    ser::{SerializeMap, SerializeSeq},
+    Serialize, Serializer,
+};
+use std::{borrow::Cow, fmt::Write, rc::Rc};
+
+/// The fields of an event.
+#[derive(Clone, Debug)]
+pub enum Fields {
+    /// As the kernel printed them.
+    Text(String),
+    /// As it recorded them.
+    Binary(Recorded),
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Fields::Text(String::new())
+    }
+}
+
+impl From<String> for Fields {
+    fn from(text: String) -> Self {
+        Fields::Text(text)
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Fields::Text(one), Fields::Text(other)) => one == other,
+            (Fields::Binary(one), Fields::Binary(other)) => {
+                one.data == other.data && one.format == other.format
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Fields {}
+
+/// An event as it was recorded, and what describes it.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    pub(super) about: Rc<About>,
+    pub(super) format: Option<Rc<Format>>,
+    pub(super) data: Vec<u8>,
+}
+
+/// What describes all events of a trace.
+#[derive(Debug)]
+pub struct About {
+    /// Their fields.
+    pub formats: Formats,
+    /// The kernel's own texts.
+    pub texts: Texts,
+}
+
+impl Fields {
+    /// As people read them: `name=value`, nothing in which controls a terminal or ends a line.
+    pub fn text(&self, symbols: &Symbols) -> Cow<'_, str> {
+        match self {
+            Fields::Text(text) => Cow::Borrowed(text),
+            Fields::Binary(recorded) => {
+                let mut text = String::new();
+                recorded.write(symbols, true, &mut text);
+                Cow::Owned(text)
+            }
+        }
+    }
+
+    /// The same for others: addresses of the kernel only if they are wanted.
+    pub fn export(&self, symbols: &Symbols, addresses: bool) -> Cow<'_, str> {
+        match self {
+            _ if addresses => self.text(symbols),
+            Fields::Text(text) => without_addresses(text),
+            Fields::Binary(recorded) => {
+                let mut text = String::new();
+                recorded.write(symbols, false, &mut text);
+                // Texts may have some, too.
+                Cow::Owned(without_addresses(&text).into_owned())
+            }
+        }
+    }
+
+    /// As programs read them: numbers are numbers; addresses of the kernel only if they are wanted.
+    /// [`None`]: only the text is known.
+    pub fn values(&self, addresses: bool) -> Option<impl Serialize + use<'_>> {
+        match self {
+            Fields::Binary(recorded) if recorded.format.is_some() => Some(Values {
+                recorded,
+                addresses,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Recorded {
+    fn value<'a>(&'a self, field: &Field) -> Option<Value<'a>> {
+        self.about.formats.value(field, &self.data)
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let number = |format: &Rc<Format>| self.about.formats.number(format, name, &self.data);
+        self.format.as_ref().and_then(number).unwrap_or_default()
+    }
+
+    fn write(&self, symbols: &Symbols, addresses: bool, out: &mut String) {
+        let Some(format) = &self.format else {
+            return;
+        };
+        match format.special {
+            Special::Function => {
+                return function(symbols, self.number("parent_ip"), false, out);
+            }
+            Special::Print => {
+                if let Some(Value::Text(text)) =
+                    format.field("buf").and_then(|field| self.value(field))
+                {
+                    return escape(text.trim_ascii_end(), false, out);
+                }
+            }
+            Special::BinaryPrint | Special::Puts => {
+                let name = match format.special {
+                    Special::Puts => "str",
+                    _ => "fmt",
+                };
+                if let Some(text) = self.about.texts.get(self.number(name)) {
+                    escape(text.trim_end().as_bytes(), false, out);
+                    if format.special == Special::Puts {
+                        return;
+                    }
+                    out.push(' ');
+                }
+            }
+            _ => {}
+        }
+        let mut separator = "";
+        for field in shown(&format.fields) {
+            let Some(value) = self.value(field) else {
+                continue;
+            };
+            let name = shown_name(&field.name);
+            out.push_str(separator);
+            out.push_str(name);
+            out.push('=');
+            match addresses || matches!(field.show, Show::Symbol(_)) || !has_address(field, &value)
+            {
+                true => write_value(&value, &field.show, symbols, out),
+                false => out.push_str(HIDDEN),
+            }
+            separator = " ";
+        }
+    }
+}
+
+/// The fields that say something. The number of a system call is in its name; and what a pointer of
+/// it points to stands for the pointer.
+fn shown(fields: &[Field]) -> impl Iterator<Item = &Field> {
+    fields.iter().filter(|field| {
+        field.name != "__syscall_nr"
+            && !fields
+                .iter()
+                .any(|other| shown_name(&other.name) == field.name && other.name != field.name)
+    })
+}
+
+/// `filename` of `__filename_val`.
+fn shown_name(name: &str) -> &str {
+    let inner = name
+        .strip_prefix("__")
+        .and_then(|name| name.strip_suffix("_val"));
+    inner.unwrap_or(name)
+}
+
+fn write_value(value: &Value<'_>, show: &Show, symbols: &Symbols, out: &mut String) {
+    let (number, signed) = match value {
+        Value::Unsigned(number) => (*number, false),
+        Value::Signed(number) => (*number as u64, true),
+        Value::Text(text) => return escape(text, true, out),
+        Value::Array(values) => {
+            out.push('{');
+            for (index, value) in values.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                write_value(value, show, symbols, out);
+            }
+            return out.push('}');
+        }
+        Value::Bytes(bytes) => return hex(bytes, out),
+    };
+    match show {
+        Show::Symbol(offset) => function(symbols, number, *offset, out),
+        // Writing into a string does not fail.
+        show => drop(show.number(out, number, signed)),
+    }
+}
+
+/// Whether a value may tell where the kernel lies. Texts are looked at as texts are.
+fn has_address(field: &Field, value: &Value<'_>) -> bool {
+    match value {
+        Value::Unsigned(number) => may_be_address(*number),
+        // No shorter one is an address, whatever it is as a longer one.
+        Value::Signed(number) => field.holds_double() && may_be_address(*number as u64),
+        Value::Text(_) => false,
+        Value::Array(values) => values.iter().any(|value| has_address(field, value)),
+        Value::Bytes(bytes) => bytes.windows(8).any(|bytes| {
+            let bytes = bytes.try_into().unwrap_or_default();
+            may_be_address(u64::from_le_bytes(bytes)) || may_be_address(u64::from_be_bytes(bytes))
+        }),
+    }
+}
+
+/// The function at an address, or the address.
+pub(crate) fn function(symbols: &Symbols, ip: u64, offset: bool, out: &mut String) {
+    let frame = Frame {
+        ip,
+        place: symbols.place(ip, true),
+        inlined: false,
+        source: None,
+    };
+    let _ = match offset {
+        true => write!(out, "{frame}"),
+        false => write!(out, "{}", frame.plain()),
+    };
+}
+
+fn hex(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+/// Writes a text that anybody may have chosen. `quoted`: in quotes if it has more than a word.
+pub(crate) fn escape(text: &[u8], quoted: bool, out: &mut String) {
+    let plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\=".contains(byte);
+    if !text.is_empty() && text.iter().all(plain) {
+        return out.push_str(&String::from_utf8_lossy(text));
+    }
+    if quoted {
+        out.push('"');
+    }
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                ' ' | '\'' => out.push(c),
+                '"' | '\\' if quoted => out.extend(['\\', c]),
+                '"' => out.push(c),
+                c => out.extend(c.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    if quoted {
+        out.push('"');
+    }
+}
+
+/// Fields as a map.
+struct Values<'a> {
+    recorded: &'a Recorded,
+    addresses: bool,
+}
+
+impl Serialize for Values<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let format = self.recorded.format.iter();
+        for field in format.flat_map(|format| &format.fields) {
+            match self.recorded.value(field) {
+                Some(value) if self.addresses => map.serialize_entry(&field.name, &value)?,
+                Some(value) if has_address(field, &value) => {
+                    map.serialize_entry(&field.name, HIDDEN)?;
+                }
+                Some(Value::Text(text)) => {
+                    let text = String::from_utf8_lossy(text);
+                    map.serialize_entry(&field.name, &without_addresses(&text))?;
+                }
+                Some(value) => map.serialize_entry(&field.name, &value)?,
+                None => {}
+            }
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Value<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Unsigned(number) => serializer.serialize_u64(*number),
+            Value::Signed(number) => serializer.serialize_i64(*number),
+            Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
+            Value::Array(values) => {
+                let mut seq = serializer.serialize_seq(Some(values.len()))?;
+                for value in values {
+                    seq.serialize_element(value)?;
+                }
+                seq.end()
+            }
+            Value::Bytes(bytes) => {
+                let mut text = String::new();
+                hex(bytes, &mut text);
+                serializer.serialize_str(&text)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

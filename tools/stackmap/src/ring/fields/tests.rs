@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Fields with hostile names.
+
+use super::*;
+use crate::ring::{format::tests::describe, Order};
+
+fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
+    let mut formats = Formats::new(Order::Little, 8);
+    let id = formats.add("sys", &describe(description, print)).unwrap();
+    Fields::Binary(Recorded {
+        format: formats.get(id).cloned(),
+        about: Rc::new(About {
+            formats,
+            texts: Texts::default(),
+        }),
+        data: [&[0; 8], data].concat(),
+    })
+}
+
+fn escaped(text: &[u8], quoted: bool) -> String {
+    let mut out = String::new();
+    escape(text, quoted, &mut out);
+    out
+}
+
+#[test]
+fn nothing_in_a_name_ends_it() {
+    let name = b"x\n init-1 [000] ..... 1.0: kmalloc: y\n\0";
+    let mut data = (16u32 | (name.len() as u32) << 16).to_le_bytes().to_vec();
+    data.extend((-5i32).to_le_bytes());
+    data.extend(name);
+    let description = "\tfield:__data_loc char[] filename;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
+";
+    let fields = fields(description, "\"\"", &data);
+    let text = fields.text(&Symbols::none());
+    assert_eq!(
+        text,
+        r#"filename="x\n init-1 [000] ..... 1.0: kmalloc: y\n" pid=-5"#
+    );
+    let values = serde_json::to_string(&fields.values(true).unwrap()).unwrap();
+    assert_eq!(
+        values,
+        r#"{"filename":"x\n init-1 [000] ..... 1.0: kmalloc: y\n","pid":-5}"#
+    );
+}
+
+#[test]
+fn what_a_pointer_of_a_system_call_points_to_stands_for_it() {
+    let mut data = 1u32.to_le_bytes().to_vec();
+    data.extend([0; 4]);
+    data.extend(0x7fff_0000u64.to_le_bytes());
+    data.extend((28u32 | 5 << 16).to_le_bytes());
+    data.extend(b"/bin\0");
+    let description = "\tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:const char * filename;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:__data_loc char[] __filename_val;\toffset:24;\tsize:4;\tsigned:0;
+";
+    let fields = fields(description, "\"\"", &data);
+    assert_eq!(fields.text(&Symbols::none()), "filename=/bin");
+}
+
+#[test]
+fn addresses_are_exported_only_if_they_are_wanted() {
+    let address = 0xffff_8881_003b_d000u64;
+    let mut data = address.to_le_bytes().to_vec();
+    data.extend((address as i64).to_le_bytes());
+    data.extend((-4097i32).to_le_bytes());
+    data.extend((-22i32).to_le_bytes());
+    data.extend(address.to_le_bytes());
+    data.extend(b"at ffff8881003bd000\0");
+    let description = "\tfield:const void * ptr;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;
+\tfield:int small;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int error;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:u64 list[1];\toffset:32;\tsize:8;\tsigned:0;
+\tfield:char text[20];\toffset:40;\tsize:20;\tsigned:0;
+";
+    let fields = fields(description, "\"ptr=%p\", REC->ptr", &data);
+    let values = |addresses| serde_json::to_string(&fields.values(addresses).unwrap()).unwrap();
+    assert_eq!(
+        fields.export(&Symbols::none(), false),
+        "ptr=(address) ret=(address) small=-4097 error=-22 list=(address) text=\"at (address)\""
+    );
+    assert_eq!(
+        values(false),
+        r#"{"ptr":"(address)","ret":"(address)","small":-4097,"error":-22,"list":"(address)","text":"at (address)"}"#
+    );
+    assert!(values(true).contains(&address.to_string()));
+    assert_eq!(
+        fields.export(&Symbols::none(), true),
+        fields.text(&Symbols::none())
+    );
+    assert!(fields.text(&Symbols::none()).contains("ffff8881003bd000"));
+}
+
+#[test]
+fn texts_are_escaped() {
+    for (text, quoted, want) in [
+        (&b"plain/word:1"[..], true, "plain/word:1"),
+        (b"", true, "\"\""),
+        (b"two words", true, "\"two words\""),
+        (b"two words", false, "two words"),
+        (b"a=b", true, "\"a=b\""),
+        (b"a\"b\\", true, r#""a\"b\\""#),
+        (b"\x1b[31m\x07", false, r"\u{1b}[31m\u{7}"),
+        (b"\xff\xc3\xa9", false, "\\xff\u{e9}"),
+        // What turns the direction of a text.
+        ("\u{202e}x".as_bytes(), false, r"\u{202e}x"),
+        ("\u{9b}x".as_bytes(), false, r"\u{9b}x"),
+    ] {
+        assert_eq!(escaped(text, quoted), want);
+    }
+}

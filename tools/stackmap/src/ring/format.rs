@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The fields of events, as `events/*/*/format` describes them.
+
+use super::{
+    show::{self, Show},
+    Damage, Order,
+};
+use std::{collections::HashMap, rc::Rc};
+
+/// More than any event's description has, in bytes.
+pub const MAX_FORMAT: u64 = 256 << 10;
+/// No event is larger than a page of the ring buffer.
+const MAX_EVENT: usize = 1 << 24;
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// A number.
+    Number,
+    /// Characters up to a zero.
+    Text,
+    /// Numbers of this size, one after the other.
+    Array(usize),
+    /// Bytes of which nothing more is known.
+    Bytes,
+}
+
+/// Where a field is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// Where the format says.
+    Fixed,
+    /// From where the format says to the end of the event.
+    Rest,
+    /// Where a word says: the offset from the beginning of the event and, above it, the length.
+    Elsewhere,
+    /// The same, but the offset is from the end of the word.
+    Behind,
+}
+
+/// A field of an event.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+    /// Where.
+    pub place: Place,
+    /// Whether its numbers have a sign.
+    pub signed: bool,
+    /// How it is shown.
+    pub show: Show,
+    offset: usize,
+    size: usize,
+}
+
+impl Field {
+    /// Whether its numbers have 64 bits.
+    pub fn holds_double(&self) -> bool {
+        match self.kind {
+            Kind::Array(size) => size == 8,
+            _ => self.size == 8,
+        }
+    }
+}
+
+/// A value of a field.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Value<'a> {
+    /// A number without a sign.
+    Unsigned(u64),
+    /// A number with one.
+    Signed(i64),
+    /// A text without its zero.
+    Text(&'a [u8]),
+    /// Numbers.
+    Array(Vec<Value<'a>>),
+    /// Bytes.
+    Bytes(&'a [u8]),
+}
+
+/// Events that are more than their fields.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Special {
+    /// Any other event.
+    #[default]
+    None,
+    /// A call that the function tracer saw.
+    Function,
+    /// A stack that is in the map.
+    StackId,
+    /// A stack that was recorded whole.
+    KernelStack,
+    /// A stack of user space.
+    UserStack,
+    /// A text that somebody wrote into the trace.
+    Print,
+    /// A text of the kernel: the address of a format, and what it prints.
+    BinaryPrint,
+    /// A text of the kernel, by its address.
+    Puts,
+}
+
+impl Special {
+    /// What an event of this name is.
+    pub fn of(system: &str, name: &str) -> Self {
+        match (system, name) {
+            ("ftrace", "function") => Self::Function,
+            ("ftrace", "stack_id") => Self::StackId,
+            ("ftrace", "kernel_stack") => Self::KernelStack,
+            ("ftrace", "user_stack") => Self::UserStack,
+            ("ftrace", "print") => Self::Print,
+            ("ftrace", "bprint") => Self::BinaryPrint,
+            ("ftrace", "bputs") => Self::Puts,
+            _ => Self::None,
+        }
+    }
+}
+
+/// An event's description.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Format {
+    /// The number that its records carry.
+    pub id: u16,
+    /// `sched` of `sched:sched_switch`.
+    pub system: String,
+    /// `sched_switch` of it.
+    pub name: String,
+    /// What it is besides.
+    pub special: Special,
+    /// Its own fields.
+    pub fields: Vec<Field>,
+}
+
+impl Format {
+    /// The field with this name.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}
+
+/// Where every event has its type, its flags and its task.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Common {
+    kind: (usize, usize),
+    flags: (usize, usize),
+    preempt_count: (usize, usize),
+    pid: (usize, usize),
+}
+
+/// What every event has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Head {
+    /// The event's number.
+    pub id: u16,
+    /// Interrupts, rescheduling.
+    pub flags: u8,
+    /// How often preemption was disabled.
+    pub preempt_count: u8,
+    /// The task.
+    pub pid: i32,
+}
+
+/// The descriptions of all events of a trace.
+#[derive(Debug)]
+pub struct Formats {
+    /// The byte order of the machine that recorded.
+    pub order: Order,
+    long: usize,
+    common: Option<Common>,
+    by_id: HashMap<u16, Rc<Format>>,
+}
+
+impl Formats {
+    /// None yet. `long` is the size of a long.
+    pub fn new(order: Order, long: usize) -> Self {
+        Self {
+            order,
+            long,
+            common: None,
+            by_id: HashMap::new(),
+        }
+    }
+
+    /// Adds the description of an event of `system`; returns its number.
+    pub fn add(&mut self, system: &str, text: &str) -> Result<u16, Damage> {
+        let (format, common) = self.parse(system, text)?;
+        let id = format.id;
+        if self.common.get_or_insert(common) != &common {
+            return Err(Damage("events differ in what all events have"));
+        }
+        self.by_id.insert(id, Rc::new(format));
+        Ok(id)
+    }
+
+    /// The description of the events with this number.
+    pub fn get(&self, id: u16) -> Option<&Rc<Format>> {
+        self.by_id.get(&id)
+    }
+
+    /// All descriptions.
+    pub fn iter(&self) -> impl Iterator<Item = &Rc<Format>> {
+        self.by_id.values()
+    }
+
+    /// What every event has; [`None`]: it is too short, or nothing is described.
+    pub fn head(&self, data: &[u8]) -> Option<Head> {
+        let common = self.common?;
+        let number = |(offset, size): (usize, usize)| {
+            let bytes = data.get(offset..offset + size)?;
+            self.order.number(bytes)
+        };
+        Some(Head {
+            id: number(common.kind)? as u16,
+            flags: number(common.flags)? as u8,
+            preempt_count: number(common.preempt_count)? as u8,
+            pid: number(common.pid)? as i32,
+        })
+    }
+
+    /// Where an event's own fields begin.
+    pub fn head_len(&self) -> usize {
+        let Some(common) = self.common else { return 0 };
+        let all = [common.kind, common.flags, common.preempt_count, common.pid];
+        all.iter()
+            .map(|(offset, size)| offset + size)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The number in a field of the event `data`.
+    pub fn number(&self, format: &Format, name: &str, data: &[u8]) -> Option<u64> {
+        match self.value(format.field(name)?, data)? {
+            Value::Unsigned(number) => Some(number),
+            Value::Signed(number) => Some(number as u64),
+            _ => None,
+        }
+    }
+
+    /// The frames of a stack that was recorded whole, innermost first.
+    pub fn frames(&self, format: &Format, data: &[u8], ips: &mut Vec<u64>) {
+        ips.clear();
+        let caller = format.field("caller").map(Field::to_the_end);
+        let frames = caller.as_ref().and_then(|caller| self.value(caller, data));
+        let Some(Value::Array(frames)) = frames else {
+            return;
+        };
+        let numbers = frames.iter().filter_map(|frame| match frame {
+            Value::Unsigned(ip) => Some(*ip),
+            _ => None,
+        });
+        let size = self.number(format, "size", data).unwrap_or(u64::MAX);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        // What stands where a stack has no more frames.
+        let end = u64::MAX >> (64 - 8 * self.long as u32);
+        ips.extend(numbers.take(size).take_while(|ip| *ip != end));
+    }
+
+    /// The value of a field of the event `data`; [`None`]: the event is too short for it.
+    pub fn value<'a>(&self, field: &Field, data: &'a [u8]) -> Option<Value<'a>> {
+        let bytes = field.bytes(self.order, data)?;
+        let number = |bytes: &[u8]| {
+            let number = self.order.number(bytes)?;
+            let unused = 64 - 8 * bytes.len() as u32;
+            Some(match field.signed {
+                true => Value::Signed((number << unused) as i64 >> unused),
+                false => Value::Unsigned(number),
+            })
+        };
+        Some(match field.kind {
+            Kind::Number => number(bytes)?,
+            Kind::Text => {
+                let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+                Value::Text(&bytes[..end])
+            }
+            Kind::Array(size) => {
+                Value::Array(bytes.chunks_exact(size).filter_map(number).collect())
+            }
+            Kind::Bytes => Value::Bytes(bytes),
+        })
+    }
+
+    fn parse(&self, system: &str, text: &str) -> Result<(Format, Common), Damage> {
+        let after = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+        let name = after("name: ").map(str::trim).filter(|name| is_name(name));
+        let name = name.ok_or(Damage("an event without a name"))?;
+        let id = after("ID: ").and_then(|id| id.trim().parse().ok());
+        let id = id.ok_or(Damage("an event without a number"))?;
+        let mut format = Format {
+            id,
+            system: system.to_owned(),
+            name: name.to_owned(),
+            special: Special::of(system, name),
+            fields: Vec::new(),
+        };
+        let mut common: [Option<(usize, usize)>; 4] = [None; 4];
+        for line in text.lines() {
+            let Some(line) = line.trim_start().strip_prefix("field:") else {
+                continue;
+            };
+            let field = self.field(line)?;
+            let known = [
+                "common_type",
+                "common_flags",
+                "common_preempt_count",
+                "common_pid",
+            ];
+            match known.iter().position(|name| *name == field.name) {
+                Some(at) => common[at] = Some((field.offset, field.size)),
+                None if field.name.starts_with("common_") => {}
+                None => format.fields.push(field),
+            }
+        }
+        let [Some(kind), Some(flags), Some(preempt_count), Some(pid)] = common else {
+            return Err(Damage("an event lacks what all events have"));
+        };
+        if let Some((_, print)) = text.split_once("\nprint fmt: ") {
+            show::apply(print, &mut format.fields);
+        }
+        let common = Common {
+            kind,
+            flags,
+            preempt_count,
+            pid,
+        };
+        Ok((format, common))
+    }
+
+    /// Reads `TYPE NAME;\toffset:8;\tsize:4;\tsigned:1;`.
+    fn field(&self, line: &str) -> Result<Field, Damage> {
+        const WRONG: Damage = Damage("a field is described as none is");
+        let mut parts = line.split(';').map(str::trim);
+        let declaration = parts.next().ok_or(WRONG)?;
+        let (mut offset, mut size, mut signed) = (None, None, false);
+        for part in parts {
+            match part.split_once(':') {
+                Some(("offset", number)) => offset = number.parse::<usize>().ok(),
+                Some(("size", number)) => size = number.parse::<usize>().ok(),
+                Some(("signed", number)) => signed = number == "1",
+                _ => {}
+            }
+        }
+        let sane = |number: &usize| *number <= MAX_EVENT;
+        let offset = offset.filter(sane).ok_or(WRONG)?;
+        let size = size.filter(sane).ok_or(WRONG)?;
+        let (ty, name) = declaration.rsplit_once(' ').ok_or(WRONG)?;
+        let name = name.trim_start_matches('*');
+        let (name, array) = match name.split_once('[') {
+            Some((name, len)) => (name, Some(len.trim_end_matches(']'))),
+            None => (name, None),
+        };
+        if !is_name(name) {
+            return Err(WRONG);
+        }
+        let mut field = Field {
+            name: name.to_owned(),
+            kind: Kind::Number,
+            place: Place::Fixed,
+            signed,
+            show: Show::Decimal,
+            offset,
+            size,
+        };
+        if ty.contains('*') {
+            field.show = Show::Hex;
+        }
+        let elsewhere = [
+            ("__data_loc ", Place::Elsewhere),
+            ("__rel_loc ", Place::Behind),
+        ];
+        let elsewhere = elsewhere
+            .iter()
+            .find_map(|(prefix, place)| Some((ty.strip_prefix(prefix)?, *place)));
+        let element = match (elsewhere, array) {
+            (Some((ty, place)), _) => {
+                if size != 4 {
+                    return Err(WRONG);
+                }
+                field.place = place;
+                Some((ty.trim_end_matches("[]"), None))
+            }
+            (None, Some(len)) => {
+                if size == 0 {
+                    field.place = Place::Rest;
+                }
+                let len = len.parse::<usize>().ok().filter(|len| *len > 0);
+                Some((ty, len.map(|len| size / len)))
+            }
+            (None, None) => None,
+        };
+        if let Some((ty, size)) = element {
+            let size = size.or_else(|| self.size_of(ty));
+            field.kind = match size {
+                _ if ty == "char" => Kind::Text,
+                Some(size @ (1 | 2 | 4 | 8)) => Kind::Array(size),
+                _ => Kind::Bytes,
+            };
+        } else if !matches!(size, 1 | 2 | 4 | 8) {
+            field.kind = Kind::Bytes;
+        }
+        Ok(field)
+    }
+
+    /// The size of a type.
+    fn size_of(&self, ty: &str) -> Option<usize> {
+        let ty = ty.trim_start_matches("const ").trim();
+        let plain = ty
+            .trim_start_matches("unsigned ")
+            .trim_start_matches("signed ");
+        Some(match plain {
+            _ if ty.ends_with('*') => self.long,
+            "char" | "u8" | "s8" | "__u8" | "__s8" | "uint8_t" | "bool" | "unsigned" => 1,
+            "short" | "u16" | "s16" | "__u16" | "__s16" | "uint16_t" | "__le16" | "__be16" => 2,
+            "int" | "u32" | "s32" | "__u32" | "__s32" | "uint32_t" | "__le32" | "__be32" => 4,
+            "long" | "size_t" | "ssize_t" => self.long,
+            "long long" | "u64" | "s64" | "__u64" | "__s64" | "uint64_t" | "__le64" | "__be64" => 8,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether an event or a field may be called so.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+impl Field {
+    /// The field, as if it reached to the end of its event: a stack has as many frames as there are.
+    fn to_the_end(&self) -> Self {
+        Self {
+            place: Place::Rest,
+            ..self.clone()
+        }
+    }
+
+    /// The bytes of the field in the event `data`.
+    fn bytes<'a>(&self, order: Order, data: &'a [u8]) -> Option<&'a [u8]> {
+        if self.place == Place::Rest {
+            return data.get(self.offset..);
+        }
+        let own = data.get(self.offset..self.offset + self.size)?;
+        let word = || order.number(own).map(|word| word as usize);
+        let (start, len) = match self.place {
+            Place::Fixed | Place::Rest => return Some(own),
+            Place::Elsewhere => (word()? & 0xffff, word()? >> 16),
+            Place::Behind => (self.offset + 4 + (word()? & 0xffff), word()? >> 16),
+        };
+        data.get(start..start + len)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A page of the ring buffer: its header, and the records behind it.
+//!
+//! The header is described by `events/header_page`, the records by `events/header_event`: a word
+//! with a type or length and a time delta, then data. The numbers in the latter are part of the
+//! interface and the same on every kernel; what differs is the size of the page, the size of a long
+//! and the byte order.
+
+use super::{Damage, Order};
+
+/// A record without data: the end of the page, or a record that was discarded.
+const PADDING: u32 = 29;
+/// More of the time since the last record than fits into its word.
+const TIME_EXTEND: u32 = 30;
+/// The time itself, without its highest bits.
+const TIME_STAMP: u32 = 31;
+/// How many bits of the word the time delta has.
+const DELTA_BITS: u32 = 27;
+/// The bits that a [`TIME_STAMP`] has not.
+const STAMP_MISSING: u64 = 0xf800_0000_0000_0000;
+
+/// Records are missing before the page; and their number stands behind the last record.
+const MISSED: u32 = 1 << 31;
+const MISSED_STORED: u32 = 1 << 30;
+
+/// No page is larger, in bytes.
+const MAX_PAGE: usize = 16 << 20;
+
+/// Where a page has what.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Layout {
+    /// The byte order of the machine that recorded.
+    pub order: Order,
+    /// The size of a long of its kernel: 4 or 8.
+    pub long: usize,
+    time: usize,
+    commit: usize,
+    data: usize,
+    size: usize,
+}
+
+impl Layout {
+    /// Reads `events/header_page`.
+    pub fn parse(text: &str, order: Order) -> Result<Self, Damage> {
+        let field = |name: &str| {
+            let line = text.lines().find(|line| {
+                let declared = line.split(';').next().unwrap_or_default();
+                declared.trim_end().ends_with(&format!(" {name}"))
+            });
+            let number = |key: &str| {
+                let (_, rest) = line?.split_once(key)?;
+                rest.split(';').next()?.parse::<usize>().ok()
+            };
+            let (offset, size) = (number("offset:"), number("size:"));
+            let sane = |number: &usize| *number <= MAX_PAGE;
+            match (offset.filter(sane), size.filter(sane)) {
+                (Some(offset), Some(size)) => Ok((offset, size)),
+                _ => Err(Damage("the header of pages is not described")),
+            }
+        };
+        let (time, time_size) = field("timestamp")?;
+        let (commit, long) = field("commit")?;
+        let (data, size) = field("data")?;
+        let fits = time + time_size <= data && commit + long <= data && size >= 8;
+        if time_size != 8 || !matches!(long, 4 | 8) || !fits {
+            return Err(Damage("the header of pages is described as none is"));
+        }
+        Ok(Self {
+            order,
+            long,
+            time,
+            commit,
+            data,
+            size,
+        })
+    }
+
+    /// The size of a page, in bytes.
+    pub fn page_size(&self) -> usize {
+        self.data + self.size
+    }
+
+    /// How much of `page` means something.
+    pub fn used(&self, page: &[u8]) -> Result<usize, Damage> {
+        let (commit, data) = self.commit_of(page)?;
+        let stored = match commit & MISSED_STORED {
+            0 => 0,
+            _ => self.long,
+        };
+        Ok(self.data + data + stored)
+    }
+
+    /// When the records of `page` begin.
+    pub fn time_of(&self, page: &[u8]) -> Result<u64, Damage> {
+        let bytes = page.get(self.time..self.time + 8).ok_or(SHORT)?;
+        Ok(self.order.number(bytes).unwrap_or_default())
+    }
+
+    /// The flags of the commit word, and the length of the data.
+    fn commit_of(&self, page: &[u8]) -> Result<(u32, usize), Damage> {
+        let bytes = page
+            .get(self.commit..self.commit + self.long)
+            .ok_or(SHORT)?;
+        let commit = self.order.number(bytes).unwrap_or_default() as u32;
+        let len = (commit & !(MISSED | MISSED_STORED)) as usize;
+        match len <= page.len().saturating_sub(self.data) {
+            true => Ok((commit, len)),
+            false => Err(Damage("a page has less than it says")),
+        }
+    }
+}
+
+const SHORT: Damage = Damage("a page is shorter than its header");
+
+/// What is missing before a page.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Missed {
+    /// Nothing.
+    None,
+    /// Something, but nobody knows how much.
+    Some,
+    /// So many records.
+    Count(u64),
+}
+
+/// The records of a page, one after the other.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    layout: Layout,
+    page: Vec<u8>,
+    at: usize,
+    end: usize,
+    time: u64,
+    /// What is missing before the first one.
+    pub missed: Missed,
+}
+
+/// A record: when, and where in the page its data are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// When, in whatever the clock counts.
+    pub time: u64,
+    /// Its data: an event.
+    pub data: std::ops::Range<usize>,
+}
+
+impl Cursor {
+    /// At the beginning of `page`.
+    pub fn new(layout: Layout, page: Vec<u8>) -> Result<Self, Damage> {
+        let time = layout.time_of(&page)?;
+        let (commit, len) = layout.commit_of(&page)?;
+        let end = layout.data + len;
+        let missed = match (commit & MISSED, commit & MISSED_STORED) {
+            (0, _) => Missed::None,
+            (_, 0) => Missed::Some,
+            _ => match page.get(end..end + layout.long) {
+                Some(bytes) => Missed::Count(layout.order.number(bytes).unwrap_or_default()),
+                None => return Err(Damage("a page has less than it says")),
+            },
+        };
+        Ok(Self {
+            layout,
+            page,
+            at: layout.data,
+            end,
+            time,
+            missed,
+        })
+    }
+
+    /// The page.
+    pub fn page(&self) -> &[u8] {
+        &self.page
+    }
+
+    /// The page, which may be changed where records have their data.
+    pub fn page_mut(&mut self) -> &mut [u8] {
+        &mut self.page
+    }
+
+    /// The time of what was read last.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// The next record; [`None`] at the end of the page.
+    pub fn next_record(&mut self) -> Result<Option<Record>, Damage> {
+        while self.at < self.end {
+            let start = self.at;
+            let (kind, delta) = self.head(start)?;
+            match kind {
+                PADDING if delta == 0 => break,
+                // Discarded. The kernel does not count its time, either.
+                PADDING => self.skip(4 + self.word(start + 4)? as usize)?,
+                TIME_EXTEND => {
+                    let more = u64::from(self.word(start + 4)?) << DELTA_BITS;
+                    self.time = self.time.wrapping_add(more + u64::from(delta));
+                    self.skip(8)?;
+                }
+                TIME_STAMP => {
+                    let high = u64::from(self.word(start + 4)?) << DELTA_BITS;
+                    self.time = with_highest_bits(high + u64::from(delta), self.time);
+                    self.skip(8)?;
+                }
+                kind => {
+                    let (head, len) = match kind {
+                        // The word that has the length is part of it.
+                        0 => (8, (self.word(start + 4)? as usize).saturating_sub(4)),
+                        kind => (4, kind as usize * 4),
+                    };
+                    self.skip(head + len)?;
+                    self.time = self.time.wrapping_add(delta.into());
+                    return Ok(Some(Record {
+                        time: self.time,
+                        data: start + head..start + head + len,
+                    }));
+                }
+            }
+        }
+        self.at = self.end;
+        Ok(None)
+    }
+
+    fn skip(&mut self, len: usize) -> Result<(), Damage> {
+        if len > self.end - self.at {
+            return Err(Damage("a record ends behind its page"));
+        }
+        self.at += len;
+        Ok(())
+    }
+
+    /// The type or length of a record, and its time delta.
+    fn head(&self, at: usize) -> Result<(u32, u32), Damage> {
+        let word = self.word(at)?;
+        Ok(match self.layout.order {
+            Order::Little => (word & 0x1f, word >> 5),
+            Order::Big => (word >> DELTA_BITS, word & ((1 << DELTA_BITS) - 1)),
+        })
+    }
+
+    fn word(&self, at: usize) -> Result<u32, Damage> {
+        let bytes = self.page.get(at..at + 4).filter(|_| at + 4 <= self.end);
+        let bytes = bytes.ok_or(Damage("a record ends behind its page"))?;
+        Ok(self.layout.order.number(bytes).unwrap_or_default() as u32)
+    }
+}
+
+/// An absolute time with the bits that it lacks, which are those of the time before it.
+fn with_highest_bits(stamp: u64, before: u64) -> u64 {
+    let stamp = stamp & !STAMP_MISSING;
+    if before & STAMP_MISSING == 0 {
+        return stamp;
+    }
+    let time = stamp | (before & STAMP_MISSING);
+    match time < before {
+        true => time.wrapping_add(1 << 59),
+        false => time,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

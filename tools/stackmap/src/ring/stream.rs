@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The pages of all CPUs in one stream, as a capture has them.
+//!
+//! Each page follows two words, in the byte order of the machine that recorded: its CPU and how
+//! many bytes of it there are. Pages come in the order of their first times, so that one reading
+//! gives all records in the order of time, in the memory of a few pages for each CPU.
+
+use super::{
+    page::{Cursor, Layout, Missed, Record},
+    Damage,
+};
+use crate::error::{Error, Result};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+    io::{self, Read, Write},
+};
+
+/// A CPU number above this is no CPU number.
+const MAX_CPU: u32 = 1 << 16;
+/// How many pages wait for earlier records in any case, and how many more for each CPU. Of a stream
+/// in its order there are two for each.
+const MAX_WAITING: usize = 64;
+const MAX_WAITING_OF_CPU: usize = 4;
+
+/// Writes a page.
+pub fn write_page(out: &mut impl Write, layout: &Layout, cpu: u32, page: &[u8]) -> io::Result<()> {
+    out.write_all(&layout.order.word(cpu))?;
+    out.write_all(&layout.order.word(page.len() as u32))?;
+    out.write_all(page)
+}
+
+/// Reads pages.
+pub struct Pages<R> {
+    input: R,
+    layout: Layout,
+    source: String,
+    offset: u64,
+}
+
+impl<R: Read> Pages<R> {
+    /// Of `input`, which is called `source` in errors.
+    pub fn new(input: R, layout: Layout, source: &str) -> Self {
+        Self {
+            input,
+            layout,
+            source: source.to_owned(),
+            offset: 0,
+        }
+    }
+
+    /// How many bytes were read.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next page and its CPU; [`None`] at the end.
+    pub fn next_page(&mut self) -> Result<Option<(u32, Cursor)>> {
+        let start = self.offset;
+        let mut head = [0; 8];
+        match self.fill(&mut head)? {
+            0 => return Ok(None),
+            8 => {}
+            _ => return Err(self.damage(start, Damage("this ends inside of a page"))),
+        }
+        let [cpu, len] = [&head[..4], &head[4..]]
+            .map(|bytes| self.layout.order.number(bytes).unwrap_or_default());
+        if cpu > MAX_CPU.into() || len > self.layout.page_size() as u64 {
+            return Err(self.damage(start, Damage("this is no page of a CPU")));
+        }
+        let mut page = vec![0; len as usize];
+        if self.fill(&mut page)? < page.len() {
+            return Err(self.damage(start, Damage("this ends inside of a page")));
+        }
+        let cursor = Cursor::new(self.layout, page).map_err(|damage| self.damage(start, damage))?;
+        Ok(Some((cpu as u32, cursor)))
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let mut len = 0;
+        while len < buffer.len() {
+            match self.input.read(&mut buffer[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::reading(&self.source, self.offset, error)),
+            }
+        }
+        self.offset += len as u64;
+        Ok(len)
+    }
+
+    fn damage(&self, offset: u64, damage: Damage) -> Error {
+        Error::input_at(&self.source, offset, damage.to_string())
+    }
+}
+
+/// Gives the records of all CPUs in the order of time.
+pub struct Records<R> {
+    pages: Pages<R>,
+    /// The page that was read last. Whatever comes later in the stream is not before it.
+    ahead: Option<(u32, Cursor)>,
+    queues: BTreeMap<u32, VecDeque<Cursor>>,
+    /// The time of the next record of each CPU that has one, and where it is.
+    next: BinaryHeap<Reverse<(u64, u32, usize, usize)>>,
+    waiting: usize,
+    /// The queue whose first page holds what was given out last.
+    last: Option<u32>,
+    /// Records that are missing, as far as their number is known.
+    pub lost: u64,
+}
+
+impl<R: Read> Records<R> {
+    /// Those of `pages`.
+    pub fn new(pages: Pages<R>) -> Self {
+        Self {
+            pages,
+            ahead: None,
+            queues: BTreeMap::new(),
+            next: BinaryHeap::new(),
+            waiting: 0,
+            last: None,
+            lost: 0,
+        }
+    }
+
+    /// How many bytes were read.
+    pub fn offset(&self) -> u64 {
+        self.pages.offset()
+    }
+
+    /// The next record: its CPU, its time and its data.
+    pub fn next_record(&mut self) -> Result<Option<(u32, u64, &[u8])>> {
+        if let Some(cpu) = self.last.take() {
+            self.advance(cpu)?;
+        }
+        loop {
+            if self.ahead.is_none() {
+                self.ahead = self.pages.next_page()?;
+            }
+            let first = self.next.peek().map(|Reverse((time, ..))| *time);
+            let limit = MAX_WAITING + MAX_WAITING_OF_CPU * self.queues.len();
+            match (&self.ahead, first) {
+                (None, None) => return Ok(None),
+                (Some((_, page)), Some(first)) if first < page.time() || self.waiting > limit => {
+                    break
+                }
+                (None, Some(_)) => break,
+                (Some(_), _) => self.admit()?,
+            }
+        }
+        let Some(Reverse((time, cpu, start, end))) = self.next.pop() else {
+            return Ok(None);
+        };
+        self.last = Some(cpu);
+        let page = self.queues.get(&cpu).and_then(VecDeque::front);
+        let data = page.map_or(&[][..], |cursor| &cursor.page()[start..end]);
+        Ok(Some((cpu, time, data)))
+    }
+
+    /// Lets the page that was read last take part.
+    fn admit(&mut self) -> Result {
+        let Some((cpu, cursor)) = self.ahead.take() else {
+            return Ok(());
+        };
+        if let Missed::Count(lost) = cursor.missed {
+            self.lost = self.lost.saturating_add(lost);
+        }
+        let queue = self.queues.entry(cpu).or_default();
+        queue.push_back(cursor);
+        self.waiting += 1;
+        if queue.len() == 1 {
+            self.advance(cpu)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the next record of a CPU.
+    fn advance(&mut self, cpu: u32) -> Result {
+        let Some(queue) = self.queues.get_mut(&cpu) else {
+            return Ok(());
+        };
+        while let Some(cursor) = queue.front_mut() {
+            let record = cursor.next_record();
+            let record = record.map_err(|damage| self.pages.damage(self.pages.offset, damage))?;
+            if let Some(Record { time, data }) = record {
+                self.next.push(Reverse((time, cpu, data.start, data.end)));
+                return Ok(());
+            }
+            queue.pop_front();
+            self.waiting -= 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The names of tasks. Records have only their numbers; the kernel keeps names beside the buffer.
+//!
+//! `saved_cmdlines` is a text, and a name may have newlines in it. So a line that may be part of
+//! the name before it is believed only if nothing better is known.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The name that the kernel gives to tasks whose name it does not know.
+const UNKNOWN: &str = "<...>";
+/// And to those that run when nothing else does.
+const IDLE: &str = "<idle>";
+/// A name has at most so many bytes.
+const MAX_COMM: usize = 15;
+
+/// What is known of the tasks of a trace.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Tasks {
+    /// Their names.
+    #[serde(default)]
+    comms: BTreeMap<i32, String>,
+    /// Their processes, if the trace has them.
+    #[serde(default)]
+    tgids: BTreeMap<i32, u32>,
+}
+
+impl Tasks {
+    /// The tasks `pids`, by the texts of `saved_cmdlines` and `saved_tgids`. `ask` knows the names
+    /// of tasks that still run.
+    pub fn new(
+        pids: &BTreeSet<i32>,
+        cmdlines: &[u8],
+        tgids: &str,
+        ask: impl Fn(i32) -> Option<Vec<u8>>,
+    ) -> Self {
+        let saved = Saved::parse(cmdlines);
+        let name = |pid: &i32| {
+            let name = match (saved.certain.get(pid), saved.uncertain.get(pid)) {
+                (Some(name), _) => Some(name.to_vec()),
+                (None, names) => ask(*pid).or_else(|| match names.map(Vec::as_slice) {
+                    Some([name]) => Some(name.to_vec()),
+                    _ => None,
+                }),
+            };
+            Some((*pid, String::from_utf8_lossy(&name?).into_owned()))
+        };
+        let tgid = |line: &str| {
+            let (pid, tgid) = line.split_once(' ')?;
+            let pid = pid.parse().ok().filter(|pid| pids.contains(pid))?;
+            Some((pid, tgid.trim().parse().ok().filter(|tgid| *tgid != 0)?))
+        };
+        Self {
+            comms: pids.iter().filter_map(name).collect(),
+            tgids: tgids.lines().filter_map(tgid).collect(),
+        }
+    }
+
+    /// The name of a task.
+    pub fn comm(&self, pid: i32) -> &str {
+        match (pid, self.comms.get(&pid)) {
+            (0, _) => IDLE,
+            (_, Some(name)) => name,
+            (_, None) => UNKNOWN,
+        }
+    }
+
+    /// The process of a task.
+    pub fn tgid(&self, pid: i32) -> Option<u32> {
+        self.tgids.get(&pid).copied()
+    }
+
+    /// Whether processes are known at all.
+    pub fn has_tgids(&self) -> bool {
+        !self.tgids.is_empty()
+    }
+}
+
+/// What `saved_cmdlines` says.
+#[derive(Default)]
+struct Saved<'a> {
+    certain: BTreeMap<i32, &'a [u8]>,
+    /// Lines that may be part of the name before them.
+    uncertain: BTreeMap<i32, Vec<&'a [u8]>>,
+}
+
+impl<'a> Saved<'a> {
+    fn parse(text: &'a [u8]) -> Self {
+        let mut saved = Self::default();
+        // How long the name before is at least.
+        let mut before = None;
+        for line in text
+            .strip_suffix(b"\n")
+            .unwrap_or(text)
+            .split(|byte| *byte == b'\n')
+        {
+            let may_continue = before.is_some_and(|len: usize| len + 1 + line.len() <= MAX_COMM);
+            let Some((pid, name)) = entry(line) else {
+                before = Some(line.len());
+                continue;
+            };
+            match may_continue {
+                true => saved.uncertain.entry(pid).or_default().push(name),
+                false => drop(saved.certain.insert(pid, name)),
+            }
+            before = Some(name.len());
+        }
+        saved
+    }
+}
+
+/// `123 name`
+fn entry(line: &[u8]) -> Option<(i32, &[u8])> {
+    let blank = memchr::memchr(b' ', line)?;
+    let digits = std::str::from_utf8(&line[..blank]).ok()?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some((digits.parse().ok()?, &line[blank + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks(pids: &[i32], cmdlines: &str, alive: &[(i32, &str)]) -> Tasks {
+        let alive: BTreeMap<_, _> = alive.iter().copied().collect();
+        let ask = |pid| alive.get(&pid).map(|name| name.as_bytes().to_vec());
+        Tasks::new(
+            &pids.iter().copied().collect(),
+            cmdlines.as_bytes(),
+            "7 5\nx\n1 0\n",
+            ask,
+        )
+    }
+
+    #[test]
+    fn names_are_those_that_the_kernel_kept() {
+        let text = "1 systemd\n7 a b\n12 kworker/0:1-eve\n";
+        let tasks = tasks(&[0, 1, 7, 12, 99], text, &[(1, "other")]);
+        let names = [0, 1, 7, 12, 99].map(|pid| tasks.comm(pid).to_owned());
+        assert_eq!(
+            names,
+            ["<idle>", "systemd", "a b", "kworker/0:1-eve", "<...>"]
+        );
+        assert_eq!((tasks.tgid(7), tasks.tgid(1)), (Some(5), None));
+    }
+
+    #[test]
+    fn a_name_with_newlines_names_nobody_else() {
+        // The task 500 is called "x\n1 evil", and the name of 1 is known, or the task is alive.
+        let text = "500 x\n1 evil\n1000 a-long-name\n1 systemd\n";
+        assert_eq!(tasks(&[1], text, &[]).comm(1), "systemd");
+        let text = "500 x\n1 evil\n";
+        assert_eq!(tasks(&[1], text, &[(1, "systemd")]).comm(1), "systemd");
+        // Neither: then two names are as good as none.
+        let text = "500 x\n1 evil\n501 x\n1 init\n";
+        assert_eq!(tasks(&[1], text, &[]).comm(1), "<...>");
+    }
+
+    #[test]
+    fn a_short_line_behind_a_short_name_is_a_line() {
+        assert_eq!(tasks(&[9, 10], "9 sh\n10 ls\n", &[]).comm(10), "ls");
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which frames of a stack are special: the entries of interrupts and exceptions, below which
+//! addresses are exact, and the plumbing of tracing itself.
+//!
+//! What an entry interrupted did not call it: the unwinder takes the next address from the saved
+//! registers, and the instruction there has not run yet.
+
+use super::TRAMPOLINE_NAME;
+
+/// How entries of interrupts and exceptions begin, in the kernel itself (x86).
+const ENTRY_PREFIXES: [&str; 3] = ["asm_exc_", "asm_sysvec_", "asm_xenpv_exc_"];
+
+/// Entries with names of their own, and the code on the way back from all of them, which an NMI
+/// may interrupt (x86).
+const ENTRIES: [&str; 16] = [
+    "asm_common_interrupt",
+    "asm_spurious_interrupt",
+    "asm_int80_emulation",
+    "asm_fred_entrypoint_kernel",
+    "asm_fred_entrypoint_user",
+    "asm_fred_exit_user",
+    "asm_iret_error",
+    "repeat_nmi",
+    "end_repeat_nmi",
+    "exc_xen_hypervisor_callback",
+    "common_interrupt_return",
+    "restore_regs_and_return_to_kernel",
+    "native_irq_return_iret",
+    "error_return",
+    "paranoid_exit",
+    "nmi_restore",
+];
+
+/// Entries from the kernel into the kernel (arm64): `el1h_64_irq` and its like.
+const ARM64_PREFIXES: [&str; 2] = ["el1h_64_", "el1t_64_"];
+const ARM64_KINDS: [&str; 4] = ["sync", "irq", "fiq", "error"];
+
+/// Whether a function of the kernel itself is the entry of an interrupt or an exception: the frame
+/// that it was entered from is not the return address of a call.
+pub(super) fn is_entry(name: &str) -> bool {
+    let arm64 = ARM64_PREFIXES
+        .iter()
+        .filter_map(|prefix| name.strip_prefix(prefix));
+    ENTRY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || ENTRIES.contains(&name)
+        || arm64.into_iter().any(|kind| ARM64_KINDS.contains(&kind))
+}
+
+/// How functions begin that record an event: those that a tracepoint calls, and what calls those.
+const PLUMBING_PREFIXES: [&str; 3] = ["trace_event_raw_event_", "__traceiter_", "perf_trace_"];
+
+/// Functions of the ring buffer, of probes and of tracers that stand between an event and its
+/// stack.
+const PLUMBING: [&str; 40] = [
+    TRAMPOLINE_NAME,
+    "__ftrace_trace_stack",
+    "trace_event_buffer_commit",
+    "trace_event_buffer_reserve",
+    "trace_buffer_unlock_commit_regs",
+    "ftrace_syscall_enter",
+    "ftrace_syscall_exit",
+    "function_stack_trace_call",
+    "function_stack_no_repeats_trace_call",
+    "ftrace_ops_assist_func",
+    "arch_ftrace_ops_list_func",
+    "ftrace_graph_func",
+    "function_graph_enter_regs",
+    "fprobe_fgraph_entry",
+    "fprobe_ftrace_entry",
+    "fprobe_return",
+    "fentry_dispatcher",
+    "fexit_dispatcher",
+    "fentry_trace_func",
+    "__fentry_trace_func",
+    "kprobe_dispatcher",
+    "kprobe_trace_func",
+    "__kprobe_trace_func",
+    "kretprobe_dispatcher",
+    "kretprobe_trace_func",
+    "__kretprobe_trace_func",
+    "kretprobe_rethook_handler",
+    "rethook_trampoline_handler",
+    "arch_rethook_trampoline_callback",
+    "arch_rethook_trampoline",
+    "aggr_pre_handler",
+    "opt_pre_handler",
+    "optimized_callback",
+    "kprobe_ftrace_handler",
+    "kprobe_int3_handler",
+    "event_triggers_call",
+    "event_triggers_post_call",
+    "stacktrace_trigger",
+    "event_hist_trigger",
+    "action_trace",
+];
+
+/// The way of a kprobe from its breakpoint; plumbing only where it leads to more of it.
+const BREAKPOINT: [&str; 3] = ["do_int3", "exc_int3", "asm_exc_int3"];
+
+/// The module whose frames, if there are any, are part of the recording.
+const STACKMAP: &str = "stackmap";
+
+/// How many frames at the beginning of a stack, innermost first, are of tracing itself: their
+/// names, and their modules. A stack of nothing else keeps all of them.
+pub fn nr_plumbing<'a>(
+    frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>,
+) -> usize {
+    let is_plumbing = |nr: usize, (name, module): (&str, Option<&str>)| {
+        // What compilers append is no part of a name.
+        let name = name.split('.').next().unwrap_or(name);
+        module == Some(STACKMAP)
+            || PLUMBING_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+            || PLUMBING.contains(&name)
+            || nr > 0 && BREAKPOINT.contains(&name)
+    };
+    let mut frames = frames.into_iter().enumerate();
+    let other = frames.position(|(nr, frame)| !frame.is_some_and(|frame| is_plumbing(nr, frame)));
+    other.unwrap_or(0)
+}
+
+/// The name and the module in the text of a frame, as the kernel prints it.
+pub fn parts(frame: &str) -> (&str, Option<&str>) {
+    let (symbol, module) = match frame.split_once(" [") {
+        Some((symbol, module)) => (symbol, module.strip_suffix(']')),
+        None => (frame, None),
+    };
+    let name = symbol.split_once("+0x").map_or(symbol, |(name, _)| name);
+    (name, module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_known_by_name() {
+        for name in [
+            "asm_exc_page_fault",
+            "asm_sysvec_apic_timer_interrupt",
+            "asm_common_interrupt",
+            "end_repeat_nmi",
+            "el1h_64_irq",
+            "el1t_64_sync",
+        ] {
+            assert!(is_entry(name), "{name}");
+        }
+        for name in [
+            "exc_page_fault",
+            "asm_load_gs_index",
+            "asm_fred_entry_from_kvm",
+            "error_entry",
+            "paranoid_entry",
+            "entry_SYSCALL_64_after_hwframe",
+            "el1h_64_irq_handler",
+        ] {
+            assert!(!is_entry(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_stack_is_plumbing() {
+        let count = |frames: &[&'static str]| nr_plumbing(frames.iter().map(|f| Some(parts(f))));
+        let event = "trace_event_raw_event_kmalloc+0x93/0xe0";
+        assert_eq!(count(&[event, "__traceiter_kmalloc+0x1/0x2", "foo"]), 2);
+        assert_eq!(count(&["foo", event]), 0);
+        assert_eq!(count(&["[FTRACE TRAMPOLINE]", "vfs_read"]), 1);
+        let kprobe = [
+            "kprobe_trace_func.constprop.0",
+            "kprobe_dispatcher",
+            "kprobe_int3_handler",
+            "do_int3",
+            "exc_int3",
+            "asm_exc_int3",
+            "vfs_read",
+        ];
+        assert_eq!(count(&kprobe), 6);
+        // An event of the breakpoint's own.
+        assert_eq!(count(&[event, "irqentry_enter", "exc_int3"]), 1);
+        assert_eq!(count(&["walk+0x1/0x2 [stackmap]", "foo [stackmap2]"]), 1);
+        // Nothing else would be left.
+        assert_eq!(count(&[event]), 0);
+        assert_eq!(nr_plumbing([None, Some(parts(event))]), 0);
+    }
+}

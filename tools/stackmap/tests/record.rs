@@ -1,0 +1,742 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap record` with a directory in place of tracefs: what it writes, and what it leaves.
+//!
+//! Nothing happens in these files by itself: commands that are recorded do what a kernel would do,
+//! or somebody else. How a kernel takes it all is tested in a guest (`guest/record.sh`).
+
+use stackmap::{
+    capture::{Capture, Manifest},
+    stack_map_bin::{self, LoadId, Order, Stack},
+};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const STATS: &str = "entries: 3\noverrun: 0\ncommit overrun: 0\nbytes: 300\ndropped events: 0\n";
+const STAT: &str = "entries: 1 / 16384\ntable_size: 32768\nsuccesses: 1\ndrops: 0\n";
+const TRACE: &str =
+    "  a-1 [000] ..... 1.000001: kmalloc: x\n  a-1 [000] ..... 1.000002: <stack_id 1048581>\n";
+
+/// A page of the ring buffer with what [`TRACE`] has, and what describes it.
+const HEADER_PAGE: &str = "\
+\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
+\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;
+\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;
+\tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;
+";
+const KMALLOC_ID: u16 = 7;
+const STACK_ID: u16 = 8;
+
+fn page() -> Vec<u8> {
+    let mut records = Vec::new();
+    for (id, field) in [(KMALLOC_ID, 64u32), (STACK_ID, 0x0010_0005)] {
+        // A delta of 1000, and three words of data: the head of an event with its task, and a field.
+        records.extend((3u32 | 1000 << 5).to_ne_bytes());
+        records.extend(id.to_ne_bytes());
+        records.extend([0, 0]);
+        records.extend(1u32.to_ne_bytes());
+        records.extend(field.to_ne_bytes());
+    }
+    let mut page = 1_000_000_000u64.to_ne_bytes().to_vec();
+    page.extend((records.len() as u64).to_ne_bytes());
+    page.extend(records);
+    page.resize(4096, 0);
+    page
+}
+
+fn format(name: &str, id: u16, field: &str) -> String {
+    format!(
+        "name: {name}\nID: {id}\nformat:\n\
+         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+         \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+         \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+         \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+         \tfield:unsigned int {field};\toffset:8;\tsize:4;\tsigned:0;\n\n\
+         print fmt: \"%u\", REC->{field}\n"
+    )
+}
+
+/// A directory like tracefs.
+struct Fake {
+    dir: tempfile::TempDir,
+}
+
+/// A map with the stack that [`TRACE`] has, or of another generation, or without any.
+fn map(ids: &[u32]) -> Vec<u8> {
+    let ips = [0xffff_ffff_8100_0010];
+    let stacks: Vec<_> = ids
+        .iter()
+        .map(|id| Stack {
+            id: *id,
+            ref_count: 1,
+            ips: &ips,
+        })
+        .collect();
+    let mut bin = Vec::new();
+    stack_map_bin::write(&mut bin, Order::Little, LoadId::new(7), stacks.into_iter()).unwrap();
+    bin
+}
+
+impl Fake {
+    fn new() -> Self {
+        let fake = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let events = ["kmem/kmalloc", "kmem/kfree", "sched/sched_switch"];
+        for place in ["t", "t/instances/x"] {
+            for dir in ["options", "per_cpu/cpu0", "per_cpu/cpu1", "instances"] {
+                fs::create_dir_all(fake.dir.path().join(place).join(dir)).unwrap();
+            }
+            let put = |file: &str, text: &str| fake.put(&format!("{place}/{file}"), text);
+            for (file, text) in [
+                ("trace", "old\n"),
+                ("tracing_on", "1\n"),
+                ("current_tracer", "nop\n"),
+                ("available_tracers", "function nop\n"),
+                ("set_event", ""),
+                ("set_event_pid", ""),
+                ("set_event_notrace_pid", ""),
+                ("set_ftrace_pid", "no pid\n"),
+                ("set_ftrace_filter", "#### all functions enabled ####\n"),
+                ("trace_clock", "[local] global\n"),
+                ("tracing_cpumask", "3\n"),
+                ("buffer_size_kb", "1408\n"),
+                ("per_cpu/cpu0/stats", STATS),
+                ("per_cpu/cpu1/stats", STATS),
+                ("options/stacktrace", "0\n"),
+                ("options/func_stack_trace", "0\n"),
+                ("options/verbose", "0\n"),
+                ("options/overwrite", "1\n"),
+            ] {
+                put(file, text);
+            }
+            let described = [
+                ("kmem/kmalloc", KMALLOC_ID, "bytes"),
+                ("ftrace/stack_id", STACK_ID, "stack_id"),
+            ];
+            for (event, id, field) in described {
+                fs::create_dir_all(fake.path(&format!("{place}/events/{event}"))).unwrap();
+                let (_, name) = event.split_once('/').unwrap();
+                put(&format!("events/{event}/format"), &format(name, id, field));
+            }
+            put("events/header_page", HEADER_PAGE);
+            put("events/header_event", "");
+            put("per_cpu/cpu1/trace_pipe_raw", "");
+            let raw = format!("{place}/per_cpu/cpu0/trace_pipe_raw");
+            fs::write(fake.path(&raw), page()).unwrap();
+            for event in events {
+                let dir = fake.dir.path().join(place).join("events").join(event);
+                fs::create_dir_all(dir).unwrap();
+                put(&format!("events/{event}/filter"), "none\n");
+                put(
+                    &format!("events/{event}/trigger"),
+                    "# Available triggers:\n",
+                );
+            }
+        }
+        let available: String = events.map(|event| event.replace('/', ":") + "\n").concat();
+        fake.put("t/available_events", &available);
+        fake.put("t/stack_map_stat", STAT);
+        fake.put("t/stack_map", "");
+        fake.put("t/stack_map_instances", "");
+        fake.put("t/options/stackmap", "0\n");
+        fs::write(fake.path("t/stack_map_bin"), map(&[0x0010_0005])).unwrap();
+        fs::create_dir(fake.path("proc")).unwrap();
+        fake.put("proc/modules", "");
+        fake.put(
+            "proc/kallsyms",
+            "ffffffff81000000 T _text\nffffffff81000000 T foo\nffffffff81000100 T _end\n",
+        );
+        // What the command of a recording does as the kernel would.
+        fake.put("new", TRACE);
+        fake
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn put(&self, file: &str, text: &str) {
+        fs::write(self.path(file), text).unwrap();
+    }
+
+    fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    /// Everything in tracefs but what the buffer holds, and without the ends of lines.
+    fn state(&self) -> BTreeMap<PathBuf, String> {
+        let mut state = BTreeMap::new();
+        let mut dirs = vec![self.path("t")];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    dirs.push(path);
+                } else if !path.ends_with("trace") {
+                    let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+                    // A file that is empty shows itself with a comment, or "no pid".
+                    let text = text.lines().filter(|line| !line.starts_with(['#', 'n']));
+                    let text: Vec<_> = text.collect();
+                    state.insert(path, text.join("\n"));
+                }
+            }
+        }
+        state
+    }
+
+    fn stackmap(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stackmap"));
+        command
+            .args(arguments)
+            .arg("--color=never")
+            .current_dir(self.dir.path())
+            .env("STACKMAP_TEST_PROC", "proc")
+            .env("TMPDIR", self.dir.path());
+        command
+    }
+
+    /// A recording of `arguments`, with a command that runs in tracefs.
+    fn command(&self, arguments: &[&str], script: &str) -> Command {
+        let mut command = self.stackmap(&["record", "--tracefs", "t"]);
+        command.args(arguments);
+        if !script.is_empty() {
+            let script = format!("cd t; cat ../new > trace; {script}");
+            command.args(["--", "sh", "-c", &script]);
+        }
+        command
+    }
+
+    fn record(&self, arguments: &[&str], script: &str) -> (Output, String) {
+        let output = self.command(arguments, script).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output, text)
+    }
+
+    /// A recording that must end well; what it says.
+    fn recorded(&self, arguments: &[&str], script: &str) -> String {
+        let (output, text) = self.record(arguments, script);
+        assert!(output.status.success(), "{text}");
+        text
+    }
+
+    /// A recording that goes on until a signal comes.
+    fn start(&self, log: &str, arguments: &[&str]) -> Child {
+        let log = self.path(log);
+        let mut command = self.command(arguments, "");
+        command
+            .stdin(Stdio::null())
+            .stderr(File::create(&log).unwrap());
+        let child = command.spawn().unwrap();
+        wait_until(|| fs::read_to_string(&log).unwrap().contains("held at"));
+        child
+    }
+
+    fn manifest(&self, file: &str) -> Manifest {
+        Capture::open(&self.path(file)).unwrap().manifest().clone()
+    }
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end);
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(signal: &str, child: &Child) {
+    let pid = child.id().to_string();
+    let status = Command::new("kill").args([signal, &pid]).status().unwrap();
+    assert!(status.success());
+}
+
+const KMALLOC: [&str; 2] = ["-e", "kmem:kmalloc"];
+
+fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&KMALLOC[..], arguments].concat()
+}
+
+#[test]
+fn all_is_as_it_was() {
+    let fake = Fake::new();
+    fake.put("t/set_event", "sched:sched_switch\n");
+    fake.put("t/options/verbose", "1\n");
+    fake.put("t/set_event_pid", "12\n34\n");
+    let before = fake.state();
+    let text = fake.recorded(
+        &with(&["--force", "-b", "64"]),
+        "cat set_event options/stackmap buffer_size_kb > ../seen",
+    );
+    assert_eq!(fake.get("seen"), "kmem:kmalloc\n164");
+    assert!(
+        text.contains("stackmap.data: 6 records in the buffer, 1 stack"),
+        "{text}"
+    );
+    assert_eq!(fake.state(), before);
+    assert_eq!(fake.get("t/trace"), "");
+    assert_eq!(
+        fake.manifest("stackmap.data").put_aside["set_event_pid"],
+        "12\n34"
+    );
+}
+
+#[test]
+fn all_is_as_it_was_whatever_comes_at_any_step() {
+    let fake = Fake::new();
+    fake.put("t/set_event", "sched:sched_switch\n");
+    fake.put("t/set_event_notrace_pid", "5\n");
+    fake.put("t/tracing_cpumask", "1\n");
+    let before = fake.state();
+    let steps = [
+        "guarded",
+        "stopped",
+        "emptied",
+        "options",
+        "functions",
+        "events",
+        "running",
+        "ended",
+        "saving",
+        "taken",
+        "written",
+        "restored",
+    ];
+    for step in steps {
+        let (_, text) = fake.record(
+            &with(&["--force", "-f", "foo", "--fault", &format!("{step}:fail")]),
+            "true",
+        );
+        assert!(text.contains(&format!("failed at {step}")), "{text}");
+        if step != "saving" {
+            assert_eq!(fake.state(), before, "{step}: {text}");
+        } else {
+            // The recording is still in the buffer; all else is as it was.
+            assert_eq!(fake.get("t/tracing_on"), "0");
+            assert_eq!(fake.get("t/trace"), TRACE);
+            assert!(text.contains("is still in the buffer"), "{text}");
+            fake.put("t/tracing_on", "1");
+            assert_eq!(fake.state(), before, "{step}: {text}");
+        }
+        for signal in ["-INT", "-TERM", "-KILL"] {
+            let _ = fs::remove_file(fake.path("stackmap.data"));
+            let hold = format!("{step}:hold");
+            let mut child = fake.start("log", &with(&["--force", "-d", "0", "--fault", &hold]));
+            send(signal, &child);
+            child.wait().unwrap();
+            wait_until(|| fake.state() == before);
+            let kept = match step {
+                "written" | "restored" => true,
+                "ended" | "saving" | "taken" => signal != "-KILL",
+                _ => false,
+            };
+            let case = format!("{signal} at {step}: {}", fake.get("log"));
+            assert_eq!(fake.path("stackmap.data").exists(), kept, "{case}");
+        }
+    }
+    // Of a file that was being written nothing is left.
+    let hidden = |entry: std::io::Result<fs::DirEntry>| {
+        entry
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with('.')
+    };
+    wait_until(|| !fs::read_dir(fake.dir.path()).unwrap().any(hidden));
+}
+
+#[test]
+fn a_buffer_has_one_recording_at_a_time() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let mut first = fake.start("log", &with(&["--fault", "running:hold"]));
+    for force in [&[][..], &["--force"]] {
+        let (output, text) = fake.record(&with(&[&["-o", "other"][..], force].concat()), "true");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let who = format!("process {} is recording already, for ", first.id());
+        assert!(text.contains(&who), "{text}");
+        assert!(text.contains("record --tracefs t"), "{text}");
+        assert!(!fake.path("other").exists());
+    }
+    // What was set up for the first one is as it was.
+    assert_eq!(fake.get("t/set_event"), "kmem:kmalloc\n");
+
+    // Beside it, with the module's switch for both.
+    let mut third = fake.start(
+        "log3",
+        &with(&["-o", "c", "-i", "x", "--fault", "ended:hold", "-d", "0"]),
+    );
+    send("-INT", &first);
+    first.wait().unwrap();
+    assert_eq!(fake.get("t/options/stackmap"), "1");
+    assert_eq!(fake.get("t/instances/x/set_event"), "kmem:kmalloc\n");
+    let text = fake.recorded(&with(&["-o", "other"]), "true");
+    assert!(text.contains("6 records"), "{text}");
+    assert_eq!(fake.get("t/options/stackmap"), "1");
+    // The last one is killed, and undone.
+    send("-KILL", &third);
+    third.wait().unwrap();
+    wait_until(|| fake.get("t/stack_map_instances") == "x\n!x\n");
+    assert_eq!(fake.get("t/options/stackmap"), "0");
+    fake.put("t/stack_map_instances", "");
+    wait_until(|| fake.state() == before);
+}
+
+#[test]
+fn what_was_killed_is_undone_before_the_next_one_begins() {
+    let fake = Fake::new();
+    let mut first = fake.start("log", &with(&["--fault", "running:hold"]));
+    send("-KILL", &first);
+    first.wait().unwrap();
+    let before = fake.recorded(&KMALLOC, "true");
+    assert!(!before.contains("put aside"), "{before}");
+    assert_eq!(fake.get("t/options/stackmap"), "0");
+    assert_eq!(fake.get("t/set_event"), "");
+}
+
+#[test]
+fn instances_are_listed_and_left_as_they_were() {
+    let fake = Fake::new();
+    let before = fake.state();
+    for arguments in [&["--instance", "x"][..], &["--tracefs", "t/instances/x"]] {
+        let mut command = fake.stackmap(&["record"]);
+        if !arguments.contains(&"--tracefs") {
+            command.args(["--tracefs", "t"]);
+        }
+        let script = "cd t/instances/x; cat ../../../new > trace; cat ../../stack_map_instances set_event > ../../../seen";
+        let output = command
+            .args(with(arguments))
+            .args(["--", "sh", "-c", script])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fake.get("seen"), "x\nkmem:kmalloc\n");
+        assert_eq!(fake.get("t/stack_map_instances"), "x\n!x\n");
+        assert_eq!(fake.get("t/trace"), "old\n");
+        fake.put("t/stack_map_instances", "");
+        assert_eq!(fake.state(), before);
+        let manifest = fake.manifest("stackmap.data");
+        assert_eq!(manifest.recorded.instance.as_deref(), Some("x"));
+    }
+    // One that somebody has listed stays listed.
+    fake.put("t/stack_map_instances", "x\n");
+    fake.recorded(&with(&["-i", "x"]), "true");
+    assert_eq!(fake.get("t/stack_map_instances"), "x\n");
+
+    for name in ["", "..", "a/b"] {
+        let (_, text) = fake.record(&with(&["-i", name]), "true");
+        assert!(text.contains("no name for an instance"), "{text}");
+    }
+    let mut nested = fake.stackmap(&["record", "--tracefs", "t/instances/x", "-i", "y"]);
+    let output = nested.args(KMALLOC).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("is instance x already"), "{text}");
+    // A kernel would make its files, too: what fails leaves no instance.
+    let (_, text) = fake.record(&with(&["-i", "y"]), "true");
+    assert!(
+        text.contains("there is no tracefs at t/instances/y"),
+        "{text}"
+    );
+    assert!(!fake.path("t/instances/y").exists());
+}
+
+#[test]
+fn the_map_of_an_instance_is_that_of_the_top_level() {
+    let fake = Fake::new();
+    let output = fake
+        .stackmap(&["dump", "--json", "--tracefs", "t/instances/x"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1048581"));
+}
+
+#[test]
+fn what_others_left_is_put_aside() {
+    let fake = Fake::new();
+    fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
+    fake.put("t/events/sched/sched_switch/filter", "prev_pid == 1\n");
+    fake.put(
+        "t/events/sched/sched_switch/trigger",
+        "traceoff:count=2 if prev_pid == 1\n",
+    );
+    fake.put("t/set_event_notrace_pid", "77\n");
+    fake.put("t/tracing_cpumask", "1\n");
+    fake.put("t/options/overwrite", "0\n");
+    fake.put("t/set_ftrace_filter", "schedule:traceoff:unlimited\n");
+    let script =
+        "cat events/*/*/filter tracing_cpumask options/overwrite set_event_notrace_pid > ../seen";
+    fake.recorded(&with(&["-e", "kmem:kfree"]), script);
+    // Of events that are not recorded filters do not matter.
+    assert_eq!(fake.get("seen"), "none\n0prev_pid == 1\n000000031");
+    let trigger = "traceoff:count=2 if prev_pid == 1\n!traceoff\ntraceoff:2 if prev_pid == 1\n";
+    assert_eq!(fake.get("t/events/sched/sched_switch/trigger"), trigger);
+    let commands = "schedule:traceoff:unlimited\n!schedule:traceoff\nschedule:traceoff\n";
+    assert_eq!(fake.get("t/set_ftrace_filter"), commands);
+    assert_eq!(fake.get("t/events/kmem/kmalloc/filter"), "bytes_req > 8");
+    assert_eq!(fake.get("t/set_event_notrace_pid"), "77\n");
+    assert_eq!(fake.get("t/tracing_cpumask"), "1");
+    assert_eq!(fake.get("t/options/overwrite"), "0");
+    let aside = fake.manifest("stackmap.data").put_aside;
+    let keys: Vec<_> = aside.keys().map(String::as_str).collect();
+    let want = [
+        "events/kmem/kmalloc/filter",
+        "events/sched/sched_switch/trigger",
+        "options/overwrite",
+        "set_event_notrace_pid",
+        "set_ftrace_filter",
+        "tracing_cpumask",
+    ];
+    assert_eq!(keys, want);
+    assert_eq!(aside["events/kmem/kmalloc/filter"], "bytes_req > 8");
+}
+
+#[test]
+fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
+    let fake = Fake::new();
+    fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
+    fake.put("t/events/kmem/kfree/filter", "not asked for\n");
+    fake.put(
+        "t/events/sched/sched_switch/trigger",
+        "snapshot:unlimited\n",
+    );
+    fake.put(
+        "t/show_event_filters",
+        "kmem:kmalloc      bytes_req > 8\n^\nparse_error: No\n",
+    );
+    fake.put(
+        "t/show_event_triggers",
+        "sched:sched_switch    snapshot:unlimited\n",
+    );
+    fake.recorded(&["-e", "kmem"], "cat events/kmem/*/filter > ../seen");
+    assert_eq!(fake.get("seen"), "not asked for\n0");
+    let trigger = "snapshot:unlimited\n!snapshot\nsnapshot\n";
+    assert_eq!(fake.get("t/events/sched/sched_switch/trigger"), trigger);
+}
+
+#[test]
+fn patterns_are_expanded() {
+    let fake = Fake::new();
+    fake.recorded(
+        &["-e", "kmem:km*", "-e", "*:*_switch", "-e", "kmem:*"],
+        "cat set_event > ../seen",
+    );
+    assert_eq!(
+        fake.get("seen"),
+        "kmem:kmalloc\nsched:sched_switch\nkmem:*\n"
+    );
+    let (output, text) = fake.record(&["-e", "kmem:x*"], "true");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("there is no event \"kmem:x*\""), "{text}");
+}
+
+#[test]
+fn losses_are_said_where_they_happen() {
+    let fake = Fake::new();
+    assert!(!fake.recorded(&KMALLOC, "true").contains("WARNING"));
+
+    let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
+    fake.put("t/per_cpu/cpu1/stats", full);
+    let text = fake.recorded(&KMALLOC, "true");
+    let said = "WARNING: 900 records of the ring buffer overwritten before the end: -b 1280 would have held them";
+    assert!(text.contains(said), "{text}");
+
+    for cpu in ["cpu0", "cpu1"] {
+        fake.put(
+            &format!("t/per_cpu/{cpu}/stats"),
+            "entries: 0\noverrun: 0\n",
+        );
+    }
+    let text = fake.recorded(&KMALLOC, "echo 0 > tracing_on");
+    assert!(
+        text.contains("WARNING: somebody switched tracing off"),
+        "{text}"
+    );
+    assert!(text.contains("WARNING: nothing was recorded"), "{text}");
+    assert!(fake.manifest("stackmap.data").switched_off);
+}
+
+#[test]
+fn a_reset_by_somebody_else_is_said() {
+    let fake = Fake::new();
+    for (ids, reset) in [
+        (&[0x0010_0005][..], false),
+        (&[0x0010_0005, 0x0010_0006], false),
+        (&[0x0010_8005], true),
+        (&[], true),
+    ] {
+        fs::write(fake.path("t/stack_map_bin"), map(&[0x0010_0005])).unwrap();
+        fs::write(fake.path("map"), map(ids)).unwrap();
+        let text = fake.recorded(&KMALLOC, "cat ../map > stack_map_bin");
+        assert_eq!(
+            text.contains("WARNING: somebody reset the map"),
+            reset,
+            "{text}"
+        );
+        assert_eq!(fake.manifest("stackmap.data").reset, reset);
+        let output = fake.stackmap(&["report"]).output().unwrap();
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(report.contains("1 event has a stale id"), reset, "{report}");
+    }
+}
+
+#[test]
+fn a_recording_that_cannot_be_written_is_saved_elsewhere() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let (output, text) = fake.record(&with(&["-o", "/dev/full"]), "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("WARNING: cannot write /dev/full: No space left"),
+        "{text}"
+    );
+    let rest = text.split_once("the recording is in ").unwrap().1;
+    let path = Path::new(rest.split_once(',').unwrap().0);
+    assert_eq!(path.parent().unwrap(), fake.dir.path());
+    has_the_page(path);
+    assert_eq!(fake.state(), before);
+}
+
+/// The capture has what the buffer had.
+fn has_the_page(path: &Path) {
+    let mut capture = Capture::open(path).unwrap();
+    assert!(capture.member("trace").is_err());
+    let mut pages = Vec::new();
+    let mut member = capture.member("trace_pipe_raw").unwrap();
+    member.read_to_end(&mut pages).unwrap();
+    let used = page()[..48].to_vec();
+    assert_eq!(pages[8..], used);
+}
+
+#[test]
+fn the_buffer_is_read_only_when_there_is_room_for_it() {
+    let fake = Fake::new();
+    let before = fake.state();
+    fake.put(
+        "t/per_cpu/cpu1/stats",
+        "entries: 1\noverrun: 0\nbytes: 1000000000000000000\n",
+    );
+    // Whoever reads this fails otherwise.
+    fake.put("t/per_cpu/cpu0/trace_pipe_raw", "damaged");
+    let (output, text) = fake.record(&KMALLOC, "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("cannot write") || text.contains("write "),
+        "{text}"
+    );
+    assert!(text.contains("is still in the buffer"), "{text}");
+    assert_eq!(fake.get("t/trace"), TRACE);
+    assert_eq!(fake.get("t/tracing_on"), "0");
+    assert!(!fake.path("stackmap.data").exists());
+
+    fake.put("t/per_cpu/cpu1/stats", STATS);
+    fake.put("t/tracing_on", "1");
+    let (_, text) = fake.record(&KMALLOC, "true");
+    assert!(text.contains("trace_pipe_raw"), "{text}");
+    fs::write(fake.path("t/per_cpu/cpu0/trace_pipe_raw"), page()).unwrap();
+    assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let (output, text) = fake.record(&with(&["--fault", "taken:fail"]), "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    // In the file, and in each other place.
+    assert!(text.matches("failed at taken").count() > 1, "{text}");
+    assert!(
+        text.contains("could be written nowhere, and is lost"),
+        "{text}"
+    );
+    assert!(!text.contains("still in the buffer"), "{text}");
+    assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn what_is_recorded_is_what_the_buffer_has() {
+    let fake = Fake::new();
+    fake.recorded(&KMALLOC, "true");
+    has_the_page(&fake.path("stackmap.data"));
+    let output = fake.stackmap(&["export", "--format", "json"]).output();
+    let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    let event = &json["events"][0];
+    assert_eq!(event["event"], "kmalloc");
+    assert_eq!(event["values"]["bytes"], 64);
+    assert_eq!(event["stack"], 0x0010_0005);
+    assert_eq!(json["events"].as_array().unwrap().len(), 1);
+
+    // Without fields and arguments, too.
+    fake.recorded(&with(&["--no-args"]), "true");
+    assert_eq!(fake.manifest("stackmap.data").recorded.command, ["sh"]);
+    let output = fake.stackmap(&["export", "--format", "json"]).output();
+    let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    assert_eq!(json["events"][0]["fields"], "");
+    assert_eq!(json["events"][0]["stack"], 0x0010_0005);
+}
+
+#[test]
+fn what_is_no_file_is_written_to() {
+    let fake = Fake::new();
+    fake.put("target", "what was there");
+    std::os::unix::fs::symlink("target", fake.path("link")).unwrap();
+    fake.recorded(&with(&["-o", "link"]), "true");
+    assert!(fake.path("link").is_symlink());
+    assert!(Capture::open(&fake.path("target")).is_ok());
+
+    let child = fake
+        .command(&with(&["-o", "-", "-d", "0"]), "")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let output = child.unwrap().wait_with_output().unwrap();
+    assert!(output.stdout.starts_with(b"PK"));
+    assert!(!fake.path("-").exists());
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    let fake = Fake::new();
+    for (output, says) in [
+        ("t", "t: this is a directory\n  hint: -o names the file"),
+        ("no/file", "cannot write no/file: there is no directory no"),
+        ("new/file", "cannot write new/file: Not a directory"),
+    ] {
+        let (result, text) = fake.record(&with(&["-o", output]), "true");
+        assert_eq!(result.status.code(), Some(1), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+}
+
+#[test]
+fn statuses_of_commands_are_those_of_a_shell() {
+    let fake = Fake::new();
+    fake.put("text", "");
+    for (command, status) in [("/nowhere/at/all", 127), ("./text", 126), ("false", 1)] {
+        let mut record = fake.command(&KMALLOC, "");
+        let output = record.args(["--", command]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!text.contains("tracefs"), "{text}");
+    }
+}
+
+#[test]
+fn help_is_a_command() {
+    let output = Command::new(env!("CARGO_BIN_EXE_stackmap"))
+        .args(["help", "record"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.starts_with("examples:\n") && text.contains("--instance"),
+        "{text}"
+    );
+}
