@@ -27,7 +27,7 @@ both()
 	kill -INT $recording
 	wait $recording || status=$?
 	cat /tmp/log
-	return ${status:-0}
+	return "${status:-0}"
 }
 
 # Something of everything.
