@@ -102,6 +102,20 @@ fn missing(event: &str) -> Error {
     ))
 }
 
+/// The events that are recorded. `set_event` also lists those that are on for a trigger only, whose
+/// `enable` is `0*`.
+pub(super) fn on(tracefs: &Tracefs) -> Result<Vec<String>> {
+    let listed = tracefs.read("set_event")?;
+    let is_recorded = |event: &&str| {
+        let enable = format!("events/{}/enable", event.replace(':', "/"));
+        !tracefs
+            .read(&enable)
+            .is_ok_and(|enable| enable.starts_with('0'))
+    };
+    let events = listed.lines().filter(is_recorded);
+    Ok(events.map(str::to_owned).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,5 +199,26 @@ odd:sched
             "{error}"
         );
         assert!(find(&[]).unwrap().words.is_empty());
+    }
+
+    #[test]
+    fn events_that_are_on_for_a_trigger_are_not_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let write = |file: &str, text: &str| {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write(
+            "set_event",
+            "kmem:kmalloc\nkmem:kfree\nsched:sched_switch\n",
+        );
+        write("events/kmem/kmalloc/enable", "1\n");
+        write("events/kmem/kfree/enable", "1*\n");
+        write("events/sched/sched_switch/enable", "0*\n");
+        write("trace", "");
+        let tracefs = Tracefs::find(Some(root)).unwrap();
+        assert_eq!(on(&tracefs).unwrap(), ["kmem:kmalloc", "kmem:kfree"]);
     }
 }
