@@ -265,7 +265,7 @@ others()
 	status=$?
 	is 0
 	stackmap report out > text 2>&1
-	grep -q 'sys_openat' text || wrong "$(cat text)"
+	grep -q 'sys_enter_openat' text || wrong "$(cat text)"
 	result_if_restored 'a pattern of events'
 
 	stackmap record --slim -b 8 -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
