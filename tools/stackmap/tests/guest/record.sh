@@ -269,7 +269,7 @@ others()
 	result_if_restored 'a pattern of events'
 
 	stackmap record --slim -b 8 -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
-	says 'overwritten before the end'
+	says 'overwritten in the ring buffer before the recording ended'
 	size=$(sed -n 's/.*-b \([0-9]*\) would have held.*/\1/p' log)
 	stackmap record --slim -b "${size:-8}" -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
 	! grep -q WARNING log || wrong "-b $size"
@@ -313,7 +313,7 @@ two()
 	[ ! -e $T/instances/mine ] || wrong 'the instance is left'
 	stackmap report other > text 2>&1
 	grep -q 'kfree' text || wrong "the report: $(cat text)"
-	! grep -q 'as a whole' text || wrong 'full stacks in the instance'
+	! grep -q 'full stack' text || wrong 'full stacks in the instance'
 	[ "$(cat $T/options/stackmap)" = 1 ] || wrong 'the option is off for the first one'
 	kill -INT "$(recorder)"
 	wait $first
