@@ -139,10 +139,10 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
             Some("only its owner can read a capture: root, if root recorded it")
         }
         io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
-            "\"stackmap record\" writes it; give the name of another capture, or --live to read the \
-             running kernel",
+            "\"stackmap record\" writes it; give the name of another capture, or use --live for \
+             the running kernel",
         ),
-        io::ErrorKind::NotFound if what.starts_with("write ") => Some("the directory does not exist"),
+        io::ErrorKind::NotFound if what.starts_with("write ") => Some("there is no such directory"),
         io::ErrorKind::IsADirectory => Some("this is a directory; give a file"),
         _ => None,
     }

@@ -2,8 +2,8 @@
 
 //! Flame graphs, drawn by inferno.
 //!
-//! inferno keeps every frame of every stack in memory and then leaves out frames that are too narrow
-//! to see. Here these frames are left out first: millions of frames become some thousands.
+//! inferno keeps every frame of every stack in memory and then leaves out frames that are too
+//! narrow to see. Here these frames are left out first: millions of frames become some thousands.
 
 use crate::{
     error::{Error, Result},
@@ -72,8 +72,8 @@ pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -
     let mut colors = PaletteMap::default();
     // The frame below all others, which is shown as "all".
     colors.insert("", Color::new(215, 215, 215));
-    // inferno chooses colours by name, and frames of several kinds may have the same name. So the kind
-    // is appended to the name, in a form that inferno does not show.
+    // inferno chooses colours by name, and frames of several kinds may have the same name. So the
+    // kind is appended to the name, in a form that inferno does not show.
     let texts = names.map(|name, kind| format!("{}_[{}]", look.frame(name, kind), letter(kind)));
     for (number, text) in texts.iter().enumerate() {
         let (_, kind) = names.get(number as u32);
@@ -114,8 +114,8 @@ fn shown(lines: &[String]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many frames of each stack, from the outermost, are wide enough to be seen. At least 1, because
-/// inferno does not count a stack without frames.
+/// How many frames of each stack, from the outermost, are wide enough to be seen. At least 1,
+/// because inferno does not count a stack without frames.
 fn depths(folded: &Folded) -> Vec<u32> {
     let stacks: Vec<_> = folded.iter().collect();
     let least = folded.total() as f64 * MIN_WIDTH / 100.0;

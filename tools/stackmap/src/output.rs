@@ -267,8 +267,8 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown.collect())
 }
 
-/// Bytes of a text, made safe to show as by [`safe`], except that tabs and line ends stay. Bytes that
-/// are not UTF-8 stay, unless they are C1 controls of a terminal (0x80 to 0x9f).
+/// Bytes of a text, made safe to show as by [`safe`], except that tabs and line ends stay. Bytes
+/// that are not UTF-8 stay, unless they are C1 controls of a terminal (0x80 to 0x9f).
 pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
     let is_harmless = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
     if text.iter().all(is_harmless) {

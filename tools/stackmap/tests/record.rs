@@ -545,7 +545,8 @@ fn losses_are_said_where_they_happen() {
     let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
     fake.put("t/per_cpu/cpu1/stats", full);
     let text = fake.recorded(&KMALLOC, "true");
-    let said = "WARNING: 900 records overwritten in the ring buffer before the recording ended; -b 1280 would have held them";
+    let said = "WARNING: 900 records overwritten in the ring buffer before the recording ended; \
+                -b 1280 would have held them";
     assert!(text.contains(said), "{text}");
 
     for cpu in ["cpu0", "cpu1"] {

@@ -3,9 +3,9 @@
 //! Profiles for <https://profiler.firefox.com>: each task a track, each event a sample with its
 //! stack and a marker with its fields.
 //!
-//! Such a profile has a table of columns for each track, so nothing can be written before all events
-//! are read. Until then, an event is a small record in memory, and its fields are in a temporary
-//! file. Then the tables are built and written track by track.
+//! Such a profile has a table of columns for each track, so nothing can be written before all
+//! events are read. Until then, an event is a small record in memory, and its fields are in a
+//! temporary file. Then the tables are built and written track by track.
 
 use super::{unnamed, whole_frame};
 use crate::{

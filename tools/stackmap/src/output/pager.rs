@@ -15,8 +15,8 @@ use std::{
 
 /// The pager if `$PAGER` is not set.
 const DEFAULT: &str = "less";
-/// Options of less if `$LESS` is not set: end at once if all fits on the screen (F), show colours (R),
-/// leave the text on the screen (X).
+/// Options of less if `$LESS` is not set: end at once if all fits on the screen (F), show colours
+/// (R), leave the text on the screen (X).
 const LESS: &str = "FRX";
 
 /// A program that shows pages.

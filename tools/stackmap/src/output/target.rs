@@ -2,11 +2,11 @@
 
 //! Files that results go to.
 //!
-//! In a directory that other users may write to, another user can put a symbolic link in place of an
-//! output file, so that the output overwrites the link's target. The kernel's `protected_symlinks`
-//! prevents that in sticky directories such as `/tmp`, if it is on. Here such links are refused always,
-//! in every directory that others may write to: a path is followed link by link, by directory
-//! descriptors.
+//! In a directory that other users may write to, another user can put a symbolic link in place of
+//! an output file, so that the output overwrites the link's target. The kernel's
+//! `protected_symlinks` prevents that in sticky directories such as `/tmp`, if it is on. Here such
+//! links are refused always, in every directory that others may write to: a path is followed link
+//! by link, by directory descriptors.
 
 use crate::error::{Error, Result};
 use rustix::{
@@ -236,8 +236,8 @@ fn is_of_others(dir: &Stat) -> bool {
     dir.st_mode & WRITABLE != 0 || !is_trusted(dir.st_uid)
 }
 
-/// Whether somebody else may have put `link` into `dir`. As the last component of a path, no link in
-/// such a directory is followed; before that, links of the user and of root are.
+/// Whether somebody else may have put `link` into `dir`. As the last component of a path, no link
+/// in such a directory is followed; before that, links of the user and of root are.
 fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
     is_of_others(dir) && (is_last || !is_trusted(link.st_uid))
 }

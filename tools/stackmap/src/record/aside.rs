@@ -4,8 +4,8 @@
 //!
 //! Filters of events, of CPUs and of processes leave events out in silence; triggers and function
 //! commands switch tracing or events off, or swap the buffer. They are put aside for the recording
-//! and restored afterwards. Histogram triggers leave no events out and stay: removed, they would lose
-//! their counts.
+//! and restored afterwards. Histogram triggers leave no events out and stay: removed, they would
+//! lose their counts.
 
 use super::{events::Events, undo::filter, undo::Write};
 use crate::{error::Result, output::say, tracefs::Tracefs};

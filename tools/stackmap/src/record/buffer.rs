@@ -2,8 +2,8 @@
 
 //! Takes the ring buffer: its pages, unchanged, and the files that describe them.
 //!
-//! Reading a page removes it from the kernel's buffer. So all pages are kept here in memory, packed,
-//! until the capture is written; after a failure they can be written elsewhere.
+//! Reading a page removes it from the kernel's buffer. So all pages are kept here in memory,
+//! packed, until the capture is written; after a failure they can be written elsewhere.
 
 use super::wait::{Signals, INTERRUPTED};
 use crate::{
@@ -254,7 +254,8 @@ impl Seen {
         }
     }
 
-    /// Reads the formats of recorded events that are not enabled: somebody else may have enabled them.
+    /// Reads the formats of recorded events that are not enabled: somebody else may have enabled
+    /// them.
     fn describe_rest(
         &mut self,
         tracefs: &Tracefs,

@@ -15,7 +15,8 @@ const WILDCARDS: [char; 3] = ['*', '?', '['];
 /// What `-e` means on this kernel.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Events {
-    /// The words to write to `set_event`, which takes names and whole systems, but no other patterns.
+    /// The words to write to `set_event`, which takes names and whole systems, but no other
+    /// patterns.
     pub(super) words: Vec<String>,
     /// Each of the events, as `system:event`.
     pub(super) names: BTreeSet<String>,
@@ -84,7 +85,7 @@ fn has_wildcards(text: &str) -> bool {
 
 fn pattern(text: &str, word: &str) -> Result<Pattern> {
     Pattern::new(text)
-        .map_err(|error| Error::Refused(format!("\"{word}\" is not a valid pattern of events: {error}")))
+        .map_err(|error| Error::Refused(format!("\"{word}\" is not a valid pattern: {error}")))
 }
 
 /// What the kernel said of an event, in words.
@@ -181,7 +182,7 @@ odd:sched
         }
         let error = find(&["sched:[a"]).unwrap_err().to_string();
         assert!(
-            error.contains("\"sched:[a\" is not a valid pattern of events"),
+            error.contains("\"sched:[a\" is not a valid pattern"),
             "{error}"
         );
         assert!(find(&[]).unwrap().words.is_empty());

@@ -9,8 +9,8 @@ use crate::{
 };
 use std::{fs, io};
 
-/// The buffer to record into. An instance that was created for the recording is removed again, unless
-/// [`Undo`](undo::Undo) removes it: see [`settle`](Self::settle).
+/// The buffer to record into. An instance that was created for the recording is removed again,
+/// unless [`Undo`](undo::Undo) removes it: see [`settle`](Self::settle).
 pub(super) struct Place {
     tracefs: Tracefs,
     made: bool,
@@ -27,7 +27,7 @@ impl Place {
         };
         if let Some(other) = tracefs.instance_name() {
             return Err(Error::Refused(format!(
-                "--tracefs is instance {other} already\n  hint: use --instance with the top level of tracefs"
+                "--tracefs is instance {other} already\n  hint: --instance needs the top level"
             )));
         }
         if name.is_empty() || name.contains(['/', '\n']) || [".", ".."].contains(&name) {

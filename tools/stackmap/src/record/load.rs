@@ -31,16 +31,13 @@ fn insert(path: &Path) -> Result {
     rustix::system::finit_module(&file, c"", 0).map_err(|error| {
         if error == rustix::io::Errno::NOEXEC {
             return Error::Refused(format!(
-                "{}: not a module for this kernel, {}\n  hint: dmesg says more; build the module for \
-                 this kernel, or leave --module out to use modprobe",
+                "{}: not a module for this kernel, {}\n  hint: dmesg says more; build it for this \
+                 kernel, or leave --module out to use modprobe",
                 path.display(),
                 kernel::release()
             ));
         }
-        let what = format!(
-            "load {} (dmesg says why)",
-            path.display()
-        );
+        let what = format!("load {} (dmesg says why)", path.display());
         Error::io(what, error.into())
     })
 }

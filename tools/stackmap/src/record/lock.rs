@@ -2,9 +2,9 @@
 
 //! Who records: one recording for each buffer, and one switch for all of them.
 //!
-//! The locks are flock(2) locks on directories and files of tracefs itself, so that they work for any
-//! path or mount, and end with the processes that hold them. The guard process inherits them: what a
-//! dead recording has changed stays locked until it is restored.
+//! The locks are flock(2) locks on directories and files of tracefs itself, so that they work for
+//! any path or mount, and end with the processes that hold them. The guard process inherits them:
+//! what a dead recording has changed stays locked until it is restored.
 
 use crate::{
     error::{Error, Result},
@@ -81,7 +81,7 @@ fn refusal(tracefs: &Tracefs, holder: Option<Holder>) -> Error {
             safe(&command)
         ),
         Some(Holder { pid, alive: None }) => {
-            format!("process {pid} died while it was recording, and tracefs is still being restored")
+            format!("process {pid} died while recording, and tracefs is still being restored")
         }
         None => "somebody is recording already".to_owned(),
     };
@@ -161,9 +161,9 @@ fn age(pid: u32) -> Option<Duration> {
 
 /// The switch of the module, `options/stackmap`, which several recordings share.
 ///
-/// A recording that found the switch off, or switched on by another recording, holds a shared lock on
-/// it; the last of these recordings switches it off. While the file is open, the module cannot be
-/// unloaded.
+/// A recording that found the switch off, or switched on by another recording, holds a shared lock
+/// on it; the last of these recordings switches it off. While the file is open, the module cannot
+/// be unloaded.
 pub(super) struct Switch {
     file: File,
     before: bool,

@@ -112,8 +112,8 @@ mod tests {
                 (5, 0, 0, 300)
             ])),
             [
-                "3010 records overwritten in the ring buffer before the recording ended; -b 5184 would \
-                 have held them",
+                "3010 records overwritten in the ring buffer before the recording ended; -b 5184 \
+                 would have held them",
                 "2 records did not fit into the ring buffer"
             ]
         );

@@ -3,11 +3,11 @@
 //! Recording: sets tracefs up, records, saves a capture, and restores tracefs.
 //!
 //! A recording has its buffer for itself ([`lock`]). First, the writes that restore tracefs are
-//! listed ([`Undo`]) and given to a second process ([`guard`]), which does them if this process dies.
-//! Then the buffer is emptied, settings of others that would cut the recording are put [`aside`],
-//! events, functions and options are set, and tracing is switched on. After the command, the time or
-//! a signal, tracing is switched off. When room for the capture is reserved, the buffer is read,
-//! which empties it, and the capture is written.
+//! listed ([`Undo`]) and given to a second process ([`guard`]), which does them if this process
+//! dies. Then the buffer is emptied, settings of others that would cut the recording are put
+//! [`aside`], events, functions and options are set, and tracing is switched on. After the command,
+//! the time or a signal, tracing is switched off. When room for the capture is reserved, the buffer
+//! is read, which empties it, and the capture is written.
 
 mod aside;
 mod buffer;
@@ -177,8 +177,8 @@ impl Options {
         };
         match used {
             Some(used) if !self.force => Err(Error::Refused(format!(
-                "somebody is tracing already: {used}\n  hint: --force puts that aside and restores it \
-                 afterwards; the events in the buffer are lost"
+                "somebody is tracing already: {used}\n  hint: --force puts that aside and restores \
+                 it afterwards; the events in the buffer are lost"
             ))),
             Some(used) => {
                 say(format_args!("note: put aside for the recording: {used}"));

@@ -182,7 +182,7 @@ impl Session<'_> {
         let written = first_that_works(writer, write)?;
         let (path, moved_again) = written.ok_or_else(|| {
             Failed::Lost(Error::Refused(
-                "the recording could not be written anywhere and is lost: the buffer is already empty"
+                "the recording could not be written anywhere and is lost: its buffer is empty"
                     .to_owned(),
             ))
         })?;
@@ -211,8 +211,8 @@ impl Session<'_> {
     }
 }
 
-/// Does `work` with `first`; if that fails, with a file in another directory, or with a file that the
-/// user names. Returns the result and whether another file was used; [`None`]: all have failed.
+/// Does `work` with `first`; if that fails, with a file in another directory, or with a file that
+/// the user names. Returns the result and whether another file was used; [`None`]: all have failed.
 fn first_that_works<T>(
     first: Writer,
     mut work: impl FnMut(Writer) -> Result<T>,
@@ -240,7 +240,8 @@ fn first_that_works<T>(
 
 /// Empties the map.
 fn reset(tracefs: &Tracefs) -> Result {
-    tracefs.write("stack_map", "reset").map_err(|error| match error {
+    tracefs.write("stack_map", "reset").map_err(|error| {
+        match error {
         Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => Error::Refused(
             "the map cannot be emptied while it is in use: tracing is on at the top level or in an \
              instance that stack_map_instances lists\n  hint: leave --reset out; the counters then \
@@ -248,6 +249,7 @@ fn reset(tracefs: &Tracefs) -> Result {
                 .to_owned(),
         ),
         error => error,
+    }
     })
 }
 

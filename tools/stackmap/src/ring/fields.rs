@@ -96,8 +96,8 @@ impl Fields {
         }
     }
 
-    /// The fields as values for programs: numbers stay numbers; kernel addresses only if `addresses`.
-    /// [`None`]: only the text is known.
+    /// The fields as values for programs: numbers stay numbers; kernel addresses only if
+    /// `addresses`. [`None`]: only the text is known.
     pub fn values(&self, addresses: bool) -> Option<impl Serialize + use<'_>> {
         match self {
             Fields::Binary(recorded) if recorded.format.is_some() => Some(Values {
@@ -168,8 +168,8 @@ impl Recorded {
     }
 }
 
-/// The fields that are shown: not the number of a system call, which its name tells, and not a pointer
-/// whose target is a field of its own.
+/// The fields that are shown: not the number of a system call, which its name tells, and not a
+/// pointer whose target is a field of its own.
 fn shown(fields: &[Field]) -> impl Iterator<Item = &Field> {
     fields.iter().filter(|field| {
         field.name != "__syscall_nr"

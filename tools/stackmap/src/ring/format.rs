@@ -33,8 +33,8 @@ pub enum Place {
     Fixed,
     /// From where the format says to the end of the event.
     Rest,
-    /// Where a word says (`__data_loc`): low 16 bits the offset from the start of the event, high 16
-    /// bits the length.
+    /// Where a word says (`__data_loc`): low 16 bits the offset from the start of the event, high
+    /// 16 bits the length.
     Elsewhere,
     /// The same, but the offset is from the end of the word (`__rel_loc`).
     Behind,

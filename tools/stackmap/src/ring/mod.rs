@@ -3,8 +3,8 @@
 //! The binary ring buffer: what `per_cpu/cpuN/trace_pipe_raw` gives, decoded by the files that
 //! describe it.
 //!
-//! The kernel's text of a trace holds names of files and tasks that any user may choose, and a name can
-//! look like an event there. In the binary buffer a name has a length, and is only a name.
+//! The kernel's text of a trace holds names of files and tasks that any user may choose, and a name
+//! can look like an event there. In the binary buffer a name has a length, and is only a name.
 //!
 //! - [`page`]: records with their times, out of a page;
 //! - [`stream`]: pages of all CPUs in one stream, and their records in the order of time;

@@ -4,8 +4,8 @@
 //!
 //! The header is described by `events/header_page`, the records by `events/header_event`: a word
 //! with a type or length and a time delta, then data. The numbers in `header_event` are part of the
-//! kernel's interface and the same in every kernel; kernels differ in the size of a page, the size of a
-//! long and the byte order.
+//! kernel's interface and the same in every kernel; kernels differ in the size of a page, the size
+//! of a long and the byte order.
 
 use super::{Damage, Order};
 
@@ -20,7 +20,8 @@ const DELTA_BITS: u32 = 27;
 /// The bits that a [`TIME_STAMP`] lacks.
 const STAMP_MISSING: u64 = 0xf800_0000_0000_0000;
 
-/// Flags of the commit word: records are missing before the page; their number follows the last record.
+/// Flags of the commit word: records are missing before the page; their number follows the last
+/// record.
 const MISSED: u32 = 1 << 31;
 const MISSED_STORED: u32 = 1 << 30;
 

@@ -2,9 +2,9 @@
 
 //! How a field is shown: as in the `print fmt` of its event, if that is simple.
 //!
-//! A `print fmt` is C code: a format and arguments of the kernel's printf. It is not run. Only the form
-//! of each field is taken from it: its base, a symbol, a name for a value, or names of flags. A field
-//! that is printed in another way is shown as a plain number.
+//! A `print fmt` is C code: a format and arguments of the kernel's printf. It is not run. Only the
+//! form of each field is taken from it: its base, a symbol, a name for a value, or names of flags.
+//! A field that is printed in another way is shown as a plain number.
 
 use super::format::{Field, Kind};
 use std::fmt::{self, Write};

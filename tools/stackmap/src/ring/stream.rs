@@ -2,9 +2,9 @@
 
 //! The pages of all CPUs in one stream, as a capture has them.
 //!
-//! Before each page are two words, in the byte order of the recording machine: its CPU and its length
-//! in bytes. Pages are in the order of their first times, so one pass gives all records in the order
-//! of time and needs the memory of a few pages per CPU.
+//! Before each page are two words, in the byte order of the recording machine: its CPU and its
+//! length in bytes. Pages are in the order of their first times, so one pass gives all records in
+//! the order of time and needs the memory of a few pages per CPU.
 
 use super::{
     page::{Cursor, Layout, Missed, Record},

@@ -2,8 +2,8 @@
 
 //! The names of tasks. A record has only the PID; the kernel keeps the names in `saved_cmdlines`.
 //!
-//! `saved_cmdlines` is a text, and a name may contain newlines. So a line that may be part of the name
-//! before it is used only if there is no better source and no second such line for the PID.
+//! `saved_cmdlines` is a text, and a name may contain newlines. So a line that may be part of the
+//! name before it is used only if there is no better source and no second such line for the PID.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Special frames of a stack: the entries of interrupts and exceptions, and the frames of tracing itself
-//! (plumbing).
+//! Special frames of a stack: the entries of interrupts and exceptions, and the frames of tracing
+//! itself (plumbing).
 //!
-//! The frame below an entry is not a return address, because the interrupted code did not call the entry.
-//! The unwinder takes that address from the saved registers: it is exact, the address of the next
-//! instruction.
+//! The frame below an entry is not a return address, because the interrupted code did not call the
+//! entry. The unwinder takes that address from the saved registers: it is exact, the address of the
+//! next instruction.
 
 use super::TRAMPOLINE_NAME;
 
@@ -101,8 +101,8 @@ const BREAKPOINT: [&str; 3] = ["do_int3", "exc_int3", "asm_exc_int3"];
 /// This module: its frames are plumbing, too.
 const STACKMAP: &str = "stackmap";
 
-/// How many of the innermost frames belong to tracing itself. `frames`: name and module of each frame,
-/// innermost first. A stack of such frames alone keeps all of them.
+/// How many of the innermost frames belong to tracing itself. `frames`: name and module of each
+/// frame, innermost first. A stack of such frames alone keeps all of them.
 pub fn nr_plumbing<'a>(
     frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>,
 ) -> usize {
