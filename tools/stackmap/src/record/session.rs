@@ -238,18 +238,20 @@ fn first_that_works<T>(
     }
 }
 
+/// Why the map cannot be emptied, and what to do.
+const MAP_IN_USE: &str = "\
+    the map cannot be emptied while it is in use: tracing is on at the top level or in an instance \
+    that stack_map_instances lists\n  hint: without --reset, the counters go on from their present \
+    values";
+
 /// Empties the map.
 fn reset(tracefs: &Tracefs) -> Result {
-    tracefs.write("stack_map", "reset").map_err(|error| {
-        match error {
-        Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => Error::Refused(
-            "the map cannot be emptied while it is in use: tracing is on at the top level or in an \
-             instance that stack_map_instances lists\n  hint: leave --reset out; the counters then \
-             include earlier recordings"
-                .to_owned(),
-        ),
+    let emptied = tracefs.write("stack_map", "reset");
+    emptied.map_err(|error| match error {
+        Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => {
+            Error::Refused(MAP_IN_USE.to_owned())
+        }
         error => error,
-    }
     })
 }
 
