@@ -16,7 +16,7 @@ pub struct Notes {
     pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
-    /// The events were read from a text, in which names may pass for events.
+    /// The events were read from a text, in which names can look like events.
     pub text: bool,
     /// Events with a full stack in place of an id.
     pub whole: u64,
@@ -125,8 +125,8 @@ impl Notes {
         if self.text {
             notes.push(Note {
                 warning: false,
-                text: "read from the text of a trace, in which the name of a file or a task may \
-                       pass for an event"
+                text: "read from the text of a trace, in which the name of a file or a task can \
+                       look like an event"
                     .to_owned(),
             });
         }

@@ -27,7 +27,7 @@ examples:
   stackmap diff before.data after.data                  stacks whose share of events changed most
   stackmap diff --compare rate before.data after.data   stacks whose events per second changed most
   stackmap diff --of function before.data after.data    functions, wherever they are on a stack
-  stackmap diff --flame out.svg before.data after.data  a flame graph, too: red: more, blue: less";
+  stackmap diff --flame out.svg before.data after.data  a flame graph, too (red: more, blue: less)";
 
 /// Compare two captures: show which stacks or functions became hotter
 #[derive(Args, Debug)]
