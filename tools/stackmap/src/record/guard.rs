@@ -3,8 +3,8 @@
 //! A second process that restores tracefs if the recording process dies.
 //!
 //! Its standard input is a socket: the guard reads the [`Undo`] from it as a line of JSON, and then
-//! waits for its end. If the socket closes without [`DONE`], the recording process is dead. Its
-//! standard output is the open file of the module's switch, so it inherits the lock on the switch.
+//! waits. If the socket closes without [`DONE`], the recording process is dead. Its standard output
+//! is the open file of the module's switch, so the guard shares the lock on the switch.
 
 use super::{
     lock::{Lock, Switch},

@@ -95,7 +95,7 @@ const PLUMBING: [&str; 40] = [
     "action_trace",
 ];
 
-/// The functions between a breakpoint and a kprobe's handler; plumbing only below other plumbing.
+/// The functions between a breakpoint and a kprobe's handler; plumbing only after other plumbing.
 const BREAKPOINT: [&str; 3] = ["do_int3", "exc_int3", "asm_exc_int3"];
 
 /// This module: its frames are plumbing, too.

@@ -442,7 +442,7 @@ grep -q 'filename=.*/<stack_id 34489>' text || wrong 'a stack stands in a name'
 stackmap export --format json -o json out 2>> log || wrong 'no export'
 ! grep -q '"fields":"call_site=evil"' json || wrong 'a name is an event'
 grep -q '"filename":"./x\\n  *init-1' json || wrong 'a name is not whole'
-result 'no name passes for an event, a stack or a loss'
+result 'no name is taken for an event, a stack or a loss'
 
 # What processes read, write and run stays out of a capture on demand.
 stackmap record --slim --no-args -e sched:sched_process_exec -e syscalls:sys_enter_write -o out -- \
