@@ -17,10 +17,10 @@ use std::{collections::HashMap, fmt, io::Write};
 /// What is compared.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, clap::ValueEnum)]
 pub enum Measure {
-    /// Shares of all events, as recordings differ in length
+    /// Shares of all events: recordings may differ in length
     #[default]
     Share,
-    /// Events a second
+    /// Events per second
     Rate,
     /// Numbers of events
     Total,

@@ -37,7 +37,7 @@ pub enum Error {
     Refused(String),
     /// Nobody reads our output any more.
     BrokenPipe,
-    /// Everything was said already; only the exit status is left.
+    /// The message was printed already; only the exit status is left.
     Status(u8),
 }
 
@@ -73,7 +73,7 @@ impl Error {
         Error::io(format!("read {}", path.display()), error)
     }
 
-    /// What was said by a reader of `source`: of an input that does not decode, or by the system.
+    /// The error of a reader of `source`: the input does not decode, or the system refused to read.
     pub fn reading(source: &str, offset: u64, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::InvalidData
@@ -136,11 +136,11 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
             Some("tracefs and kernel addresses need root")
         }
         io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
-            Some("captures are for their owner only, who is root if root recorded them")
+            Some("only its owner can read a capture: root, if root recorded it")
         }
         io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
-            "\"stackmap record\" writes it; give the name of another one, or --live for the running \
-             kernel",
+            "\"stackmap record\" writes it; give the name of another capture, or use --live for \
+             the running kernel",
         ),
         io::ErrorKind::NotFound if what.starts_with("write ") => Some("there is no such directory"),
         io::ErrorKind::IsADirectory => Some("this is a directory; give a file"),
@@ -150,7 +150,7 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
 
 impl std::error::Error for Error {}
 
-/// Errors of writing the output; everything else has its own words.
+/// Errors of writing the output; other errors name what was tried.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match error.kind() {

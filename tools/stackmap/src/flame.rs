@@ -2,8 +2,8 @@
 
 //! Flame graphs, drawn by inferno.
 //!
-//! inferno holds every frame of every stack while it draws, and leaves out what is too narrow to
-//! be seen. So that is left out before: millions of frames become some thousands.
+//! inferno keeps every frame of every stack in memory and then leaves out frames that are too
+//! narrow to see. Here these frames are left out first: millions of frames become some thousands.
 
 use crate::{
     error::{Error, Result},
@@ -22,20 +22,20 @@ use std::{
     io::Write,
 };
 
-/// What the colours mean, for the subtitle.
+/// The meaning of the colours, for the subtitle.
 pub const LEGEND: &str = "orange: the kernel, green: modules, blue: what is counted together";
 
 /// What stands for an address that is not shown.
 pub const UNKNOWN: &str = "[unknown]";
 
-/// What a flame graph says about itself, and how it stands.
+/// Title and form of a flame graph.
 #[derive(Clone, Debug, Default)]
 pub struct Look {
     /// The first line.
     pub title: String,
     /// The second line, if there is one.
     pub subtitle: Option<String>,
-    /// Whether it hangs from the top, icicles rather than flames.
+    /// Whether it is drawn from the top down, as an icicle graph.
     pub inverted: bool,
     /// Whether frames without a name are shown as their addresses.
     pub addresses: bool,
@@ -72,8 +72,8 @@ pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -
     let mut colors = PaletteMap::default();
     // The frame below all others, which is shown as "all".
     colors.insert("", Color::new(215, 215, 215));
-    // The same name may be of several kinds, and colours go by names: so each has its kind at its
-    // end, as inferno reads it and leaves it out.
+    // inferno chooses colours by name, and frames of several kinds may have the same name. So the
+    // kind is appended to the name, in a form that inferno does not show.
     let texts = names.map(|name, kind| format!("{}_[{}]", look.frame(name, kind), letter(kind)));
     for (number, text) in texts.iter().enumerate() {
         let (_, kind) = names.get(number as u32);
@@ -82,7 +82,7 @@ pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -
     let stacks = folded.iter().zip(depths(folded));
     let stacks = stacks.map(|((frames, count), depth)| (&frames[..depth as usize], count));
     let mut lines: Vec<String> = Vec::new();
-    // Most of many are the same few frames, as far as they are seen.
+    // Stacks whose visible frames are the same become one line.
     let mut same: Option<folded::Stack<'_>> = None;
     for (frames, count) in stacks {
         match &mut same {
@@ -114,14 +114,14 @@ fn shown(lines: &[String]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How many frames of each stack, from the outermost, are wide enough to be seen; 1 at least, as
-/// what has none is not counted.
+/// How many frames of each stack, from the outermost, are wide enough to be seen. At least 1,
+/// because inferno does not count a stack without frames.
 fn depths(folded: &Folded) -> Vec<u32> {
     let stacks: Vec<_> = folded.iter().collect();
     let least = folded.total() as f64 * MIN_WIDTH / 100.0;
     let outermost = stacks.iter().map(|(frames, _)| frames.len().min(1) as u32);
     let mut depths: Vec<u32> = outermost.collect();
-    // Stacks that have their first frames, so many, in common: from, to, and how many.
+    // Ranges of stacks with the same outermost frames: from, to, and the number of these frames.
     let mut work = vec![(0, stacks.len(), 0)];
     while let Some((mut from, to, depth)) = work.pop() {
         while from < to {
@@ -148,12 +148,12 @@ fn depths(folded: &Folded) -> Vec<u32> {
     depths
 }
 
-/// What the stacks of a difference are multiplied by.
+/// How the counts of the earlier recording are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// Both have the same number of events in all.
+    /// So that both recordings have the same total.
     Shares,
-    /// What was before, by this number.
+    /// By this factor.
     Before(f64),
 }
 
@@ -175,8 +175,7 @@ pub fn draw_difference(
     };
     let earlier: HashMap<&[u32], u64> = before.iter().collect();
     let depths = depths(after);
-    // By the frames that are seen: events after, and how many more they are than before of the
-    // stacks that end there.
+    // For each visible stack: its events after, and the growth of the stacks that end there.
     let mut seen: HashMap<&[u32], (u64, i64)> = HashMap::new();
     for ((frames, count), depth) in after.iter().zip(depths) {
         let (total, grown) = seen.entry(&frames[..depth as usize]).or_default();
@@ -202,7 +201,7 @@ pub fn draw_difference(
     flamegraph::from_lines(&mut options, shown(&lines), out).map_err(Error::from)
 }
 
-/// A kind, in a letter that inferno takes for one.
+/// The letter of a kind, in inferno's form of annotations (`_[k]`).
 fn letter(kind: Kind) -> char {
     match kind {
         Kind::Kernel => 'k',

@@ -3,7 +3,8 @@
 //! Folded stacks: a line `outermost;...;innermost count` for each, as flamegraph.pl, inferno,
 //! speedscope and ui.perfetto.dev read them.
 //!
-//! Names are kept once, and stacks are numbers of names: a map may have millions of frames.
+//! Each name is stored once, and a stack is a list of numbers of names: a map may have millions of
+//! frames.
 
 use crate::{
     source::Loaded,
@@ -26,7 +27,7 @@ const STEP: usize = 4096;
 /// What a frame is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
-    /// What events have in common, and no function.
+    /// Not a function: the event, task or CPU that groups stacks.
     Group,
     /// A function of the kernel itself.
     Kernel,
@@ -34,7 +35,7 @@ pub enum Kind {
     Module,
     /// Code or data without a name: its address.
     Address,
-    /// What stands for a stack that is not there.
+    /// A placeholder for a missing stack.
     Missing,
 }
 
@@ -78,13 +79,13 @@ impl Names {
         self.names.is_empty()
     }
 
-    /// All of them by number, as `form` has them.
+    /// `form` of each name, by number.
     pub fn map<T>(&self, form: impl Fn(&str, Kind) -> T) -> Vec<T> {
         let names = self.names.iter();
         names.map(|(name, kind)| form(name, *kind)).collect()
     }
 
-    /// For each number, where its name stands among all in order.
+    /// For each number, the rank of its name in sorted order.
     pub fn ranks(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.names.len() as u32).collect();
         order.sort_unstable_by_key(|number| &self.names[*number as usize]);
@@ -190,9 +191,8 @@ pub fn by_rank(ranks: &[u32], one: &[u32], other: &[u32]) -> Ordering {
     }
 }
 
-/// Each stack, outermost frame first, with how often it was seen; in order. `by`: a first frame
-/// says what the events have in common. `progress` is called now and then with the number of
-/// stacks that are done.
+/// Folds the stacks of a tally, sorted. `by`: unless it is [`By::Stack`], a first frame names the
+/// group. `progress` is called now and then with the number of stacks that are done.
 pub fn fold(
     tally: &Tally,
     by: By,
@@ -239,7 +239,7 @@ pub fn fold(
 /// Frames that were named before: the same few calls are on most stacks.
 pub struct Known<F> {
     name: F,
-    /// For return addresses, and for exact ones: where in `frames`.
+    /// For return addresses, and for exact addresses: the range in `frames`.
     places: [HashMap<u64, Range<u32>, BuildHasherDefault<AddressHasher>>; 2],
     frames: Vec<u32>,
 }
@@ -289,7 +289,7 @@ pub fn kind_of_text(frame: &str) -> Kind {
     }
 }
 
-/// A name without what would end a frame or the line.
+/// A name with `;` and control characters replaced: they would end the frame or the line.
 pub fn frame_text(name: &str) -> Cow<'_, str> {
     if !name.contains(|c: char| c == ';' || c.is_control()) {
         return Cow::Borrowed(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a reader of a result has to know: what is missing in it, and why.
+//! Notes at the end of a result: what is missing in it, and why.
 
 use crate::{
     source::{Loaded, Missing},
@@ -16,9 +16,9 @@ pub struct Notes {
     pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
-    /// The events were read from a text, in which names may pass for events.
+    /// The events were read from a text, in which names can look like events.
     pub text: bool,
-    /// Events whose stack was recorded whole.
+    /// Events with a full stack in place of an id.
     pub whole: u64,
     /// Events without a stack.
     pub without: u64,
@@ -82,8 +82,8 @@ impl Notes {
         warn(
             self.losses.lost,
             format!(
-                "{} of the ring buffer overwritten before they could be read: it was too small \
-                 (record -b)",
+                "{} overwritten in the ring buffer before they were read: it was too small (record \
+                 -b)",
                 count_of(self.losses.lost, "record")
             ),
         );
@@ -110,7 +110,7 @@ impl Notes {
             for (count, reason) in stat.drops() {
                 warn(
                     count,
-                    format!("{} recorded whole: {reason}", count_of(count, "stack")),
+                    format!("{} recorded: {reason}", count_of(count, "full stack")),
                 );
             }
         }
@@ -125,14 +125,14 @@ impl Notes {
         if self.text {
             notes.push(Note {
                 warning: false,
-                text: "read from the text of a trace, in which the name of a file or a task may \
-                       pass for an event"
+                text: "read from the text of a trace, in which the name of a file or a task can \
+                       look like an event"
                     .to_owned(),
             });
         }
         for (count, text) in [
-            (self.whole, "came with their stack as a whole"),
-            (self.without, "came without a stack"),
+            (self.whole, "have a full stack"),
+            (self.without, "have no stack"),
         ] {
             if count > 0 {
                 notes.push(Note {
@@ -193,10 +193,10 @@ mod tests {
                 "1 event has an unknown id: the map has no such stack",
                 "2 events have a stale id: the map was reset in between",
                 "4 events have an id of another load: the module was loaded anew in between",
-                "7 records of the ring buffer overwritten before they could be read: it was too \
-                 small (record -b)",
+                "7 records overwritten in the ring buffer before they were read: it was too small \
+                 (record -b)",
                 "1 stack without an event: it was overwritten, or there was none",
-                "3 events came with their stack as a whole",
+                "3 events have a full stack",
             ]
         );
         let warnings: Vec<_> = lines.iter().map(|note| note.warning).collect();

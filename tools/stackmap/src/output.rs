@@ -137,7 +137,7 @@ impl Out {
         Ok(())
     }
 
-    /// Everything goes out now.
+    /// Writes all buffered data, and gives a new file its name.
     pub fn finish(mut self) -> Result {
         self.to.flush()?;
         match self
@@ -235,20 +235,20 @@ pub fn say_error(error: &Error) {
     show(format_args!("{ERROR}stackmap:{ERROR:#} {text}"));
 }
 
-/// What fails on standard error cannot be told.
+/// Writes to standard error. An error there cannot be reported.
 fn show(text: fmt::Arguments<'_>) {
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
-/// A text of our own with names in it, safe to show: its lines are ours.
+/// A message with names in it, safe to show. Its line ends stay.
 fn safe_text(text: impl fmt::Display) -> String {
     let text = text.to_string();
     let lines: Vec<_> = text.split('\n').map(safe).collect();
     lines.join("\n")
 }
 
-/// Whether a character does something to a terminal: controls, and those that turn the direction
-/// of what follows.
+/// Whether a character controls a terminal: control characters, and those that change the direction
+/// of the text.
 fn controls(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -267,8 +267,8 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown.collect())
 }
 
-/// A piece of a text of any kind, safe to show as [`safe`] has it, but for blanks and ends of
-/// lines. What is no UTF-8 stays, unless it is a control of another character set.
+/// Bytes of a text, made safe to show as by [`safe`], except that tabs and line ends stay. Bytes
+/// that are not UTF-8 stay, unless they are C1 controls of a terminal (0x80 to 0x9f).
 pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
     let is_harmless = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
     if text.iter().all(is_harmless) {
@@ -297,8 +297,8 @@ pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(safe)
 }
 
-/// Takes JSON, and writes it with escapes for all that [`safe`] would replace: JSON asks for those
-/// of ASCII only.
+/// Writes JSON with escapes for every character that [`safe`] would replace; JSON itself requires
+/// escapes for ASCII controls only.
 pub struct JsonText<W>(pub W);
 
 impl<W: Write> Write for JsonText<W> {
@@ -340,7 +340,7 @@ pub fn width() -> Option<usize> {
     Some(columns.into()).filter(|columns| *columns > 0)
 }
 
-/// How far a piece of work has come, on a terminal at standard error, if it takes long.
+/// A progress bar on standard error, if that is a terminal and the work takes long.
 pub struct Progress {
     label: &'static str,
     total: Option<u64>,
@@ -368,7 +368,7 @@ impl Progress {
         progress
     }
 
-    /// `done` of them are done.
+    /// Shows that `done` of the total are done.
     pub fn set(&mut self, done: u64) {
         if self.bar.is_none() && self.begun.elapsed() > PATIENCE {
             let (with_total, without) = match self.bytes {

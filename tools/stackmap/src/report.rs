@@ -204,7 +204,7 @@ fn write_section(
         let (first, last) = times(count);
         let id = match key {
             Key::Id(id) => format!("stack_id {id}"),
-            Key::Whole(_) => "recorded whole".to_owned(),
+            Key::Whole(_) => "full stack".to_owned(),
             Key::None => "no stack".to_owned(),
         };
         let when = match first == last {

@@ -6,7 +6,7 @@
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Stat(Vec<(String, String)>);
 
-/// Why stacks were recorded whole: the key of the counter, and what it means.
+/// Why full stacks were recorded: the key of the counter, and what it means.
 const REASONS: &[(&str, &str)] = &[
     (
         "drop_full",
@@ -16,10 +16,10 @@ const REASONS: &[(&str, &str)] = &[
         "drop_pool",
         "the memory for stacks was used up: load the module with more bits=",
     ),
-    ("drop_growing", "the memory for stacks was just growing"),
+    ("drop_growing", "pool growth was pending"),
     (
         "drop_probe",
-        "too many stacks fell on the same place: load the module with more bits=",
+        "the probe limit was reached: load the module with more bits=",
     ),
     (
         "drop_contended",
@@ -29,11 +29,11 @@ const REASONS: &[(&str, &str)] = &[
     ("drop_nested", "interrupts nested too deep"),
     (
         "drop_missed",
-        "the hook was passed by, as it is inside a kprobe's handler",
+        "nested kprobes are skipped, so the kernel records the full stack",
     ),
     (
         "drop_unwatched",
-        "RCU did not watch the CPU, as when it is about to sleep",
+        "RCU was not watching the CPU, as before the CPU goes idle",
     ),
     (
         "drop_foreign",
@@ -92,7 +92,7 @@ impl Stat {
         Self(keys.collect())
     }
 
-    /// How many stacks were recorded whole for each reason that there was.
+    /// How many full stacks were recorded, for each reason that there was.
     pub fn drops(&self) -> Vec<(u64, &'static str)> {
         let known = REASONS.iter().filter_map(|(key, meaning)| {
             let count = self.number(key)?;

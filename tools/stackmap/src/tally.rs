@@ -201,7 +201,7 @@ impl Tally {
         }
     }
 
-    /// The frames of a stack that was recorded whole, innermost first, without those of tracing
+    /// The frames of a full stack, innermost first, without those of tracing
     /// itself unless they are wanted.
     pub fn whole_frames(&self, number: u32, loaded: &Loaded) -> &[String] {
         loaded.symbols.visible(&self.wholes[number as usize])

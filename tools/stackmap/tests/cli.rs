@@ -99,7 +99,7 @@ fn wrong_files_are_refused() {
         ),
         (
             b"PK\x03\x04 and nothing of a zip archive",
-            "not a whole capture",
+            "truncated capture, or not a capture",
         ),
     ] {
         fs::write(&path, content).unwrap();

@@ -432,7 +432,7 @@ fn instances_are_listed_and_left_as_they_were() {
 
     for name in ["", "..", "a/b"] {
         let (_, text) = fake.record(&with(&["-i", name]), "true");
-        assert!(text.contains("no name for an instance"), "{text}");
+        assert!(text.contains("not a valid name for an instance"), "{text}");
     }
     let mut nested = fake.stackmap(&["record", "--tracefs", "t/instances/x", "-i", "y"]);
     let output = nested.args(KMALLOC).output().unwrap();
@@ -545,7 +545,8 @@ fn losses_are_said_where_they_happen() {
     let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
     fake.put("t/per_cpu/cpu1/stats", full);
     let text = fake.recorded(&KMALLOC, "true");
-    let said = "WARNING: 900 records of the ring buffer overwritten before the end: -b 1280 would have held them";
+    let said = "WARNING: 900 records overwritten in the ring buffer before the recording ended; \
+                -b 1280 would have held them";
     assert!(text.contains(said), "{text}");
 
     for cpu in ["cpu0", "cpu1"] {
@@ -653,7 +654,7 @@ fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
     // In the file, and in each other place.
     assert!(text.matches("failed at taken").count() > 1, "{text}");
     assert!(
-        text.contains("could be written nowhere, and is lost"),
+        text.contains("could not be written anywhere and is lost"),
         "{text}"
     );
     assert!(!text.contains("still in the buffer"), "{text}");

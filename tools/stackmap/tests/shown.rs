@@ -97,7 +97,7 @@ fn frames_of_tracing_are_hidden_everywhere() {
         );
         assert!(contains(&all, plumbing), "{command:?}");
     }
-    // Also of stacks that were recorded whole. What an interrupt has interrupted is no plumbing.
+    // Also of full stacks. What an interrupt has interrupted is no plumbing.
     for file in ["full.data", "before.data"] {
         let folded = String::from_utf8(stdout(&["folded", file])).unwrap();
         let leaves = folded.lines().map(|line| line.rsplit(';').next().unwrap());
@@ -353,7 +353,7 @@ fn no_output_follows_a_link_of_others() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(
-            stderr(&output).contains("others may write"),
+            stderr(&output).contains("others may write to"),
             "{}",
             stderr(&output)
         );
@@ -380,7 +380,7 @@ fn different_events_are_not_compared_in_silence() {
     let output = run(&["diff", "--compare", "rate", "before.data", "stack_map_bin"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        stderr(&output).contains("has no rates"),
+        stderr(&output).contains("it has no rates"),
         "{}",
         stderr(&output)
     );

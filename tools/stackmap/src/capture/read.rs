@@ -66,7 +66,7 @@ impl Capture {
         let zip = ZipArchive::new(BufReader::new(input)).map_err(|error| match error {
             ZipError::Io(error) => Error::reading(&name, end, error),
             error => {
-                let what = format!("this is not a whole capture, which ends otherwise: {error}");
+                let what = format!("truncated capture, or not a capture: {error}");
                 Error::input_at(&name, end, what)
             }
         })?;

@@ -17,7 +17,7 @@ pub(super) const DEFAULT_CAPTURE: &str = "stackmap.data";
 /// What every command has.
 #[derive(Args, Debug)]
 pub(super) struct Global {
-    /// Where tracefs is mounted [default: /sys/kernel/tracing]
+    /// Directory of tracefs, or of one of its instances [default: /sys/kernel/tracing]
     #[arg(
         long,
         global = true,
@@ -25,11 +25,11 @@ pub(super) struct Global {
         help_heading = "Global options"
     )]
     pub(super) tracefs: Option<PathBuf>,
-    /// Whether results are coloured; NO_COLOR in the environment turns colours off, too
+    /// When to colour results; NO_COLOR in the environment turns colours off, too
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     #[arg(help_heading = "Global options")]
     color: Color,
-    /// Show long results at once, not page by page as $PAGER does on a terminal
+    /// Do not use a pager ($PAGER, or less) for long results on a terminal
     #[arg(long, global = true, help_heading = "Global options")]
     no_pager: bool,
 }
@@ -65,19 +65,19 @@ impl Global {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Names")]
 pub(super) struct SymbolArgs {
-    /// Kernel image with debug information: inlined functions and lines of source code
+    /// Kernel image with debug information, for inlined functions and source lines
     #[arg(long, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
-    /// Directory with the .ko files of modules, for the same
+    /// Directory with .ko files, for inlined functions and source lines of modules
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Copy of /proc/kallsyms, in place of the running kernel's or the capture's
+    /// Copy of /proc/kallsyms to use in place of that of the running kernel or the capture
     #[arg(long, value_name = "FILE")]
     kallsyms: Option<PathBuf>,
-    /// What KASLR added to the addresses of --vmlinux; found out by default
+    /// Offset that KASLR added to the addresses of --vmlinux [default: found from kallsyms]
     #[arg(long, value_name = "HEX", value_parser = parse_hex)]
     kaslr_offset: Option<u64>,
-    /// Show the frames of tracing itself, too, at the beginning of stacks
+    /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
     plumbing: bool,
 }
@@ -117,7 +117,7 @@ pub(super) struct Input {
     /// Capture that "stackmap record" wrote
     #[arg(value_name = "FILE", default_value = DEFAULT_CAPTURE)]
     file: PathBuf,
-    /// Read the running kernel's trace and stacks in place of a capture
+    /// Read the trace and the stacks of the running kernel, not a capture
     #[arg(long, conflicts_with = "file")]
     live: bool,
     #[command(flatten)]

@@ -24,33 +24,33 @@ use std::{
 
 const EXAMPLES: &str = "\
 examples:
-  stackmap diff before.data after.data                  stacks whose share has changed most
-  stackmap diff --compare rate before.data after.data   whose events a second have
+  stackmap diff before.data after.data                  stacks whose share of events changed most
+  stackmap diff --compare rate before.data after.data   stacks whose events per second changed most
   stackmap diff --of function before.data after.data    functions, wherever they are on a stack
-  stackmap diff --flame out.svg before.data after.data  a flame graph, too: red is more, blue less";
+  stackmap diff --flame out.svg before.data after.data  a flame graph, too (red: more, blue: less)";
 
-/// Show what became hotter from one capture to another
+/// Compare two captures: show which stacks or functions became hotter
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES)]
 pub(super) struct Diff {
-    /// Capture or copy of stack_map_bin to compare with
+    /// The earlier recording: a capture or a copy of stack_map_bin
     before: PathBuf,
-    /// Capture or copy of stack_map_bin to compare
+    /// The later recording: a capture or a copy of stack_map_bin
     after: PathBuf,
-    /// What to look at
+    /// Compare stacks or functions
     #[arg(long, value_name = "KIND", default_value = "stack")]
     of: Of,
-    /// What of it to compare
+    /// Number to compare
     #[arg(long, value_name = "WHAT", default_value = "share")]
     compare: Measure,
-    /// Changes to show
+    /// Number of changes to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Draw a flame graph into a file, - for standard output in place of the text
+    /// Also draw the difference as a flame graph; - is standard output, in place of the text
     #[arg(long, value_name = "SVG")]
     flame: Option<PathBuf>,
-    /// In the flame graph, show frames without a name as their addresses; the file is for its
-    /// owner only then
+    /// In the flame graph, show the address of a frame without a name; only the owner can read the
+    /// file then
     #[arg(long, requires = "flame")]
     addresses: bool,
     #[command(flatten)]
@@ -121,8 +121,8 @@ impl Diff {
         let manifest = loaded.manifest.as_ref();
         let seconds = manifest.map_or(0.0, |manifest| manifest.duration_ns as f64 / 1e9);
         if self.compare == Measure::Rate && seconds <= 0.0 {
-            let what = "how long this took is not known, so it has no rates\n  hint: a capture of \
-                        \"stackmap record\" has; or --compare total";
+            let what = "the duration of this recording is not known, so it has no rates\n  hint: \
+                        give a capture of \"stackmap record\", or use --compare total";
             return Err(Error::input(name, what));
         }
         Ok(Read {

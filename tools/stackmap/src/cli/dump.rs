@@ -21,8 +21,8 @@ use std::{cmp::Reverse, io::Write, path::PathBuf};
 const EXAMPLES: &str = "\
 examples:
   stackmap dump                          the stacks of the running kernel
-  stackmap dump --top 10 stackmap.data   the ten with the most events of a capture
-  stackmap dump --json stack_map_bin     a copy of the file, for another program
+  stackmap dump --top 10 stackmap.data   the ten stacks of a capture with the most references
+  stackmap dump --json stack_map_bin     a copy of stack_map_bin, for another program
   ssh host cat /sys/kernel/tracing/stack_map_bin | stackmap dump --vmlinux vmlinux -";
 
 /// Print the stacks of a map
@@ -34,7 +34,7 @@ pub(super) struct Dump {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print only the first N stacks, by references unless --sort says otherwise; 0 prints all
+    /// Print only the first N stacks, in the order of --sort or by references; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     top: usize,
     /// Order of the stacks [default: that of the file]

@@ -32,13 +32,13 @@ examples:
 pub(super) struct Export {
     #[command(flatten)]
     input: Input,
-    /// Which format
+    /// Format to write
     #[arg(long, value_name = "FORMAT")]
     format: Format,
     /// File to write, - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Write addresses, too, which tell where the kernel lies; the file is for its owner only then
+    /// Write kernel addresses, too; only the owner can read the file then
     #[arg(long)]
     addresses: bool,
 }
@@ -49,7 +49,7 @@ enum Format {
     Pprof,
     /// A profile for profiler.firefox.com
     Firefox,
-    /// Everything, as JSON
+    /// The whole recording, as JSON
     Json,
 }
 
@@ -58,7 +58,7 @@ impl Export {
         let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
         if to_terminal && self.format == Format::Pprof {
             return Err(Error::Refused(
-                "a pprof profile is nothing to read on a terminal\n  hint: -o FILE".to_owned(),
+                "a pprof profile is binary: not for a terminal\n  hint: -o FILE".to_owned(),
             ));
         }
         let (mut source, loaded) = self.input.open(global)?;

@@ -19,7 +19,7 @@ const FOLDED_EXAMPLES: &str = "\
 examples:
   stackmap folded | flamegraph.pl > out.svg
   stackmap folded --by comm a.data > a.folded     for speedscope or ui.perfetto.dev
-  stackmap folded --by stack --live               no first frame; the running kernel's buffer";
+  stackmap folded --by stack --live               stacks alone, of the running kernel's buffer";
 
 /// Print stacks in folded form, one line each
 #[derive(Args, Debug)]
@@ -34,10 +34,10 @@ pub(super) struct Folded {
 /// How stacks are counted.
 #[derive(Args, Debug)]
 pub(super) struct ByArgs {
-    /// What the first frame of each stack is; "stack" is none
+    /// What the first frame of each stack names; "stack" adds no such frame
     #[arg(long, value_name = "KEY", default_value = "event")]
     by: By,
-    /// Count what the map has seen so far, rather than the events that the trace still holds
+    /// Count the references of the map since it was emptied, not the events in the trace
     #[arg(long)]
     map: bool,
 }
@@ -62,11 +62,11 @@ pub(super) struct Flame {
     /// Title of the graph [default: the name of FILE]
     #[arg(long)]
     title: Option<String>,
-    /// Begin stacks with their innermost frames: who leads to a function, rather than where it
-    /// leads
+    /// Draw stacks from their innermost frames, to show the callers of a function rather than
+    /// what it calls
     #[arg(long)]
     inverted: bool,
-    /// Show frames without a name as their addresses; the file is for its owner only then
+    /// Show the address of a frame without a name; only the owner can read the file then
     #[arg(long)]
     addresses: bool,
 }

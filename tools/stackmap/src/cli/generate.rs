@@ -25,7 +25,7 @@ examples:
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES)]
 pub(super) struct Completions {
-    /// Which shell
+    /// Shell to print completions for
     shell: Shell,
 }
 
@@ -40,7 +40,7 @@ impl Completions {
 /// Write a manual page for each command into a directory
 #[derive(Args, Debug)]
 pub(super) struct Manual {
-    /// Where to
+    /// Directory to write into
     dir: PathBuf,
 }
 

@@ -30,7 +30,7 @@ examples:
   stackmap report                           what was recorded: events, and their hottest stacks
   stackmap flame -o out.svg                 the same as a flame graph
   stackmap top                              the hottest stacks of the running kernel, live
-  stackmap resolve < trace_pipe             put the stacks back into a trace
+  stackmap resolve < trace_pipe             replace the ids in a trace by stacks
   stackmap doctor                           what this kernel lacks, and what to do";
 
 /// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.

@@ -16,16 +16,17 @@ examples:
   stackmap record -e 'sched:*' -d 5                 record for 5 seconds
   stackmap record -e block:block_rq_issue           record until Ctrl-C
   stackmap record -f vfs_read -f 'ext4_*' -d 0.5    record calls of functions
-  stackmap record -e 'syscalls:sys_enter_*' -d 1    all that a pattern matches
+  stackmap record -e 'syscalls:sys_enter_*' -d 1    record all events that match
   stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
-  stackmap record -e kmem:kfree --instance mine     beside what others trace";
+  stackmap record -e kmem:kfree --instance mine     record beside others, in an instance";
 
 const NOTES: &str = "\
-Everything in tracefs that the recording changes is as it was before when it ends, also after
-Ctrl-C, after an error, and if stackmap itself is killed. What the trace buffer held before is
-lost. One recording at a time has a buffer; --instance makes another one. The exit status is that
-of COMMAND (127 if there is none of that name, 126 if it cannot be run), 0 if SECS were over before
-it was, and 130 if a signal came before anything was recorded.";
+Whatever the recording changes in tracefs is restored when the recording ends, also after Ctrl-C,
+after an error, and if stackmap itself is killed. The old contents of the trace buffer are lost.
+Each buffer has one recording at a time; --instance uses a buffer of its own. The exit status is
+that of COMMAND (127 if it does not exist, 126 if it cannot be run), 0 if the recording ended after
+SECS, and 130 if a signal came before anything was recorded, or a second one before the capture was
+written.";
 
 /// Record events with their stacks, into one file that resolves anywhere
 #[derive(Args, Debug)]
@@ -44,26 +45,26 @@ pub(super) struct Record {
     /// Ring buffer for each CPU, in KiB
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer_size: Option<u64>,
-    /// Record into the instance NAME, which is made and removed again if it is not there
+    /// Record into the instance NAME; if it does not exist, it is created, and removed afterwards
     #[arg(short, long, value_name = "NAME")]
     instance: Option<String>,
-    /// File to write; a device, a pipe or a link is written to, - is standard output
+    /// File to write; a device, a FIFO or the target of a link is written to, - is standard output
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CAPTURE)]
     output: PathBuf,
-    /// Keep only those kernel names that the stacks need: a smaller file
+    /// Keep only the symbol names that the stacks need: a smaller file
     #[arg(long)]
     slim: bool,
     /// Leave out the fields of events, which hold what processes read, write and run, and the
     /// arguments of COMMAND
     #[arg(long)]
     no_args: bool,
-    /// Empty the map first, so that its counts are of this recording alone
+    /// Empty the map first, so that its counters belong to this recording alone
     #[arg(long)]
     reset: bool,
-    /// Put aside what somebody else traces, and back afterwards
+    /// Put aside what somebody else traces, and restore it afterwards
     #[arg(long)]
     force: bool,
-    /// File to load the module from, if it is not loaded; else modprobe finds it
+    /// Module file to load if the module is not loaded [default: modprobe stackmap]
     #[arg(long, value_name = "KO")]
     module: Option<PathBuf>,
     /// Go wrong at a step, for tests

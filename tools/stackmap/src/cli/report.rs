@@ -27,7 +27,7 @@ examples:
 pub(super) struct Report {
     #[command(flatten)]
     input: Input,
-    /// What events are counted together by
+    /// How to group events
     #[arg(
         long,
         value_name = "KEY",
@@ -35,10 +35,10 @@ pub(super) struct Report {
         hide_possible_values = false
     )]
     by: By,
-    /// Stacks to show of each
+    /// Number of stacks to show of each group
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
-    /// Frames to show of each stack; 0 shows all
+    /// Number of frames to show of each stack; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 0)]
     depth: usize,
 }

@@ -23,10 +23,10 @@ const FRESH: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 examples:
-  cat /sys/kernel/tracing/trace_pipe | stackmap resolve      the running kernel's, as it comes
+  cat /sys/kernel/tracing/trace_pipe | stackmap resolve      the trace of the running kernel, live
   stackmap resolve stackmap.data > trace.txt                 the trace of a capture, with stacks
   trace-cmd report | stackmap resolve --map stack_map_bin --kallsyms kallsyms
-  stackmap resolve --inline < trace | grep vfs_read          one line each";
+  stackmap resolve --inline < trace | grep vfs_read          each stack on one line";
 
 /// Replace the ids in the text of a trace by their stacks
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Resolve {
     /// the running kernel's]
     #[arg(long, short, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// Put a stack on the line of its id, rather than on lines of its own
+    /// Print a stack on the line of its id, not on lines of its own
     #[arg(long)]
     inline: bool,
     /// Print offsets into functions, too

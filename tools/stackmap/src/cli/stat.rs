@@ -25,8 +25,8 @@ const STAT_EXAMPLES: &str = "\
 examples:
   stackmap stat                   the counters, and how they grow in a second
   stackmap stat --interval 5 --count 12
-  stackmap stat --interval 0      the counters, at once
-  stackmap stat a.data            what a recording has counted";
+  stackmap stat --interval 0      the counters, without rates
+  stackmap stat a.data            the counters of a recording";
 
 /// Show the counters of the map, with rates
 #[derive(Args, Debug)]
@@ -34,13 +34,13 @@ examples:
 pub(super) struct StatArgs {
     /// Capture to show the counters of [default: the running kernel's]
     file: Option<PathBuf>,
-    /// Seconds to count for; 0 shows no rates
+    /// Seconds between two readings, for the rates; 0 shows no rates
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
-    /// How often
+    /// Number of times to show the counters
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     count: u64,
-    /// Print JSON, an object on a line each time
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +56,7 @@ impl StatArgs {
         match &mut source {
             Source::Raw { name, .. } => Err(Error::input(
                 name.as_str(),
-                "a stack_map_bin has no counters\n  hint: a capture has",
+                "a stack_map_bin has no counters\n  hint: give a capture",
             )),
             Source::Capture(capture) => {
                 let duration = Duration::from_nanos(capture.manifest().duration_ns);
@@ -128,8 +128,8 @@ fn write_text(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
         let label = out.style(WARNING, "WARNING:");
         writeln!(
             out,
-            " {label} {} recorded whole: {reason}",
-            count_of(count, "stack")
+            " {label} {} recorded: {reason}",
+            count_of(count, "full stack")
         )?;
     }
     Ok(writeln!(out)?)

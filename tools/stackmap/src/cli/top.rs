@@ -28,15 +28,15 @@ use std::{
 
 const EXAMPLES: &str = "\
 examples:
-  stackmap top                      live; needs options/stackmap and something that is traced
+  stackmap top                      live; options/stackmap and some events must be on
   stackmap top --filter ext4        stacks with ext4 in a name
-  stackmap top --once --sort total  a snapshot, as when the output is no terminal";
+  stackmap top --once --sort total  one snapshot, as without a terminal";
 
 /// Show the hottest stacks of the running kernel, live
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES)]
 pub(super) struct Top {
-    /// What to sort by
+    /// Column to sort by
     #[arg(long, value_name = "KEY", default_value = "rate")]
     sort: Sort,
     /// Show only stacks with TEXT in a name
@@ -47,16 +47,16 @@ pub(super) struct Top {
         hide_default_value = true
     )]
     filter: String,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print a snapshot and end, also on a terminal
+    /// Print one snapshot and end, also on a terminal
     #[arg(long)]
     once: bool,
-    /// Stacks in a snapshot
+    /// Number of stacks in a snapshot
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Show the frames of tracing itself, too, at the beginning of stacks
+    /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
     plumbing: bool,
 }

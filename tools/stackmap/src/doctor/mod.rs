@@ -373,7 +373,7 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
         });
     }
     for (count, reason) in stat.drops() {
-        let found = format!("{count} stacks recorded whole");
+        let found = format!("{count} full stacks recorded");
         checks.push(Check::new(Warning, "counters", found).advise(reason));
     }
     checks

@@ -163,7 +163,7 @@ fn a_loaded_module_is_asked_how_it_fares() {
     assert!(found("unwinder", "2 stacks were not"));
     assert!(found("options", "stackmap is on"));
     assert!(found("options", "stacktrace is off"));
-    assert!(found("counters", "3 stacks recorded whole"));
+    assert!(found("counters", "3 full stacks recorded"));
 }
 
 /// A patient whose kernel has no such symbol.

@@ -4,8 +4,8 @@
 //! stack and a marker with its fields.
 //!
 //! Such a profile has a table of columns for each track, so nothing can be written before all
-//! events were read. Until then, an event is a small record here, and its fields lie in a
-//! temporary file; tables are made and written track by track.
+//! events are read. Until then, an event is a small record in memory, and its fields are in a
+//! temporary file. Then the tables are built and written track by track.
 
 use super::{unnamed, whole_frame};
 use crate::{
@@ -26,11 +26,11 @@ use std::{
     io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write},
 };
 
-/// The version of the format, as the profiler counts its own, and as Gecko does.
+/// The version of the processed profile format, and that of the Gecko profile format.
 const VERSION: u32 = 55;
 const GECKO_VERSION: u32 = 24;
 
-/// The categories of frames; what a frame's category is says [`category`].
+/// The categories of frames; [`category`] returns an index into this table.
 const CATEGORIES: [(&str, &str); 4] = [
     ("Other", "grey"),
     ("Kernel", "orange"),
@@ -54,7 +54,7 @@ struct Record {
     name: u32,
     key: Key,
     nanos: u64,
-    /// Where in the temporary file the CPU, the length of the fields and the fields are.
+    /// The offset in the temporary file of the CPU, the length of the fields, and the fields.
     offset: u64,
 }
 
@@ -63,24 +63,23 @@ pub struct Builder<'a> {
     loaded: &'a Loaded,
     addresses: bool,
     title: String,
-    /// By track: the task and its name.
+    /// Of each track: the PID and the name of its task.
     threads: Vec<(u32, String)>,
     thread_numbers: HashMap<(u32, String), u32>,
-    /// Of the events.
+    /// The names of the events.
     names: Names,
     wholes: Vec<Vec<String>>,
     whole_numbers: HashMap<Vec<String>, u32>,
     records: Vec<Record>,
     fields: BufWriter<File>,
-    /// How many bytes that has.
+    /// The length of the temporary file, in bytes.
     len: u64,
     /// The time of the first event, in nanoseconds.
     begin: Option<u64>,
 }
 
 impl<'a> Builder<'a> {
-    /// One without events; `name` is what the profile is called. It has addresses of the kernel
-    /// only if they are wanted.
+    /// A profile without events, called `name`. `addresses`: whether it shows kernel addresses.
     pub fn new(loaded: &'a Loaded, name: &str, addresses: bool) -> Result<Self> {
         let fields = tempfile::tempfile().map_err(failed)?;
         Ok(Self {
@@ -213,7 +212,7 @@ impl<'a> Builder<'a> {
     fn meta(&self, notes: &[Note]) -> Value {
         let warnings: Vec<_> = notes.iter().map(|note| &note.text[..]).collect();
         let manifest = self.loaded.manifest.as_ref();
-        // The manifest has the end.
+        // The time in the manifest is that of the end.
         let start = manifest.map_or(0.0, |manifest| {
             manifest.time as f64 * 1e3 - manifest.duration_ns as f64 / 1e6
         });
@@ -357,7 +356,7 @@ impl<F: Fn(&crate::symbols::Frame<'_>) -> String> Stacks<'_, F> {
 struct Table {
     /// The last node of each stack.
     nodes: HashMap<Key, u32>,
-    /// Of each node, the one that it follows, plus 1, and its frame.
+    /// Of each node: its parent node plus 1 (0: none), and its frame.
     stacks: Vec<(u32, u32)>,
     /// The functions by number, as the track has them.
     frames: Vec<u32>,
@@ -377,8 +376,8 @@ impl Table {
         let keys: HashSet<Key> = keys.filter(|key| *key != Key::None).collect();
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable();
-        // In order, each stack follows the one that it has most in common with: so it is enough
-        // to know the nodes of the last one.
+        // In this order, a stack follows the stack that it shares the most frames with, so only the
+        // nodes of the last stack are needed.
         let mut folded = Folded::default();
         let mut frames = Vec::new();
         for key in &keys {
@@ -520,7 +519,7 @@ impl Table {
     }
 }
 
-/// Writes a column of a table, which is not the first.
+/// Writes a column of a table, after a comma: it is not the first one.
 fn column<T: serde::Serialize>(
     out: &mut impl Write,
     name: &str,

@@ -16,7 +16,7 @@
 //! Frames are innermost first. `ip` of a frame and `kaslr_base` of the manifest are there only if
 //! addresses were asked for; a value that may be one is `(address)` otherwise. `stack` of an event
 //! is the id of one of `stacks`; the id of a stack that is not there stands in `missing` instead.
-//! `frames` of an event are those of a stack that was recorded whole.
+//! `frames` of an event are those of its full stack, if it has no id.
 
 use super::whole_frame;
 use crate::{

@@ -85,7 +85,7 @@ fn unnamed(ip: u64, addresses: bool) -> String {
     }
 }
 
-/// The text of a frame that was recorded whole.
+/// The text of a frame of a full stack.
 fn whole_frame(frame: &str, addresses: bool) -> &str {
     match crate::folded::kind_of_text(frame) {
         crate::folded::Kind::Address if !addresses => UNKNOWN,

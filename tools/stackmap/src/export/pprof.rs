@@ -4,7 +4,7 @@
 //!
 //! A sample is a stack with the labels `event` and `comm`, its value the number of events. The
 //! kernel and each module are mappings, which begin at 0 unless addresses were asked for: then it
-//! shows where they lie. Stacks that were recorded whole have functions and no addresses.
+//! shows where they lie. Full stacks have functions and no addresses.
 
 use super::{
     proto::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType},

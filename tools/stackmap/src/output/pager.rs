@@ -13,29 +13,29 @@ use std::{
     sync::Arc,
 };
 
-/// What shows pages if the user does not say.
+/// The pager if `$PAGER` is not set.
 const DEFAULT: &str = "less";
-/// How less behaves if the user does not say: it ends at once if all fits on the screen, shows
-/// colours, and leaves what was shown on the screen.
+/// Options of less if `$LESS` is not set: end at once if all fits on the screen (F), show colours
+/// (R), leave the text on the screen (X).
 const LESS: &str = "FRX";
 
 /// A program that shows pages.
 pub(super) struct Pager {
     child: Child,
     input: Option<ChildStdin>,
-    /// Keys that end a program are for the pager meanwhile.
+    /// Handlers of SIGINT and SIGQUIT, which are for the pager while it runs.
     signals: Vec<SigId>,
 }
 
 impl Pager {
-    /// Starts `$PAGER`. [`None`]: the user wants none, or there is none.
+    /// Starts `$PAGER`. [`None`]: `$PAGER` is empty or `cat`, or the pager does not start.
     pub(super) fn start() -> Option<Self> {
         let wanted = env::var("PAGER").unwrap_or_else(|_| DEFAULT.to_owned());
         let wanted = wanted.trim();
         if wanted.is_empty() || wanted == "cat" {
             return None;
         }
-        // A shell is for what is more than a name: it would not say whether there is one.
+        // A shell only for a command with arguments: a shell hides whether a program exists.
         let mut command =
             match wanted.contains(|c: char| !c.is_alphanumeric() && !"/._-".contains(c)) {
                 true => {
@@ -77,7 +77,7 @@ impl Write for Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        // It has all that comes, and shows it until the user has seen enough.
+        // The pager sees the end of its input; wait until the user leaves it.
         self.input = None;
         let _ = self.child.wait();
         for signal in self.signals.drain(..) {

@@ -2,10 +2,11 @@
 
 //! Files that results go to.
 //!
-//! Somebody who may write a directory may put a symbolic link there under the name of an output,
-//! and so have it written anywhere that its writer may write. The kernel's `protected_symlinks`
-//! keeps that from happening in `/tmp`, if it is on. Here it is always on, in every such
-//! directory: paths are followed link by link, by descriptors of directories.
+//! In a directory that other users may write to, another user can put a symbolic link in place of
+//! an output file, so that the output overwrites the link's target. The kernel's
+//! `protected_symlinks` prevents that in sticky directories such as `/tmp`, if it is on. Here such
+//! links are refused always, in every directory that others may write to: a path is followed link
+//! by link, by directory descriptors.
 
 use crate::error::{Error, Result};
 use rustix::{
@@ -28,7 +29,7 @@ use std::{
 
 /// As many links as the kernel follows.
 const MAX_LINKS: u32 = 40;
-/// For group and others.
+/// Mode bits: writable by group or others.
 const WRITABLE: u32 = 0o022;
 
 /// Who may read a file that is written.
@@ -40,11 +41,11 @@ pub enum Access {
     Owner,
 }
 
-/// A file that has its name when all is in it, and never without.
+/// A new file that gets its name only when it is complete.
 pub(super) struct NewFile {
     dir: OwnedFd,
     name: OsString,
-    /// What it is called until then; [`None`]: it has its name.
+    /// Its temporary name; [`None`]: it has its final name.
     unfinished: Option<OsString>,
     file: File,
 }
@@ -74,7 +75,7 @@ impl NewFile {
         }
     }
 
-    /// Gives it its name.
+    /// Gives the file its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         if let Some(unfinished) = &self.unfinished {
             renameat(&self.dir, unfinished, &self.dir, &self.name)?;
@@ -105,9 +106,9 @@ impl Drop for NewFile {
 
 /// What a result is written to.
 pub(super) enum Opened {
-    /// A pipe, a device: there is nothing to be replaced.
+    /// A pipe or a device, which is written to.
     Stream(File),
-    /// A file, in place of one that may be there.
+    /// A new file, which replaces an old one of that name.
     File(NewFile),
 }
 
@@ -136,7 +137,7 @@ struct Found {
     what: What,
 }
 
-/// What is there.
+/// What is at the path.
 enum What {
     Nothing,
     File,
@@ -225,26 +226,26 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> + use<'_> {
     })
 }
 
-/// Whether a user is the one that the result is written for, or root.
+/// Whether a user id is that of this process, or root.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Whether somebody else may write a directory.
+/// Whether somebody else may write to a directory.
 fn is_of_others(dir: &Stat) -> bool {
     dir.st_mode & WRITABLE != 0 || !is_trusted(dir.st_uid)
 }
 
-/// Whether somebody else may have put a link into a directory. On the way to an output, links of
-/// one's own are followed as the kernel does; in place of one, none is.
+/// Whether somebody else may have put `link` into `dir`. As the last component of a path, no link
+/// in such a directory is followed; before that, links of the user and of root are.
 fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
     is_of_others(dir) && (is_last || !is_trusted(link.st_uid))
 }
 
 fn forged(path: &Path, name: &OsStr) -> Error {
     Error::Refused(format!(
-        "cannot write {}: {} is in a directory that others may write, so it may lead anywhere\n  \
-         hint: give the file that is meant, or remove it",
+        "cannot write {}: {} is in a directory that others may write to, so it may be theirs\n  \
+         hint: remove it, or write to another path",
         path.display(),
         Path::new(name).display()
     ))
@@ -302,7 +303,7 @@ mod tests {
         for mode in [0o1777, 0o777, 0o770, 0o1757] {
             set_mode(&at("open"), mode);
             let error = write(&at("open/link"), "forged", Access::Umask).unwrap_err();
-            assert!(error.to_string().contains("others may write"), "{error}");
+            assert!(error.to_string().contains("others may write to"), "{error}");
             // Its own links on the way are followed.
             write(&at("open/dir/file"), "own", Access::Umask).unwrap();
             write(&at("open/new"), "new", Access::Umask).unwrap();

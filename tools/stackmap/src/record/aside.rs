@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What others have left in tracefs that would cut a recording, or end it.
+//! Settings that others have left in tracefs and that would cut a recording, or end it.
 //!
-//! Filters of events, of CPUs and of processes leave events out, in silence; triggers and commands
-//! of functions switch tracing or events off, or swap the buffer. They are put aside for the
-//! recording, and back afterwards. Histograms cut nothing, and stay: they would lose what they have
-//! counted.
+//! Filters of events, of CPUs and of processes leave events out in silence; triggers and function
+//! commands switch tracing or events off, or swap the buffer. They are put aside for the recording
+//! and restored afterwards. Histogram triggers leave no events out and stay: removed, they would
+//! lose their counts.
 
 use super::{events::Events, undo::filter, undo::Write};
 use crate::{error::Result, output::say, tracefs::Tracefs};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The processes that are recorded, or not.
+/// Files with the PIDs that are recorded, or not recorded.
 const PIDS: [&str; 4] = [
     "set_event_pid",
     "set_event_notrace_pid",
     "set_ftrace_pid",
     "set_ftrace_notrace_pid",
 ];
-/// Options without which the latest events are lost, or the names of tasks.
+/// Options that a recording needs: without them the latest events, or the names of tasks, are lost.
 const OPTIONS: [(&str, &str); 2] = [("options/overwrite", "1"), ("options/record-cmd", "1")];
-/// Triggers that only count.
+/// Triggers that only count: they stay.
 const COUNTERS: [&str; 4] = ["hist", "enable_hist", "disable_hist", "inspect"];
 
 /// What is put aside.
@@ -32,7 +32,7 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Looks for all of it. `functions`: calls of functions are recorded.
+    /// Finds the settings to put aside. `functions`: function calls are recorded.
     pub(super) fn read(tracefs: &Tracefs, events: &Events, functions: bool) -> Result<Self> {
         let mut aside = Self::default();
         aside.read_pids(tracefs)?;
@@ -51,7 +51,7 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Puts it away.
+    /// Puts the settings aside.
     pub(super) fn put_away(&self, tracefs: &Tracefs) -> Result {
         if !self.found.is_empty() {
             let files: Vec<_> = self.found.keys().map(String::as_str).collect();
@@ -63,12 +63,12 @@ impl Aside {
         self.away.iter().try_for_each(|write| write.run(tracefs))
     }
 
-    /// What puts it back.
+    /// The writes that restore the settings.
     pub(super) fn back(&self) -> impl Iterator<Item = &Write> {
         self.back.iter()
     }
 
-    /// The files that had something, and what.
+    /// The files that had such settings, and their contents.
     pub(super) fn found(&self) -> &BTreeMap<String, String> {
         &self.found
     }
@@ -134,7 +134,7 @@ impl Aside {
                 continue;
             };
             let text = text.trim();
-            // Of several lines: what was wrong with it. It filters nothing.
+            // Several lines are an error message of the kernel: such a filter is not active.
             if !text.is_empty() && text != "none" && !text.contains('\n') {
                 self.replace(&file, "0", text);
             }
@@ -142,7 +142,7 @@ impl Aside {
         Ok(())
     }
 
-    /// Triggers of any event, recorded or not: they run all the same.
+    /// Triggers of all events: those of events that are not recorded run, too.
     fn read_triggers(&mut self, tracefs: &Tracefs) -> Result {
         let events = match with_some(tracefs, "show_event_triggers")? {
             Some(events) => events,
@@ -216,14 +216,14 @@ fn file_of(event: &str, file: &str) -> String {
     format!("events/{}/{file}", event.replacen(':', "/", 1))
 }
 
-/// What removes something, and what makes it again.
+/// The text that removes a trigger or a function command, and the text that sets it again.
 #[derive(Debug, Eq, PartialEq)]
 struct Command {
     away: String,
     back: String,
 }
 
-/// The trigger in a line of `trigger`, if it does more than to count.
+/// The trigger in a line of `trigger`, unless it only counts.
 fn trigger(line: &str) -> Option<Command> {
     let line = line.trim();
     let name = line.split([':', ' ']).next()?;
@@ -250,7 +250,7 @@ fn function_command(line: &str) -> Option<Command> {
         return None;
     }
     let (head, count) = counted(line);
-    // One that counts is another one than one that does not.
+    // The kernel tells a command with a count from one without.
     let (zero, count) = match count {
         Some(count) => (":0", format!(":{count}")),
         None => ("", String::new()),

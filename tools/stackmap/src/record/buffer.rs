@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Takes the ring buffer: its pages, as they are, and what describes them.
+//! Takes the ring buffer: its pages, unchanged, and the files that describe them.
 //!
-//! To read a page is to take it away from the kernel. So everything is held here, packed, until the
-//! capture is written, and can be written again elsewhere.
+//! Reading a page removes it from the kernel's buffer. So all pages are kept here in memory,
+//! packed, until the capture is written; after a failure they can be written elsewhere.
 
 use super::wait::{Signals, INTERRUPTED};
 use crate::{
@@ -28,9 +28,9 @@ use std::{
 };
 use zip::ZipWriter;
 
-/// The directories and files that lie beside the buffer of the whole, where an instance has none.
+/// The path from an instance to the top level, which has the files that an instance lacks.
 const TOP: &str = "../..";
-/// What the kernel says of the buffer of a CPU that was never there.
+/// The errno for the buffer of a CPU that was never online.
 const ENODEV: i32 = 19;
 
 /// A ring buffer that was taken.
@@ -43,11 +43,11 @@ pub(super) struct Buffer {
     /// The descriptions of the events that are there, by their names.
     formats: BTreeMap<String, String>,
     tasks: Tasks,
-    /// Addresses in it that names are wanted for, and whether each is the first of its stack.
+    /// Addresses in the buffer that need names, and whether each address is exact.
     pub(super) frames: BTreeSet<(u64, bool)>,
 }
 
-/// What is seen while pages pass.
+/// What is collected while pages are read.
 struct Seen {
     formats: Formats,
     keep_fields: bool,
@@ -56,7 +56,7 @@ struct Seen {
     frames: BTreeSet<(u64, bool)>,
 }
 
-/// How the pages of a ring buffer are made.
+/// The layout of the pages of a ring buffer, from `events/header_page`.
 pub(super) struct Header {
     text: String,
     layout: Layout,
@@ -73,8 +73,8 @@ impl Header {
 }
 
 impl Buffer {
-    /// Takes the buffers of `cpus`. `keep_fields`: with the fields of events, that hold what
-    /// processes read and wrote. One signal more than `limit` ends this.
+    /// Takes the buffers of `cpus`. `keep_fields`: with the fields of events, which hold what
+    /// processes read and wrote. A second signal aborts this.
     pub(super) fn take(
         tracefs: &Tracefs,
         cpus: &[u32],
@@ -143,7 +143,7 @@ fn drain(
     seen: &mut Seen,
     signals: &Signals,
 ) -> Result<Vec<u8>> {
-    // One signal has ended the recording; the next one means this.
+    // The first signal may have ended the recording; one more aborts the reading.
     let limit = signals.count().max(1);
     let mut sources = Vec::new();
     for cpu in cpus {
@@ -248,13 +248,14 @@ impl Seen {
             match self.formats.add(system, &text) {
                 Ok(id) => drop(texts.insert(id, (system.to_owned(), name.to_owned(), text))),
                 Err(damage) => warn(format_args!(
-                    "{path}: {damage}: these events are recorded by their number only"
+                    "{path}: {damage}: these events are recorded with their number only"
                 )),
             }
         }
     }
 
-    /// The same of events that were there and are not enabled: somebody else may have enabled them.
+    /// Reads the formats of recorded events that are not enabled: somebody else may have enabled
+    /// them.
     fn describe_rest(
         &mut self,
         tracefs: &Tracefs,
@@ -304,7 +305,7 @@ impl Seen {
         }
     }
 
-    /// Finds what is shown by a name.
+    /// Collects the addresses that are shown by name.
     fn addresses(&mut self, format: &Format, data: &[u8]) {
         if format.special == Special::KernelStack {
             let mut frames = Vec::new();
@@ -328,7 +329,7 @@ fn special(system: &str, name: &str) -> Special {
     Special::of(system, name)
 }
 
-/// A description of nothing but what all events have.
+/// The format of an event with the common fields alone.
 fn without_fields(text: &str) -> String {
     let kept = text.lines().filter(|line| {
         let line = line.trim_start();

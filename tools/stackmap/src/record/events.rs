@@ -9,21 +9,22 @@ use crate::{
 use glob::Pattern;
 use std::{collections::BTreeSet, io};
 
-/// What makes a pattern of a name.
+/// Characters that make a name a pattern.
 const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// What `-e` means on this kernel.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Events {
-    /// What `set_event` is given: it takes names and whole systems, and no other patterns.
+    /// The words to write to `set_event`, which takes names and whole systems, but no other
+    /// patterns.
     pub(super) words: Vec<String>,
     /// Each of the events, as `system:event`.
     pub(super) names: BTreeSet<String>,
 }
 
 impl Events {
-    /// Looks up each of `wanted`: `system:event`, with `/` for `:` too, `event`, or `system`, each
-    /// with wildcards. What there is not is an error.
+    /// Looks up each of `wanted`: `system:event` or `system/event`, `event`, or `system`, each with
+    /// wildcards. A word that matches no event is an error.
     pub(super) fn find(tracefs: &Tracefs, wanted: &[String]) -> Result<Self> {
         let mut events = Self::default();
         if wanted.is_empty() {
@@ -84,7 +85,7 @@ fn has_wildcards(text: &str) -> bool {
 
 fn pattern(text: &str, word: &str) -> Result<Pattern> {
     Pattern::new(text)
-        .map_err(|error| Error::Refused(format!("\"{word}\" is no pattern of events: {error}")))
+        .map_err(|error| Error::Refused(format!("\"{word}\" is not a valid pattern: {error}")))
 }
 
 /// What the kernel said of an event, in words.
@@ -195,7 +196,7 @@ odd:sched
         }
         let error = find(&["sched:[a"]).unwrap_err().to_string();
         assert!(
-            error.contains("\"sched:[a\" is no pattern of events"),
+            error.contains("\"sched:[a\" is not a valid pattern"),
             "{error}"
         );
         assert!(find(&[]).unwrap().words.is_empty());

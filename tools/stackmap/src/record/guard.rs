@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A second process that undoes a recording should the first one die.
+//! A second process that restores tracefs if the recording process dies.
 //!
-//! Its standard input is a socket: it reads the [`Undo`] from it as a line of JSON, and then waits
-//! for its end. If that comes without the word that all is done, the other end is dead. Its standard
-//! output is the switch of the module, open: with it, it has the part of the recording in that.
+//! Its standard input is a socket: the guard reads the [`Undo`] from it as a line of JSON, and then
+//! waits. If the socket closes without [`DONE`], the recording process is dead. Its standard output
+//! is the open file of the module's switch, so the guard shares the lock on the switch.
 
 use super::{
     lock::{Lock, Switch},
@@ -27,9 +27,9 @@ use std::{
 
 /// The hidden command that the second process runs.
 pub const COMMAND: &str = "undo-recording";
-/// What the second process answers when it is ready.
+/// The answer of the second process when it has read the [`Undo`].
 const READY: &str = "ready\n";
-/// All is done.
+/// The recording process has restored tracefs itself.
 const DONE: &str = "done\n";
 
 /// The second process.
@@ -39,8 +39,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts it. When this returns, `undo` will be done come what may, and nobody else gets the
-    /// lock before.
+    /// Starts the process. From then on `undo` is done whatever happens, and nobody else gets the
+    /// lock before that.
     pub(super) fn start(undo: &Undo, lock: &Lock, switch: &Switch) -> Result<Self> {
         let failed = |error| Error::io("start the process that guards tracefs", error);
         let (mut socket, other) = UnixStream::pair().map_err(failed)?;
@@ -73,7 +73,7 @@ impl Guard {
         Ok(Self { child, socket })
     }
 
-    /// Tells it that all is done.
+    /// Tells the process that tracefs is restored.
     pub(super) fn dismiss(self) {
         let Self {
             mut child,
@@ -89,7 +89,7 @@ impl Guard {
 /// What the second process does.
 pub fn main() -> Result {
     let failed = |error| Error::io("guard tracefs", error);
-    // Caught and left alone: whoever means the recording means the first process.
+    // Ignored: signals are meant for the recording process.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(failed)?;
     }
@@ -109,7 +109,7 @@ pub fn main() -> Result {
     }
     let result = undo.run_for_the_dead(&io::stdout());
     if result.is_ok() {
-        say("stackmap: the recording died; tracefs is as it was before");
+        say("stackmap: the recording process died; tracefs is restored");
     }
     result
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The buffer that is recorded into: that of the top level, or of an instance.
+//! The buffer to record into: that of the top level, or of an instance.
 
 use super::undo::{self, listed};
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
 };
 use std::{fs, io};
 
-/// Where it is recorded. An instance that was made for it is removed again, unless that is undone
-/// by others: see [`settle`](Self::settle).
+/// The buffer to record into. An instance that was created for the recording is removed again,
+/// unless [`Undo`](undo::Undo) removes it: see [`settle`](Self::settle).
 pub(super) struct Place {
     tracefs: Tracefs,
     made: bool,
@@ -27,12 +27,12 @@ impl Place {
         };
         if let Some(other) = tracefs.instance_name() {
             return Err(Error::Refused(format!(
-                "--tracefs is instance {other} already\n  hint: --instance goes with the top level"
+                "--tracefs is instance {other} already\n  hint: --instance needs the top level"
             )));
         }
         if name.is_empty() || name.contains(['/', '\n']) || [".", ".."].contains(&name) {
             return Err(Error::Refused(format!(
-                "\"{}\" is no name for an instance",
+                "\"{}\" is not a valid name for an instance",
                 name.escape_debug()
             )));
         }
@@ -41,7 +41,7 @@ impl Place {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => {
-                return Err(Error::io(format!("make {}", path.display()), error));
+                return Err(Error::io(format!("create {}", path.display()), error));
             }
         };
         match tracefs.instance(name) {
@@ -59,7 +59,7 @@ impl Place {
         &self.tracefs
     }
 
-    /// What is undone of it.
+    /// What restoring tracefs does to the instance.
     pub(super) fn undo(&self) -> Result<undo::Instance> {
         let unlist = match self.tracefs.instance_name() {
             Some(name) if !listed(&self.tracefs, &name)? => Some(name),
@@ -71,7 +71,7 @@ impl Place {
         })
     }
 
-    /// Whoever does [`undo`](Self::undo) removes it.
+    /// From now on, whoever does [`undo`](Self::undo) removes the instance.
     pub(super) fn settle(mut self) -> Tracefs {
         self.made = false;
         self.tracefs.clone()
@@ -87,7 +87,7 @@ impl Drop for Place {
     }
 }
 
-/// Has the stacks of the instance become ids, if it is one.
+/// Lists an instance in `stack_map_instances`, so that its stacks become ids.
 pub(super) fn list(tracefs: &Tracefs) -> Result {
     let Some(name) = tracefs.instance_name() else {
         return Ok(());
@@ -98,14 +98,14 @@ pub(super) fn list(tracefs: &Tracefs) -> Result {
     let written = tracefs.append(undo::INSTANCES, &format!("{name}\n"));
     written.map_err(|error| match error {
         Error::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull => Error::Refused(
-            "the module serves no more instances\n  hint: stack_map_instances in tracefs lists \
-             them; \"!NAME\" takes one off"
+            "the module cannot serve more instances\n  hint: stack_map_instances in tracefs lists \
+             them; writing \"!NAME\" removes one"
                 .to_owned(),
         ),
         Error::Io { error, .. } if error.kind() == io::ErrorKind::Unsupported => {
             Error::Refused(format!(
-                "the buffer of instance {name} is kept over a boot, after which nobody knows its \
-                 ids\n  hint: record into another instance"
+                "the buffer of instance {name} is kept over a reboot, and its ids would have no \
+                 stacks then\n  hint: record into another instance"
             ))
         }
         error => error,

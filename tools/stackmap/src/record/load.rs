@@ -31,16 +31,13 @@ fn insert(path: &Path) -> Result {
     rustix::system::finit_module(&file, c"", 0).map_err(|error| {
         if error == rustix::io::Errno::NOEXEC {
             return Error::Refused(format!(
-                "{}: this is no module for this kernel, {}\n  hint: dmesg tells more; build it for \
-                 this kernel, or leave --module out and modprobe finds it",
+                "{}: not a module for this kernel, {}\n  hint: dmesg says more; build it for this \
+                 kernel, or leave --module out to use modprobe",
                 path.display(),
                 kernel::release()
             ));
         }
-        let what = format!(
-            "load {} (the kernel's log tells why: dmesg)",
-            path.display()
-        );
+        let what = format!("load {} (dmesg says why)", path.display());
         Error::io(what, error.into())
     })
 }
@@ -49,7 +46,7 @@ fn modprobe() -> Result {
     let refused = |why: String| {
         Error::Refused(format!(
             "the stackmap module is not loaded, and modprobe cannot load it: {why}\n  hint: \
-             --module FILE loads it from a file; \"stackmap doctor\" tells what is missing"
+             --module FILE loads it from a file; \"stackmap doctor\" says what is missing"
         ))
     };
     let output = Command::new("modprobe")

@@ -2,9 +2,9 @@
 
 //! Who records: one recording for each buffer, and one switch for all of them.
 //!
-//! The locks are those of flock(2) on what tracefs itself has, so that they hold whatever path or
-//! mount leads there, and end with the processes that have them. The process that guards tracefs
-//! inherits them: what a dead recording has changed is still its own until it is undone.
+//! The locks are flock(2) locks on directories and files of tracefs itself, so that they work for
+//! any path or mount, and end with the processes that hold them. The guard process inherits them:
+//! what a dead recording has changed stays locked until it is restored.
 
 use crate::{
     error::{Error, Result},
@@ -32,11 +32,11 @@ const SWITCH: &str = "options/stackmap";
 /// How long the guard of a dead recording may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The buffer is recorded into by us alone.
+/// The lock of a buffer: only this process records into it.
 pub(super) struct Lock(File);
 
 impl Lock {
-    /// Takes it. Where another recording has it, the error says which.
+    /// Takes the lock. If another recording holds it, the error says which.
     pub(super) fn take(tracefs: &Tracefs) -> Result<Self> {
         let path = tracefs.root();
         let dir = File::open(path).map_err(|error| Error::read(path, error))?;
@@ -51,7 +51,7 @@ impl Lock {
                 }
             }
             let holder = Holder::of(&dir);
-            // What was killed is being undone.
+            // The guard of a recording that was killed is restoring tracefs: wait for it.
             if !matches!(holder, Some(Holder { alive: None, .. })) || Instant::now() > end {
                 return Err(refusal(tracefs, holder));
             }
@@ -59,7 +59,7 @@ impl Lock {
         }
     }
 
-    /// Whether the process that is started next has it, too.
+    /// Sets whether the process that is started next inherits the lock.
     pub(super) fn inherit(&self, on: bool) -> io::Result<()> {
         let flags = if on {
             FdFlags::empty()
@@ -81,7 +81,7 @@ fn refusal(tracefs: &Tracefs, holder: Option<Holder>) -> Error {
             safe(&command)
         ),
         Some(Holder { pid, alive: None }) => {
-            format!("the recording of process {pid}, which died, is still being undone")
+            format!("process {pid} died while recording, and tracefs is still being restored")
         }
         None => "somebody is recording already".to_owned(),
     };
@@ -90,7 +90,7 @@ fn refusal(tracefs: &Tracefs, holder: Option<Holder>) -> Error {
         None => "the top level".to_owned(),
     };
     Error::Refused(format!(
-        "{who}\n  hint: that is one recording for {place}, with --force too; --instance NAME \
+        "{who}\n  hint: {place} has one recording at a time, even with --force; --instance NAME \
          records beside it"
     ))
 }
@@ -159,17 +159,18 @@ fn age(pid: u32) -> Option<Duration> {
     Duration::try_from_secs_f64((uptime - start).max(0.0)).ok()
 }
 
-/// The switch of the module, as several recordings at once have it on.
+/// The switch of the module, `options/stackmap`, which several recordings share.
 ///
-/// Those that found it off, or on by such another one, have a shared lock on it; the last of them
-/// puts it off. While it is open the module cannot be unloaded.
+/// A recording that found the switch off, or switched on by another recording, holds a shared lock
+/// on it; the last of these recordings switches it off. While the file is open, the module cannot
+/// be unloaded.
 pub(super) struct Switch {
     file: File,
     before: bool,
 }
 
 impl Switch {
-    /// Takes part in it, before it is put on.
+    /// Joins the recordings that share the switch, before it is switched on.
     pub(super) fn on(tracefs: &Tracefs) -> Result<Self> {
         let path = tracefs.path(SWITCH);
         let failed = |error| Error::io(format!("lock {}", path.display()), error);
@@ -190,7 +191,7 @@ impl Switch {
         self.file.try_clone()
     }
 
-    /// Whether it was on, and not by a recording.
+    /// Whether the switch was on before, and not by a recording.
     pub(super) fn before(&self) -> bool {
         self.before
     }
@@ -202,7 +203,7 @@ impl AsFd for Switch {
     }
 }
 
-/// Puts the switch as it was `before`, unless another recording needs it. `file` is it, open.
+/// Restores the switch to `before`, unless another recording needs it. `file` is the open switch.
 pub(super) fn switch_back(tracefs: &Tracefs, file: &impl AsFd, before: bool) -> Result {
     let failed = |error| Error::io(format!("lock {}", tracefs.path(SWITCH).display()), error);
     if before {
@@ -213,12 +214,12 @@ pub(super) fn switch_back(tracefs: &Tracefs, file: &impl AsFd, before: bool) -> 
         true => tracefs.write(SWITCH, "0"),
         false => Ok(()),
     };
-    // Whoever comes next in this turn or a later one finds none of ours.
+    // The next recording must not find a lock of this one.
     flock(file, FlockOperation::Unlock).map_err(|error| failed(error.into()))?;
     result
 }
 
-/// Who has it may look at the locks of the switch, and change them.
+/// A lock that protects looking at the locks of the switch and changing them.
 fn turn(top: &Path) -> Result<File> {
     let path = top.join("options");
     let failed = |error| Error::io(format!("lock {}", path.display()), error);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording has lost, said where it happens.
+//! What a recording has lost, as `record` says when it ends.
 
 use crate::{
     capture::{CpuStat, Manifest},
     notes::count_of,
 };
 
-/// What the buffer is made in, in KiB: sizes below are as good as none.
+/// The suggested size of a buffer is a multiple of this, in KiB.
 const GRANULE: u64 = 64;
 
 /// What is missing in the recording that `manifest` describes, in words.
@@ -18,30 +18,30 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     let (overrun, dropped) = (sum(|cpu| cpu.overrun), sum(|cpu| cpu.dropped));
     if overrun > 0 {
         let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
-            Some(kb) => format!(": -b {kb} would have held them"),
+            Some(kb) => format!("; -b {kb} would have held them"),
             None => String::new(),
         };
         lines.push(format!(
-            "{} of the ring buffer overwritten before the end{hint}",
+            "{} overwritten in the ring buffer before the recording ended{hint}",
             count_of(overrun, "record")
         ));
     }
     if dropped > 0 {
         lines.push(format!(
-            "{} found no place in the ring buffer",
+            "{} did not fit into the ring buffer",
             count_of(dropped, "record")
         ));
     }
     if manifest.switched_off {
         lines.push(
-            "somebody switched tracing off during the recording: what came afterwards is missing"
+            "somebody switched tracing off during the recording: later events are missing"
                 .to_owned(),
         );
     }
     if manifest.reset {
         lines.push(
-            "somebody reset the map during the recording: the ids from before are stale, their \
-             stacks are gone"
+            "somebody reset the map during the recording: ids from before the reset are stale and \
+             have no stacks"
                 .to_owned(),
         );
     }
@@ -112,9 +112,9 @@ mod tests {
                 (5, 0, 0, 300)
             ])),
             [
-                "3010 records of the ring buffer overwritten before the end: -b 5184 would have \
-                 held them",
-                "2 records found no place in the ring buffer"
+                "3010 records overwritten in the ring buffer before the recording ended; -b 5184 \
+                 would have held them",
+                "2 records did not fit into the ring buffer"
             ]
         );
         let manifest = Manifest {
@@ -125,7 +125,7 @@ mod tests {
         let lines = lines(&manifest);
         assert_eq!(
             lines[0],
-            "1 record of the ring buffer overwritten before the end"
+            "1 record overwritten in the ring buffer before the recording ended"
         );
         assert!(lines[1].starts_with("somebody switched tracing off"));
         assert!(lines[2].starts_with("somebody reset the map"));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Recording: everything that is on is on for as long as it takes, and then as it was before.
+//! Recording: sets tracefs up, records, saves a capture, and restores tracefs.
 //!
-//! A recording has its buffer for itself ([`lock`]). What tracefs has to be given back is written
-//! down first, as a list of writes ([`Undo`]), and given to a second process ([`guard`]) that does
-//! them should this one die of anything at all. Then the buffer is emptied, what others have left
-//! is put [`aside`], events, functions and options are set, and tracing goes on; after the command,
-//! the time or a signal it goes off, and one file with everything is written. Only then is the
-//! buffer emptied.
+//! A recording has its buffer for itself ([`lock`]). First, the writes that restore tracefs are
+//! listed ([`Undo`]) and given to a second process ([`guard`]), which does them if this process
+//! dies. Then the buffer is emptied, settings of others that would cut the recording are put
+//! [`aside`], events, functions and options are set, and tracing is switched on. After the command,
+//! the time or a signal, tracing is switched off. When room for the capture is reserved, the buffer
+//! is read, which empties it, and the capture is written.
 
 mod aside;
 mod buffer;
@@ -72,8 +72,8 @@ pub struct Options {
     pub fault: Option<Fault>,
 }
 
-/// What the text of a trace must be like, so that it can be read again; and the only form of
-/// functions' names in it that ids lead to, too. Kernels have some or all of these options.
+/// Options that the text of a trace must have so that it can be read again, with function names in
+/// the form that ids resolve to. A kernel has some or all of these options.
 const FORMAT: [(&str, &str); 11] = [
     ("options/raw", "0"),
     ("options/hex", "0"),
@@ -97,8 +97,8 @@ impl Options {
             self.check_function_tracer(&tracefs)?;
         }
         load::ensure(&tracefs, self.module.as_deref())?;
-        // What can fail for reasons of the user's fails before anything is changed. To open a FIFO
-        // is to wait for its reader: a signal still ends that.
+        // Mistakes of the user are found before anything is changed. Opening a FIFO waits for its
+        // reader; here a signal still ends the wait.
         let stream = match is_replaced(&self.output) {
             true => None,
             false => Some(Writer::create(&self.output)?),
@@ -177,8 +177,8 @@ impl Options {
         };
         match used {
             Some(used) if !self.force => Err(Error::Refused(format!(
-                "somebody is tracing already: {used}\n  hint: --force puts that aside, and back \
-                 afterwards; what it has recorded so far is lost"
+                "somebody is tracing already: {used}\n  hint: --force puts that aside and restores \
+                 it afterwards; the events in the buffer are lost"
             ))),
             Some(used) => {
                 say(format_args!("note: put aside for the recording: {used}"));
@@ -202,7 +202,7 @@ impl Options {
         }
     }
 
-    /// At a step before anything was recorded. A signal that has come until now ends it all.
+    /// At a step before anything was recorded. A pending signal aborts the recording.
     fn before(&self, step: Step, signals: &Signals) -> Result {
         self.after(step, signals)?;
         if signals.count() == 0 {

@@ -32,7 +32,7 @@ use std::{
 
 /// More than most descriptions of events have, in bytes; all of them together.
 const FORMAT_LEN: u64 = 4096;
-/// What else there is: names of tasks, what is the same for all events, the manifest, the directory.
+/// Room for the other members: names of tasks, headers, the manifest, the zip directory.
 const OTHERS_LEN: u64 = 1 << 20;
 
 /// What is known of a recording besides what tracefs has.
@@ -49,7 +49,7 @@ pub(super) struct Saved<'a> {
     pub(super) instance: Option<String>,
 }
 
-/// What is written of a recording besides the buffer; that is still where it was.
+/// What is saved of a recording besides the buffer, which has not been read yet.
 pub(super) struct Surroundings<'a> {
     saved: &'a Saved<'a>,
     header: Header,
@@ -194,9 +194,9 @@ impl Surroundings<'_> {
 }
 
 impl Collected {
-    /// Writes it all. A second signal ends this. What fails can be tried again with another file.
+    /// Writes the capture. A second signal aborts this. After an error, another file can be tried.
     pub(super) fn write(&self, signals: &Signals, mut to: Writer) -> Result {
-        // One signal has ended the recording; the next one means this.
+        // The first signal may have ended the recording; one more aborts the writing.
         let limit = signals.count().max(1);
         for (name, content) in &self.members {
             let mut content = Interruptible {
@@ -218,7 +218,7 @@ impl Collected {
         let size = to.finish(&self.manifest)?;
         if self.loaded_anew {
             warn(format_args!(
-                "the module was loaded anew during the recording: the stacks behind its ids are gone"
+                "the module was loaded anew during the recording: its ids are gone, without stacks"
             ));
         }
         for line in loss::lines(&self.manifest) {
@@ -246,9 +246,9 @@ fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
     }
 }
 
-/// Whether the kernel refuses to go on with a map that was opened before.
+/// Whether the map was reset since `map` was opened.
 fn is_stale(mut map: &File) -> bool {
-    // It says so behind the header.
+    // The kernel reports that behind the header.
     let mut buffer = [0; 4096];
     for _ in 0..16 {
         match map.read(&mut buffer) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A recording, from when all that it changes can be undone until it is saved.
+//! A recording, from the moment when its changes can be undone until it is saved.
 
 use super::{
     aside::Aside,
@@ -23,7 +23,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// What it has to do with.
+/// What a recording works on.
 pub(super) struct Session<'a> {
     pub(super) options: &'a Options,
     pub(super) tracefs: &'a Tracefs,
@@ -182,7 +182,7 @@ impl Session<'_> {
         let written = first_that_works(writer, write)?;
         let (path, moved_again) = written.ok_or_else(|| {
             Failed::Lost(Error::Refused(
-                "the recording could be written nowhere, and is lost: its buffer is empty already"
+                "the recording could not be written anywhere and is lost: its buffer is empty"
                     .to_owned(),
             ))
         })?;
@@ -204,15 +204,15 @@ impl Session<'_> {
         }
         let root = self.tracefs.root().display();
         Failed::Unsaved(Error::Refused(format!(
-            "the recording could not be saved, and is still in the buffer; tracing stays off\n  \
-             hint: \"stackmap resolve {root}/trace > FILE\" saves its text with the stacks, as long \
-             as the module is loaded; then echo 1 > {root}/tracing_on"
+            "the recording could not be saved and is still in the buffer; tracing stays off\n  \
+             hint: while the module is loaded, \"stackmap resolve {root}/trace > FILE\" saves the \
+             text with the stacks; then echo 1 > {root}/tracing_on"
         )))
     }
 }
 
-/// Does it with `first`; if that fails, with a file in another directory, or with one that the user
-/// names. Says whether it was another one; [`None`]: all have failed.
+/// Does `work` with `first`; if that fails, with a file in another directory, or with a file that
+/// the user names. Returns the result and whether another file was used; [`None`]: all have failed.
 fn first_that_works<T>(
     first: Writer,
     mut work: impl FnMut(Writer) -> Result<T>,
@@ -238,26 +238,30 @@ fn first_that_works<T>(
     }
 }
 
+/// Why the map cannot be emptied, and what to do.
+const MAP_IN_USE: &str = "\
+    the map cannot be emptied while it is in use: tracing is on at the top level or in an instance \
+    that stack_map_instances lists\n  hint: without --reset, the counters go on from their present \
+    values";
+
 /// Empties the map.
 fn reset(tracefs: &Tracefs) -> Result {
-    tracefs.write("stack_map", "reset").map_err(|error| match error {
-        Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => Error::Refused(
-            "the map cannot be emptied while it is in use: tracing is on at the top level or in an \
-             instance that stack_map_instances lists\n  hint: without --reset the counts of the map \
-             go on"
-                .to_owned(),
-        ),
+    let emptied = tracefs.write("stack_map", "reset");
+    emptied.map_err(|error| match error {
+        Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => {
+            Error::Refused(MAP_IN_USE.to_owned())
+        }
         error => error,
     })
 }
 
-/// Where a recording is saved that cannot be saved where it should.
+/// Directories for a recording that cannot be saved where the user asked.
 fn elsewhere() -> Vec<PathBuf> {
     let dirs = [std::env::temp_dir(), "/var/tmp".into(), "/dev/shm".into()];
     dirs.into_iter().filter(|dir| dir.is_dir()).collect()
 }
 
-/// A name that nothing has.
+/// A file name that is not in use.
 fn file_name() -> String {
     let time = SystemTime::now().duration_since(UNIX_EPOCH);
     let time = time.map_or(0, |time| time.as_secs());

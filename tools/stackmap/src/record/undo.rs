@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What tracefs was like, as the writes that make it so again.
+//! The old state of tracefs, as the writes that restore it.
 
 use super::{aside::Aside, events, lock, Options, FORMAT};
 use crate::{
@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What stands in `set_ftrace_filter` when it is empty begins so.
+/// How the line of an empty `set_ftrace_filter` begins.
 const COMMENT: &str = "#";
 /// The instances whose stacks become ids.
 pub(super) const INSTANCES: &str = "stack_map_instances";
@@ -29,7 +29,7 @@ pub struct Undo {
     switch: bool,
     /// What is undone of an instance.
     instance: Instance,
-    /// The file that is being written; if it still has this name, it is of no use.
+    /// The unfinished file of the capture; it is removed if it still has this name.
     unfinished: Option<PathBuf>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Write {
     file: String,
     text: String,
     append: bool,
-    /// Whether it costs what the buffer holds.
+    /// Whether the write loses the contents of the buffer.
     costly: bool,
 }
 
@@ -205,7 +205,7 @@ impl Undo {
         let mut first = Ok(());
         let mut done = |result: Result| {
             if let Err(error) = &result {
-                warn(format_args!("tracefs is not as it was before: {error}"));
+                warn(format_args!("tracefs is not fully restored: {error}"));
             }
             if first.is_ok() {
                 first = result;

@@ -25,9 +25,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The status of what a signal has ended before it was done.
+/// The exit status of a recording that a signal aborted.
 pub(super) const INTERRUPTED: u8 = 130;
-/// How long a command that is to end may take for it.
+/// How long a command may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A signal that has come.

@@ -19,7 +19,7 @@ const MAX_KEPT: usize = 1 << 16;
 /// What is the same for all events of a trace.
 #[derive(Debug)]
 pub struct Trace {
-    /// What describes their fields.
+    /// The formats of the events.
     pub about: Rc<About>,
     /// Their tasks.
     pub tasks: Tasks,
@@ -44,7 +44,7 @@ impl Trace {
         }
     }
 
-    /// What an event is.
+    /// The format of an event.
     pub fn format(&self, head: &Head) -> Option<&Rc<Format>> {
         self.about.formats.get(head.id)
     }
@@ -150,7 +150,7 @@ impl<'a> Decoder<'a> {
         self.pairs.push(event, flags, out)
     }
 
-    /// Gives out what still waits, at the end of the trace.
+    /// Gives out the events that still wait for a stack, at the end of the trace.
     pub fn finish<E>(
         &mut self,
         out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The fields of an event, decoded when somebody asks: most of what is read of a trace is not.
+//! The fields of an event. They are decoded on demand, because most of them are never shown.
 
 use super::{
     format::{Field, Format, Formats, Special, Value},
@@ -70,7 +70,7 @@ pub struct About {
 }
 
 impl Fields {
-    /// As people read them: `name=value`, nothing in which controls a terminal or ends a line.
+    /// The fields as text for people: `name=value`, with control characters and line ends escaped.
     pub fn text(&self, symbols: &Symbols) -> Cow<'_, str> {
         match self {
             Fields::Text(text) => Cow::Borrowed(text),
@@ -82,7 +82,7 @@ impl Fields {
         }
     }
 
-    /// The same for others: addresses of the kernel only if they are wanted.
+    /// The fields as text for an export: kernel addresses only if `addresses`.
     pub fn export(&self, symbols: &Symbols, addresses: bool) -> Cow<'_, str> {
         match self {
             _ if addresses => self.text(symbols),
@@ -96,8 +96,8 @@ impl Fields {
         }
     }
 
-    /// As programs read them: numbers are numbers; addresses of the kernel only if they are wanted.
-    /// [`None`]: only the text is known.
+    /// The fields as values for programs: numbers stay numbers; kernel addresses only if
+    /// `addresses`. [`None`]: only the text is known.
     pub fn values(&self, addresses: bool) -> Option<impl Serialize + use<'_>> {
         match self {
             Fields::Binary(recorded) if recorded.format.is_some() => Some(Values {
@@ -168,8 +168,8 @@ impl Recorded {
     }
 }
 
-/// The fields that say something. The number of a system call is in its name; and what a pointer of
-/// it points to stands for the pointer.
+/// The fields that are shown: not the number of a system call, which its name tells, and not a
+/// pointer whose target is a field of its own.
 fn shown(fields: &[Field]) -> impl Iterator<Item = &Field> {
     fields.iter().filter(|field| {
         field.name != "__syscall_nr"
@@ -211,11 +211,11 @@ fn write_value(value: &Value<'_>, show: &Show, symbols: &Symbols, out: &mut Stri
     }
 }
 
-/// Whether a value may tell where the kernel lies. Texts are looked at as texts are.
+/// Whether a value may hold a kernel address. Texts are checked by [`without_addresses`].
 fn has_address(field: &Field, value: &Value<'_>) -> bool {
     match value {
         Value::Unsigned(number) => may_be_address(*number),
-        // No shorter one is an address, whatever it is as a longer one.
+        // A number of less than 64 bits is no address; sign extension would make it look like one.
         Value::Signed(number) => field.holds_double() && may_be_address(*number as u64),
         Value::Text(_) => false,
         Value::Array(values) => values.iter().any(|value| has_address(field, value)),
@@ -246,7 +246,7 @@ fn hex(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Writes a text that anybody may have chosen. `quoted`: in quotes if it has more than a word.
+/// Writes a text of any content, escaped. `quoted`: in quotes unless it is a single plain word.
 pub(crate) fn escape(text: &[u8], quoted: bool, out: &mut String) {
     let plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\=".contains(byte);
     if !text.is_empty() && text.iter().all(plain) {

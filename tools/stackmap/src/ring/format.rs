@@ -33,9 +33,10 @@ pub enum Place {
     Fixed,
     /// From where the format says to the end of the event.
     Rest,
-    /// Where a word says: the offset from the beginning of the event and, above it, the length.
+    /// Where a word says (`__data_loc`): low 16 bits the offset from the start of the event, high
+    /// 16 bits the length.
     Elsewhere,
-    /// The same, but the offset is from the end of the word.
+    /// The same, but the offset is from the end of the word (`__rel_loc`).
     Behind,
 }
 
@@ -91,7 +92,7 @@ pub enum Special {
     Function,
     /// A stack that is in the map.
     StackId,
-    /// A stack that was recorded whole.
+    /// A full stack.
     KernelStack,
     /// A stack of user space.
     UserStack,
@@ -128,7 +129,7 @@ pub struct Format {
     pub system: String,
     /// `sched_switch` of it.
     pub name: String,
-    /// What it is besides.
+    /// Whether it is one of the special events.
     pub special: Special,
     /// Its own fields.
     pub fields: Vec<Field>,
@@ -150,7 +151,7 @@ struct Common {
     pid: (usize, usize),
 }
 
-/// What every event has.
+/// The common fields of every event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Head {
     /// The event's number.
@@ -189,7 +190,7 @@ impl Formats {
         let (format, common) = self.parse(system, text)?;
         let id = format.id;
         if self.common.get_or_insert(common) != &common {
-            return Err(Damage("events differ in what all events have"));
+            return Err(Damage("events differ in their common fields"));
         }
         self.by_id.insert(id, Rc::new(format));
         Ok(id)
@@ -205,7 +206,7 @@ impl Formats {
         self.by_id.values()
     }
 
-    /// What every event has; [`None`]: it is too short, or nothing is described.
+    /// The common fields of an event; [`None`]: it is too short, or there is no format yet.
     pub fn head(&self, data: &[u8]) -> Option<Head> {
         let common = self.common?;
         let number = |(offset, size): (usize, usize)| {
@@ -239,7 +240,7 @@ impl Formats {
         }
     }
 
-    /// The frames of a stack that was recorded whole, innermost first.
+    /// The frames of a full stack, innermost first.
     pub fn frames(&self, format: &Format, data: &[u8], ips: &mut Vec<u64>) {
         ips.clear();
         let caller = format.field("caller").map(Field::to_the_end);
@@ -253,7 +254,7 @@ impl Formats {
         });
         let size = self.number(format, "size", data).unwrap_or(u64::MAX);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        // What stands where a stack has no more frames.
+        // This value marks the end of a stack that is shorter than its field.
         let end = u64::MAX >> (64 - 8 * self.long as u32);
         ips.extend(numbers.take(size).take_while(|ip| *ip != end));
     }
@@ -314,7 +315,7 @@ impl Formats {
             }
         }
         let [Some(kind), Some(flags), Some(preempt_count), Some(pid)] = common else {
-            return Err(Damage("an event lacks what all events have"));
+            return Err(Damage("an event lacks a common field"));
         };
         if let Some((_, print)) = text.split_once("\nprint fmt: ") {
             show::apply(print, &mut format.fields);
@@ -330,7 +331,7 @@ impl Formats {
 
     /// Reads `TYPE NAME;\toffset:8;\tsize:4;\tsigned:1;`.
     fn field(&self, line: &str) -> Result<Field, Damage> {
-        const WRONG: Damage = Damage("a field is described as none is");
+        const WRONG: Damage = Damage("the description of a field is not valid");
         let mut parts = line.split(';').map(str::trim);
         let declaration = parts.next().ok_or(WRONG)?;
         let (mut offset, mut size, mut signed) = (None, None, false);
@@ -427,7 +428,8 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Field {
-    /// The field, as if it reached to the end of its event: a stack has as many frames as there are.
+    /// The field, extended to the end of its event: the format names a fixed number of frames, the
+    /// event has more or fewer.
     fn to_the_end(&self) -> Self {
         Self {
             place: Place::Rest,

@@ -3,8 +3,8 @@
 //! The binary ring buffer: what `per_cpu/cpuN/trace_pipe_raw` gives, decoded by the files that
 //! describe it.
 //!
-//! Text that the kernel prints of a trace holds names that anybody may choose: of files, of tasks.
-//! Here a name has a length, and nothing in it is read as anything else.
+//! The kernel's text of a trace holds names of files and tasks that any user may choose, and a name
+//! can look like an event there. In the binary buffer a name has a length, and is only a name.
 //!
 //! - [`page`]: records with their times, out of a page;
 //! - [`stream`]: pages of all CPUs in one stream, and their records in the order of time;
@@ -26,7 +26,7 @@ pub mod tasks;
 pub use crate::stack_map_bin::Order;
 use std::fmt;
 
-/// What is wrong with bytes of a ring buffer, or with a description of them.
+/// What is wrong with the bytes of a ring buffer, or with a format file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Damage(pub &'static str);
 

@@ -3,31 +3,32 @@
 //! A page of the ring buffer: its header, and the records behind it.
 //!
 //! The header is described by `events/header_page`, the records by `events/header_event`: a word
-//! with a type or length and a time delta, then data. The numbers in the latter are part of the
-//! interface and the same on every kernel; what differs is the size of the page, the size of a long
-//! and the byte order.
+//! with a type or length and a time delta, then data. The numbers in `header_event` are part of the
+//! kernel's interface and the same in every kernel; kernels differ in the size of a page, the size
+//! of a long and the byte order.
 
 use super::{Damage, Order};
 
 /// A record without data: the end of the page, or a record that was discarded.
 const PADDING: u32 = 29;
-/// More of the time since the last record than fits into its word.
+/// A time delta that does not fit into the word of a record.
 const TIME_EXTEND: u32 = 30;
-/// The time itself, without its highest bits.
+/// An absolute time, without its highest bits.
 const TIME_STAMP: u32 = 31;
 /// How many bits of the word the time delta has.
 const DELTA_BITS: u32 = 27;
-/// The bits that a [`TIME_STAMP`] has not.
+/// The bits that a [`TIME_STAMP`] lacks.
 const STAMP_MISSING: u64 = 0xf800_0000_0000_0000;
 
-/// Records are missing before the page; and their number stands behind the last record.
+/// Flags of the commit word: records are missing before the page; their number follows the last
+/// record.
 const MISSED: u32 = 1 << 31;
 const MISSED_STORED: u32 = 1 << 30;
 
 /// No page is larger, in bytes.
 const MAX_PAGE: usize = 16 << 20;
 
-/// Where a page has what.
+/// The layout of a page: offsets and sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Layout {
     /// The byte order of the machine that recorded.
@@ -56,7 +57,7 @@ impl Layout {
             let sane = |number: &usize| *number <= MAX_PAGE;
             match (offset.filter(sane), size.filter(sane)) {
                 (Some(offset), Some(size)) => Ok((offset, size)),
-                _ => Err(Damage("the header of pages is not described")),
+                _ => Err(Damage("the page header is not described")),
             }
         };
         let (time, time_size) = field("timestamp")?;
@@ -64,7 +65,7 @@ impl Layout {
         let (data, size) = field("data")?;
         let fits = time + time_size <= data && commit + long <= data && size >= 8;
         if time_size != 8 || !matches!(long, 4 | 8) || !fits {
-            return Err(Damage("the header of pages is described as none is"));
+            return Err(Damage("the description of the page header is not valid"));
         }
         Ok(Self {
             order,
@@ -81,7 +82,7 @@ impl Layout {
         self.data + self.size
     }
 
-    /// How much of `page` means something.
+    /// How many bytes of `page` are used.
     pub fn used(&self, page: &[u8]) -> Result<usize, Damage> {
         let (commit, data) = self.commit_of(page)?;
         let stored = match commit & MISSED_STORED {
@@ -91,7 +92,7 @@ impl Layout {
         Ok(self.data + data + stored)
     }
 
-    /// When the records of `page` begin.
+    /// The time at which the records of `page` begin.
     pub fn time_of(&self, page: &[u8]) -> Result<u64, Damage> {
         let bytes = page.get(self.time..self.time + 8).ok_or(SHORT)?;
         Ok(self.order.number(bytes).unwrap_or_default())
@@ -106,7 +107,7 @@ impl Layout {
         let len = (commit & !(MISSED | MISSED_STORED)) as usize;
         match len <= page.len().saturating_sub(self.data) {
             true => Ok((commit, len)),
-            false => Err(Damage("a page has less than it says")),
+            false => Err(Damage("a page is shorter than its header says")),
         }
     }
 }
@@ -118,9 +119,9 @@ const SHORT: Damage = Damage("a page is shorter than its header");
 pub enum Missed {
     /// Nothing.
     None,
-    /// Something, but nobody knows how much.
+    /// Records, but their number is not known.
     Some,
-    /// So many records.
+    /// This number of records.
     Count(u64),
 }
 
@@ -139,7 +140,7 @@ pub struct Cursor {
 /// A record: when, and where in the page its data are.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// When, in whatever the clock counts.
+    /// The time, in units of the trace clock.
     pub time: u64,
     /// Its data: an event.
     pub data: std::ops::Range<usize>,
@@ -156,7 +157,7 @@ impl Cursor {
             (_, 0) => Missed::Some,
             _ => match page.get(end..end + layout.long) {
                 Some(bytes) => Missed::Count(layout.order.number(bytes).unwrap_or_default()),
-                None => return Err(Damage("a page has less than it says")),
+                None => return Err(Damage("a page is shorter than its header says")),
             },
         };
         Ok(Self {
@@ -174,7 +175,7 @@ impl Cursor {
         &self.page
     }
 
-    /// The page, which may be changed where records have their data.
+    /// The page; only the data of records may be changed.
     pub fn page_mut(&mut self) -> &mut [u8] {
         &mut self.page
     }
@@ -224,7 +225,7 @@ impl Cursor {
 
     fn skip(&mut self, len: usize) -> Result<(), Damage> {
         if len > self.end - self.at {
-            return Err(Damage("a record ends behind its page"));
+            return Err(Damage("a record ends after the end of its page"));
         }
         self.at += len;
         Ok(())
@@ -241,12 +242,12 @@ impl Cursor {
 
     fn word(&self, at: usize) -> Result<u32, Damage> {
         let bytes = self.page.get(at..at + 4).filter(|_| at + 4 <= self.end);
-        let bytes = bytes.ok_or(Damage("a record ends behind its page"))?;
+        let bytes = bytes.ok_or(Damage("a record ends after the end of its page"))?;
         Ok(self.layout.order.number(bytes).unwrap_or_default() as u32)
     }
 }
 
-/// An absolute time with the bits that it lacks, which are those of the time before it.
+/// Completes an absolute time with the highest bits of the time before it.
 fn with_highest_bits(stamp: u64, before: u64) -> u64 {
     let stamp = stamp & !STAMP_MISSING;
     if before & STAMP_MISSING == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The texts that `trace_printk()` and its like leave in the kernel and name by their addresses, as
+//! The format strings of `trace_printk()` and similar functions, which records name by address;
 //! `printk_formats` lists them.
 
 use std::collections::HashMap;

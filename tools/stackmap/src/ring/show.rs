@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How a field is shown: as the `print fmt` of its event has it, as far as that is simple.
+//! How a field is shown: as in the `print fmt` of its event, if that is simple.
 //!
-//! A `print fmt` is C that the kernel's printf takes. It is not run. What is taken from it is how
-//! it prints a field: in which base, as a symbol, as one of several names, as flags with names.
-//! Whatever is more than that leaves the field as it is.
+//! A `print fmt` is C code: a format and arguments of the kernel's printf. It is not run. Only the
+//! form of each field is taken from it: its base, a symbol, a name for a value, or names of flags.
+//! A field that is printed in another way is shown as a plain number.
 
 use super::format::{Field, Kind};
 use std::fmt::{self, Write};
@@ -15,14 +15,14 @@ const MAX_DEPTH: u32 = 64;
 /// How a number is shown.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Show {
-    /// In decimal digits.
+    /// A decimal number.
     #[default]
     Decimal,
-    /// In hexadecimal digits.
+    /// A hexadecimal number.
     Hex,
-    /// In octal digits.
+    /// An octal number.
     Octal,
-    /// The function at this address; with the offset into it.
+    /// The function at this address; `true`: with the offset into it.
     Symbol(bool),
     /// The name of the value.
     Name(Vec<(u64, String)>),

@@ -2,9 +2,9 @@
 
 //! The pages of all CPUs in one stream, as a capture has them.
 //!
-//! Each page follows two words, in the byte order of the machine that recorded: its CPU and how
-//! many bytes of it there are. Pages come in the order of their first times, so that one reading
-//! gives all records in the order of time, in the memory of a few pages for each CPU.
+//! Before each page are two words, in the byte order of the recording machine: its CPU and its
+//! length in bytes. Pages are in the order of their first times, so one pass gives all records in
+//! the order of time and needs the memory of a few pages per CPU.
 
 use super::{
     page::{Cursor, Layout, Missed, Record},
@@ -19,8 +19,8 @@ use std::{
 
 /// A CPU number above this is no CPU number.
 const MAX_CPU: u32 = 1 << 16;
-/// How many pages wait for earlier records in any case, and how many more for each CPU. Of a stream
-/// in its order there are two for each.
+/// The most pages that wait for earlier records: this many, plus so many for each CPU. An ordered
+/// stream needs two for each CPU.
 const MAX_WAITING: usize = 64;
 const MAX_WAITING_OF_CPU: usize = 4;
 
@@ -62,16 +62,16 @@ impl<R: Read> Pages<R> {
         match self.fill(&mut head)? {
             0 => return Ok(None),
             8 => {}
-            _ => return Err(self.damage(start, Damage("this ends inside of a page"))),
+            _ => return Err(self.damage(start, Damage("the stream is truncated inside a page"))),
         }
         let [cpu, len] = [&head[..4], &head[4..]]
             .map(|bytes| self.layout.order.number(bytes).unwrap_or_default());
         if cpu > MAX_CPU.into() || len > self.layout.page_size() as u64 {
-            return Err(self.damage(start, Damage("this is no page of a CPU")));
+            return Err(self.damage(start, Damage("this is not the header of a page")));
         }
         let mut page = vec![0; len as usize];
         if self.fill(&mut page)? < page.len() {
-            return Err(self.damage(start, Damage("this ends inside of a page")));
+            return Err(self.damage(start, Damage("the stream is truncated inside a page")));
         }
         let cursor = Cursor::new(self.layout, page).map_err(|damage| self.damage(start, damage))?;
         Ok(Some((cpu as u32, cursor)))
@@ -99,10 +99,10 @@ impl<R: Read> Pages<R> {
 /// Gives the records of all CPUs in the order of time.
 pub struct Records<R> {
     pages: Pages<R>,
-    /// The page that was read last. Whatever comes later in the stream is not before it.
+    /// The page that was read last. No later page of the stream begins before it.
     ahead: Option<(u32, Cursor)>,
     queues: BTreeMap<u32, VecDeque<Cursor>>,
-    /// The time of the next record of each CPU that has one, and where it is.
+    /// The next record of each CPU that has one: time, CPU, start and end of the data in its page.
     next: BinaryHeap<Reverse<(u64, u32, usize, usize)>>,
     waiting: usize,
     /// The queue whose first page holds what was given out last.
@@ -159,7 +159,7 @@ impl<R: Read> Records<R> {
         Ok(Some((cpu, time, data)))
     }
 
-    /// Lets the page that was read last take part.
+    /// Adds the page that was read last to the queue of its CPU.
     fn admit(&mut self) -> Result {
         let Some((cpu, cursor)) = self.ahead.take() else {
             return Ok(());

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The names of tasks. Records have only their numbers; the kernel keeps names beside the buffer.
+//! The names of tasks. A record has only the PID; the kernel keeps the names in `saved_cmdlines`.
 //!
-//! `saved_cmdlines` is a text, and a name may have newlines in it. So a line that may be part of
-//! the name before it is believed only if nothing better is known.
+//! `saved_cmdlines` is a text, and a name may contain newlines. So a line that may be part of the
+//! name before it is used only if there is no better source and no second such line for the PID.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name that the kernel gives to tasks whose name it does not know.
+/// The name of tasks whose name is not known, as the kernel prints it.
 const UNKNOWN: &str = "<...>";
-/// And to those that run when nothing else does.
+/// The name of the idle tasks, as the kernel prints it.
 const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
 const MAX_COMM: usize = 15;
@@ -88,7 +88,7 @@ struct Saved<'a> {
 impl<'a> Saved<'a> {
     fn parse(text: &'a [u8]) -> Self {
         let mut saved = Self::default();
-        // How long the name before is at least.
+        // The least length of the name before, in bytes.
         let mut before = None;
         for line in text
             .strip_suffix(b"\n")

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which frames of a stack are special: the entries of interrupts and exceptions, below which
-//! addresses are exact, and the plumbing of tracing itself.
+//! Special frames of a stack: the entries of interrupts and exceptions, and the frames of tracing
+//! itself (plumbing).
 //!
-//! What an entry interrupted did not call it: the unwinder takes the next address from the saved
-//! registers, and the instruction there has not run yet.
+//! The frame below an entry is not a return address, because the interrupted code did not call the
+//! entry. The unwinder takes that address from the saved registers: it is exact, the address of the
+//! next instruction.
 
 use super::TRAMPOLINE_NAME;
 
-/// How entries of interrupts and exceptions begin, in the kernel itself (x86).
+/// How the names of entries of interrupts and exceptions begin (x86).
 const ENTRY_PREFIXES: [&str; 3] = ["asm_exc_", "asm_sysvec_", "asm_xenpv_exc_"];
 
-/// Entries with names of their own, and the code on the way back from all of them, which an NMI
-/// may interrupt (x86).
+/// Entries with other names, and the code of the return path, which an NMI may interrupt (x86).
 const ENTRIES: [&str; 16] = [
     "asm_common_interrupt",
     "asm_spurious_interrupt",
@@ -32,7 +32,7 @@ const ENTRIES: [&str; 16] = [
     "nmi_restore",
 ];
 
-/// Entries from the kernel into the kernel (arm64): `el1h_64_irq` and its like.
+/// Entries from kernel mode (arm64), such as `el1h_64_irq`: a prefix and a kind.
 const ARM64_PREFIXES: [&str; 2] = ["el1h_64_", "el1t_64_"];
 const ARM64_KINDS: [&str; 4] = ["sync", "irq", "fiq", "error"];
 
@@ -47,7 +47,7 @@ pub(super) fn is_entry(name: &str) -> bool {
         || arm64.into_iter().any(|kind| ARM64_KINDS.contains(&kind))
 }
 
-/// How functions begin that record an event: those that a tracepoint calls, and what calls those.
+/// How the names of plumbing functions begin: probes of a tracepoint, and their callers.
 const PLUMBING_PREFIXES: [&str; 3] = ["trace_event_raw_event_", "__traceiter_", "perf_trace_"];
 
 /// Functions of the ring buffer, of probes and of tracers that stand between an event and its
@@ -95,19 +95,19 @@ const PLUMBING: [&str; 40] = [
     "action_trace",
 ];
 
-/// The way of a kprobe from its breakpoint; plumbing only where it leads to more of it.
+/// The functions between a breakpoint and a kprobe's handler; plumbing only after other plumbing.
 const BREAKPOINT: [&str; 3] = ["do_int3", "exc_int3", "asm_exc_int3"];
 
-/// The module whose frames, if there are any, are part of the recording.
+/// This module: its frames are plumbing, too.
 const STACKMAP: &str = "stackmap";
 
-/// How many frames at the beginning of a stack, innermost first, are of tracing itself: their
-/// names, and their modules. A stack of nothing else keeps all of them.
+/// How many of the innermost frames belong to tracing itself. `frames`: name and module of each
+/// frame, innermost first. A stack of such frames alone keeps all of them.
 pub fn nr_plumbing<'a>(
     frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>,
 ) -> usize {
     let is_plumbing = |nr: usize, (name, module): (&str, Option<&str>)| {
-        // What compilers append is no part of a name.
+        // A suffix such as .constprop.0 is from the compiler.
         let name = name.split('.').next().unwrap_or(name);
         module == Some(STACKMAP)
             || PLUMBING_PREFIXES

@@ -30,7 +30,7 @@ pub struct Sample {
     pub stat: Stat,
     /// Stacks that were recorded as ids, in a second.
     pub ids_per_second: f64,
-    /// Stacks that were recorded whole, in a second.
+    /// Full stacks that were recorded, per second.
     pub drops_per_second: f64,
     /// Whether `options/stackmap` is on.
     pub stackmap: bool,

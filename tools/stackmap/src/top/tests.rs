@@ -132,7 +132,7 @@ fn a_pause_keeps_what_is_there() {
 #[test]
 fn the_screen() {
     let want = r#"
-"stackmap  stacks 3 of 16384   ids 23/s   events 111   recorded whole 2 (0/s)    "
+"stackmap  stacks 3 of 16384   ids 23/s   events 111   full stacks 2 (0/s)       "
 "by rate, 3 shown                                                                "
 "  *rate/s      total  share  depth          id stack, innermost first           "
 "       20         10   9.0%      3           5 baz < bar < end                  "

@@ -67,10 +67,7 @@ fn head_lines(model: &Model, nr_shown: usize) -> Vec<Line<'static>> {
     ];
     let drops = number("drops");
     if drops > 0 {
-        let text = format!(
-            "   recorded whole {drops} ({:.0}/s)",
-            sample.drops_per_second
-        );
+        let text = format!("   full stacks {drops} ({:.0}/s)", sample.drops_per_second);
         first.push(Span::styled(text, WARNING));
     }
     let mut second = vec![Span::raw(format!("by {}, {nr_shown} shown", model.sort))];

@@ -96,7 +96,7 @@ pub enum Body<'a> {
     },
     /// A stack that was recorded as an id.
     StackId(u32),
-    /// A stack that was recorded whole; its frames are on the lines that follow.
+    /// A full stack; its frames are on the lines that follow.
     KernelStack,
     /// A stack of user space; its frames are on the lines that follow.
     UserStack,

@@ -21,7 +21,7 @@ stackmap record --slim --reset -e kmem:kmalloc -e sched:sched_switch -o $O/after
 	sh -c 'cat /proc/version > /dev/null; ls /sys > /dev/null'
 stackmap record --slim --reset -f vfs_read -f ksys_write -o $O/function.data -- cat /proc/version
 
-# A map that is full: stacks are recorded whole, beside those that are known.
+# A map that is full: full stacks are recorded, beside ids of known stacks.
 stackmap record --slim --reset -e 'kmem:*' -e 'sched:*' -e 'timer:*' -e 'irq:*' -e 'workqueue:*' \
 	-b 4096 -o /tmp/fill.data -- sh -c 'for i in 1 2 3; do ls -R /proc/1 /sys/class; done; sync' \
 	> /dev/null 2>&1 || true

@@ -269,7 +269,7 @@ others()
 	result_if_restored 'a pattern of events'
 
 	stackmap record --slim -b 8 -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
-	says 'overwritten before the end'
+	says 'overwritten in the ring buffer before the recording ended'
 	size=$(sed -n 's/.*-b \([0-9]*\) would have held.*/\1/p' log)
 	stackmap record --slim -b "${size:-8}" -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
 	! grep -q WARNING log || wrong "-b $size"
@@ -313,7 +313,7 @@ two()
 	[ ! -e $T/instances/mine ] || wrong 'the instance is left'
 	stackmap report other > text 2>&1
 	grep -q 'kfree' text || wrong "the report: $(cat text)"
-	! grep -q 'as a whole' text || wrong 'full stacks in the instance'
+	! grep -q 'full stack' text || wrong 'full stacks in the instance'
 	[ "$(cat $T/options/stackmap)" = 1 ] || wrong 'the option is off for the first one'
 	kill -INT "$(recorder)"
 	wait $first
@@ -442,7 +442,7 @@ grep -q 'filename=.*/<stack_id 34489>' text || wrong 'a stack stands in a name'
 stackmap export --format json -o json out 2>> log || wrong 'no export'
 ! grep -q '"fields":"call_site=evil"' json || wrong 'a name is an event'
 grep -q '"filename":"./x\\n  *init-1' json || wrong 'a name is not whole'
-result 'no name passes for an event, a stack or a loss'
+result 'no name is taken for an event, a stack or a loss'
 
 # What processes read, write and run stays out of a capture on demand.
 stackmap record --slim --no-args -e sched:sched_process_exec -e syscalls:sys_enter_write -o out -- \
