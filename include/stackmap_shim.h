@@ -180,7 +180,7 @@ int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
-/* unwind_orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
+/* unwind/orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_keeps(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
@@ -190,7 +190,7 @@ int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned i
 void stackmap_unwound_whole(void);
 unsigned long stackmap_unwound(enum stackmap_unwound how);
 
-/* verify.c: whether that is what the kernel's unwinder finds. */
+/* unwind/verify.c: whether that is what the kernel's unwinder finds. */
 int stackmap_unwind_self_test(void);
 unsigned long stackmap_verified(void);
 unsigned long stackmap_mismatches(void);

@@ -15,7 +15,7 @@
 #include <linux/trace_recursion.h>
 
 #include "shim.h"
-#include "unwind.h"
+#include "../unwind/unwind.h"
 
 struct stack_frames {
 	unsigned long calls[STACKMAP_MAX_FRAMES];
