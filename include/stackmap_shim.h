@@ -158,7 +158,7 @@ struct file *stackmap_instance_get(const char *dir, struct stackmap_served *foun
 void stackmap_instance_put(struct file *file);
 bool stackmap_tracing_is_on(struct trace_array *tr);
 
-/* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
+/* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
 void stackmap_event_announce(struct trace_event_file *file);
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
@@ -169,7 +169,7 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
 bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
 			 const unsigned long *calls, unsigned int nr);
 
-/* seq.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
+/* record/print.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
 void trace_seq_printf(struct trace_seq *s, const char *fmt, ...);
 void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags);
 unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags);
@@ -195,7 +195,7 @@ int stackmap_unwind_self_test(void);
 unsigned long stackmap_verified(void);
 unsigned long stackmap_mismatches(void);
 
-/* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
+/* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 void stackmap_stack_use(bool rules, bool check);
 bool stackmap_stack_by_rules(void);
 int stackmap_stack_alloc(void);
@@ -212,7 +212,7 @@ int stackmap_hook_remove(enum stackmap_hook hook);
 void stackmap_hook_drain(void);
 unsigned long stackmap_hook_missed(void);
 
-/* growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
+/* record/growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
 void stackmap_growth_kick(void);
 void stackmap_growth_stop(void);
 

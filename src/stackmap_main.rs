@@ -19,7 +19,6 @@ mod kunit;
 mod params;
 mod prototypes;
 mod record;
-mod resolve;
 mod shim;
 mod symbols;
 mod tracefs;

@@ -14,7 +14,7 @@
 #include <linux/topology.h>
 #include <linux/trace_recursion.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 #include "../unwind/unwind.h"
 
 struct stack_frames {
