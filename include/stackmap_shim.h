@@ -140,7 +140,7 @@ enum stackmap_hook {
 int stackmap_symbols_resolve(void);
 const void *stackmap_btf(size_t *len);
 
-/* tracefs.c: tracefs' root and what hangs below it. Process context. */
+/* tracefs/tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;
 int stackmap_tracefs_allowed(void);
 int stackmap_tracefs_mount(void);

@@ -5,11 +5,12 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    instances,
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
     record,
     shim::{self, stackmap_layout, stackmap_served},
-    symbols, unwind,
+    symbols,
+    tracefs::instances,
+    unwind,
 };
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{

@@ -14,7 +14,6 @@ mod control;
 mod counters;
 mod files;
 mod hook;
-mod instances;
 mod kunit;
 mod params;
 mod prototypes;
@@ -49,7 +48,7 @@ module! {
 /// map, whose stacks the trace may show, modules are watched.
 struct Stackmap {
     _files: files::Files,
-    _instances: instances::List,
+    _instances: tracefs::instances::List,
     _recording: control::Lifetime,
     _unwinder: unwind::Unwinder,
     _symbols: symbols::Watch,
@@ -75,7 +74,7 @@ impl kernel::Module for Stackmap {
         let recording = control::Lifetime::begin(bits, layout, params::hook(), top)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let symbols = symbols::Watch::begin()?;
-        let instances = instances::List::begin();
+        let instances = tracefs::instances::List::begin();
         let files = files::Files::create(&tracefs)?;
         pr_info!(
             "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",

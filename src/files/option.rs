@@ -4,7 +4,8 @@
 //! trace shows the stacks behind them.
 
 use crate::{
-    control, record::print,
+    control,
+    record::print,
     tracefs::{File, Output, Single, Text},
 };
 use kernel::{bindings::umode_t, prelude::*};
