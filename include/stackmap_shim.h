@@ -175,7 +175,7 @@ void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags)
 unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags);
 bool stackmap_seq_full(struct trace_seq *s);
 
-/* modules.c: the text of other modules. Process context; what is at an address: any. */
+/* modules/notifier.c: the text of other modules. Process context; what is at an address: any. */
 int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);

@@ -6,9 +6,8 @@ use crate::{
     counters,
     hook::{Hook, HookChoice},
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
-    record,
+    modules, record,
     shim::{self, stackmap_layout, stackmap_served},
-    symbols,
     tracefs::instances,
     unwind,
 };
@@ -234,7 +233,7 @@ pub(crate) fn reset() -> Result {
     if RESETTING.swap(true, Ordering::Acquire) {
         return Err(EBUSY);
     }
-    symbols::reset(|| {
+    modules::reset(|| {
         // Growth holds the map for no longer than one allocation.
         while map.reset() == Err(ControlError::Busy) {
             fsleep(Delta::from_millis(1));

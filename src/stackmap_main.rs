@@ -15,11 +15,11 @@ mod counters;
 mod files;
 mod hook;
 mod kunit;
+mod modules;
 mod params;
 mod prototypes;
 mod record;
 mod shim;
-mod symbols;
 mod tracefs;
 pub mod unwind;
 
@@ -51,7 +51,7 @@ struct Stackmap {
     _instances: tracefs::instances::List,
     _recording: control::Lifetime,
     _unwinder: unwind::Unwinder,
-    _symbols: symbols::Watch,
+    _modules: modules::Watch,
     _tracefs: tracefs::Mount,
 }
 
@@ -73,7 +73,7 @@ impl kernel::Module for Stackmap {
         let (layout, top) = (tracefs.stack_layout()?, tracefs.top_level()?);
         let recording = control::Lifetime::begin(bits, layout, params::hook(), top)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
-        let symbols = symbols::Watch::begin()?;
+        let modules = modules::Watch::begin()?;
         let instances = tracefs::instances::List::begin();
         let files = files::Files::create(&tracefs)?;
         pr_info!(
@@ -84,7 +84,7 @@ impl kernel::Module for Stackmap {
             _files: files,
             _instances: instances,
             _unwinder: unwinder,
-            _symbols: symbols,
+            _modules: modules,
             _recording: recording,
             _tracefs: tracefs,
         })
