@@ -136,7 +136,7 @@ enum stackmap_hook {
 	STACKMAP_HOOK_KPROBE,
 };
 
-/* symbols.c: what the kernel has but does not export. Process context. */
+/* shim/unexported.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
 const void *stackmap_btf(size_t *len);
 

@@ -7,7 +7,6 @@
 //! This file is the module's life: what it checks before it loads, what it creates, in which order
 //! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
-pub mod btf;
 pub mod map;
 
 mod control;
@@ -17,7 +16,6 @@ mod hook;
 mod kunit;
 mod modules;
 mod params;
-mod prototypes;
 mod record;
 mod shim;
 mod tracefs;
@@ -59,7 +57,7 @@ impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let bits = clamp_bits(params::bits());
         shim::resolve_symbols()?;
-        prototypes::check()?;
+        shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
