@@ -121,7 +121,7 @@ mutants-glue: ## puts the mistakes of selftests/mutations.toml into the rest of 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest
 
-lint: ## rustfmt, clippy, checkpatch, shellcheck, and the documents by the kernel's rules
+lint: ## rustfmt, clippy, checkpatch, shellcheck, flake8, and the documents by the kernel's rules
 	@selftests/lint
 
 help:
