@@ -54,7 +54,7 @@ deb: ## builds stackmap-dkms and stackmap-tools for Debian into target/debian, i
 
 clean: ## removes what the build of the module left here
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
-		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/shim/*.o src/shim/.*.cmd \
+		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/*/*.o src/*/.*.cmd \
 		src/shim_bindings.rs src/functions_bindings.rs
 
 tool: ## builds the command-line tool: target/release/stackmap
@@ -121,7 +121,7 @@ mutants-glue: ## puts the mistakes of selftests/mutations.toml into the rest of 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest
 
-lint: ## rustfmt, clippy, checkpatch, shellcheck, and the documents by the kernel's rules
+lint: ## rustfmt, clippy, checkpatch, shellcheck, flake8, and the documents by the kernel's rules
 	@selftests/lint
 
 help:

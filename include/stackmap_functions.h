@@ -3,7 +3,7 @@
  * Functions of the kernel that are not exported, and that no header has which a module may include.
  *
  * When the module is loaded, each of these prototypes is compared with the kernel's BTF. That is
- * src/prototypes.rs, and bindgen reads this file for it.
+ * src/shim/prototypes.rs, and bindgen reads this file for it.
  */
 #ifndef STACKMAP_FUNCTIONS_H
 #define STACKMAP_FUNCTIONS_H

@@ -136,11 +136,11 @@ enum stackmap_hook {
 	STACKMAP_HOOK_KPROBE,
 };
 
-/* symbols.c: what the kernel has but does not export. Process context. */
+/* shim/unexported.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
 const void *stackmap_btf(size_t *len);
 
-/* tracefs.c: tracefs' root and what hangs below it. Process context. */
+/* tracefs/tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;
 int stackmap_tracefs_allowed(void);
 int stackmap_tracefs_mount(void);
@@ -158,7 +158,7 @@ struct file *stackmap_instance_get(const char *dir, struct stackmap_served *foun
 void stackmap_instance_put(struct file *file);
 bool stackmap_tracing_is_on(struct trace_array *tr);
 
-/* event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
+/* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
 void stackmap_event_announce(struct trace_event_file *file);
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
@@ -169,18 +169,18 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
 bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
 			 const unsigned long *calls, unsigned int nr);
 
-/* seq.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
+/* record/print.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
 void trace_seq_printf(struct trace_seq *s, const char *fmt, ...);
 void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags);
 unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags);
 bool stackmap_seq_full(struct trace_seq *s);
 
-/* modules.c: the text of other modules. Process context; what is at an address: any. */
+/* modules/notifier.c: the text of other modules. Process context; what is at an address: any. */
 int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
-/* unwind_orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
+/* unwind/orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_keeps(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
@@ -190,12 +190,12 @@ int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned i
 void stackmap_unwound_whole(void);
 unsigned long stackmap_unwound(enum stackmap_unwound how);
 
-/* verify.c: whether that is what the kernel's unwinder finds. */
+/* unwind/verify.c: whether that is what the kernel's unwinder finds. */
 int stackmap_unwind_self_test(void);
 unsigned long stackmap_verified(void);
 unsigned long stackmap_mismatches(void);
 
-/* stack.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
+/* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 void stackmap_stack_use(bool rules, bool check);
 bool stackmap_stack_by_rules(void);
 int stackmap_stack_alloc(void);
@@ -205,14 +205,14 @@ unsigned long stackmap_stack_nested(void);
 int stackmap_serve(const struct stackmap_served *new);
 void stackmap_unserve(const struct trace_array *tr);
 
-/* hook.c, hook_jump.c: how the kernel is made to call it. Process context, callers serialise. */
+/* hook/kprobe.c, hook/jump.c: how the kernel is made to call it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
 int stackmap_hook_install(enum stackmap_hook hook);
 int stackmap_hook_remove(enum stackmap_hook hook);
 void stackmap_hook_drain(void);
 unsigned long stackmap_hook_missed(void);
 
-/* growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
+/* record/growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
 void stackmap_growth_kick(void);
 void stackmap_growth_stop(void);
 

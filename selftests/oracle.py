@@ -75,7 +75,7 @@ def read_events(path):
     An interrupt may come between an event and its stack; the flags tell the levels apart. A stack
     without an event is one by itself.
     """
-    events, waiting, frames = [], {}, None
+    events, waiting, owner, frames = [], {}, None, None
     for line in path.read_text(errors="replace").splitlines():
         if frames is not None:
             if match := FRAME.match(line):

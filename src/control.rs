@@ -5,11 +5,11 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    instances,
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
-    record,
+    modules, record,
     shim::{self, stackmap_layout, stackmap_served},
-    symbols, unwind,
+    tracefs::instances,
+    unwind,
 };
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{
@@ -233,7 +233,7 @@ pub(crate) fn reset() -> Result {
     if RESETTING.swap(true, Ordering::Acquire) {
         return Err(EBUSY);
     }
-    symbols::reset(|| {
+    modules::reset(|| {
         // Growth holds the map for no longer than one allocation.
         while map.reset() == Err(ControlError::Busy) {
             fsleep(Delta::from_millis(1));

@@ -7,21 +7,17 @@
 //! This file is the module's life: what it checks before it loads, what it creates, in which order
 //! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
-pub mod btf;
 pub mod map;
 
 mod control;
 mod counters;
 mod files;
 mod hook;
-mod instances;
 mod kunit;
+mod modules;
 mod params;
-mod prototypes;
 mod record;
-mod resolve;
 mod shim;
-mod symbols;
 mod tracefs;
 pub mod unwind;
 
@@ -50,10 +46,10 @@ module! {
 /// map, whose stacks the trace may show, modules are watched.
 struct Stackmap {
     _files: files::Files,
-    _instances: instances::List,
+    _instances: tracefs::instances::List,
     _recording: control::Lifetime,
     _unwinder: unwind::Unwinder,
-    _symbols: symbols::Watch,
+    _modules: modules::Watch,
     _tracefs: tracefs::Mount,
 }
 
@@ -61,7 +57,7 @@ impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let bits = clamp_bits(params::bits());
         shim::resolve_symbols()?;
-        prototypes::check()?;
+        shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
@@ -75,8 +71,8 @@ impl kernel::Module for Stackmap {
         let (layout, top) = (tracefs.stack_layout()?, tracefs.top_level()?);
         let recording = control::Lifetime::begin(bits, layout, params::hook(), top)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
-        let symbols = symbols::Watch::begin()?;
-        let instances = instances::List::begin();
+        let modules = modules::Watch::begin()?;
+        let instances = tracefs::instances::List::begin();
         let files = files::Files::create(&tracefs)?;
         pr_info!(
             "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
@@ -86,7 +82,7 @@ impl kernel::Module for Stackmap {
             _files: files,
             _instances: instances,
             _unwinder: unwinder,
-            _symbols: symbols,
+            _modules: modules,
             _recording: recording,
             _tracefs: tracefs,
         })

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-resolve`: whether the
+//! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-record::print`: whether the
 //! trace shows the stacks behind them.
 
 use crate::{
-    control, resolve,
+    control,
+    record::print,
     tracefs::{File, Output, Single, Text},
 };
 use kernel::{bindings::umode_t, prelude::*};
@@ -39,19 +40,19 @@ pub(super) struct Resolve;
 
 impl File for Resolve {
     const DIR: &'static CStr = DIR;
-    const NAME: &'static CStr = c"stackmap-resolve";
+    const NAME: &'static CStr = c"stackmap-record::print";
     const MODE: umode_t = 0o640;
     type Reader = Single<Self>;
 
     fn write(data: &[u8]) -> Result {
-        resolve::set(is_one(data)?);
+        print::set(is_one(data)?);
         Ok(())
     }
 }
 
 impl Text for Resolve {
     fn show(out: &Output) {
-        flag(out, resolve::resolves());
+        flag(out, print::resolves());
     }
 }
 

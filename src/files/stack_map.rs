@@ -6,8 +6,8 @@ use super::stack_map_bin::Walk;
 use crate::{
     control,
     map::ReadSide,
+    modules::{Symbol, Symbols},
     record,
-    symbols::{Symbol, Symbols},
     tracefs::{File, Output, Reader},
 };
 use kernel::{bindings::umode_t, prelude::*};

@@ -2,10 +2,7 @@
 
 //! `stack_map_instances`: the instances whose stacks become ids, besides the top level.
 
-use crate::{
-    instances,
-    tracefs::{File, Output, Single, Text},
-};
+use crate::tracefs::{instances, File, Output, Single, Text};
 use kernel::{bindings::umode_t, prelude::*};
 
 pub(super) struct StackMapInstances;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the C files of the shim share with each other, and not with Rust.
+ * What the C files share with each other, and not with Rust.
  */
 #ifndef STACKMAP_SHIM_SHIM_H
 #define STACKMAP_SHIM_SHIM_H

@@ -70,7 +70,10 @@ def interpolate(row, at):
 def cost(found):
     """Point 1: a recorded stack at each depth."""
     one = found["cost"]
-    ratio = lambda name, depth: one[f"{name}.{depth}"] / one[f"full.{depth}"] if f"{name}.{depth}" in one else None
+
+    def ratio(name, depth):
+        return one[f"{name}.{depth}"] / one[f"full.{depth}"] if f"{name}.{depth}" in one else None
+
     kinds = {"jump, remembered": "remembered.jump", "jump, searched for": "searched.jump",
              "jump, first insert": "insert.jump", "kprobe, remembered": "remembered.kprobe",
              "kprobe, searched for": "searched.kprobe", "kprobe, first insert": "insert.kprobe",
@@ -95,8 +98,8 @@ def cost(found):
         "Cost of a recorded stack",
         "``trace_dump_stack()`` below so many further frames of a module: instructions, and in brackets how many "
         "times those of the full stack that the kernel itself records. *Remembered*: the context has just seen the "
-        "stack. *Searched for*: 200 known stacks in turn. The last column is without the unwind cache. With the kprobe, an instruction more or less says "
-        "little: what the exception of a breakpoint costs on a CPU is not in these counts.",
+        "stack. *Searched for*: 200 known stacks in turn. The last column is without the unwind cache. With the "
+        "kprobe, an instruction more or less says little: what the exception of a breakpoint costs on a CPU is not in these counts.",
         ("further frames", "frames", "full stack", *kinds), rows,
         chart("cost", "An id over a full stack, in instructions", "times a full stack", "bars",
               [f"{depth} further" for depth in DEPTHS],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in hook_jump.c.
+ * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in jump.c.
  */
 #include <linux/cpu.h>
 #include <linux/kprobes.h>
@@ -8,7 +8,7 @@
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 static struct kprobe hook_kprobe;
 static unsigned long hook_missed;

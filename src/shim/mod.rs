@@ -2,7 +2,10 @@
 
 //! The C side as Rust sees it: bindgen's reading of the boundary, and a safe face of the hot path.
 //!
-//! C header: [`include/stackmap_shim.h`](../include/stackmap_shim.h)
+//! C header: [`include/stackmap_shim.h`](../../include/stackmap_shim.h)
+
+pub mod btf;
+pub(crate) mod prototypes;
 
 use kernel::{error::to_result, prelude::*};
 

@@ -10,7 +10,7 @@
 #include <linux/trace_events.h>
 #include <linux/trace_seq.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 struct stack_id_entry {
 	struct trace_entry ent;

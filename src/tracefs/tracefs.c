@@ -22,7 +22,7 @@
 #include <linux/trace_events.h>
 #include <linux/tracefs.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 static struct vfsmount *root;
 

@@ -5,7 +5,7 @@
 #include <linux/module.h>
 #include <linux/notifier.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 static unsigned int add(struct stackmap_text *text, unsigned int nr, const struct module *mod,
 			enum mod_mem_type type)

@@ -2,12 +2,12 @@
 /*
  * The two ways to walk a stack, for a function that runs in place of __ftrace_trace_stack().
  */
-#ifndef STACKMAP_SHIM_UNWIND_H
-#define STACKMAP_SHIM_UNWIND_H
+#ifndef STACKMAP_UNWIND_H
+#define STACKMAP_UNWIND_H
 
 #include <linux/stacktrace.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 /*
  * The stack from here, or from where an interrupt has hit, as the kernel's own
@@ -45,4 +45,4 @@ static __always_inline int unwind_by_rules(unsigned long *calls, int skip)
 	return nr + own;
 }
 
-#endif /* STACKMAP_SHIM_UNWIND_H */
+#endif /* STACKMAP_UNWIND_H */

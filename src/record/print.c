@@ -7,7 +7,7 @@
 #include <linux/string.h>
 #include <linux/trace_seq.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 /**
  * stackmap_seq_ip - print a frame as the core prints one of a full stack

@@ -7,7 +7,7 @@
 #include <linux/jiffies.h>
 #include <linux/workqueue.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 static void grow(struct work_struct *work);
 static DECLARE_DELAYED_WORK(grow_work, grow);

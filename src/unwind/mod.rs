@@ -2,7 +2,7 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! The walk itself is `src/shim/unwind_orc.c`. Here is what it knows, and how that is learnt: the
+//! The walk itself is `src/unwind/orc.c`. Here is what it knows, and how that is learnt: the
 //! kernel's unwinder is run after a call of interest, on a stack whose words tell their own places.
 //! `Documentation/design.rst` says why a rule is a function of the address alone.
 

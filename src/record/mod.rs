@@ -2,6 +2,8 @@
 
 //! The path that every stack takes, and the growth that it asks for.
 
+pub(crate) mod print;
+
 use crate::{
     map::{ControlError, Counter, Fallback, Map},
     shim::{self, stackmap_layout, stackmap_site, Unreserved},

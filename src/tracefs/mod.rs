@@ -5,6 +5,8 @@
 //! C header: [`include/linux/tracefs.h`](srctree/include/linux/tracefs.h),
 //! [`include/linux/seq_file.h`](srctree/include/linux/seq_file.h)
 
+pub(crate) mod instances;
+
 use crate::shim;
 use core::{
     ffi::c_void,

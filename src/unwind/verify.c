@@ -11,7 +11,7 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 #include "unwind.h"
 
 static atomic_long_t verified, mismatches;

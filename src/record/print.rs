@@ -10,8 +10,8 @@
 
 use crate::{
     map::{Frames, Id, Moment, ReadSide},
+    modules::{Symbol, Symbols},
     record, shim,
-    symbols::{Symbol, Symbols},
 };
 use core::{
     ffi::c_void,

@@ -3,12 +3,12 @@
 //! Whether the kernel's functions that no header has are those that the module was built for.
 //!
 //! A call of a function that takes something else would end in a crash. The module's C calls them
-//! by the prototypes of [`include/stackmap_functions.h`](../include/stackmap_functions.h), the
+//! by the prototypes of [`include/stackmap_functions.h`](../../include/stackmap_functions.h), the
 //! running kernel says in its BTF what they are, and both are compared before any of them is called.
 
 use crate::{
-    btf::{self, Btf, Signature, Type},
     shim,
+    shim::btf::{self, Btf, Signature, Type},
 };
 use kernel::{fmt, prelude::*};
 

@@ -11,7 +11,7 @@
 #include <linux/sched/task_stack.h>
 #include <linux/stacktrace.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 #ifdef CONFIG_UNWINDER_ORC
 

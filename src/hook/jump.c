@@ -35,7 +35,7 @@
 #include <linux/string.h>
 #include <linux/unaligned.h>
 
-#include "shim.h"
+#include "../shim/shim.h"
 
 #ifdef CONFIG_X86_64
 

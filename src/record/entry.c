@@ -14,8 +14,8 @@
 #include <linux/topology.h>
 #include <linux/trace_recursion.h>
 
-#include "shim.h"
-#include "unwind.h"
+#include "../shim/shim.h"
+#include "../unwind/unwind.h"
 
 struct stack_frames {
 	unsigned long calls[STACKMAP_MAX_FRAMES];
