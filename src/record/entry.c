@@ -219,7 +219,7 @@ static __always_inline unsigned int unwind(unsigned long *calls, int skip, struc
 {
 	const bool rules = READ_ONCE(by_rules);
 	unsigned long *spare;
-	unsigned int spare_nr;
+	unsigned int spare_nr, again;
 	int nr = -1;
 
 	if (likely(rules && !regs && skip >= 0 && watched))
@@ -235,8 +235,15 @@ static __always_inline unsigned int unwind(unsigned long *calls, int skip, struc
 	if (likely(!READ_ONCE(verifies)))
 		return nr;
 	spare = calls + STACKMAP_LEVELS * STACKMAP_MAX_FRAMES;
-	spare_nr = unwind_by_kernel(spare, skip, regs);
-	mark_trampolines(spare, spare_nr, slot, watched);
+	for (again = 0; ; again++) {
+		spare_nr = unwind_by_kernel(spare, skip, regs);
+		mark_trampolines(spare, spare_nr, slot, watched);
+		/* Text goes in a few steps. */
+		if (again == 3 || likely(!stackmap_verify_again(calls, nr, spare, spare_nr)))
+			break;
+		nr = max(unwind_by_rules(calls, skip), 0);
+		mark_trampolines(calls, nr, slot, watched);
+	}
 	return stackmap_verify(calls, nr, spare, spare_nr);
 }
 

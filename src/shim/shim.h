@@ -74,6 +74,8 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 /* With verify=1: the stack that is recorded is the kernel's, and differences are told. */
 unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
 			     unsigned int kernel_nr);
+bool stackmap_verify_again(const unsigned long *calls, unsigned int nr,
+			   const unsigned long *kernel, unsigned int kernel_nr);
 void stackmap_verify_end(void);
 
 void *stackmap_jump_original(void);

@@ -34,6 +34,43 @@ static void report_mismatch(struct irq_work *work)
 
 static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
 
+/* The number of frames that begin both. */
+static unsigned int same_frames(const unsigned long *calls, unsigned int nr,
+				const unsigned long *kernel, unsigned int kernel_nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
+		;
+	return i;
+}
+
+/**
+ * stackmap_verify_again - whether two walks of one stack differ by text that goes meanwhile
+ * @calls: the stack
+ * @nr: the number of its frames
+ * @kernel: what the kernel's unwinder has found
+ * @kernel_nr: the number of frames of that
+ *
+ * From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
+ * guesses; who is in it is in it still.
+ *
+ * Context: any, NMI included, in which RCU is watching; preemption off.
+ */
+bool stackmap_verify_again(const unsigned long *calls, unsigned int nr,
+			   const unsigned long *kernel, unsigned int kernel_nr)
+{
+	unsigned int i, same = same_frames(calls, nr, kernel, kernel_nr);
+	const unsigned long *longer = same < nr ? calls : kernel;
+
+	if (same == nr && same == kernel_nr)
+		return false;
+	for (i = 0; i <= same; i++)
+		if (!stackmap_unwind_keeps(longer[i]))
+			return true;
+	return false;
+}
+
 /**
  * stackmap_verify - compare a stack with the kernel's
  * @calls: the stack; the kernel's is copied here if they differ
@@ -47,10 +84,8 @@ static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
 unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
 			     unsigned int kernel_nr)
 {
-	unsigned int i;
+	unsigned int i = same_frames(calls, nr, kernel, kernel_nr);
 
-	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
-		;
 	if (likely(i == nr && i == kernel_nr)) {
 		atomic_long_inc(&verified);
 		return nr;
