@@ -561,6 +561,11 @@ fn losses_are_said_where_they_happen() {
     );
     assert!(text.contains("WARNING: nothing was recorded"), "{text}");
     assert!(fake.manifest("stackmap.data").switched_off);
+
+    fake.put("t/per_cpu/cpu0/stats", "entries: 0\nread events: 7\n");
+    let text = fake.recorded(&KMALLOC, "true");
+    assert!(text.contains("WARNING: somebody read 7 records"), "{text}");
+    assert!(!text.contains("nothing was recorded"), "{text}");
 }
 
 #[test]
@@ -638,10 +643,49 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
 
     fake.put("t/per_cpu/cpu1/stats", STATS);
     fake.put("t/tracing_on", "1");
-    let (_, text) = fake.record(&KMALLOC, "true");
+    let text = fake.recorded(&KMALLOC, "true");
     assert!(text.contains("trace_pipe_raw"), "{text}");
     fs::write(fake.path("t/per_cpu/cpu0/trace_pipe_raw"), page()).unwrap();
     assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn a_page_that_is_damaged_costs_no_other() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let mut longer = page();
+    // It says that it has more than a page.
+    longer[8..16].copy_from_slice(&5000u64.to_ne_bytes());
+    for damaged in [&b"short"[..], &longer, &[0xff; 4096]] {
+        let raw = "t/per_cpu/cpu1/trace_pipe_raw";
+        fs::write(fake.path(raw), damaged).unwrap();
+        let text = fake.recorded(&KMALLOC, "true");
+        assert!(
+            text.contains("WARNING: t/per_cpu/cpu1/trace_pipe_raw: ")
+                && text.contains("the page is left out"),
+            "{text}"
+        );
+        has_the_page(&fake.path("stackmap.data"));
+        fake.put(raw, "");
+        assert_eq!(fake.state(), before);
+    }
+    // What cannot be read at all: a directory.
+    fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    fs::create_dir(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    let text = fake.recorded(&KMALLOC, "true");
+    assert!(text.contains("the rest is left out"), "{text}");
+    has_the_page(&fake.path("stackmap.data"));
+}
+
+#[test]
+fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
+    let fake = Fake::new();
+    fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    let (output, text) = fake.record(&KMALLOC, "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("is still in the buffer"), "{text}");
+    assert_eq!(fake.get("t/trace"), TRACE);
+    assert_eq!(fake.get("t/tracing_on"), "0");
 }
 
 #[test]
