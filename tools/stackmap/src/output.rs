@@ -16,8 +16,10 @@ use clap::builder::styling::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
+    ffi::OsString,
     fmt,
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
+    os::fd::OwnedFd,
     path::Path,
     time::{Duration, Instant},
 };
@@ -175,6 +177,12 @@ pub fn is_replaced(path: &Path) -> bool {
         Err(_) => true,
     };
     path != Path::new("-") && is_file()
+}
+
+/// The directory of the file at `path`, which [is replaced](is_replaced), and its name there. No
+/// link of somebody else's leads there.
+pub fn place_of(path: &Path) -> Result<(OwnedFd, OsString)> {
+    target::place(path)
 }
 
 /// The directory that a file is in.

@@ -745,6 +745,26 @@ fn what_is_no_file_is_written_to() {
     assert!(!fake.path("-").exists());
 }
 
+/// Only root can make such a link; the guest has the same test.
+#[test]
+fn no_link_of_somebody_else_leads_to_a_capture() {
+    let fake = Fake::new();
+    for dir in ["open", "victim"] {
+        fs::create_dir(fake.path(dir)).unwrap();
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    fs::set_permissions(fake.path("open"), mode).unwrap();
+    let link = fake.path("open/link");
+    std::os::unix::fs::symlink("../victim", &link).unwrap();
+    if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
+        return;
+    }
+    let (output, text) = fake.record(&with(&["-o", "open/link/out"]), "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("others may write"), "{text}");
+    assert_eq!(fs::read_dir(fake.path("victim")).unwrap().count(), 0);
+}
+
 #[test]
 fn what_is_wrong_with_a_file_is_said() {
     let fake = Fake::new();

@@ -242,6 +242,19 @@ refusals()
 	grep -q kmalloc text || wrong "no events: $(cat text)"
 	rm -f "$saved"
 	result_if_restored "$1: a full disk: the recording is saved elsewhere"
+
+	rm -rf open victim
+	mkdir open victim
+	chmod 1777 open
+	ln -s ../victim open/link
+	chown -h 65534 open/link
+	echo 0 > /proc/sys/fs/protected_symlinks
+	stackmap record --force -e kmem:kmalloc -o open/link/out -- true > log 2>&1
+	status=$?
+	is 1
+	says 'others may write'
+	[ -z "$(ls -A victim)" ] || wrong 'written through a link of somebody else'
+	result_if_restored "$1: a link of somebody else on the way to the capture"
 }
 
 # What others have left, what they do meanwhile, and what is lost.
