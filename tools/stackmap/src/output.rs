@@ -257,7 +257,7 @@ fn safe_text(text: impl fmt::Display) -> String {
 
 /// Whether a character does something to a terminal: controls, and those that turn the direction
 /// of what follows.
-fn controls(c: char) -> bool {
+pub(crate) fn controls(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
