@@ -499,6 +499,23 @@ fn what_others_left_is_put_aside() {
 }
 
 #[test]
+fn an_event_with_a_trigger_is_not_on() {
+    let fake = Fake::new();
+    // What a kernel shows of sched_switch, which has one, and of kfree, which is on.
+    fake.put("t/events/sched/sched_switch/enable", "0*\n");
+    fake.put("t/events/kmem/kfree/enable", "1*\n");
+    fake.put("t/set_event", "sched:sched_switch\n");
+    fake.recorded(&KMALLOC, "true");
+    assert_eq!(fake.get("t/set_event"), "");
+
+    fake.put("t/set_event", "sched:sched_switch\nkmem:kfree\n");
+    let (_, text) = fake.record(&KMALLOC, "true");
+    assert!(text.contains("already: 1 events are on"), "{text}");
+    fake.recorded(&with(&["--force"]), "true");
+    assert_eq!(fake.get("t/set_event"), "kmem:kfree\n");
+}
+
+#[test]
 fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");

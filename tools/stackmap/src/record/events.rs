@@ -78,6 +78,17 @@ impl Events {
     }
 }
 
+/// The events that are on, as `set_event` takes them. It lists those, too, that only have a trigger
+/// or a command of a function: their `enable` says `0*`, and they record nothing.
+pub(super) fn enabled(tracefs: &Tracefs) -> Result<Vec<String>> {
+    let is_on = |event: &&str| {
+        let enable = format!("events/{}/enable", event.replacen(':', "/", 1));
+        !tracefs.read(&enable).is_ok_and(|on| on.starts_with('0'))
+    };
+    let listed = tracefs.read("set_event")?;
+    Ok(listed.lines().filter(is_on).map(str::to_owned).collect())
+}
+
 fn has_wildcards(text: &str) -> bool {
     text.contains(WILDCARDS)
 }

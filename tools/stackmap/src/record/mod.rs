@@ -169,7 +169,7 @@ impl Options {
     /// Tracing that somebody else has set up is not ours to take.
     fn check_unused(&self, tracefs: &Tracefs) -> Result {
         let tracer = tracefs.read("current_tracer")?;
-        let nr_events = tracefs.read("set_event")?.lines().count();
+        let nr_events = events::enabled(tracefs)?.len();
         let used = match tracer.trim() {
             "nop" if nr_events == 0 => None,
             "nop" => Some(format!("{nr_events} events are on")),

@@ -2,7 +2,7 @@
 
 //! What tracefs was like, as the writes that make it so again.
 
-use super::{aside::Aside, lock, Options, FORMAT};
+use super::{aside::Aside, events, lock, Options, FORMAT};
 use crate::{
     error::{Error, Result},
     output::warn,
@@ -133,8 +133,8 @@ impl Undo {
 
     fn read_events(&mut self, tracefs: &Tracefs) -> Result {
         self.write("set_event", "");
-        for event in tracefs.read("set_event")?.lines() {
-            self.writes.push(Write::append("set_event", event));
+        for event in events::enabled(tracefs)? {
+            self.writes.push(Write::append("set_event", &event));
         }
         Ok(())
     }

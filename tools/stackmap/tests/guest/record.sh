@@ -47,7 +47,7 @@ state()
 	grep -s '' tracing_on current_tracer set_event set_event_pid set_event_notrace_pid set_ftrace_pid \
 		set_ftrace_filter trace_clock tracing_cpumask buffer_size_kb per_cpu/cpu*/buffer_size_kb options/* \
 		stack_map_instances events/kmem/*/filter events/sched/sched_switch/trigger \
-		events/sched/sched_waking/trigger |
+		events/sched/sched_waking/trigger events/sched/*/enable |
 		sed 's/:[0-9]* (expanded: \([0-9]*\))/:\1/' | sort
 	ls instances
 	cd $W || exit 1
@@ -278,7 +278,7 @@ others()
 	status=$?
 	is 0
 	stackmap report out > text 2>&1
-	grep -q 'sys_openat' text || wrong "$(cat text)"
+	grep -q 'sys_enter_openat' text || wrong "$(cat text)"
 	result_if_restored 'a pattern of events'
 
 	stackmap record --slim -b 8 -e kmem:kmalloc -e kmem:kmem_cache_alloc -o out -- ls -R /sys/class > log 2>&1
