@@ -289,6 +289,22 @@ fn all_is_as_it_was() {
 }
 
 #[test]
+fn buffers_of_cpus_have_their_own_sizes_again() {
+    let fake = Fake::new();
+    let sizes = [("cpu0", "640"), ("cpu1", "1408")];
+    let file = |cpu| format!("t/per_cpu/{cpu}/buffer_size_kb");
+    fake.put("t/buffer_size_kb", "X\n");
+    for (cpu, size) in sizes {
+        fake.put(&file(cpu), &format!("{size}\n"));
+    }
+    let script = "for cpu in per_cpu/*; do echo 64 > $cpu/buffer_size_kb; done";
+    fake.recorded(&with(&["-b", "64"]), script);
+    for (cpu, size) in sizes {
+        assert_eq!(fake.get(&file(cpu)), size);
+    }
+}
+
+#[test]
 fn all_is_as_it_was_whatever_comes_at_any_step() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
