@@ -7,6 +7,7 @@
 
 use crate::{
     error::{Error, Result},
+    export::without_addresses,
     folded::{self, frame_text, push_frames, Folded, Kind, Names},
     output::{safe, Progress},
 };
@@ -59,9 +60,11 @@ impl Look {
 
     /// The text of a frame.
     fn frame(&self, name: &str, kind: Kind) -> String {
+        let text = frame_text(name);
         match kind {
-            Kind::Address if !self.addresses => UNKNOWN.to_owned(),
-            _ => frame_text(name).into_owned(),
+            _ if self.addresses => text.into_owned(),
+            Kind::Address => UNKNOWN.to_owned(),
+            _ => without_addresses(&text).into_owned(),
         }
     }
 }
@@ -278,6 +281,16 @@ mod tests {
                 .to_owned()
         };
         frames.map(fill).collect()
+    }
+
+    #[test]
+    fn a_frame_tells_no_address() {
+        let mut look = Look::default();
+        let name = "kfree <ffffffff81000000>";
+        assert_eq!(look.frame(name, Kind::Kernel), "kfree <(address)>");
+        assert_eq!(look.frame("0x1234", Kind::Address), UNKNOWN);
+        look.addresses = true;
+        assert_eq!(look.frame(name, Kind::Kernel), name);
     }
 
     #[test]

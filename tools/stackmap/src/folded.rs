@@ -7,6 +7,7 @@
 //! frames.
 
 use crate::{
+    output::controls,
     source::Loaded,
     symbols::{texts::AddressHasher, Frame, Place},
     tally::{missing_name, By, Key, Tally, NO_STACK},
@@ -291,12 +292,12 @@ pub fn kind_of_text(frame: &str) -> Kind {
 
 /// A name with `;` and control characters replaced: they would end the frame or the line.
 pub fn frame_text(name: &str) -> Cow<'_, str> {
-    if !name.contains(|c: char| c == ';' || c.is_control()) {
+    if !name.contains(|c: char| c == ';' || controls(c)) {
         return Cow::Borrowed(name);
     }
     let chars = name.chars().map(|c| match c {
         ';' => ':',
-        c if c.is_control() => ' ',
+        c if controls(c) => ' ',
         c => c,
     });
     Cow::Owned(chars.collect())
@@ -354,8 +355,8 @@ mod tests {
     #[test]
     fn nothing_in_a_frame_ends_it() {
         let mut names = Names::default();
-        let folded = folded(&[("a;b,c\nd,e f", 7)], &mut names);
-        assert_eq!(text(&folded, &names), "a:b;c d;e f 7\n");
+        let folded = folded(&[("a;b,c\nd,e f,\u{202e}g\u{9b}", 7)], &mut names);
+        assert_eq!(text(&folded, &names), "a:b;c d;e f; g  7\n");
     }
 
     #[test]

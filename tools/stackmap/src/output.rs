@@ -16,8 +16,10 @@ use clap::builder::styling::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
+    ffi::OsString,
     fmt,
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
+    os::fd::OwnedFd,
     path::Path,
     time::{Duration, Instant},
 };
@@ -177,6 +179,12 @@ pub fn is_replaced(path: &Path) -> bool {
     path != Path::new("-") && is_file()
 }
 
+/// The directory of the file at `path`, which [is replaced](is_replaced), and its name there. No
+/// link of somebody else's leads there.
+pub fn place_of(path: &Path) -> Result<(OwnedFd, OsString)> {
+    target::place(path)
+}
+
 /// The directory that a file is in.
 pub fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -249,7 +257,7 @@ fn safe_text(text: impl fmt::Display) -> String {
 
 /// Whether a character controls a terminal: control characters, and those that change the direction
 /// of the text.
-fn controls(c: char) -> bool {
+pub(crate) fn controls(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -46,3 +46,24 @@ fn ring() {
 fn capture() {
     replay("capture", targets::capture);
 }
+
+/// What the tool needs is in the fuzzers' lock file, or they are built with something else.
+#[test]
+fn the_lock_file_is_that_of_the_tool() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lock = fs::read_to_string(dir.join("fuzz/Cargo.lock")).unwrap();
+    let (_, tool) = lock.split_once("name = \"stackmap\"\n").unwrap();
+    let (tool, _) = tool.split_once("\n]\n").unwrap();
+    let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let lines = dependencies
+        .lines()
+        .take_while(|line| !line.starts_with('['));
+    let names = lines.filter_map(|line| line.split_once([' ', '.', '=']));
+    let mut count = 0;
+    for (name, _) in names.filter(|(name, _)| !name.is_empty() && !name.starts_with('#')) {
+        assert!(tool.contains(&format!("\"{name}\"")), "{name}");
+        count += 1;
+    }
+    assert!(count > 5);
+}

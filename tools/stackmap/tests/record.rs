@@ -289,6 +289,22 @@ fn all_is_as_it_was() {
 }
 
 #[test]
+fn buffers_of_cpus_have_their_own_sizes_again() {
+    let fake = Fake::new();
+    let sizes = [("cpu0", "640"), ("cpu1", "1408")];
+    let file = |cpu| format!("t/per_cpu/{cpu}/buffer_size_kb");
+    fake.put("t/buffer_size_kb", "X\n");
+    for (cpu, size) in sizes {
+        fake.put(&file(cpu), &format!("{size}\n"));
+    }
+    let script = "for cpu in per_cpu/*; do echo 64 > $cpu/buffer_size_kb; done";
+    fake.recorded(&with(&["-b", "64"]), script);
+    for (cpu, size) in sizes {
+        assert_eq!(fake.get(&file(cpu)), size);
+    }
+}
+
+#[test]
 fn all_is_as_it_was_whatever_comes_at_any_step() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
@@ -499,6 +515,23 @@ fn what_others_left_is_put_aside() {
 }
 
 #[test]
+fn an_event_with_a_trigger_is_not_on() {
+    let fake = Fake::new();
+    // What a kernel shows of sched_switch, which has one, and of kfree, which is on.
+    fake.put("t/events/sched/sched_switch/enable", "0*\n");
+    fake.put("t/events/kmem/kfree/enable", "1*\n");
+    fake.put("t/set_event", "sched:sched_switch\n");
+    fake.recorded(&KMALLOC, "true");
+    assert_eq!(fake.get("t/set_event"), "");
+
+    fake.put("t/set_event", "sched:sched_switch\nkmem:kfree\n");
+    let (_, text) = fake.record(&KMALLOC, "true");
+    assert!(text.contains("already: 1 events are on"), "{text}");
+    fake.recorded(&with(&["--force"]), "true");
+    assert_eq!(fake.get("t/set_event"), "kmem:kfree\n");
+}
+
+#[test]
 fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
@@ -562,6 +595,11 @@ fn losses_are_said_where_they_happen() {
     );
     assert!(text.contains("WARNING: nothing was recorded"), "{text}");
     assert!(fake.manifest("stackmap.data").switched_off);
+
+    fake.put("t/per_cpu/cpu0/stats", "entries: 0\nread events: 7\n");
+    let text = fake.recorded(&KMALLOC, "true");
+    assert!(text.contains("WARNING: somebody read 7 records"), "{text}");
+    assert!(!text.contains("nothing was recorded"), "{text}");
 }
 
 #[test]
@@ -639,10 +677,49 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
 
     fake.put("t/per_cpu/cpu1/stats", STATS);
     fake.put("t/tracing_on", "1");
-    let (_, text) = fake.record(&KMALLOC, "true");
+    let text = fake.recorded(&KMALLOC, "true");
     assert!(text.contains("trace_pipe_raw"), "{text}");
     fs::write(fake.path("t/per_cpu/cpu0/trace_pipe_raw"), page()).unwrap();
     assert_eq!(fake.state(), before);
+}
+
+#[test]
+fn a_page_that_is_damaged_costs_no_other() {
+    let fake = Fake::new();
+    let before = fake.state();
+    let mut longer = page();
+    // It says that it has more than a page.
+    longer[8..16].copy_from_slice(&5000u64.to_ne_bytes());
+    for damaged in [&b"short"[..], &longer, &[0xff; 4096]] {
+        let raw = "t/per_cpu/cpu1/trace_pipe_raw";
+        fs::write(fake.path(raw), damaged).unwrap();
+        let text = fake.recorded(&KMALLOC, "true");
+        assert!(
+            text.contains("WARNING: t/per_cpu/cpu1/trace_pipe_raw: ")
+                && text.contains("the page is left out"),
+            "{text}"
+        );
+        has_the_page(&fake.path("stackmap.data"));
+        fake.put(raw, "");
+        assert_eq!(fake.state(), before);
+    }
+    // What cannot be read at all: a directory.
+    fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    fs::create_dir(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    let text = fake.recorded(&KMALLOC, "true");
+    assert!(text.contains("the rest is left out"), "{text}");
+    has_the_page(&fake.path("stackmap.data"));
+}
+
+#[test]
+fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
+    let fake = Fake::new();
+    fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
+    let (output, text) = fake.record(&KMALLOC, "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("is still in the buffer"), "{text}");
+    assert_eq!(fake.get("t/trace"), TRACE);
+    assert_eq!(fake.get("t/tracing_on"), "0");
 }
 
 #[test]
@@ -700,6 +777,26 @@ fn what_is_no_file_is_written_to() {
     let output = child.unwrap().wait_with_output().unwrap();
     assert!(output.stdout.starts_with(b"PK"));
     assert!(!fake.path("-").exists());
+}
+
+/// Only root can make such a link; the guest has the same test.
+#[test]
+fn no_link_of_somebody_else_leads_to_a_capture() {
+    let fake = Fake::new();
+    for dir in ["open", "victim"] {
+        fs::create_dir(fake.path(dir)).unwrap();
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    fs::set_permissions(fake.path("open"), mode).unwrap();
+    let link = fake.path("open/link");
+    std::os::unix::fs::symlink("../victim", &link).unwrap();
+    if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
+        return;
+    }
+    let (output, text) = fake.record(&with(&["-o", "open/link/out"]), "true");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("others may write"), "{text}");
+    assert_eq!(fs::read_dir(fake.path("victim")).unwrap().count(), 0);
 }
 
 #[test]

@@ -120,6 +120,9 @@ pub struct CpuStat {
     /// Bytes that the events it held took.
     #[serde(default, skip_serializing_if = "is_default")]
     pub bytes: u64,
+    /// Events that somebody else had read, and so taken away, before the end.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub read: u64,
 }
 
 impl Manifest {

@@ -5,15 +5,17 @@
 use super::{manifest, member, Manifest};
 use crate::{
     error::{Error, Result},
-    output::{directory_of, is_replaced, Access, Out},
+    output::{directory_of, is_replaced, place_of, Access, Out},
 };
 use rustix::{
     fs::{fallocate, fstatvfs, FallocateFlags},
     io::Errno,
 };
 use std::{
-    fs::File,
+    ffi::OsString,
+    fs::{self, File},
     io::{self, BufWriter, IsTerminal, Read, Seek, Write},
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 use tempfile::NamedTempFile;
@@ -37,9 +39,23 @@ pub struct Writer {
 /// What becomes of the file when it is finished.
 enum Target {
     /// It gets its name.
-    Name(NamedTempFile),
+    Name(NamedTempFile, Place),
     /// It is copied to where nothing can be replaced, and no name be given.
     Stream(Out),
+}
+
+/// Where a file gets its name. The directory stays the one that was found at the beginning,
+/// whatever becomes of the path to it.
+struct Place {
+    dir: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// The directory, for this process.
+    fn dir(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+    }
 }
 
 impl Writer {
@@ -60,16 +76,20 @@ impl Writer {
         }
         let (file, target) = match is_replaced(path) {
             true => {
-                let dir = directory_of(path);
+                let (dir, name) = place_of(path).map_err(|error| match error {
+                    Error::Io { error, .. } => cannot_write(path, error),
+                    error => error,
+                })?;
+                let place = Place { dir, name };
                 let named = tempfile::Builder::new()
                     .prefix(".stackmap-")
-                    .tempfile_in(dir)
+                    .tempfile_in(place.dir())
                     .map_err(|error| cannot_write(path, error))?;
                 let file = named
                     .as_file()
                     .try_clone()
                     .map_err(|error| cannot_write(path, error))?;
-                (file, Target::Name(named))
+                (file, Target::Name(named, place))
             }
             false => {
                 let out = Out::file(path, Access::Owner)?;
@@ -89,9 +109,12 @@ impl Writer {
     }
 
     /// The name that the file has until it is finished, if it will have one.
-    pub fn unfinished(&self) -> Option<&Path> {
+    pub fn unfinished(&self) -> Option<PathBuf> {
         match &self.target {
-            Target::Name(file) => Some(file.path()),
+            Target::Name(file, place) => {
+                let dir = fs::read_link(place.dir()).ok()?;
+                Some(dir.join(file.path().file_name()?))
+            }
             Target::Stream(_) => None,
         }
     }
@@ -164,9 +187,11 @@ impl Writer {
         // What was reserved and is not needed.
         file.set_len(len).map_err(failed)?;
         match self.target {
-            Target::Name(named) => {
+            Target::Name(named, place) => {
                 file.sync_all().map_err(failed)?;
-                named.persist(&path).map_err(|error| failed(error.error))?;
+                named
+                    .persist(place.dir().join(&place.name))
+                    .map_err(|error| failed(error.error))?;
             }
             Target::Stream(mut out) => {
                 file.rewind().map_err(failed)?;
@@ -220,10 +245,7 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::capture::Capture;
-    use std::{
-        fs,
-        os::unix::fs::{FileTypeExt, MetadataExt},
-    };
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
     fn write(path: &Path) {
         let mut writer = Writer::create(path).unwrap();
@@ -259,6 +281,28 @@ mod tests {
         write(&null);
         assert!(null.is_symlink());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+    }
+
+    #[test]
+    fn a_capture_is_made_where_its_path_led_at_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("one")).unwrap();
+        let writer = Writer::create(&at("one/capture")).unwrap();
+        let unfinished = writer.unfinished().unwrap();
+        assert_eq!(
+            unfinished.parent(),
+            Some(&*at("one").canonicalize().unwrap())
+        );
+        assert!(unfinished.exists());
+        // Somebody who may has put a link in its place.
+        fs::rename(at("one"), at("moved")).unwrap();
+        fs::create_dir(at("other")).unwrap();
+        std::os::unix::fs::symlink("other", at("one")).unwrap();
+        assert!(writer.finish(&Manifest::default()).unwrap() > 0);
+        Capture::open(&at("moved/capture")).unwrap();
+        assert_eq!(fs::read_dir(at("moved")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(at("other")).unwrap().count(), 0);
     }
 
     #[test]

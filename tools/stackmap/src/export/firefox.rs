@@ -331,7 +331,7 @@ impl<F: Fn(&crate::symbols::Frame<'_>) -> String> Stacks<'_, F> {
                 let whole = loaded.symbols.visible(&self.wholes[number as usize]);
                 frames.extend(whole.iter().map(|frame| {
                     let name = whole_frame(frame, self.addresses);
-                    self.names.number(name, kind_of_text(frame))
+                    self.names.number(&name, kind_of_text(frame))
                 }));
             }
             Key::Id(id) => match loaded.stack(id) {

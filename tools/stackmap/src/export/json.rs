@@ -73,7 +73,7 @@ struct JsonEvent<'a, V> {
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingStack>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<Vec<&'a str>>,
+    frames: Option<Vec<Cow<'a, str>>>,
 }
 
 #[derive(Serialize)]

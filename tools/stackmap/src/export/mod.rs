@@ -86,16 +86,30 @@ fn unnamed(ip: u64, addresses: bool) -> String {
 }
 
 /// The text of a frame of a full stack.
-fn whole_frame(frame: &str, addresses: bool) -> &str {
+fn whole_frame(frame: &str, addresses: bool) -> Cow<'_, str> {
     match crate::folded::kind_of_text(frame) {
-        crate::folded::Kind::Address if !addresses => UNKNOWN,
-        _ => frame,
+        _ if addresses => Cow::Borrowed(frame),
+        crate::folded::Kind::Address => Cow::Borrowed(UNKNOWN),
+        // With the option sym-addr the kernel prints them behind names.
+        _ => without_addresses(frame),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_hidden_in_frames() {
+        for (frame, want) in [
+            ("kfree+0x1/0x2 [x]", "kfree+0x1/0x2 [x]"),
+            ("0xffffffffc0123456", "[unknown]"),
+            ("kfree <ffffffff81000000>", "kfree <(address)>"),
+        ] {
+            assert_eq!(whole_frame(frame, false), want);
+            assert_eq!(whole_frame(frame, true), frame);
+        }
+    }
 
     #[test]
     fn addresses_are_hidden_in_fields() {

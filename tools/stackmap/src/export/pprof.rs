@@ -144,7 +144,7 @@ impl<'a> Builder<'a> {
                     let names: Vec<_> = names.collect();
                     names
                         .into_iter()
-                        .map(|name| self.text_location(name))
+                        .map(|name| self.text_location(&name))
                         .collect()
                 }
                 // Some readers drop samples without any location.

@@ -130,6 +130,18 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
     Ok(Opened::Stream(file.into()))
 }
 
+/// The directory of a file that a result replaces, and the file's name in it.
+pub(super) fn place(path: &Path) -> Result<(OwnedFd, OsString)> {
+    let Found { dir, name, what } = find(path)?;
+    match what {
+        What::Nothing | What::File => Ok((dir, name)),
+        _ => Err(Error::io(
+            format!("write {}", path.display()),
+            Errno::EXIST.into(),
+        )),
+    }
+}
+
 /// Where a path leads to.
 struct Found {
     dir: OwnedFd,

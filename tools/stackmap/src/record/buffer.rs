@@ -145,13 +145,10 @@ fn drain(
 ) -> Result<Vec<u8>> {
     // The first signal may have ended the recording; one more aborts the reading.
     let limit = signals.count().max(1);
-    let mut sources = Vec::new();
-    for cpu in cpus {
-        let mut source = Source::open(tracefs, *cpu, layout)?;
-        if source.advance()? {
-            sources.push(source);
-        }
-    }
+    let sources = cpus.iter().map(|cpu| Source::open(tracefs, *cpu, layout));
+    let mut sources = sources.collect::<Result<Vec<_>>>()?;
+    // From here on the kernel has less and less of it: whatever is wrong, the rest is kept.
+    sources.retain_mut(Source::advance);
     let mut zip = ZipWriter::new(io::Cursor::new(Vec::new()));
     let failed = |error| Error::io("pack the ring buffer", error);
     zip.start_file(member::PAGES, PACKING.large_file(true))
@@ -163,17 +160,18 @@ fn drain(
             return Err(Error::Status(INTERRUPTED));
         }
         let source = &mut sources[first];
-        let damaged = |damage| odd(tracefs, &source.path, damage);
-        let used = layout.used(&source.page).map_err(damaged)?;
-        source.page.truncate(used);
-        let mut cursor = Cursor::new(*layout, std::mem::take(&mut source.page)).map_err(damaged)?;
-        while let Some(record) = cursor.next_record().map_err(damaged)? {
-            seen.record(&mut cursor, &record);
+        match seen.page(layout, std::mem::take(&mut source.page)) {
+            Ok(page) => {
+                write_page(&mut zip, layout, source.cpu, &page).map_err(failed)?;
+                done += page.len() as u64;
+                progress.set(done);
+            }
+            Err(damage) => warn(format_args!(
+                "{}: {damage}: the page is left out",
+                source.path
+            )),
         }
-        write_page(&mut zip, layout, source.cpu, cursor.page()).map_err(failed)?;
-        done += used as u64;
-        progress.set(done);
-        if !source.advance()? {
+        if !source.advance() {
             sources.swap_remove(first);
         }
     }
@@ -212,24 +210,25 @@ impl Source {
     }
 
     /// Reads the next page; says whether there was one.
-    fn advance(&mut self) -> Result<bool> {
+    fn advance(&mut self) -> bool {
         let mut page = vec![0; self.layout.page_size()];
-        loop {
-            let len = match self.file.read(&mut page) {
-                Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(error) if error.raw_os_error() == Some(ENODEV) => 0,
-                Err(error) => return Err(Error::io(format!("read {}", self.path), error)),
-            };
-            page.truncate(len);
-            if len > 0 {
-                let time = self.layout.time_of(&page);
-                self.time = time.map_err(|damage| Error::input(&self.path, damage.to_string()))?;
+        let len = loop {
+            match self.file.read(&mut page) {
+                Ok(len) => break len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
+                Err(error) if error.raw_os_error() == Some(ENODEV) => break 0,
+                Err(error) => {
+                    warn(format_args!("{}: {error}: the rest is left out", self.path));
+                    break 0;
+                }
             }
-            self.page = page;
-            return Ok(len > 0);
-        }
+        };
+        page.truncate(len);
+        // One that has no time is left out like any that is damaged.
+        self.time = self.layout.time_of(&page).unwrap_or_default();
+        self.page = page;
+        len > 0
     }
 }
 
@@ -282,6 +281,16 @@ impl Seen {
             Special::Function | Special::StackId | Special::KernelStack
         );
         !self.keep_fields && !kept
+    }
+
+    /// Looks at the records of a page; returns what of it is kept.
+    fn page(&mut self, layout: &Layout, mut page: Vec<u8>) -> Result<Vec<u8>, Damage> {
+        page.truncate(layout.used(&page)?);
+        let mut cursor = Cursor::new(*layout, page)?;
+        while let Some(record) = cursor.next_record()? {
+            self.record(&mut cursor, &record);
+        }
+        Ok(cursor.page().to_vec())
     }
 
     fn record(&mut self, cursor: &mut Cursor, record: &Record) {

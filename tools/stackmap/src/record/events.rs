@@ -108,7 +108,7 @@ fn missing(event: &str) -> Error {
 pub(super) fn on(tracefs: &Tracefs) -> Result<Vec<String>> {
     let listed = tracefs.read("set_event")?;
     let is_recorded = |event: &&str| {
-        let enable = format!("events/{}/enable", event.replace(':', "/"));
+        let enable = format!("events/{}/enable", event.replacen(':', "/", 1));
         !tracefs
             .read(&enable)
             .is_ok_and(|enable| enable.starts_with('0'))

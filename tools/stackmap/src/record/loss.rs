@@ -32,6 +32,14 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
             count_of(dropped, "record")
         ));
     }
+    let read = sum(|cpu| cpu.read);
+    if read > 0 {
+        lines.push(format!(
+            "somebody read {} out of the ring buffer (trace_pipe) during the recording: they are \
+             missing",
+            count_of(read, "record")
+        ));
+    }
     if manifest.switched_off {
         lines.push(
             "somebody switched tracing off during the recording: later events are missing"
@@ -45,7 +53,7 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if entries == 0 && overrun == 0 && dropped == 0 {
+    if entries == 0 && overrun == 0 && dropped == 0 && read == 0 {
         let what = match (
             &manifest.recorded.events[..],
             &manifest.recorded.functions[..],
@@ -86,6 +94,7 @@ mod tests {
                 overrun: *overrun,
                 dropped: *dropped,
                 bytes: *bytes,
+                read: 0,
             });
         Manifest {
             cpus: cpus.collect(),
@@ -130,6 +139,19 @@ mod tests {
         assert!(lines[1].starts_with("somebody switched tracing off"));
         assert!(lines[2].starts_with("somebody reset the map"));
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn what_somebody_else_has_read_is_missing() {
+        let mut manifest = manifest(&[(0, 0, 0, 0), (0, 0, 0, 0)]);
+        manifest.cpus[1].read = 12;
+        assert_eq!(
+            lines(&manifest),
+            [
+                "somebody read 12 records out of the ring buffer (trace_pipe) during the \
+                 recording: they are missing"
+            ]
+        );
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Options {
             &aside,
             switch.before(),
             place.undo()?,
-            writer.unfinished(),
+            writer.unfinished().as_deref(),
         )?;
         let guard = guard::Guard::start(&undo, &lock, &switch)?;
         let tracefs = place.settle();

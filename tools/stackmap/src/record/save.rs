@@ -324,6 +324,7 @@ fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
             overrun: number("overrun"),
             dropped: number("dropped events").saturating_add(number("commit overrun")),
             bytes: number("bytes"),
+            read: number("read events"),
         })
     });
     stats.collect()

@@ -172,7 +172,12 @@ impl Session<'_> {
         };
         let reserved = first_that_works(writer, reserve);
         let (writer, mut moved) = reserved?.ok_or_else(|| self.unsaved(None))?;
-        let collected = surroundings.collect(tracefs, signals)?;
+        let collected = surroundings
+            .collect(tracefs, signals)
+            .map_err(|error| match error {
+                Error::Status(_) => Failed::Lost(error),
+                error => self.unsaved(Some(&error)),
+            })?;
         let write = |writer: Writer| {
             self.options.after(Step::Taken, signals)?;
             let path = writer.path().to_owned();

@@ -17,6 +17,11 @@ use serde::{
 };
 use std::{borrow::Cow, fmt::Write, rc::Rc};
 
+/// No event's fields take more as a text, in bytes: a text may be far longer than what it is of.
+const MAX_TEXT: usize = 4 << 20;
+/// What stands for the rest.
+const MORE: &str = "...";
+
 /// The fields of an event.
 #[derive(Clone, Debug)]
 pub enum Fields {
@@ -114,6 +119,21 @@ impl Recorded {
         self.about.formats.value(field, &self.data)
     }
 
+    /// `fields` with their values. Those of a kernel's event do not overlap, and so have no more
+    /// bytes than the event: what has is not believed any further.
+    fn values<'a>(
+        &'a self,
+        fields: impl Iterator<Item = &'a Field>,
+    ) -> impl Iterator<Item = (&'a Field, Value<'a>)> {
+        let mut left = self.data.len();
+        fields
+            .filter_map(|field| Some((field, self.value(field)?)))
+            .map_while(move |(field, value)| {
+                left = left.checked_sub(value.size())?;
+                Some((field, value))
+            })
+    }
+
     fn number(&self, name: &str) -> u64 {
         let number = |format: &Rc<Format>| self.about.formats.number(format, name, &self.data);
         self.format.as_ref().and_then(number).unwrap_or_default()
@@ -150,10 +170,10 @@ impl Recorded {
             _ => {}
         }
         let mut separator = "";
-        for field in shown(&format.fields) {
-            let Some(value) = self.value(field) else {
-                continue;
-            };
+        for (field, value) in self.values(shown(&format.fields)) {
+            if out.len() > MAX_TEXT {
+                return out.push_str(MORE);
+            }
             let name = shown_name(&field.name);
             out.push_str(separator);
             out.push_str(name);
@@ -198,7 +218,11 @@ fn write_value(value: &Value<'_>, show: &Show, symbols: &Symbols, out: &mut Stri
                 if index > 0 {
                     out.push(',');
                 }
-                write_value(value, show, symbols, out);
+                if out.len() > MAX_TEXT {
+                    out.push_str(MORE);
+                    break;
+                }
+                write_value(&value, show, symbols, out);
             }
             return out.push('}');
         }
@@ -218,12 +242,19 @@ fn has_address(field: &Field, value: &Value<'_>) -> bool {
         // A number of less than 64 bits is no address; sign extension would make it look like one.
         Value::Signed(number) => field.holds_double() && may_be_address(*number as u64),
         Value::Text(_) => false,
-        Value::Array(values) => values.iter().any(|value| has_address(field, value)),
-        Value::Bytes(bytes) => bytes.windows(8).any(|bytes| {
-            let bytes = bytes.try_into().unwrap_or_default();
-            may_be_address(u64::from_le_bytes(bytes)) || may_be_address(u64::from_be_bytes(bytes))
-        }),
+        Value::Array(values) => match values.bytes() {
+            Some(bytes) => have_address(bytes),
+            None => values.iter().any(|value| has_address(field, &value)),
+        },
+        Value::Bytes(bytes) => have_address(bytes),
     }
+}
+
+fn have_address(bytes: &[u8]) -> bool {
+    bytes.windows(8).any(|bytes| {
+        let bytes = bytes.try_into().unwrap_or_default();
+        may_be_address(u64::from_le_bytes(bytes)) || may_be_address(u64::from_be_bytes(bytes))
+    })
 }
 
 /// The function at an address, or the address.
@@ -283,18 +314,18 @@ impl Serialize for Values<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         let format = self.recorded.format.iter();
-        for field in format.flat_map(|format| &format.fields) {
-            match self.recorded.value(field) {
-                Some(value) if self.addresses => map.serialize_entry(&field.name, &value)?,
-                Some(value) if has_address(field, &value) => {
+        let fields = format.flat_map(|format| &format.fields);
+        for (field, value) in self.recorded.values(fields) {
+            match value {
+                value if self.addresses => map.serialize_entry(&field.name, &value)?,
+                value if has_address(field, &value) => {
                     map.serialize_entry(&field.name, HIDDEN)?;
                 }
-                Some(Value::Text(text)) => {
+                Value::Text(text) => {
                     let text = String::from_utf8_lossy(text);
                     map.serialize_entry(&field.name, &without_addresses(&text))?;
                 }
-                Some(value) => map.serialize_entry(&field.name, &value)?,
-                None => {}
+                value => map.serialize_entry(&field.name, &value)?,
             }
         }
         map.end()
@@ -308,9 +339,10 @@ impl Serialize for Value<'_> {
             Value::Signed(number) => serializer.serialize_i64(*number),
             Value::Text(text) => serializer.serialize_str(&String::from_utf8_lossy(text)),
             Value::Array(values) => {
+                let values = values.iter();
                 let mut seq = serializer.serialize_seq(Some(values.len()))?;
                 for value in values {
-                    seq.serialize_element(value)?;
+                    seq.serialize_element(&value)?;
                 }
                 seq.end()
             }

@@ -77,9 +77,53 @@ pub enum Value<'a> {
     /// A text without its zero.
     Text(&'a [u8]),
     /// Numbers.
-    Array(Vec<Value<'a>>),
+    Array(Numbers<'a>),
     /// Bytes.
     Bytes(&'a [u8]),
+}
+
+impl Value<'_> {
+    /// How many bytes of its event it was made of, if it is more than a number.
+    pub fn size(&self) -> usize {
+        match self {
+            Value::Unsigned(_) | Value::Signed(_) => 0,
+            Value::Array(Numbers { bytes, .. }) | Value::Text(bytes) | Value::Bytes(bytes) => {
+                bytes.len()
+            }
+        }
+    }
+}
+
+/// Numbers, one after the other. They are decoded one by one: an event may have millions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Numbers<'a> {
+    bytes: &'a [u8],
+    size: usize,
+    signed: bool,
+    order: Order,
+}
+
+impl<'a> Numbers<'a> {
+    /// Each as a value.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = Value<'a>> {
+        let chunks = self.bytes.chunks_exact(self.size);
+        chunks.map(move |bytes| number(self.order, bytes, self.signed))
+    }
+
+    /// Their bytes, if each is one.
+    pub fn bytes(self) -> Option<&'a [u8]> {
+        (self.size == 1).then_some(self.bytes)
+    }
+}
+
+/// The number in 1, 2, 4 or 8 bytes.
+fn number<'a>(order: Order, bytes: &[u8], signed: bool) -> Value<'a> {
+    let number = order.number(bytes).unwrap_or_default();
+    let unused = 64 - 8 * bytes.len() as u32;
+    match signed {
+        true => Value::Signed((number << unused) as i64 >> unused),
+        false => Value::Unsigned(number),
+    }
 }
 
 /// Events that are more than their fields.
@@ -249,7 +293,7 @@ impl Formats {
             return;
         };
         let numbers = frames.iter().filter_map(|frame| match frame {
-            Value::Unsigned(ip) => Some(*ip),
+            Value::Unsigned(ip) => Some(ip),
             _ => None,
         });
         let size = self.number(format, "size", data).unwrap_or(u64::MAX);
@@ -262,23 +306,18 @@ impl Formats {
     /// The value of a field of the event `data`; [`None`]: the event is too short for it.
     pub fn value<'a>(&self, field: &Field, data: &'a [u8]) -> Option<Value<'a>> {
         let bytes = field.bytes(self.order, data)?;
-        let number = |bytes: &[u8]| {
-            let number = self.order.number(bytes)?;
-            let unused = 64 - 8 * bytes.len() as u32;
-            Some(match field.signed {
-                true => Value::Signed((number << unused) as i64 >> unused),
-                false => Value::Unsigned(number),
-            })
-        };
         Some(match field.kind {
-            Kind::Number => number(bytes)?,
+            Kind::Number => number(self.order, bytes, field.signed),
             Kind::Text => {
                 let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
                 Value::Text(&bytes[..end])
             }
-            Kind::Array(size) => {
-                Value::Array(bytes.chunks_exact(size).filter_map(number).collect())
-            }
+            Kind::Array(size) => Value::Array(Numbers {
+                bytes,
+                size,
+                signed: field.signed,
+                order: self.order,
+            }),
             Kind::Bytes => Value::Bytes(bytes),
         })
     }

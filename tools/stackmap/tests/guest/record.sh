@@ -47,7 +47,7 @@ state()
 	grep -s '' tracing_on current_tracer set_event set_event_pid set_event_notrace_pid set_ftrace_pid \
 		set_ftrace_filter trace_clock tracing_cpumask buffer_size_kb per_cpu/cpu*/buffer_size_kb options/* \
 		stack_map_instances events/kmem/*/filter events/sched/sched_switch/trigger \
-		events/sched/sched_waking/trigger |
+		events/sched/sched_waking/trigger events/sched/*/enable |
 		sed 's/:[0-9]* (expanded: \([0-9]*\))/:\1/' | sort
 	ls instances
 	cd $W || exit 1
@@ -242,6 +242,19 @@ refusals()
 	grep -q kmalloc text || wrong "no events: $(cat text)"
 	rm -f "$saved"
 	result_if_restored "$1: a full disk: the recording is saved elsewhere"
+
+	rm -rf open victim
+	mkdir open victim
+	chmod 1777 open
+	ln -s ../victim open/link
+	chown -h 65534 open/link
+	echo 0 > /proc/sys/fs/protected_symlinks
+	stackmap record --force -e kmem:kmalloc -o open/link/out -- true > log 2>&1
+	status=$?
+	is 1
+	says 'others may write'
+	[ -z "$(ls -A victim)" ] || wrong 'written through a link of somebody else'
+	result_if_restored "$1: a link of somebody else on the way to the capture"
 }
 
 # What others have left, what they do meanwhile, and what is lost.

@@ -96,6 +96,50 @@ fn addresses_are_exported_only_if_they_are_wanted() {
 }
 
 #[test]
+fn an_event_takes_no_more_than_it_accounts_for() {
+    const LEN: usize = 60 << 10;
+    let word = (8u32 | (LEN as u32) << 16).to_le_bytes();
+    let data = [&word[..], &[0xff; LEN]].concat();
+    let many = |field: &dyn Fn(usize) -> String| (0..2000).map(field).collect::<String>();
+    let place = "offset:8;\tsize";
+    for (description, print) in [
+        (
+            many(&|nr| format!("\tfield:__data_loc u8[] f{nr};\t{place}:4;\tsigned:0;\n")),
+            String::new(),
+        ),
+        (
+            many(&|nr| format!("\tfield:u8 f{nr}[];\t{place}:0;\tsigned:0;\n")),
+            String::new(),
+        ),
+        // A number of one byte with a name of many.
+        (
+            format!("\tfield:u8 f[];\t{place}:0;\tsigned:0;\n"),
+            format!(
+                "\"%s\", __print_symbolic(REC->f, {{255, \"{}\"}})",
+                "A".repeat(100_000)
+            ),
+        ),
+    ] {
+        let fields = fields(&description, &print, &data);
+        assert!(fields.text(&Symbols::none()).len() < 2 * MAX_TEXT);
+        let values = serde_json::to_string(&fields.values(true).unwrap()).unwrap();
+        assert!(values.len() < 2 * MAX_TEXT);
+    }
+}
+
+#[test]
+fn addresses_in_bytes_are_addresses() {
+    let mut data = vec![1, 2, 3];
+    data.extend(0xffff_8881_003b_d000u64.to_le_bytes());
+    let fields = fields(
+        "\tfield:u8 buf[11];\toffset:8;\tsize:11;\tsigned:0;\n",
+        "",
+        &data,
+    );
+    assert_eq!(fields.export(&Symbols::none(), false), "buf=(address)");
+}
+
+#[test]
 fn texts_are_escaped() {
     for (text, quoted, want) in [
         (&b"plain/word:1"[..], true, "plain/word:1"),

@@ -55,13 +55,14 @@ fn values_are_what_the_description_says() {
         let value = |name| formats.value(format.field(name).unwrap(), &data).unwrap();
         assert_eq!(value("comm"), Value::Text(b"a\nb"));
         assert_eq!(value("small"), Value::Signed(-2));
+        let values = |name| match value(name) {
+            Value::Array(numbers) => numbers.iter().collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
         let args = [1, u64::from(u32::MAX)].map(Value::Unsigned);
-        assert_eq!(value("args"), Value::Array(args.to_vec()));
+        assert_eq!(values("args"), args);
         assert_eq!(value("name"), Value::Text(b"<\n>"));
-        assert_eq!(
-            value("list"),
-            Value::Array([5, -6].map(Value::Signed).to_vec())
-        );
+        assert_eq!(values("list"), [5, -6].map(Value::Signed));
         assert_eq!(value("mask"), Value::Bytes(&[0xab, 0xcd]));
         assert_eq!(value("wide"), Value::Unsigned(0x0909_0909_0909_0909));
         // Nothing is read behind the event.
