@@ -5,7 +5,9 @@
 # which error a write met: kmod's and bash.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 57
+# A kernel of our own has no security modules.
+lockdown=$(grep -w security_locked_down /proc/kallsyms)
+plan "$([ "$lockdown" ] && echo 57 || echo 49)"
 
 insmod /tests/stackgen.ko || bail 'stackgen'
 before=$(hook_text)
@@ -24,7 +26,7 @@ lines() {
 
 # log_since LINES - what the module has logged since then.
 log_since() {
-	dmesg | tail -n +$(($1 + 1)) | grep 'stackmap: '
+	dmesg | tail -n +$(($1 + 1)) | grep 'stackmap: ' | grep -v 'this kernel has no BTF'
 }
 
 # refused WHAT ERROR MESSAGE OVERRIDE... - insmod fails with ERROR and one line of log.
@@ -44,8 +46,7 @@ refused() {
 	rmmod override
 }
 
-# A kernel of our own has no security modules.
-if grep -qw security_locked_down /proc/kallsyms; then
+if [ "$lockdown" ]; then
 	refused 'tracefs locked down' 'Operation not permitted' 'tracefs is locked down' \
 		func=security_locked_down value=-1
 else
@@ -73,7 +74,7 @@ rmmod stackmap
 
 # Lockdown may come after the load.
 load
-if grep -qw security_locked_down /proc/kallsyms; then
+if [ "$lockdown" ]; then
 	override func=security_locked_down value=-1
 	for file in stack_map stack_map_bin stack_map_stat stack_map_instances options/stackmap options/stackmap-resolve; do
 		fails "tracefs locked down: $file" 'Operation not permitted' cat $T/$file
@@ -163,7 +164,8 @@ for func in krealloc_node_align_noprof kvrealloc_node_align_noprof vrealloc_node
 			[ "$(log_since "$start" | grep -c 'the option stays off')" = 1 ] || wrong="$wrong $n: no message"
 			[ "$(cat $T/options/stackmap)" = 0 ] || wrong="$wrong $n: the option is on"
 			kept=$(($(unreclaimable) - held))
-			[ $kept -lt 200 ] || wrong="$wrong $n: $kept KiB are kept"
+			# KASAN keeps what was freed for a while; there kmemleak says what was left.
+			[ -e $KMEMLEAK ] || [ $kept -lt 200 ] || wrong="$wrong $n: $kept KiB are kept"
 			echo 1 >$T/options/stackmap
 		fi
 		clear_trace

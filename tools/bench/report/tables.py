@@ -99,7 +99,8 @@ def cost(found):
         "``trace_dump_stack()`` below so many further frames of a module: instructions, and in brackets how many "
         "times those of the full stack that the kernel itself records. *Remembered*: the context has just seen the "
         "stack. *Searched for*: 200 known stacks in turn. The last column is without the unwind cache. With the "
-        "kprobe, an instruction more or less says little: what the exception of a breakpoint costs on a CPU is not in these counts.",
+        "kprobe, an instruction more or less says little: what the exception of a breakpoint costs on a CPU is not "
+        "in these counts.",
         ("further frames", "frames", "full stack", *kinds), rows,
         chart("cost", "An id over a full stack, in instructions", "times a full stack", "bars",
               [f"{depth} further" for depth in DEPTHS],
