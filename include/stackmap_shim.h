@@ -205,7 +205,7 @@ unsigned long stackmap_stack_nested(void);
 int stackmap_serve(const struct stackmap_served *new);
 void stackmap_unserve(const struct trace_array *tr);
 
-/* hook/kprobe.c, hook/jump.c: how the kernel is made to call it. Process context, callers serialise. */
+/* hook/kprobe.c, hook/jump.c: how the kernel calls it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
 int stackmap_hook_install(enum stackmap_hook hook);
 int stackmap_hook_remove(enum stackmap_hook hook);

@@ -4,7 +4,9 @@
 //!
 //! C header: [`include/stackmap_shim.h`](../../include/stackmap_shim.h)
 
-pub mod btf;
+// A crate of its own on the host.
+#[allow(unreachable_pub)]
+pub(crate) mod btf;
 pub(crate) mod prototypes;
 
 use kernel::{error::to_result, prelude::*};

@@ -14,27 +14,30 @@ trap 'rm -rf "$dir"' EXIT
 stackmap=$(tools/stackmap/build-static --bins --examples)
 "${stackmap%/*}/examples/synthesize" "$dir" 200000 20 "${1:-1024}" 1000000
 
-# measure NAME MIB COMMAND...: runs COMMAND three times with its output thrown away. $dir/NAME has
-# seconds of CPU and MiB.
+# measure NAME MIB COMMAND... [--beside NAME MIB COMMAND...]: runs each three times, in turn, with its output
+# thrown away. $dir/NAME has seconds of CPU and MiB.
 measure()
 {
 	python3 - "$dir" "$@" <<-'END'
-	import resource, statistics, subprocess, sys, time
-	dir, name, most, command = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-	passed, used = [], []
-	for _ in range(3):
-	    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+	import os, statistics, subprocess, sys, time
+	dir, jobs = sys.argv[1], [[]]
+	for word in sys.argv[2:]:
+	    jobs.append([]) if word == "--beside" else jobs[-1].append(word)
+	found = {name: [] for name, *_ in jobs}
+	for name, _, *command in jobs * 3:
 	    start = time.monotonic()
-	    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-	    passed.append(time.monotonic() - start)
-	    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-	    used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-	memory = after.ru_maxrss / 1024
-	with open(f"{dir}/{name}", "w") as file:
-	    print(statistics.median(used), memory, file=file)
-	print(f"{name:24} {statistics.median(passed):6.2f} s, {statistics.median(used):6.2f} s of CPU, "
-	      f"{memory:4.0f} MiB")
-	sys.exit(memory > most)
+	    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+	    _, status, used = os.wait4(child.pid, 0)
+	    if status:
+	        sys.exit(f"{name}: status {status}")
+	    found[name].append((time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024))
+	for name, *_ in jobs:
+	    passed, used, memory = zip(*found[name])
+	    with open(f"{dir}/{name}", "w") as file:
+	        print(statistics.median(used), max(memory), file=file)
+	    print(f"{name:24} {statistics.median(passed):6.2f} s, {statistics.median(used):6.2f} s of CPU, "
+	          f"{max(memory):4.0f} MiB")
+	sys.exit(any(max(row[2] for row in found[name]) > int(most) for name, most, *_ in jobs))
 	END
 }
 
@@ -56,12 +59,12 @@ measure 'dump --sort ref' 200 "$stackmap" dump --sort ref "$@" "$map"
 measure 'dump --json' 200 "$stackmap" dump --json "$@" "$map"
 measure 'resolve' 200 "$stackmap" resolve --map "$map" "$@" "$dir/trace"
 measure 'resolve --inline' 200 "$stackmap" resolve --inline --map "$map" "$@" "$dir/trace"
-measure 'folded' 400 "$stackmap" folded "$@" "$map"
-measure 'inferno-collapse-perf' 4096 sh -c "\"${stackmap%/*}/examples/collapse\" < \"$dir/perf.script\""
+measure 'folded' 400 "$stackmap" folded "$@" "$map" --beside \
+	'inferno-collapse-perf' 4096 sh -c "\"${stackmap%/*}/examples/collapse\" < \"$dir/perf.script\""
 twice 'folded' 'inferno-collapse-perf' 1 CPU
 measure 'flame' 400 "$stackmap" flame -o - "$@" "$map"
 measure 'flame --inverted' 400 "$stackmap" flame --inverted -o - "$@" "$map"
 measure 'diff --flame' 400 "$stackmap" diff --flame - "$@" "$map" "$map"
-measure 'export pprof' 2048 "$stackmap" export --format pprof -o /dev/null "$dir/capture"
-measure 'export firefox' 2048 "$stackmap" export --format firefox -o /dev/null "$dir/capture"
+measure 'export pprof' 2048 "$stackmap" export --format pprof -o /dev/null "$dir/capture" --beside \
+	'export firefox' 2048 "$stackmap" export --format firefox -o /dev/null "$dir/capture"
 twice 'export firefox' 'export pprof' 2 memory

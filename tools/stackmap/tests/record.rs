@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::Read,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread::sleep,
@@ -228,19 +229,44 @@ impl Fake {
     }
 
     /// A recording that goes on until a signal comes.
-    fn start(&self, log: &str, arguments: &[&str]) -> Child {
+    fn start(&self, log: &str, arguments: &[&str]) -> Started {
         let log = self.path(log);
         let mut command = self.command(arguments, "");
         command
             .stdin(Stdio::null())
             .stderr(File::create(&log).unwrap());
-        let child = command.spawn().unwrap();
+        let child = Started(command.spawn().unwrap());
         wait_until(|| fs::read_to_string(&log).unwrap().contains("held at"));
         child
     }
 
     fn manifest(&self, file: &str) -> Manifest {
         Capture::open(&self.path(file)).unwrap().manifest().clone()
+    }
+}
+
+/// A process that does not outlive a test that fails.
+struct Started(Child);
+
+impl Deref for Started {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Started {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -31,6 +31,9 @@ use std::{
 const SWITCH: &str = "options/stackmap";
 /// How long the guard of a dead recording may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the lock is tried again while `/proc/locks` shows no holder: it was released meanwhile,
+/// or the holder is in another PID namespace.
+const UNSEEN: Duration = Duration::from_secs(1);
 
 /// The lock of a buffer: only this process records into it.
 pub(super) struct Lock(File);
@@ -40,7 +43,7 @@ impl Lock {
     pub(super) fn take(tracefs: &Tracefs) -> Result<Self> {
         let path = tracefs.root();
         let dir = File::open(path).map_err(|error| Error::read(path, error))?;
-        let end = Instant::now() + PATIENCE;
+        let start = Instant::now();
         loop {
             match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(dir)),
@@ -51,8 +54,13 @@ impl Lock {
                 }
             }
             let holder = Holder::of(&dir);
-            // The guard of a recording that was killed is restoring tracefs: wait for it.
-            if !matches!(holder, Some(Holder { alive: None, .. })) || Instant::now() > end {
+            let patience = match holder {
+                Some(Holder { alive: Some(_), .. }) => Duration::ZERO,
+                // The guard of a recording that was killed is restoring tracefs: wait for it.
+                Some(Holder { alive: None, .. }) => PATIENCE,
+                None => UNSEEN,
+            };
+            if start.elapsed() >= patience {
                 return Err(refusal(tracefs, holder));
             }
             sleep(Duration::from_millis(50));
