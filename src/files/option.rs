@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-record::print`: whether the
+//! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-resolve`: whether the
 //! trace shows the stacks behind them.
 
 use crate::{
@@ -40,7 +40,7 @@ pub(super) struct Resolve;
 
 impl File for Resolve {
     const DIR: &'static CStr = DIR;
-    const NAME: &'static CStr = c"stackmap-record::print";
+    const NAME: &'static CStr = c"stackmap-resolve";
     const MODE: umode_t = 0o640;
     type Reader = Single<Self>;
 
