@@ -158,7 +158,7 @@ unreclaimable() {
 }
 before=$(unreclaimable)
 for _ in $(seq 600); do
-	: <$T/stack_map_stat
+	: <$T/stack_map
 done
 ok 'opening files leaves no memory behind' test $(($(unreclaimable) - before)) -lt 500
 

@@ -4,7 +4,7 @@
 # while the module goes, what the administrator has set. Argument: loads of the module under openers.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan "$(grep -q ' fanotify_handle_event$' /proc/kallsyms && echo 18 || echo 15)"
+plan "$(grep -q ' fanotify_handle_event$' /proc/kallsyms && echo 19 || echo 15)"
 
 cycles=$1
 files="$T/stack_map $T/stack_map_bin $T/stack_map_stat $T/stack_map_instances $T/options/stackmap
@@ -41,14 +41,19 @@ for uid in 0 1000; do
 	done
 done
 
+# waits FILE - has each open of it wait, as /tmp/permit says, until descriptor 5 is closed.
+waits() {
+	rm -f /tmp/go
+	mkfifo /tmp/go
+	/tests/permit "$1" </tmp/go >/tmp/permit &
+	exec 5>/tmp/go
+	until grep -q ready /tmp/permit; do sleep 0.1; done
+}
+
 # While an open waits for somebody's permission, if the kernel knows that.
 if grep -q ' fanotify_handle_event$' /proc/kallsyms; then
 	load
-	rm -f /tmp/go
-	mkfifo /tmp/go
-	/tests/permit $T/stack_map </tmp/go >/tmp/permit &
-	exec 5>/tmp/go
-	until grep -q ready /tmp/permit; do sleep 0.1; done
+	waits $T/stack_map
 	cat $T/stack_map >/tmp/waiting 2>&1 &
 	until grep -q asked /tmp/permit; do sleep 0.1; done
 	rmmod stackmap &
@@ -59,6 +64,33 @@ if grep -q ' fanotify_handle_event$' /proc/kallsyms; then
 	wait
 	is 'and ends after it' "$(grep -c '^stackmap ' /proc/modules)" 0
 	ok 'which is refused with ENXIO' grep -q 'No such device or address' /tmp/waiting
+
+	# An instance goes while it is being listed, and others come to its name and to its memory. What is
+	# listed is held, so that it cannot be removed.
+	load
+	for round in $(seq 24); do
+		taskset 1 mkdir $T/instances/other
+		waits $T/instances/other/tracing_on
+		put other $T/stack_map_instances 2>/tmp/waiting &
+		until grep -q asked /tmp/permit; do sleep 0.1; done
+		taskset 1 rmdir $T/instances/other
+		for name in $(seq $((round % 3))) other 3 4; do
+			taskset 1 mkdir "$T/instances/$name"
+		done
+		echo >&5
+		exec 5>&-
+		wait
+		if [ "$(cat $T/stack_map_instances)" ]; then
+			! rmdir $T/instances/other 2>/dev/null || break
+			put '!other' $T/stack_map_instances
+		fi
+		rmdir $T/instances/*
+		! grep -q 'No such file' /tmp/waiting || break
+	done
+	is 'an instance that goes while it is being listed is not there' \
+		"$(grep -c 'No such file' /tmp/waiting)" 1
+	note "in round $round"
+	rmmod stackmap
 else
 	note 'this kernel has no fanotify'
 fi

@@ -4,7 +4,7 @@
 # Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 22
+plan 23
 
 I=$T/instances/fn
 load hook="$1"
@@ -84,10 +84,23 @@ for _ in 1 2 3 4 5; do
 	rmmod override
 	taskset 1 uname >/dev/null
 done
+
+# Off the list while one of its stacks is being recorded.
+echo fn >$T/stack_map_instances
+insmod /tests/override.ko hold=1 || bail 'override'
+taskset 2 uname >/dev/null &
+until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do sleep 0.1; done
+put '!fn' $T/stack_map_instances &
+off=$!
+sleep 1.5
+ok 'taking it off waits for who records' kill -0 $off
+echo 0 >/sys/module/override/parameters/hold
+wait
+rmmod override
 echo 0 >$I/tracing_on
-is 'there are events from before, while and after it is taken off' "$(grep -c 'sys_newuname(' $I/trace)" 15
-is 'each has a stack' $(($(grep -c '<stack_id' $I/trace) + $(grep -c '<stack trace>' $I/trace))) 15
-ok 'those before an id' test "$(grep -c '<stack_id' $I/trace)" -ge 5
+is 'there are events from before, while and after it is taken off' "$(grep -c 'sys_newuname(' $I/trace)" 16
+is 'each has a stack' $(($(grep -c '<stack_id' $I/trace) + $(grep -c '<stack trace>' $I/trace))) 16
+ok 'those before an id' test "$(grep -c '<stack_id' $I/trace)" -ge 6
 ok 'those after a full stack' test "$(grep -c '<stack trace>' $I/trace)" -ge 5
 rmdir $I
 

@@ -4,7 +4,7 @@
 # the buffer. Argument: the hook.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan "$([ "$1" = jump ] && echo 61 || echo 45)"
+plan "$([ "$1" = jump ] && echo 64 || echo 48)"
 
 hook=$1
 
@@ -102,6 +102,24 @@ echo 0 >$T/options/stackmap
 is 'one 0 takes it off' "$(hook_text)" "$before"
 rmmod stackmap
 is 'and after rmmod it is as before' "$(hook_text)" "$before"
+
+# Off while a stack is being recorded: what recording needs goes when it is recorded.
+load hook="$hook"
+echo 1 >$T/options/stackmap
+clear_trace
+insmod /tests/override.ko hold=1 || bail 'override'
+stackgen record 5 0 1 &
+until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do sleep 0.1; done
+echo 0 >$T/options/stackmap &
+off=$!
+sleep 1.5
+ok 'turning the option off waits for who records' kill -0 $off
+echo 0 >/sys/module/override/parameters/hold
+wait
+is 'then it is off' "$(cat $T/options/stackmap)" 0
+is 'and the stack has an id' "$(ids | wc -l)" 1
+rmmod override
+rmmod stackmap
 
 # An instance records full stacks of its own.
 load hook="$hook"

@@ -8,6 +8,11 @@
  * "value" (default 0: NULL) at once; with delay=N they are made, N milliseconds later. With any=1
  * calls that do not come from stackmap count as well. /sys/module/override/parameters/hits counts
  * the calls that came, so that a test can see whether the fault was reached.
+ *
+ *	insmod override.ko hold=1
+ *
+ * holds the first event that stackmap reserves, with preemption and interrupts as they are there,
+ * until 0 is written to /sys/module/override/parameters/hold.
  */
 #include <linux/delay.h>
 #include <linux/kallsyms.h>
@@ -17,6 +22,7 @@
 #include <linux/ptrace.h>
 #include <linux/stacktrace.h>
 #include <linux/string.h>
+#include <linux/trace_events.h>
 
 #include <asm/ibt.h>
 
@@ -34,6 +40,8 @@ static unsigned int skip;
 module_param(skip, uint, 0600);
 static unsigned int count = UINT_MAX;
 module_param(count, uint, 0600);
+static bool hold;
+module_param(hold, bool, 0600);
 static unsigned int hits;
 module_param(hits, uint, 0400);
 
@@ -46,6 +54,14 @@ asm(".pushsection .text, \"ax\"\n"
 	ASM_RET
 	".size override_return, .-override_return\n"
 	".popsection\n");
+
+static struct ring_buffer_event *held(struct trace_buffer **buffer, struct trace_event_file *file,
+				      int type, unsigned long len, unsigned int trace_ctx)
+{
+	while (READ_ONCE(hold))
+		cpu_relax();
+	return trace_event_buffer_lock_reserve(buffer, file, type, len, trace_ctx);
+}
 
 static bool in_stackmap(unsigned long address)
 {
@@ -89,6 +105,10 @@ static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 		mdelay(delay);
 		return 0;
 	}
+	if (hold) {
+		instruction_pointer_set(regs, (unsigned long)held);
+		return 1;
+	}
 	regs_set_return_value(regs, value);
 	instruction_pointer_set(regs, (unsigned long)override_return);
 	return 1;
@@ -110,6 +130,10 @@ static struct kprobe probe = {
 
 static int __init override_init(void)
 {
+	if (hold) {
+		func = "trace_event_buffer_lock_reserve";
+		count = 1;
+	}
 	probe.symbol_name = func;
 	return func ? register_kprobe(&probe) : -EINVAL;
 }
