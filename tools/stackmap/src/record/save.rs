@@ -100,7 +100,7 @@ impl Saved<'_> {
         }
         let generation = |id: u32| id.checked_shr(slot_bits?);
         let before = self.map_before.first_id.and_then(generation);
-        (before.is_some() && before != stacks.generation(slot_bits)) || is_stale(self.map)
+        (before.is_some() && before != stacks.generation(slot_bits)) || is_stale(&mut &*self.map)
     }
 }
 
@@ -247,7 +247,7 @@ fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
 }
 
 /// Whether the map was reset since `map` was opened.
-fn is_stale(mut map: &File) -> bool {
+fn is_stale(map: &mut dyn Read) -> bool {
     // The kernel reports that behind the header.
     let mut buffer = [0; 4096];
     for _ in 0..16 {
@@ -339,6 +339,20 @@ mod tests {
         assert_eq!(clock("[local] global counter\n"), "local");
         assert_eq!(clock("local [x86-tsc]\n"), "x86-tsc");
         assert_eq!(clock("odd\n"), "odd");
+    }
+
+    #[test]
+    fn a_map_is_stale_when_the_kernel_says_so_behind_its_header() {
+        struct Behind(i32);
+        impl Read for Behind {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::from_raw_os_error(self.0))
+            }
+        }
+        let header = &[0_u8; 16][..];
+        assert!(is_stale(&mut header.chain(Behind(116))));
+        assert!(!is_stale(&mut header.chain(Behind(5))));
+        assert!(!is_stale(&mut &header[..]));
     }
 
     #[test]

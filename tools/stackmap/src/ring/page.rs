@@ -125,7 +125,7 @@ pub enum Missed {
     Count(u64),
 }
 
-/// The records of a page, one after the other.
+/// The records of a page, one after the other. What was discarded between them is zeroed.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     layout: Layout,
@@ -191,9 +191,17 @@ impl Cursor {
             let start = self.at;
             let (kind, delta) = self.head(start)?;
             match kind {
-                PADDING if delta == 0 => break,
+                PADDING if delta == 0 => {
+                    self.page[start + 4..self.end].fill(0);
+                    break;
+                }
                 // Discarded. The kernel does not count its time, either.
-                PADDING => self.skip(4 + self.word(start + 4)? as usize)?,
+                PADDING => {
+                    self.skip(4 + self.word(start + 4)? as usize)?;
+                    if let Some(data) = self.page.get_mut(start + 8..self.at) {
+                        data.fill(0);
+                    }
+                }
                 TIME_EXTEND => {
                     let more = u64::from(self.word(start + 4)?) << DELTA_BITS;
                     self.time = self.time.wrapping_add(more + u64::from(delta));

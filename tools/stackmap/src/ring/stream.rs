@@ -23,6 +23,8 @@ const MAX_CPU: u32 = 1 << 16;
 /// stream needs two for each CPU.
 const MAX_WAITING: usize = 64;
 const MAX_WAITING_OF_CPU: usize = 4;
+/// The most bytes of pages that wait.
+const MAX_WAITING_BYTES: usize = 256 << 20;
 
 /// Writes a page.
 pub fn write_page(out: &mut impl Write, layout: &Layout, cpu: u32, page: &[u8]) -> io::Result<()> {
@@ -105,6 +107,7 @@ pub struct Records<R> {
     /// The next record of each CPU that has one: time, CPU, start and end of the data in its page.
     next: BinaryHeap<Reverse<(u64, u32, usize, usize)>>,
     waiting: usize,
+    waiting_bytes: usize,
     /// The queue whose first page holds what was given out last.
     last: Option<u32>,
     /// Records that are missing, as far as their number is known.
@@ -120,6 +123,7 @@ impl<R: Read> Records<R> {
             queues: BTreeMap::new(),
             next: BinaryHeap::new(),
             waiting: 0,
+            waiting_bytes: 0,
             last: None,
             lost: 0,
         }
@@ -140,12 +144,9 @@ impl<R: Read> Records<R> {
                 self.ahead = self.pages.next_page()?;
             }
             let first = self.next.peek().map(|Reverse((time, ..))| *time);
-            let limit = MAX_WAITING + MAX_WAITING_OF_CPU * self.queues.len();
             match (&self.ahead, first) {
                 (None, None) => return Ok(None),
-                (Some((_, page)), Some(first)) if first < page.time() || self.waiting > limit => {
-                    break
-                }
+                (Some((_, page)), Some(first)) if first < page.time() || self.is_full() => break,
                 (None, Some(_)) => break,
                 (Some(_), _) => self.admit()?,
             }
@@ -159,6 +160,12 @@ impl<R: Read> Records<R> {
         Ok(Some((cpu, time, data)))
     }
 
+    /// Whether no more pages are to wait.
+    fn is_full(&self) -> bool {
+        self.waiting > MAX_WAITING + MAX_WAITING_OF_CPU * self.queues.len()
+            || self.waiting_bytes > MAX_WAITING_BYTES
+    }
+
     /// Adds the page that was read last to the queue of its CPU.
     fn admit(&mut self) -> Result {
         let Some((cpu, cursor)) = self.ahead.take() else {
@@ -167,9 +174,10 @@ impl<R: Read> Records<R> {
         if let Missed::Count(lost) = cursor.missed {
             self.lost = self.lost.saturating_add(lost);
         }
+        self.waiting += 1;
+        self.waiting_bytes += cursor.page().len();
         let queue = self.queues.entry(cpu).or_default();
         queue.push_back(cursor);
-        self.waiting += 1;
         if queue.len() == 1 {
             self.advance(cpu)?;
         }
@@ -188,8 +196,9 @@ impl<R: Read> Records<R> {
                 self.next.push(Reverse((time, cpu, data.start, data.end)));
                 return Ok(());
             }
-            queue.pop_front();
             self.waiting -= 1;
+            self.waiting_bytes -= cursor.page().len();
+            queue.pop_front();
         }
         Ok(())
     }

@@ -87,6 +87,25 @@ fn records_have_their_times_and_data() {
 }
 
 #[test]
+fn what_was_discarded_is_zeroed() {
+    for order in [Order::Little, Order::Big] {
+        let end = [&head(order, PADDING, 0)[..], b"stale"].concat();
+        let data = [
+            long(order, PADDING, 1, 12, b"a secret"),
+            record(order, 1, b"kept"),
+            // Without room for data.
+            long(order, PADDING, 1, 4, &[]),
+            end,
+        ];
+        let mut cursor = Cursor::new(layout(order), page(order, 0, 0, &data.concat())).unwrap();
+        while cursor.next_record().unwrap().is_some() {}
+        let left = String::from_utf8_lossy(cursor.page());
+        assert!(left.contains("kept"), "{order:?}");
+        assert!(!left.contains("secret") && !left.contains("stale"));
+    }
+}
+
+#[test]
 fn a_time_stamp_takes_its_highest_bits_from_before() {
     let before = 0x0800_0000_0000_0005;
     assert_eq!(with_highest_bits(7, before), 0x0800_0000_0000_0007);

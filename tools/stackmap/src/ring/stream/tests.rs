@@ -75,6 +75,28 @@ fn a_stream_out_of_order_is_read_in_bounded_memory() {
 }
 
 #[test]
+fn large_pages_of_many_cpus_wait_in_bounded_memory() {
+    const PAGE: usize = 15 << 20;
+    let text = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\n\tfield: local_t commit;\toffset:8;\tsize:8;\n\
+                \tfield: char data;\toffset:16;\tsize:15728640;\n";
+    let layout = Layout::parse(text, Order::Little).unwrap();
+    let data = record(Order::Little, 1 << 20, &[1; 4]);
+    let mut page = page(Order::Little, 0, 0, &data);
+    page.resize(PAGE, 0);
+    let mut bytes = Vec::new();
+    for cpu in 0..40 {
+        write_page(&mut bytes, &layout, cpu, &page).unwrap();
+    }
+    let mut records = Records::new(Pages::new(&bytes[..], layout, "input"));
+    let mut count = 0;
+    while records.next_record().unwrap().is_some() {
+        assert!(records.waiting_bytes <= MAX_WAITING_BYTES + PAGE);
+        count += 1;
+    }
+    assert_eq!(count, 40);
+}
+
+#[test]
 fn no_truncation_passes() {
     let bytes = stream(&[(0, 10, &[0, 5])]);
     assert!(read(&[]).unwrap().is_empty());
