@@ -79,16 +79,16 @@ kselftest: ## the kernel's own ftrace suite without the module, with it, and wit
 	@selftests/ftrace/run
 
 package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (twenty minutes, root)
-	@selftests/run --packages $(if $(KERNEL),--kernel $(KERNEL))
+	@selftests/run --results 'make package-test' --packages $(if $(KERNEL),--kernel $(KERNEL))
 
 long-test: ## what takes long: storms, many loads, millions of stacks (half an hour a kernel); KERNEL=debug
-	@selftests/run --long $(if $(KERNEL),--kernel $(KERNEL))
+	@selftests/run --results 'make long-test' --long $(if $(KERNEL),--kernel $(KERNEL))
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
-	@selftests/run --kernel debug guest
+	@selftests/run --results 'make debug-test' --kernel debug guest
 
 kcsan-test: ## the guests in which data races would show, with a kernel that finds them
-	@selftests/run --kernel kcsan guest
+	@selftests/run --results 'make kcsan-test' --kernel kcsan guest
 
 model: ## the larger bounds of the map's loom models; make test runs most of them in all executions
 	@selftests/map/loom.sh --full
@@ -116,7 +116,7 @@ mutants: mutants-glue ## changes the map in every way that cargo-mutants knows (
 	@selftests/map/mutants
 
 mutants-glue: ## puts the mistakes of selftests/mutations.toml into the rest of src/ (half an hour): a guest must notice
-	@selftests/glue-mutants
+	@selftests/glue-mutants --results 'make mutants-glue'
 
 selftest-vm: ## tests the guest runner itself
 	@tools/vm/selftest
