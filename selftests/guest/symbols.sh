@@ -31,6 +31,8 @@ shown() {
 load bits=10
 echo 1 >$T/options/stackmap
 
+# A module comes to the first place that is free; init text of others goes a little later than they come.
+sleep 2
 ok 'a module comes' insmod /tests/ghost_a.ko
 ok 'and has a stack recorded' record ghost_a
 before=$(frames)
@@ -53,14 +55,19 @@ for form in '0 0' '1 0' '0 1' '1 1'; do
 	ok "in the trace too (sym-offset, sym-addr: $form)" cmp "/tmp/before $form" /tmp/after
 done
 
-# Another one at the same place, which is the first that is free when init text has gone, too.
-insmod /tests/ghost_b.ko
-for _ in 1 2 3 4; do
-	[ "$(base ghost_b)" != "$place" ] || break
-	rmmod ghost_b
-	sleep 1
-	insmod /tests/ghost_b.ko
-done
+# comes MODULE - loads it at the place of the first one.
+comes() {
+	insmod /tests/"$1".ko
+	for _ in 1 2 3 4; do
+		[ "$(base "$1")" != "$place" ] || break
+		rmmod "$1"
+		sleep 1
+		insmod /tests/"$1".ko
+	done
+}
+
+# Another one at the same place.
+comes ghost_b
 is 'another module comes to its place' "$(base ghost_b)" "$place"
 ok 'and has a stack recorded' record ghost_b
 is 'it has the same id as before' "$(ids | sort | uniq -c | awk '$1 == 2' | wc -l)" 2
@@ -85,7 +92,7 @@ is 'and its frames keep their names' "$(frames)" "$now"
 
 # Many times: what is remembered does not grow, and never lies.
 for _ in 1 2 3 4 5 6 7 8; do
-	insmod /tests/ghost_a.ko
+	comes ghost_a
 	record ghost_a
 	is 'the old names never name the new module' "$(frames | grep -c ghost_b_inner)" 0
 	rmmod ghost_a
