@@ -4,7 +4,7 @@
 # Argument: how often all of it is done under tracers.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 25
+plan 26
 
 # said TEXT - whether the log has a line of the module's.
 said() {
@@ -61,6 +61,12 @@ echo 0 >$T/options/stackmap
 is 'they go when the option goes off' "$(value unwind_rules)" 0
 echo 1 >$T/options/stackmap
 stackgen record 8 0 100
+
+# Init text goes soon.
+text=$(value unwind_slow_text)
+insmod /tests/ghost_a.ko
+ok 'the init of a module has no rules' test "$(value unwind_slow_text)" -gt "$text"
+rmmod ghost_a
 
 # Forgetting: nothing but the module has gone.
 rules=$(value unwind_rules)
