@@ -10,6 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/selftests"
+cp selftests/results.py "$copy/selftests/"
 sed 's/^\(KERNELS = (.*\))$/\1, "new", "newer")/' selftests/run >"$copy/selftests/run"
 
 # list COPY ARGUMENT... - the cases by that copy of the runner, or what went wrong.

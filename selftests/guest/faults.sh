@@ -12,10 +12,6 @@ plan "$([ "$lockdown" ] && echo 57 || echo 49)"
 insmod /tests/stackgen.ko || bail 'stackgen'
 before=$(hook_text)
 
-override() {
-	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
-}
-
 hits() {
 	cat /sys/module/override/parameters/hits
 }

@@ -76,7 +76,7 @@ echo 1 >$I/events/syscalls/sys_enter_newuname/enable
 for _ in 1 2 3 4 5; do
 	echo fn >$T/stack_map_instances
 	taskset 1 uname >/dev/null
-	insmod /tests/override.ko func=stackmap_trace_stack any=1 delay=300 count=1 || bail 'override'
+	override func=stackmap_trace_stack any=1 delay=300 count=1
 	taskset 2 uname >/dev/null &
 	until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do :; done
 	echo '!fn' >$T/stack_map_instances
@@ -87,7 +87,7 @@ done
 
 # Off the list while one of its stacks is being recorded.
 echo fn >$T/stack_map_instances
-insmod /tests/override.ko hold=1 || bail 'override'
+override hold=1
 taskset 2 uname >/dev/null &
 until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do sleep 0.1; done
 put '!fn' $T/stack_map_instances &

@@ -107,7 +107,7 @@ is 'and after rmmod it is as before' "$(hook_text)" "$before"
 load hook="$hook"
 echo 1 >$T/options/stackmap
 clear_trace
-insmod /tests/override.ko hold=1 || bail 'override'
+override hold=1
 stackgen record 5 0 1 &
 until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do sleep 0.1; done
 echo 0 >$T/options/stackmap &

@@ -3,7 +3,7 @@
 # What the frames of a module are called when it has gone, and when another one has come to its place.
 # shellcheck source=SCRIPTDIR/tap.sh
 . /tests/tap.sh
-plan 50
+plan 46
 
 # base MODULE - where its text is.
 base() {
@@ -138,10 +138,6 @@ rmdir $T/instances/sizes
 echo >$T/kprobe_events
 
 # A module that goes while a reset ends: what it leaves is of the new stacks.
-override() {
-	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
-}
-
 insmod /tests/ghost_a.ko
 record ghost_a
 echo 0 >$T/tracing_on
@@ -160,55 +156,6 @@ wait
 rmmod override
 taskset -p 3 $$ >/dev/null
 ok 'a module that goes while a reset ends leaves its names' sh -c "grep -q ' ghost_a_inner+0x.* \[ghost_a\]$' $T/stack_map"
-
-# Without memory for the names of one module, as it goes or as another one comes to its place, no other
-# name is lost, and none is wrong.
-for at in going coming; do
-	faults=0
-	for func in __kvmalloc_node_noprof krealloc_node_align_noprof kvrealloc_node_align_noprof __kmalloc_cache_noprof; do
-		grep -q " $func$" /proc/kallsyms || continue
-		for skip in 0 1 2 3 4 5 6 7; do
-			echo 0 >$T/tracing_on
-			put reset $T/stack_map
-			echo 1 >$T/tracing_on
-			insmod /tests/ghost_a.ko
-			record ghost_a
-			place=$(base ghost_a)
-			old=" $(awk '/^stack_id/ { print $2 }' $T/stack_map | xargs) "
-			# Loaded before the place is free.
-			override func=$func count=0
-			[ $at = going ] || rmmod ghost_a
-			echo $skip >/sys/module/override/parameters/skip
-			echo 1 >/sys/module/override/parameters/count
-			[ $at = coming ] || rmmod ghost_a
-			[ $at = going ] || insmod /tests/ghost_b.ko
-			left=$(cat /sys/module/override/parameters/count)
-			rmmod override
-			named=$(frames | grep -c ' ghost_a_')
-			[ $at = coming ] || insmod /tests/ghost_b.ko
-			same=$([ "$(base ghost_b)" = "$place" ] && echo same)
-			# The init of ghost_b records a stack of its own.
-			wrong=$(awk -v RS= -v old="$old" 'index(old, " " $2 " ") && / ghost_[ab]_/' $T/stack_map)
-			others=$(frames | grep -c ' param_attr_store+')
-			rmmod ghost_b
-			[ "$left" = 0 ] || break
-			[ "$others" -gt 0 ] || result 'not ok' "$at, $func $skip: the kernel has no names"
-			note "$at, $func $skip: $named names left, ${same:-another} place"
-			[ "$same" ] || continue
-			faults=$((faults + 1))
-			[ -z "$wrong" ] || result 'not ok' "$at, $func $skip: a name of what may be another"
-		done
-	done
-	ok "$at: allocations failed ($faults)" test $faults -ge 3
-done
-is 'one line says so' "$(dmesg | grep -c 'out of memory saving module symbols')" 1
-echo 0 >$T/tracing_on
-put reset $T/stack_map
-echo 1 >$T/tracing_on
-insmod /tests/ghost_a.ko
-record ghost_a
-rmmod ghost_a
-ok 'after a reset there are names again' sh -c "grep -q ' ghost_a_inner+0x.* \[ghost_a\]$' $T/stack_map"
 
 # Unloading: as long as the trace shows stacks, it knows whose they are.
 wrong=0 shown=0

@@ -155,6 +155,11 @@ load() {
 	insmod $KO verify=$verify "$@" || bail "insmod: $(dmesg | tail -n 3)"
 }
 
+# override PARAMETER... - makes a function of the kernel fail, or gives up.
+override() {
+	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
+}
+
 # value KEY - a value of stack_map_stat.
 value() {
 	awk -v key="$1:" '$1 == key { print $2 }' $T/stack_map_stat

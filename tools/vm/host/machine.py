@@ -30,6 +30,13 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def stolen():
+    """The seconds that this machine's CPUs were not given by its host, if it is a guest; their mean."""
+    with open("/proc/stat", encoding="ascii") as stream:
+        ticks = int(stream.readline().split()[8])
+    return ticks / os.sysconf("SC_CLK_TCK") / os.cpu_count()
+
+
 class Machine:
     """A QEMU process and the sockets of its serial lines and ports."""
 
@@ -70,6 +77,7 @@ class Machine:
         self.arguments += options.qemu
         self.process = None
         self._waited = 0
+        self._stolen_before = stolen()
 
     def _channel(self, directory, name):
         path = os.path.join(directory, name)
@@ -102,7 +110,10 @@ class Machine:
         return self.process.poll() is None
 
     def waited(self):
-        """The seconds that a thread of QEMU has waited for a CPU of this machine, at most; the guest stood still."""
+        """The seconds for which a thread of QEMU had no CPU, at most; the guest stood still.
+
+        It waited for one of this machine, or the machine itself is a guest, and its host gave it none.
+        """
         for path in glob.glob(f"/proc/{self.process.pid}/task/*/schedstat"):
             try:
                 with open(path, encoding="ascii") as stream:
@@ -110,7 +121,7 @@ class Machine:
             except (OSError, IndexError):
                 # The thread has ended; or this kernel does not count.
                 continue
-        return self._waited
+        return self._waited + stolen() - self._stolen_before
 
     def stop(self):
         """Ends QEMU."""
