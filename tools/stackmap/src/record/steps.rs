@@ -65,8 +65,9 @@ impl Fault {
         if self.kind == Kind::Fail {
             return Err(Error::Refused(format!("failed at {name}, as was asked")));
         }
-        say(format_args!("held at {name}"));
+        // Who reads that it is held may be quick.
         let before = signals.count();
+        say(format_args!("held at {name}"));
         while signals.count() == before {
             sleep(Duration::from_millis(10));
         }

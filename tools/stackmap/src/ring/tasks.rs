@@ -136,6 +136,15 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_a_name_has_room_for_may_be_of_it() {
+        // With its newline the line makes a name of 15 bytes; of 16, which there is none.
+        let text = "1 12345678\n7 bcde\n";
+        assert_eq!(tasks(&[7], text, &[(7, "asked")]).comm(7), "asked");
+        let text = "1 123456789\n7 bcde\n";
+        assert_eq!(tasks(&[7], text, &[(7, "asked")]).comm(7), "bcde");
+    }
+
+    #[test]
     fn names_are_those_that_the_kernel_kept() {
         let text = "1 systemd\n7 a b\n12 kworker/0:1-eve\n";
         let tasks = tasks(&[0, 1, 7, 12, 99], text, &[(1, "other")]);

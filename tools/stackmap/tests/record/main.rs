@@ -6,8 +6,9 @@
 //! or somebody else. How a kernel takes it all is tested in a guest (`guest/record.sh`).
 
 mod fake;
+mod others;
 
-use fake::{map, page, send, wait_until, with, Fake, KMALLOC, STATS, TRACE};
+use fake::{page, send, wait_until, with, Fake, KMALLOC, STATS, TRACE};
 use stackmap::capture::Capture;
 use std::{
     fs,
@@ -227,86 +228,6 @@ fn the_map_of_an_instance_is_that_of_the_top_level() {
 }
 
 #[test]
-fn what_others_left_is_put_aside() {
-    let fake = Fake::new();
-    fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
-    fake.put("t/events/sched/sched_switch/filter", "prev_pid == 1\n");
-    fake.put(
-        "t/events/sched/sched_switch/trigger",
-        "traceoff:count=2 if prev_pid == 1\n",
-    );
-    fake.put("t/set_event_notrace_pid", "77\n");
-    fake.put("t/tracing_cpumask", "1\n");
-    fake.put("t/options/overwrite", "0\n");
-    fake.put("t/set_ftrace_filter", "schedule:traceoff:unlimited\n");
-    let script =
-        "cat events/*/*/filter tracing_cpumask options/overwrite set_event_notrace_pid > ../seen";
-    fake.recorded(&with(&["-e", "kmem:kfree"]), script);
-    // Of events that are not recorded filters do not matter.
-    assert_eq!(fake.get("seen"), "none\n0prev_pid == 1\n000000031");
-    let trigger = "traceoff:count=2 if prev_pid == 1\n!traceoff\ntraceoff:2 if prev_pid == 1\n";
-    assert_eq!(fake.get("t/events/sched/sched_switch/trigger"), trigger);
-    let commands = "schedule:traceoff:unlimited\n!schedule:traceoff\nschedule:traceoff\n";
-    assert_eq!(fake.get("t/set_ftrace_filter"), commands);
-    assert_eq!(fake.get("t/events/kmem/kmalloc/filter"), "bytes_req > 8");
-    assert_eq!(fake.get("t/set_event_notrace_pid"), "77\n");
-    assert_eq!(fake.get("t/tracing_cpumask"), "1");
-    assert_eq!(fake.get("t/options/overwrite"), "0");
-    let aside = fake.manifest("stackmap.data").put_aside;
-    let keys: Vec<_> = aside.keys().map(String::as_str).collect();
-    let want = [
-        "events/kmem/kmalloc/filter",
-        "events/sched/sched_switch/trigger",
-        "options/overwrite",
-        "set_event_notrace_pid",
-        "set_ftrace_filter",
-        "tracing_cpumask",
-    ];
-    assert_eq!(keys, want);
-    assert_eq!(aside["events/kmem/kmalloc/filter"], "bytes_req > 8");
-}
-
-#[test]
-fn an_event_with_a_trigger_is_not_on() {
-    let fake = Fake::new();
-    // What a kernel shows of sched_switch, which has one, and of kfree, which is on.
-    fake.put("t/events/sched/sched_switch/enable", "0*\n");
-    fake.put("t/events/kmem/kfree/enable", "1*\n");
-    fake.put("t/set_event", "sched:sched_switch\n");
-    fake.recorded(&KMALLOC, "true");
-    assert_eq!(fake.get("t/set_event"), "");
-
-    fake.put("t/set_event", "sched:sched_switch\nkmem:kfree\n");
-    let (_, text) = fake.record(&KMALLOC, "true");
-    assert!(text.contains("already: 1 events are on"), "{text}");
-    fake.recorded(&with(&["--force"]), "true");
-    assert_eq!(fake.get("t/set_event"), "kmem:kfree\n");
-}
-
-#[test]
-fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
-    let fake = Fake::new();
-    fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
-    fake.put("t/events/kmem/kfree/filter", "not asked for\n");
-    fake.put(
-        "t/events/sched/sched_switch/trigger",
-        "snapshot:unlimited\n",
-    );
-    fake.put(
-        "t/show_event_filters",
-        "kmem:kmalloc      bytes_req > 8\n^\nparse_error: No\n",
-    );
-    fake.put(
-        "t/show_event_triggers",
-        "sched:sched_switch    snapshot:unlimited\n",
-    );
-    fake.recorded(&["-e", "kmem"], "cat events/kmem/*/filter > ../seen");
-    assert_eq!(fake.get("seen"), "not asked for\n0");
-    let trigger = "snapshot:unlimited\n!snapshot\nsnapshot\n";
-    assert_eq!(fake.get("t/events/sched/sched_switch/trigger"), trigger);
-}
-
-#[test]
 fn patterns_are_expanded() {
     let fake = Fake::new();
     fake.recorded(
@@ -352,30 +273,6 @@ fn losses_are_said_where_they_happen() {
     let text = fake.recorded(&KMALLOC, "true");
     assert!(text.contains("WARNING: somebody read 7 records"), "{text}");
     assert!(!text.contains("nothing was recorded"), "{text}");
-}
-
-#[test]
-fn a_reset_by_somebody_else_is_said() {
-    let fake = Fake::new();
-    for (ids, reset) in [
-        (&[0x0010_0005][..], false),
-        (&[0x0010_0005, 0x0010_0006], false),
-        (&[0x0010_8005], true),
-        (&[], true),
-    ] {
-        fs::write(fake.path("t/stack_map_bin"), map(&[0x0010_0005])).unwrap();
-        fs::write(fake.path("map"), map(ids)).unwrap();
-        let text = fake.recorded(&KMALLOC, "cat ../map > stack_map_bin");
-        assert_eq!(
-            text.contains("WARNING: somebody reset the map"),
-            reset,
-            "{text}"
-        );
-        assert_eq!(fake.manifest("stackmap.data").reset, reset);
-        let output = fake.stackmap(&["report"]).output().unwrap();
-        let report = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(report.contains("1 event has a stale id"), reset, "{report}");
-    }
 }
 
 #[test]
@@ -503,8 +400,16 @@ fn what_is_recorded_is_what_the_buffer_has() {
     assert_eq!(event["stack"], 0x0010_0005);
     assert_eq!(json["events"].as_array().unwrap().len(), 1);
 
-    // Without fields and arguments, too.
-    fake.recorded(&with(&["--no-args"]), "true");
+    // Without fields and arguments, too; the texts of trace_printk() are such.
+    fake.put("t/printk_formats", "0xffffffff81000000 : \"a secret\"\n");
+    for (arguments, kept) in [(&[][..], true), (&["--no-args"], false)] {
+        fake.recorded(&with(arguments), "true");
+        let mut capture = Capture::open(&fake.path("stackmap.data")).unwrap();
+        let mut texts = String::new();
+        let mut member = capture.member("printk_formats").unwrap();
+        member.read_to_string(&mut texts).unwrap();
+        assert_eq!(texts.contains("a secret"), kept);
+    }
     assert_eq!(fake.manifest("stackmap.data").recorded.command, ["sh"]);
     let output = fake.stackmap(&["export", "--format", "json"]).output();
     let json: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
@@ -529,26 +434,6 @@ fn what_is_no_file_is_written_to() {
     let output = child.unwrap().wait_with_output().unwrap();
     assert!(output.stdout.starts_with(b"PK"));
     assert!(!fake.path("-").exists());
-}
-
-/// Only root can make such a link; the guest has the same test.
-#[test]
-fn no_link_of_somebody_else_leads_to_a_capture() {
-    let fake = Fake::new();
-    for dir in ["open", "victim"] {
-        fs::create_dir(fake.path(dir)).unwrap();
-    }
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
-    fs::set_permissions(fake.path("open"), mode).unwrap();
-    let link = fake.path("open/link");
-    std::os::unix::fs::symlink("../victim", &link).unwrap();
-    if std::os::unix::fs::lchown(&link, Some(65534), None).is_err() {
-        return;
-    }
-    let (output, text) = fake.record(&with(&["-o", "open/link/out"]), "true");
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("others may write"), "{text}");
-    assert_eq!(fs::read_dir(fake.path("victim")).unwrap().count(), 0);
 }
 
 #[test]
