@@ -131,12 +131,11 @@ fn an_event_takes_no_more_than_it_accounts_for() {
 fn addresses_in_bytes_are_addresses() {
     let mut data = vec![1, 2, 3];
     data.extend(0xffff_8881_003b_d000u64.to_le_bytes());
-    let fields = fields(
-        "\tfield:u8 buf[11];\toffset:8;\tsize:11;\tsigned:0;\n",
-        "",
-        &data,
-    );
-    assert_eq!(fields.export(&Symbols::none(), false), "buf=(address)");
+    for declared in ["u8 buf[11]", "struct thing buf"] {
+        let description = format!("\tfield:{declared};\toffset:8;\tsize:11;\tsigned:0;\n");
+        let fields = fields(&description, "", &data);
+        assert_eq!(fields.export(&Symbols::none(), false), "buf=(address)");
+    }
 }
 
 #[test]
