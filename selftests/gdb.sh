@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 # shellcheck source-path=SCRIPTDIR/..
 . selftests/tap.sh
-. tools/vm/lib/cache.sh
+. tools/lib/cache.sh
 need gdb gdb
 eval "$(tools/vm/setup --kernel debug --env)"
 work=$(mktemp -d)

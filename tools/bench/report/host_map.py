@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The benches of the map on this machine: instructions, counted by valgrind.
 
-valgrind (by tools/need) and gungraun-runner (by cargo, into the cache) are installed if they
+valgrind (by tools/lib/need) and gungraun-runner (by cargo, into the cache) are installed if they
 are missing.
 """
 
@@ -18,7 +18,7 @@ CARGO_ROOT = CACHE / "cargo"
 
 def install():
     """Makes the tools be there."""
-    if subprocess.run([TOP / "tools/need", "valgrind", "valgrind"], check=False).returncode:
+    if subprocess.run([TOP / "tools/lib/need", "valgrind", "valgrind"], check=False).returncode:
         sys.exit(1)
     version = re.search(r'^gungraun = "(.*)"', (TOP / "tools/bench/Cargo.toml").read_text(), re.M)[1]
     runner = CARGO_ROOT / "bin/gungraun-runner"

@@ -13,8 +13,8 @@ proto=/usr/share/gocode/src/github.com/google/pprof/proto
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$here/../../need" /usr/bin/protoc protobuf-compiler
-"$here/../../need" $proto/profile.proto golang-github-google-pprof-dev
+"$here/../../lib/need" /usr/bin/protoc protobuf-compiler
+"$here/../../lib/need" $proto/profile.proto golang-github-google-pprof-dev
 
 for capture in before full function overwritten; do
 	file=$here/data/$capture.data

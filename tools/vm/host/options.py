@@ -4,7 +4,7 @@
 import argparse
 import os
 
-KERNELS = sorted(name for name in os.listdir(os.path.join(os.path.dirname(__file__), "..", "kernels"))
+KERNELS = sorted(name for name in os.listdir(os.path.join(os.path.dirname(__file__), "..", "..", "lib", "kernels"))
                  if not name.endswith(".config"))
 
 HANG = 124

@@ -17,7 +17,7 @@ debian_userland_packages=(
 kernel_names() {
 	local file
 
-	for file in "$vm"/kernels/*; do
+	for file in "$lib"/kernels/*; do
 		[[ $file = *.config ]] || basename "$file"
 	done
 }
@@ -27,10 +27,10 @@ kernel_names() {
 load_kernel() {
 	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline=''
 	make_arguments=() configs=()
-	[[ $kernel != */* && $kernel != *.config && -f $vm/kernels/$kernel ]] ||
+	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null
-	. "$vm/kernels/$kernel"
+	. "$lib/kernels/$kernel"
 	[[ ${#configs[@]} = 0 ]] || own=yes
 	[[ ${#make_arguments[@]} -gt 0 ]] || make_arguments=(CC="x86_64-linux-gnu-$gcc")
 }
@@ -92,7 +92,7 @@ closure() {
 
 # chosen_file: where the choice for $kernel is remembered.
 chosen_file() {
-	echo "$cache/chosen/$base-$(key_of "$vm/kernels/$base" "$mirror" \
+	echo "$cache/chosen/$base-$(key_of "$lib/kernels/$base" "$mirror" \
 		"${toolchain_packages[*]} ${debian_userland_packages[*]} $(declare -f choose)")"
 }
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash disable=SC2034,SC2154
-# The chroots in which packages are built and tested, for scripts that have the libraries of tools/vm;
-# kept in the cache of tools/vm, see there.
+# The chroots in which packages are built and tested, kept in the cache.
 
 # What builds them: of forky, whose rustc is new enough for the tool.
 builder_packages=(

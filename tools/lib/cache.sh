@@ -6,8 +6,8 @@
 # complete, so what is killed half way never looks finished. Whoever builds holds the lock of NAME;
 # a directory of NAME under .new that is seen with that lock held belongs to nobody and is removed.
 
-vm=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
-checkout=$(cd "$vm/../.." && pwd -P)
+lib=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+checkout=$(cd "$lib/../.." && pwd -P)
 cache=${STACKMAP_CACHE:-${HOME:?}/.cache/stackmap}
 mirror=${STACKMAP_MIRROR:-http://deb.debian.org/debian}
 # The status of a build that wanted a version which the archive no longer has.

@@ -73,7 +73,7 @@ kernel_tree() {
 	entry "kernel-$release" "$(key_of "$version" "$(declare -f build_packages)")" \
 		"kernel packages $release" 'about 30 seconds' build_packages
 	packages=$entry
-	tree_key=$(key_of "$version" "$toolchain_key" "$vm/kernels/$kernel" "$checkout/tools/rust-tree" \
+	tree_key=$(key_of "$version" "$toolchain_key" "$lib/kernels/$kernel" "$checkout/tools/rust-tree" \
 		"$(declare -f build_tree)")
 	entry "tree-$kernel" "$tree_key" "kernel tree $release with its Rust crates" \
 		'about 3 minutes' build_tree
