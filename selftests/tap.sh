@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Results of tests on the host, as TAP; guest/tap.sh is that of the guests.
+# Results of tests on the host, as TAP; tools/lib/guest/tap.sh is for guests.
 
 number=0
 failed=0

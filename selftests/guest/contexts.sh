@@ -3,7 +3,7 @@
 # Records events from every context twice, as ids at the top level and as full stacks in an instance,
 # while functions return through the tracers of a third, and leaves both recordings in /share for
 # selftests/oracle.py. Argument: the hook.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 12
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # Every row of the interface: good and bad parameters, writes, open modes, readers.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 127
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Toggling, loading and unloading under load: the kernel is afterwards as it was before.
 # Arguments: the hook, how many toggles, how many loads.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$([ -e $KMEMLEAK ] && echo 12 || echo 14)"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Booted with an initramfs that has packaging/initramfs in it, and with events on the kernel's command
 # line: stacks were ids before the root file system was mounted.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 6
 

@@ -3,7 +3,7 @@
 # Failing allocations and missing parts, at load, at the first enable and during growth: a clear
 # message, and a kernel that goes on working. Needs an insmod that tries once, and a shell that says
 # which error a write met: kmod's and bash.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 # A kernel of our own has no security modules.
 lockdown=$(grep -w security_locked_down /proc/kallsyms)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Files that outlive the module, and the mount that they are in: who holds one by its path, who opens one
 # while the module goes, what the administrator has set. Argument: loads of the module under openers.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$(grep -q ' fanotify_handle_event$' /proc/kallsyms && echo 19 || echo 15)"
 

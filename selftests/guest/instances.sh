@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Instances: their own function tracer's trampolines, and coming on and off the list while they record.
 # Argument: the hook.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 23
 

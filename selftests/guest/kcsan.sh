@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The check for data races itself, in a kernel that has KCSAN: it finds the one that stackgen has. Runs
 # on CPUs that are really parallel.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 2
 

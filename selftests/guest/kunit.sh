@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # The module's KUnit tests, in a kernel that has KUnit.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 10
 

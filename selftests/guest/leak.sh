@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # The check for leaks itself, in a kernel that has kmemleak: it finds what a module left behind.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 3
 

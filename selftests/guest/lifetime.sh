@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The module among others: kprobes on the function that it hooks, instances, unloading with ids in
 # the buffer. Argument: the hook.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$([ "$1" = jump ] && echo 64 || echo 48)"
 

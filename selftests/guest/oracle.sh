@@ -3,7 +3,7 @@
 # Records the same events twice, as ids at the top level and as full stacks in an instance, and
 # leaves both in /share for selftests/oracle.py. Arguments: the hook, and "instance" to have the ids
 # recorded in an instance as well, one that is listed.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$([ "${2:-}" = instance ] && echo 10 || echo 6)"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Both CPUs record the same 4,096 fresh stacks at the same moments: no stack gets two ids. Runs on
 # CPUs that are really parallel.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 17
 

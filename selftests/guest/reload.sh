@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Ids of an earlier load of the module: on unload the kernel clears only the buffers of CPUs that are
 # online, so those of one that is not survive in its buffer.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 13
 

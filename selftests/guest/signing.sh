@@ -3,7 +3,7 @@
 # What kernels that want signatures say of a module without one that they trust, and what lockdown leaves.
 # Argument: what the kernel was booted with, module.sig_enforce=1 or lockdown=integrity, or unknown-key for
 # the first with a module that somebody unknown has signed. /bin/stackmap is the tool.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 case $1 in
 lockdown=integrity) plan 8 ;;

@@ -5,7 +5,7 @@
 #
 # What an instance can record too is recorded in one at the same time. What only the top level can is
 # recorded there twice: with the option off, then with it on.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$([ "${2:-}" = nobpf ] && echo 7 || echo 12)"
 

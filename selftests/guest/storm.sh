@@ -3,7 +3,7 @@
 # Everything that people move while they trace, moved at once, on two CPUs; meanwhile a witness records
 # stacks whose number it knows. Arguments: the hook, how many seconds.
 # shellcheck disable=SC2086
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 25
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Stacks that are walked by rules are those that the kernel walks, whatever is on them.
 # Argument: how often all of it is done under tracers.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan 26
 

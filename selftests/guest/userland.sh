@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # What needs more than busybox: an empty write, and trace-cmd reading the event by its format file.
 # Argument: nostream, where "trace-cmd stream" does not work.
-# shellcheck source=SCRIPTDIR/tap.sh
+# shellcheck source=SCRIPTDIR/../../tools/lib/guest/tap.sh
 . /tests/tap.sh
 plan "$([ "${1:-}" = nostream ] && echo 21 || echo 27)"
 

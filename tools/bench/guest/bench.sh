@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
 # What the guest's benches share. Each prints lines "figure NAME VALUE".
-# shellcheck source=SCRIPTDIR/../../../selftests/guest/tap.sh
+# shellcheck source=SCRIPTDIR/../../lib/guest/tap.sh
 . /tests/tap.sh
 
 verify=0

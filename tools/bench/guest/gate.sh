@@ -4,7 +4,7 @@
 #
 # Both are taken over those of the kernel's own full stack, in the same run: a kernel that unwinds
 # otherwise, or is emulated otherwise, changes both.
-# shellcheck source=SCRIPTDIR/../../../selftests/guest/tap.sh
+# shellcheck source=SCRIPTDIR/../../lib/guest/tap.sh
 . /tests/tap.sh
 plan 10
 

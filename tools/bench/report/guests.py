@@ -51,14 +51,14 @@ def build(directory):
 
 def modules():
     """Builds the module and the one that measures."""
-    return build(TOP), build(TOP / "selftests/modules/stackcost")
+    return build(TOP), build(TOP / "tools/bench/stackcost")
 
 
 def run(guest, built):
     """Runs a guest; returns what it printed."""
     stackmap, stackcost = built
     command = [TOP / "tools/vm/run", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
-               "--add", f"{TOP}/selftests/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
+               "--add", f"{TOP}/tools/lib/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
                "--add", f"{stackcost}:/tests/stackcost.ko", "--module", stackmap,
                "--", TOP / f"tools/bench/guest/{guest.script}.sh", *guest.arguments]
     done = subprocess.run(command, cwd=TOP, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
