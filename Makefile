@@ -67,28 +67,28 @@ bench-tool: ## measures the command-line tool with its largest inputs: 2 minutes
 	@tools/stackmap/tests/measure.sh
 
 run: ## boots a stock Debian kernel with the module loaded and shows what it does
-	@tools/demo/run
+	@tools/demo/demo
 
 test: ## tests everything: lint, host tests, guests with both kernels
-	@selftests/run
+	@selftests/suite
 
 guest-test: ## only the guests; KERNEL=deb14 for one kernel
-	@selftests/run $(if $(KERNEL),--kernel $(KERNEL)) guest
+	@selftests/suite $(if $(KERNEL),--kernel $(KERNEL)) guest
 
 kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
-	@selftests/ftrace/run
+	@selftests/ftrace/kselftest
 
 package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (twenty minutes, root)
-	@selftests/run --results 'make package-test' --packages $(if $(KERNEL),--kernel $(KERNEL))
+	@selftests/suite --results 'make package-test' --packages $(if $(KERNEL),--kernel $(KERNEL))
 
 long-test: ## what takes long: storms, many loads, millions of stacks (half an hour a kernel); KERNEL=debug
-	@selftests/run --results 'make long-test' --long $(if $(KERNEL),--kernel $(KERNEL))
+	@selftests/suite --results 'make long-test' --long $(if $(KERNEL),--kernel $(KERNEL))
 
 debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
-	@selftests/run --results 'make debug-test' --kernel debug guest
+	@selftests/suite --results 'make debug-test' --kernel debug guest
 
 kcsan-test: ## the guests in which data races would show, with a kernel that finds them
-	@selftests/run --results 'make kcsan-test' --kernel kcsan guest
+	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
 model: ## the larger bounds of the map's loom models; make test runs most of them in all executions
 	@selftests/map/loom.sh --full
@@ -97,8 +97,8 @@ mutate-ordering: ## weakens each memory ordering of the map: the loom models mus
 	@selftests/map/mutate-ordering
 
 fuzz: ## fuzzes the map, and what the tool reads; SECONDS=60 for each target
-	@selftests/map/fuzz/run $(SECONDS)
-	@tools/stackmap/fuzz/run $(SECONDS)
+	@selftests/map/fuzz/fuzz-map $(SECONDS)
+	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
 scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
@@ -110,7 +110,7 @@ bench-accept: ## keeps the instruction counts of now, which make test compares w
 	@tools/bench/gate --accept
 
 bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
-	@tools/bench/run
+	@tools/bench/map
 
 mutants: mutants-glue ## changes the map in every way that cargo-mutants knows (45 minutes): the tests must notice
 	@selftests/map/mutants
@@ -127,5 +127,5 @@ lint: ## rustfmt, clippy, checkpatch, shellcheck, flake8, and the documents by t
 help:
 	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  tools/vm/run --help     a guest for your own experiments'
-	@echo '  selftests/run --list    the tests, one by one'
+	@echo '  tools/vm/boot --help      a guest for your own experiments'
+	@echo '  selftests/suite --list     the tests, one by one'

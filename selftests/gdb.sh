@@ -10,7 +10,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 need gdb gdb
 eval "$(tools/vm/setup --kernel debug --env)"
 work=$(mktemp -d)
-tools/vm/run --kernel debug --no-module --append nokaslr --qemu=-s -- sh -c 'echo up; sleep 1000' >"$work/out" 2>&1 &
+tools/vm/boot --kernel debug --no-module --append nokaslr --qemu=-s -- sh -c 'echo up; sleep 1000' >"$work/out" 2>&1 &
 guest=$!
 trap 'kill $guest; wait $guest || true; rm -rf "$work"' EXIT
 for _ in $(seq 600); do

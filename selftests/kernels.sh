@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# One more kernel in KERNELS of selftests/run, as CONTRIBUTING.md says, gets its cases, and no other loses any.
+# One more kernel in KERNELS of selftests/suite, as CONTRIBUTING.md says, gets its cases, and no other loses any.
 
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -11,11 +11,11 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/selftests"
 cp selftests/results.py "$copy/selftests/"
-sed 's/^\(KERNELS = (.*\))$/\1, "new", "newer")/' selftests/run >"$copy/selftests/run"
+sed 's/^\(KERNELS = (.*\))$/\1, "new", "newer")/' selftests/suite >"$copy/selftests/suite"
 
 # list COPY ARGUMENT... - the cases by that copy of the runner, or what went wrong.
 list() {
-	python3 "$1/selftests/run" "${@:2}" --list 2>&1 || true
+	python3 "$1/selftests/suite" "${@:2}" --list 2>&1 || true
 }
 
 for more in '' --long --packages; do

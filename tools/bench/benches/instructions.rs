@@ -2,7 +2,7 @@
 
 //! Instructions, counted by valgrind: they repeat from run to run and from machine to machine.
 //!
-//! `tools/bench/run` divides by the number of operations that a bench says in its name.
+//! `tools/bench/map` divides by the number of operations that a bench says in its name.
 
 #![allow(missing_docs, reason = "what the macros make has none")]
 

@@ -57,7 +57,7 @@ def modules():
 def run(guest, built):
     """Runs a guest; returns what it printed."""
     stackmap, stackcost = built
-    command = [TOP / "tools/vm/run", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
+    command = [TOP / "tools/vm/boot", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
                "--add", f"{TOP}/tools/lib/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
                "--add", f"{stackcost}:/tests/stackcost.ko", "--module", stackmap,
                "--", TOP / f"tools/bench/guest/{guest.script}.sh", *guest.arguments]

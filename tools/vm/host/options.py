@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command line of tools/vm/run."""
+"""The command line of tools/vm/boot."""
 
 import argparse
 import os
@@ -19,11 +19,11 @@ exit status becomes that of this command. What is missing is made first, see too
 
 EPILOG = """\
 examples:
-  tools/vm/run -- sh                       a shell in the guest (leave it with exit or Ctrl-D)
-  tools/vm/run -- cat /proc/version
-  tools/vm/run --kernel deb14 -- ./test.sh 1 2
-  tools/vm/run --userland debian -- trace-cmd list -t
-  tools/vm/run --share /tmp/out -- sh -c 'cat /sys/kernel/tracing/trace > /share/trace'
+  tools/vm/boot -- sh                       a shell in the guest (leave it with exit or Ctrl-D)
+  tools/vm/boot -- cat /proc/version
+  tools/vm/boot --kernel deb14 -- ./test.sh 1 2
+  tools/vm/boot --userland debian -- trace-cmd list -t
+  tools/vm/boot --share /tmp/out -- sh -c 'cat /sys/kernel/tracing/trace > /share/trace'
 
 in the guest:
   /lib/stackmap/stackmap.ko   the module, built for this kernel; it is not loaded
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 def parser():
     """The parser, for --help as well."""
     parse = Parser(
-        prog="tools/vm/run", description=DESCRIPTION, epilog=EPILOG,
+        prog="tools/vm/boot", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [OPTION]... -- SCRIPT [ARGUMENT]...")
     add = parse.add_argument

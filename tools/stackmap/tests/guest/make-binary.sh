@@ -4,7 +4,7 @@
 # In a guest: makes those captures of tests/data anew that are of the binary ring buffer, into the
 # directory that is shared as /share, with the kernel's text of the same buffers.
 #
-#   tools/vm/run --share DIR --add STACKMAP:/bin/stackmap \
+#   tools/vm/boot --share DIR --add STACKMAP:/bin/stackmap \
 #       --add tools/stackmap/tests/guest/attack.sh:/bin/attack -- tools/stackmap/tests/guest/make-binary.sh
 set -eu
 

@@ -3,7 +3,7 @@
 #
 # In a guest: makes the captures of tests/data anew, into the directory that is shared as /share.
 #
-#   tools/vm/run --userland debian --share DIR --add STACKMAP:/bin/stackmap -- \
+#   tools/vm/boot --userland debian --share DIR --add STACKMAP:/bin/stackmap -- \
 #       tools/stackmap/tests/guest/make-data.sh
 #
 # The golden files follow from them: UPDATE_GOLDEN=1 cargo test -p stackmap --test golden.

@@ -4,7 +4,7 @@
 # In a guest: stackmap record leaves tracefs as it found it, however it ends, and says what it has
 # lost. Prints TAP. That it ends well at each of its steps is tested without a kernel, in ../record/.
 #
-#   tools/vm/run --add "$(tools/stackmap/build-static)":/bin/stackmap \
+#   tools/vm/boot --add "$(tools/stackmap/build-static)":/bin/stackmap \
 #       --add tools/stackmap/tests/guest/attack.sh:/bin/attack -- \
 #       tools/stackmap/tests/guest/record.sh [SIGNAL...]
 #

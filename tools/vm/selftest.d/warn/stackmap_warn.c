@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A module whose loading warns, to see that tools/vm/run notices.
+ * A module whose loading warns, to see that tools/vm/boot notices.
  */
 #include <linux/bug.h>
 #include <linux/module.h>
