@@ -64,7 +64,7 @@ tool-static: ## builds it without any shared library, for guests; prints where i
 	@tools/stackmap/build-static
 
 bench-tool: ## measures the command-line tool with its largest inputs: 2 minutes, 1.2 GB in /tmp
-	@tools/stackmap/tests/measure.sh
+	@tools/stackmap/tests/measure
 
 run: ## boots a stock Debian kernel with the module loaded and shows what it does
 	@tools/demo/demo
@@ -91,7 +91,7 @@ kcsan-test: ## the guests in which data races would show, with a kernel that fin
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
 model: ## the larger bounds of the map's loom models; make test runs most of them in all executions
-	@selftests/map/loom.sh --full
+	@selftests/map/models --full
 
 mutate-ordering: ## weakens each memory ordering of the map: the loom models must notice
 	@selftests/map/mutate-ordering

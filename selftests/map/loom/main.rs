@@ -3,8 +3,8 @@
 //! Models of the map's races: every order of the threads' steps, and every value that the memory
 //! model lets a load see.
 //!
-//! `selftests/map/loom.sh` runs those of many executions with few preemptions, which is where almost
-//! all mistakes show; `selftests/map/loom.sh --full` raises their bounds. Sizes are those
+//! `selftests/map/models` runs those of many executions with few preemptions, which is where almost
+//! all mistakes show; `selftests/map/models --full` raises their bounds. Sizes are those
 //! of `src/map/sys.rs` for models.
 
 #![cfg(loom)]

@@ -60,7 +60,7 @@ def run(guest, built):
     command = [TOP / "tools/vm/boot", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
                "--add", f"{TOP}/tools/lib/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
                "--add", f"{stackcost}:/tests/stackcost.ko", "--module", stackmap,
-               "--", TOP / f"tools/bench/guest/{guest.script}.sh", *guest.arguments]
+               "--", TOP / f"tools/bench/guest/{guest.script}", *guest.arguments]
     done = subprocess.run(command, cwd=TOP, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, errors="replace", check=False)
     if done.returncode or "\nfinished" not in done.stdout:

@@ -29,7 +29,7 @@ fn stackmap(arguments: &[&str]) -> (String, String) {
 /// What every output counts is what Python counts in the kernel's text.
 #[test]
 fn counts_equal_an_independent_count() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/truth");
     let output = Command::new("python3")
         .arg(script)
         .args([Path::new(STACKMAP), &data()])

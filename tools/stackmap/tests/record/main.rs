@@ -3,7 +3,7 @@
 //! `stackmap record` with a directory in place of tracefs: what it writes, and what it leaves.
 //!
 //! Nothing happens in these files by itself: commands that are recorded do what a kernel would do,
-//! or somebody else. How a kernel takes it all is tested in a guest (`guest/record.sh`).
+//! or somebody else. How a kernel takes it all is tested in a guest (`guest/record`).
 
 mod fake;
 mod others;
