@@ -3,10 +3,9 @@
 //! `stackmap record`: one recording into one file.
 
 use super::args::{Global, DEFAULT_CAPTURE};
-use crate::{
-    error::Result,
-    record::{Fault, Options},
-};
+#[cfg(feature = "fault")]
+use crate::record::Fault;
+use crate::{error::Result, record::Options};
 use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -68,6 +67,7 @@ pub(super) struct Record {
     #[arg(long, value_name = "KO")]
     module: Option<PathBuf>,
     /// Go wrong at a step, for tests
+    #[cfg(feature = "fault")]
     #[arg(long, hide = true, value_name = "STEP:KIND")]
     fault: Option<Fault>,
     /// Command to run; the recording ends with it
@@ -95,6 +95,7 @@ impl Record {
             force: self.force,
             slim: self.slim,
             no_args: self.no_args,
+            #[cfg(feature = "fault")]
             fault: self.fault,
         };
         options.run(global.tracefs())
