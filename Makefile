@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Everything that a person types; "make help" lists it. The module itself is described in Kbuild.
+# Everything that a person types. "make help" lists the targets that have a "##" comment, by the groups that "##@"
+# begins; Documentation/testing.rst has all tests. The module itself is described in Kbuild.
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 PREFIX ?= /usr/local
@@ -12,25 +13,33 @@ examples := $(share)/doc/stackmap/examples
 # The kernel that KDIR builds for; looked up where it is needed.
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
-.PHONY: all modules modules_install install install-module install-tool uninstall clean help run tool tool-static bench-tool test lint guest-test kselftest \
-	long-test debug-test kcsan-test selftest-vm model mutate-ordering mutants mutants-glue fuzz scale bench-map \
-	bench bench-accept deb package-test
+.PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
+	package-test long-test debug-test kcsan-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
+
+##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
 
 all: modules
 
-modules: ## builds stackmap.ko against KDIR (default: the running kernel's build tree)
+modules: ## stackmap.ko for the running kernel, or the tree KDIR
 	@tools/check-kdir "$(KDIR)"
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
 
-install: install-module install-tool ## installs the module, the tool, its manual and completions: DESTDIR, KDIR, PREFIX
+tool: ## the command-line tool; tool-static: no shared libraries
+	cargo build --release --package stackmap
 
-install-module: modules ## only the module, for the kernel of KDIR
+tool-static:
+	@tools/stackmap/build-static
+
+install: install-module install-tool ## module and tool; install-module, install-tool: one
+
+install-module: modules
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" INSTALL_MOD_PATH="$(DESTDIR)" modules_install
 	$(if $(DESTDIR),,depmod "$(release)")
 
 modules_install: install-module
 
-install-tool: $(if $(TOOL),,tool) ## only the tool, its manual, completions and examples of settings; TOOL=FILE for one that is built
+# TOOL=FILE installs a tool that is built already.
+install-tool: $(if $(TOOL),,tool)
 	install -D "$(tool)" "$(DESTDIR)$(PREFIX)/bin/stackmap"
 	install -d "$(share)/man/man1" "$(share)/bash-completion/completions" "$(share)/zsh/site-functions" \
 		"$(share)/fish/vendor_completions.d" "$(examples)"
@@ -41,7 +50,7 @@ install-tool: $(if $(TOOL),,tool) ## only the tool, its manual, completions and 
 	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
 	install -D -t "$(examples)/initramfs" packaging/initramfs/hook packaging/initramfs/init-top
 
-uninstall: ## removes what install has installed: the same DESTDIR, KDIR and PREFIX
+uninstall: ## removes them
 	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
 	$(if $(DESTDIR),,depmod "$(release)")
 	rm -f "$(DESTDIR)$(PREFIX)/bin/stackmap" "$(share)"/man/man1/stackmap.1 "$(share)"/man/man1/stackmap-*.1 \
@@ -49,83 +58,69 @@ uninstall: ## removes what install has installed: the same DESTDIR, KDIR and PRE
 		"$(share)/fish/vendor_completions.d/stackmap.fish"
 	rm -rf "$(share)/doc/stackmap"
 
-deb: ## builds stackmap-dkms and stackmap-tools for Debian into target/debian, in a chroot; runs lintian
+deb: ## Debian packages, built in a chroot: target/debian
 	@packaging/build-debs
 
-clean: ## removes what the build of the module left here
+clean: ## removes what the build of the module leaves in the sources
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
 		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/*/*.o src/*/.*.cmd \
 		src/shim_bindings.rs src/functions_bindings.rs
 
-tool: ## builds the command-line tool: target/release/stackmap
-	cargo build --release --package stackmap
+##@ Try
 
-tool-static: ## builds it without any shared library, for guests; prints where it is
-	@tools/stackmap/build-static
-
-bench-tool: ## measures the command-line tool with its largest inputs: 2 minutes, 1.2 GB in /tmp
-	@tools/stackmap/tests/measure
-
-run: ## boots a stock Debian kernel with the module loaded and shows what it does
+run: ## a stock Debian kernel in QEMU records stack ids
 	@tools/demo/demo
 
-test: ## tests everything: lint, host tests, guests with both kernels
-	@selftests/suite
+##@ Test (ARGS="oracle race": cases by name; ARGS=--help, ARGS=--list)
 
-guest-test: ## only the guests; KERNEL=deb14 for one kernel
-	@selftests/suite $(if $(KERNEL),--kernel $(KERNEL)) guest
+test: ## what a change must pass; ARGS=lint, host or guest: part
+	@selftests/suite $(ARGS)
 
-kselftest: ## the kernel's own ftrace suite without the module, with it, and with its option on (an hour)
-	@selftests/ftrace/kselftest
+package-test: deb ## packages in fresh chroots, DKMS, boot (20 minutes, root)
+	@selftests/suite --results 'make package-test' --packages $(ARGS)
 
-package-test: deb ## installs the packages in fresh chroots, builds by DKMS, boots what came out (twenty minutes, root)
-	@selftests/suite --results 'make package-test' --packages $(if $(KERNEL),--kernel $(KERNEL))
+##@ Longer tests (Documentation/testing.rst; ARGS="--kernel debug")
 
-long-test: ## what takes long: storms, many loads, millions of stacks (half an hour a kernel); KERNEL=debug
-	@selftests/suite --results 'make long-test' --long $(if $(KERNEL),--kernel $(KERNEL))
+long-test: ## storms, many loads, millions of stacks (1/2 hour a kernel)
+	@selftests/suite --results 'make long-test' --long $(ARGS)
 
-debug-test: ## the guests with a kernel that watches itself: KASAN, lockdep, kmemleak, KUnit
+debug-test: ## guests with KASAN, lockdep, kmemleak, KUnit (1 hour)
 	@selftests/suite --results 'make debug-test' --kernel debug guest
 
-kcsan-test: ## the guests in which data races would show, with a kernel that finds them
+kcsan-test: ## guests with a kernel that finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
-model: ## the larger bounds of the map's loom models; make test runs most of them in all executions
+kselftest: ## the kernel's ftrace suite with and without ids (1 hour)
+	@selftests/ftrace/kselftest
+
+mutants: mutants-glue ## mistakes put into src/ (1 hour); mutants-glue: no src/map
+	@selftests/map/mutants
+
+mutants-glue:
+	@selftests/glue-mutants --results 'make mutants-glue'
+
+model: ## loom models, larger bounds; mutate-ordering: weakened
 	@selftests/map/models --full
 
-mutate-ordering: ## weakens each memory ordering of the map: the loom models must notice
+mutate-ordering:
 	@selftests/map/mutate-ordering
 
-fuzz: ## fuzzes the map, and what the tool reads; SECONDS=60 for each target
+fuzz: ## the map, and what the tool reads; SECONDS=60 a target
 	@selftests/map/fuzz/fuzz-map $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
-scale: ## two CPUs and 10^8 events on the host; EVENTS=N for another number
+scale: ## the map under 10^8 events on the host; EVENTS=N
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
-bench: ## what an id costs and saves, against what else there is; writes Documentation/benchmarks.md
-	@tools/bench/tables
+##@ Benchmarks
 
-bench-accept: ## keeps the instruction counts of now, which make test compares with
-	@tools/bench/gate --accept
-
-bench-map: ## what the map costs: instructions, and the throughput of two CPUs over one
-	@tools/bench/map
-
-mutants: mutants-glue ## changes the map in every way that cargo-mutants knows (45 minutes): the tests must notice
-	@selftests/map/mutants
-
-mutants-glue: ## puts the mistakes of selftests/mutations.toml into the rest of src/ (half an hour): a guest must notice
-	@selftests/glue-mutants --results 'make mutants-glue'
-
-selftest-vm: ## tests the guest runner itself
-	@tools/vm/selftest
-
-lint: ## rustfmt, clippy, checkpatch, shellcheck, flake8, and the documents by the kernel's rules
-	@selftests/lint
+bench_tables := tools/bench/tables
+bench_map := tools/bench/map
+bench_tool := tools/stackmap/tests/measure
+bench_accept := tools/bench/gate --accept
+bench: ## Documentation/benchmarks.md; ARGS=map, tool or accept
+	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: map, tool or accept))
 
 help:
-	@awk -F ':.*## ' '/^[a-z_-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
-	@echo
-	@echo '  tools/vm/boot --help      a guest for your own experiments'
-	@echo '  selftests/suite --list     the tests, one by one'
+	@awk -F ':.*## ' '/^##@ / { print substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
