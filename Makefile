@@ -91,7 +91,7 @@ kcsan-test: ## guests with a kernel that finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
 kselftest: ## the kernel's ftrace suite with and without ids (1 hour)
-	@selftests/ftrace/kselftest
+	@selftests/ftrace/kselftest --results 'make kselftest' $(ARGS)
 
 mutants: mutants-glue ## mistakes put into src/ (1 hour); mutants-glue: no src/map
 	@selftests/map/mutants
