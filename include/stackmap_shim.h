@@ -22,6 +22,7 @@ struct trace_array;
 struct trace_buffer;
 struct trace_event_file;
 struct trace_seq;
+struct unwind_state;
 
 /* Frames that the kernel records of one stack at most. */
 #define STACKMAP_MAX_FRAMES	1024
@@ -82,36 +83,41 @@ enum stackmap_reserved {
 	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
 };
 
-/* How the frames of a stack were found: by a rule, or by the kernel's unwinder because... */
-enum stackmap_unwound {
-	STACKMAP_FAST,
-	STACKMAP_SLOW_NEW,	/* the rule was not known yet, or not any more */
-	STACKMAP_SLOW_TEXT,	/* the text may go at any time: no rule is kept */
-	STACKMAP_SLOW_ODD,	/* there is no rule for what is there */
-	STACKMAP_SLOW_REGS,	/* it was interrupted */
-	STACKMAP_SLOW_RETURN,	/* a tracer has put its own return address there */
-	STACKMAP_SLOW_STACK,	/* the next frame is on another stack */
-	STACKMAP_SLOW_WHOLE,	/* whole stacks, not frames: from registers, or RCU not watching */
-	STACKMAP_UNWOUND_NR,
+/* A frame of a walk, and the stack that it is on. */
+struct stackmap_frame {
+	__u64 ip;		/* where its function goes on */
+	__u64 sp, bp;
+	__u64 begin, end;	/* the stack */
+	bool interrupted;	/* @ip is no return address */
 };
 
-/*
- * A rule, as a word: its kind; for a call and for registers the new stack pointer as an offset,
- * in words, from the old one or from the frame pointer; for a call where the frame pointer is then.
- * 0 is none. src/unwind/rules.rs makes them.
- */
-enum stackmap_rule_bits {
-	STACKMAP_RULE_KIND	= 7,
-	STACKMAP_RULE_CALL	= 1,	/* the return address is below the new stack pointer */
-	STACKMAP_RULE_REGISTERS	= 2,	/* a struct pt_regs is at the new stack pointer */
-	STACKMAP_RULE_END	= 3,	/* there is no caller */
-	STACKMAP_RULE_SLOW	= 4,	/* ask the kernel's unwinder */
-	STACKMAP_RULE_BASE_BP	= 1 << 3,
-	STACKMAP_RULE_BP_AT_SP	= 1 << 4,	/* offset from the new stack pointer */
-	STACKMAP_RULE_BP_AT_BP	= 2 << 4,	/* or from the old frame pointer */
-	STACKMAP_RULE_SHIFT	= 8,
-	STACKMAP_RULE_BP_SHIFT	= 20,
-	STACKMAP_RULE_OFFSET	= 12,	/* bits of each offset, signed */
+/* Addresses that a walk must know, and where the registers of an interrupted frame have what. */
+struct stackmap_landmarks {
+	__u64 stext, etext;		/* the kernel's text */
+	__u64 return_to_handler;	/* where tracers have functions return; 0 if there is none */
+	__u64 rethook_trampoline;
+	__u64 user_end;			/* of the addresses of user space */
+	__u32 regs_size, regs_ip, regs_cs;
+};
+
+/* A stack to record: all that is known where __ftrace_trace_stack() would have walked it. */
+struct stackmap_stack {
+	struct stackmap_site site;
+	unsigned int context;	/* this CPU's at this level of nesting, below stackmap_contexts() */
+	unsigned int skip;	/* callers to leave out, the innermost */
+	bool watched;		/* RCU is watching: a grace period waits for this CPU */
+	bool from_caller;	/* else it begins at registers, and only the kernel's unwinder can */
+	bool tracer_unknown;	/* stackmap_find_tracer() may know it */
+	unsigned int round;	/* 0; how often the kernel's unwinder was asked again */
+	unsigned int nr;	/* frames that are known before the walk */
+	int nr_kernel;		/* frames that the kernel's unwinder has found, -1 if it was not asked */
+	unsigned long *ips;	/* room for STACKMAP_MAX_FRAMES return addresses, innermost first */
+	unsigned long *kernel;	/* the same for the kernel's unwinder; @ips but with verify=1 */
+	struct stackmap_frame caller;	/* @begin and @end are those of the task's stack */
+	struct stackmap_served *slot;
+	struct stackmap_text trampoline;	/* of the trace array's own function tracer */
+	const struct stackmap_landmarks *landmarks;
+	struct unwind_state *state;	/* for stackmap_unwind_step(), which initialises it */
 };
 
 /* Words of the stack that rules are learnt on. */
@@ -180,30 +186,33 @@ int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
-/* unwind/orc.c: walks a stack by rules. Any context, but for stackmap_unwind_prepare(). */
+/* unwind/orc.c: the kernel's unwinder, step by step. Any context, but for stackmap_unwind_prepare(). */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_keeps(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_tried *tried);
-int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned int size,
-		    unsigned int skip);
-void stackmap_unwound_whole(void);
-unsigned long stackmap_unwound(enum stackmap_unwound how);
+bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
+bool stackmap_unwind_is_text(unsigned long ip);
 
-/* unwind/verify.c: whether that is what the kernel's unwinder finds. */
+/* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any context but the test. */
 int stackmap_unwind_self_test(void);
+bool stackmap_verify_again(const unsigned long *ips, unsigned int nr,
+			   const unsigned long *kernel, unsigned int nr_kernel);
+bool stackmap_verify(const unsigned long *ips, unsigned int nr, const unsigned long *kernel,
+		     unsigned int nr_kernel);
+void stackmap_verify_end(void);
 unsigned long stackmap_verified(void);
 unsigned long stackmap_mismatches(void);
 
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
-void stackmap_stack_use(bool rules, bool check);
-bool stackmap_stack_by_rules(void);
-int stackmap_stack_alloc(void);
+int stackmap_stack_alloc(bool verify);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
 int stackmap_serve(const struct stackmap_served *new);
 void stackmap_unserve(const struct trace_array *tr);
+void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr);
 
 /* hook/kprobe.c, hook/jump.c: how the kernel calls it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
@@ -219,18 +228,13 @@ void stackmap_growth_stop(void);
 /* The Rust side. */
 
 /*
- * Records one stack. Called with preemption off, in any context, NMI included; @context is this
- * CPU's at this level of nesting, below stackmap_contexts(); @watched says whether RCU is watching.
+ * Walks and records a stack. Called with preemption off, in any context, NMI included. Returns false
+ * if it wants to be called again with what the kernel's unwinder finds.
  */
-void stackmap_record(const struct stackmap_site *site, unsigned int context,
-		     const unsigned long *calls, unsigned int nr, bool watched);
+bool stackmap_record(struct stackmap_stack *stack);
 
-/*
- * The rule of the call that returns to an address, 0 if none is known; and the same after it has
- * been learnt, 0 if none is kept. Any context, learning only where RCU is watching.
- */
-__u32 stackmap_rule(unsigned long ip);
-__u32 stackmap_learn(unsigned long ip);
+/* Only walks it, from its caller, by rules. Returns the number of frames, or -1: that cannot be done. */
+int stackmap_walk(struct stackmap_stack *stack);
 
 /*
  * Shows a reader of the trace the event of an id. Any context: @dumped says that a dying kernel

@@ -194,12 +194,10 @@ fn allocate(bits: u32) -> Result {
     if record::map().is_some() {
         return Ok(());
     }
-    // SAFETY: No requirements.
-    let contexts = unsafe { shim::stackmap_contexts() } as usize;
-    let map = Map::new(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
+    let map = Map::new(bits, shim::contexts(), Seed::new(random())).ok_or(ENOMEM)?;
     let map = KBox::new(map, GFP_KERNEL)?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
-    to_result(unsafe { shim::stackmap_stack_alloc() })?;
+    to_result(unsafe { shim::stackmap_stack_alloc(unwind::verifies()) })?;
     record::set_map(map);
     Ok(())
 }

@@ -6,7 +6,10 @@
 //! only remembers what they were. So whoever counts meanwhile needs no care, and what is shown is
 //! what came since.
 
-use crate::{record, shim, unwind};
+use crate::{
+    record,
+    unwind::{self, walk::Found},
+};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter.
@@ -46,30 +49,14 @@ pub(crate) static DROPS: [Counter; 4] = [
 /// reason, and whole stacks that it walked; then what `verify=1` has found.
 pub(crate) static UNWINDING: [Counter; 11] = [
     Counter::new("unwind_replaced:", unwind::nr_replaced),
-    Counter::new("unwind_fast:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_FAST)
-    }),
-    Counter::new("unwind_slow_new:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_NEW)
-    }),
-    Counter::new("unwind_slow_text:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_TEXT)
-    }),
-    Counter::new("unwind_slow_odd:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_ODD)
-    }),
-    Counter::new("unwind_slow_regs:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_REGS)
-    }),
-    Counter::new("unwind_slow_return:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_RETURN)
-    }),
-    Counter::new("unwind_slow_stack:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_STACK)
-    }),
-    Counter::new("unwind_slow_whole:", || {
-        unwind::count(shim::stackmap_unwound_STACKMAP_SLOW_WHOLE)
-    }),
+    Counter::new("unwind_fast:", || unwind::count(Found::Fast)),
+    Counter::new("unwind_slow_new:", || unwind::count(Found::New)),
+    Counter::new("unwind_slow_text:", || unwind::count(Found::Text)),
+    Counter::new("unwind_slow_odd:", || unwind::count(Found::Odd)),
+    Counter::new("unwind_slow_regs:", || unwind::count(Found::Registers)),
+    Counter::new("unwind_slow_return:", || unwind::count(Found::Return)),
+    Counter::new("unwind_slow_stack:", || unwind::count(Found::Stack)),
+    Counter::new("unwind_slow_whole:", || unwind::count(Found::Whole)),
     Counter::new("unwind_verified:", unwind::nr_verified),
     Counter::new("unwind_mismatches:", unwind::nr_mismatches),
 ];

@@ -3,10 +3,7 @@
 //! Rules are learnt as they are, and the table keeps them.
 
 use proptest::prelude::*;
-use stackmap_rules::{
-    Outcome, Rule, Rules, Run, Set, BASE_BP, BP_AT_BP, BP_AT_SP, BP_OFFSET_SHIFT, OFFSET_BITS,
-    OFFSET_SHIFT,
-};
+use stackmap_unwind::rules::{Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS};
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -44,25 +41,6 @@ impl Frame {
     }
 }
 
-/// An offset as the walk reads it: its bits in the word, with its sign.
-fn offset(rule: Rule, shift: u32) -> i32 {
-    ((rule.bits() << (32 - OFFSET_BITS - shift)) as i32) >> (32 - OFFSET_BITS)
-}
-
-/// Follows a rule as the walk does.
-fn follow(rule: Rule, sp: u32, bp: u32) -> (u32, Option<u32>) {
-    let bits = rule.bits();
-    assert_eq!(bits & 7, Rule::CALL);
-    let base = if bits & BASE_BP != 0 { bp } else { sp };
-    let new = base.wrapping_add_signed(offset(rule, OFFSET_SHIFT));
-    let saved = match bits & (BP_AT_SP | BP_AT_BP) {
-        0 => None,
-        BP_AT_SP => Some(new.wrapping_add_signed(offset(rule, BP_OFFSET_SHIFT))),
-        _ => Some(bp.wrapping_add_signed(offset(rule, BP_OFFSET_SHIFT))),
-    };
-    (new, saved)
-}
-
 proptest! {
     #[test]
     fn what_is_learnt_once_holds_everywhere(
@@ -77,7 +55,11 @@ proptest! {
         let Outcome::Caller { sp: new, bp: read, .. } = frame.unwind(sp, bp).outcome else {
             unreachable!()
         };
-        prop_assert_eq!(follow(frame.learn(), sp, bp), (new, read));
+        let words = |words: u32| u64::from(words) * 8;
+        let rule = frame.learn();
+        prop_assert_eq!(rule.kind(), Kind::Call);
+        prop_assert_eq!(rule.sp(words(sp), words(bp)), words(new));
+        prop_assert_eq!(rule.bp_at(words(new), words(bp)), read.map(words));
     }
 }
 
@@ -153,11 +135,11 @@ fn registers_are_found_from_either_pointer() {
         ])
     };
     let from_sp = learn(20, 20);
-    assert_eq!(from_sp.bits() & (7 | BASE_BP), Rule::REGISTERS);
-    assert_eq!(offset(from_sp, OFFSET_SHIFT), 4);
+    assert_eq!(from_sp.kind(), Kind::Registers);
+    assert_eq!(from_sp.sp(1000, 5000), 1032);
     let from_bp = learn(402, 442);
-    assert_eq!(from_bp.bits() & (7 | BASE_BP), Rule::REGISTERS | BASE_BP);
-    assert_eq!(offset(from_bp, OFFSET_SHIFT), 2);
+    assert_eq!(from_bp.kind(), Kind::Registers);
+    assert_eq!(from_bp.sp(1000, 5000), 5016);
 }
 
 fn table(sets: usize) -> Rules {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The function that runs in place of __ftrace_trace_stack(): guards, nesting, unwinding.
+ * The function that runs in place of __ftrace_trace_stack(): guards and nesting.
  *
- * It follows the kernel's own, step by step, up to the point where the stack is written.
+ * It follows the kernel's own, step by step, up to the point where the stack is walked.
  */
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
@@ -18,7 +18,7 @@
 #include "../unwind/unwind.h"
 
 struct stack_frames {
-	unsigned long calls[STACKMAP_MAX_FRAMES];
+	unsigned long ips[STACKMAP_MAX_FRAMES];
 };
 
 /* Stacks being recorded on this CPU now, and a buffer for each. */
@@ -31,8 +31,7 @@ static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
-/* How stacks are walked; set before the first one is. */
-static bool by_rules __read_mostly;
+/* Whether there are as many buffers again, for what the kernel's unwinder finds. */
 static bool verifies __read_mostly;
 
 /*
@@ -46,16 +45,18 @@ static unsigned int nr_served;
 
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
+ * @verify: whether each stack is walked twice, by rules and by the kernel's unwinder
  *
- * Context: process, may sleep.
+ * Context: process, may sleep; nothing is recorded yet.
  * Return: 0 or -ENOMEM.
  */
-int stackmap_stack_alloc(void)
+int stackmap_stack_alloc(bool verify)
 {
 	/* The second half is for the kernel's. */
-	const unsigned int levels = verifies ? 2 * STACKMAP_LEVELS : STACKMAP_LEVELS;
+	const unsigned int levels = verify ? 2 * STACKMAP_LEVELS : STACKMAP_LEVELS;
 	int cpu;
 
+	verifies = verify;
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
 
@@ -167,108 +168,49 @@ bool stackmap_serves(const struct trace_array *tr)
 
 NOKPROBE_SYMBOL(stackmap_serves);
 
-#ifdef CONFIG_DYNAMIC_FTRACE
-/*
- * Finds the function tracer of a trace array by its trampoline in a stack, and remembers it: it is
- * there as long as the trace array, but on the list of tracers only while it traces.
- */
-static noinline const struct ftrace_ops *find_ops(struct stackmap_served *slot,
-						  const unsigned long *calls, unsigned int nr)
+/* The text that calls a tracer, if it has text of its own. */
+static __always_inline struct stackmap_text trampoline_of(const struct ftrace_ops *ops)
 {
+	struct stackmap_text text = { };
+
+#ifdef CONFIG_DYNAMIC_FTRACE
+	if (ops && ops->trampoline) {
+		text.start = ops->trampoline;
+		text.end = text.start + ops->trampoline_size;
+	}
+#endif
+	return text;
+}
+
+/**
+ * stackmap_find_tracer - find the function tracer of a stack's trace array by its trampoline
+ * @stack: the stack; its trampoline is set if it is found
+ * @ips: return addresses
+ * @nr: the number of them
+ *
+ * It is remembered: the tracer is there as long as its trace array, but on the list of tracers only
+ * while it traces.
+ *
+ * Context: any in which RCU is watching, NMI included; preemption off.
+ */
+void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr)
+{
+#ifdef CONFIG_DYNAMIC_FTRACE
+	struct stackmap_served *slot = stack->slot;
 	struct ftrace_ops *ops;
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		if (calls[i] >= stackmap_symbols.stext && calls[i] < stackmap_symbols.etext)
+		if (ips[i] >= stackmap_landmarks.stext && ips[i] < stackmap_landmarks.etext)
 			continue;
-		ops = static_call(stackmap_ops_trampoline)(calls[i]);
+		ops = static_call(stackmap_ops_trampoline)(ips[i]);
 		if (ops && ops->private == slot->tr) {
 			WRITE_ONCE(slot->ops, ops);
-			return ops;
+			stack->trampoline = trampoline_of(ops);
+			return;
 		}
 	}
-	return NULL;
-}
 #endif
-
-/* As the kernel marks them: the trampoline of the trace array's own function tracer. */
-static __always_inline void mark_trampolines(unsigned long *calls, unsigned int nr,
-					     struct stackmap_served *slot, bool watched)
-{
-#ifdef CONFIG_DYNAMIC_FTRACE
-	const struct ftrace_ops *ops = READ_ONCE(slot->ops);
-	unsigned long start, end;
-	unsigned int i;
-
-	/* Where RCU is not watching, the list of tracers is not to be walked. */
-	if (unlikely(!ops) && watched)
-		ops = find_ops(slot, calls, nr);
-	if (!ops || !ops->trampoline)
-		return;
-	start = ops->trampoline;
-	end = start + ops->trampoline_size;
-	for (i = 0; i < nr; i++)
-		if (calls[i] >= start && calls[i] < end)
-			calls[i] = STACKMAP_TRAMPOLINE_MARKER;
-#endif
-}
-
-/* The one place that unwinds. With verify=1 a second half of the levels is for the kernel's. */
-static __always_inline unsigned int unwind(unsigned long *calls, int skip, struct pt_regs *regs,
-					   struct stackmap_served *slot, bool watched)
-{
-	const bool rules = READ_ONCE(by_rules);
-	unsigned long *spare;
-	unsigned int spare_nr, again;
-	int nr = -1;
-
-	if (likely(rules && !regs && skip >= 0 && watched))
-		nr = unwind_by_rules(calls, skip);
-	if (unlikely(nr < 0)) {
-		if (rules)
-			stackmap_unwound_whole();
-		nr = unwind_by_kernel(calls, skip, regs);
-		mark_trampolines(calls, nr, slot, watched);
-		return nr;
-	}
-	mark_trampolines(calls, nr, slot, watched);
-	if (likely(!READ_ONCE(verifies)))
-		return nr;
-	spare = calls + STACKMAP_LEVELS * STACKMAP_MAX_FRAMES;
-	for (again = 0; ; again++) {
-		spare_nr = unwind_by_kernel(spare, skip, regs);
-		mark_trampolines(spare, spare_nr, slot, watched);
-		/* Text goes in a few steps. */
-		if (again == 3 || likely(!stackmap_verify_again(calls, nr, spare, spare_nr)))
-			break;
-		nr = max(unwind_by_rules(calls, skip), 0);
-		mark_trampolines(calls, nr, slot, watched);
-	}
-	return stackmap_verify(calls, nr, spare, spare_nr);
-}
-
-/**
- * stackmap_stack_use - choose how stacks are walked
- * @rules: by rules, where that can be done; else by the kernel's unwinder alone
- * @check: also by the kernel's unwinder, each time, and compare
- *
- * Context: process, before stackmap_stack_alloc().
- */
-void stackmap_stack_use(bool rules, bool check)
-{
-	WRITE_ONCE(verifies, rules && check);
-	WRITE_ONCE(by_rules, rules);
-}
-
-/**
- * stackmap_stack_by_rules - whether stacks are walked by rules
- *
- * Context: any.
- * Return: what stackmap_stack_use() was told.
- */
-bool stackmap_stack_by_rules(void)
-{
-	return READ_ONCE(by_rules);
 }
 
 /**
@@ -287,12 +229,11 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
 {
 	struct stackmap_served *slot = serving(tr);
-	struct stackmap_site site;
+	STACKMAP_UNWIND_STATE(state);
+	const struct ftrace_ops *ops;
+	struct stackmap_stack stack;
 	struct stack_nest *nest;
-	unsigned long *calls;
-	unsigned int nr;
 	int level, bit;
-	bool watched;
 
 	if (unlikely(!slot)) {
 		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
@@ -319,19 +260,39 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		goto out;
 	}
 
-	/*
-	 * A grace period does not wait for a CPU that is going down, from when it is not online any
-	 * more, nor for one that comes, until it is. RCU watches there for a part of that time.
-	 */
-	watched = rcu_is_watching() && cpu_online(smp_processor_id());
-	calls = nest->levels[level].calls;
-	nr = unwind(calls, skip, regs, slot, watched);
-	site = (struct stackmap_site) {
-		.file = slot->file,
-		.buffer = buffer,
-		.trace_ctx = trace_ctx,
+	ops = READ_ONCE(slot->ops);
+	stack = (struct stackmap_stack) {
+		.site	= {
+			.file		= slot->file,
+			.buffer		= buffer,
+			.trace_ctx	= trace_ctx,
+		},
+		.context	= smp_processor_id() * STACKMAP_LEVELS + level,
+		/*
+		 * A grace period does not wait for a CPU that is going down, from when it is not
+		 * online any more, nor for one that comes, until it is. RCU watches there for a
+		 * part of that time.
+		 */
+		.watched	= rcu_is_watching() && cpu_online(smp_processor_id()),
+		.from_caller	= !regs && skip >= 0,
+		.ips		= nest->levels[level].ips,
+		.kernel		= nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips,
+		.nr_kernel	= -1,
+		.caller		= stackmap_caller(),
+		.slot		= slot,
+		.trampoline	= trampoline_of(ops),
+		.tracer_unknown	= IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops,
+		.landmarks	= &stackmap_landmarks,
+		.state		= (void *)&state,
 	};
-	stackmap_record(&site, smp_processor_id() * STACKMAP_LEVELS + level, calls, nr, watched);
+	if (unlikely(!skip))
+		/* As for trace_dump_stack(0): the first frame is the recorder. */
+		stack.ips[stack.nr++] = (unsigned long)stackmap_symbols.trace_stack;
+	else
+		/* The caller of the recorder is the first of those to skip. */
+		stack.skip = skip - 1;
+	while (unlikely(!stackmap_record(&stack)))
+		stack.nr_kernel = unwind_by_kernel(stack.kernel, skip, regs);
 out:
 	barrier();
 	/* As above. */

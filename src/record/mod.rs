@@ -6,7 +6,8 @@ pub(crate) mod print;
 
 use crate::{
     map::{ControlError, Counter, Fallback, Map},
-    shim::{self, stackmap_layout, stackmap_site, Unreserved},
+    shim::{self, stackmap_layout, stackmap_stack, Recording, Unreserved},
+    unwind,
 };
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use kernel::{bindings, pr_warn_once, prelude::*, sync::SetOnce};
@@ -100,34 +101,36 @@ pub(crate) fn foreign() -> u64 {
     FOREIGN.load(Ordering::Relaxed)
 }
 
-/// Records one stack: an id where the map can, the full stack where it cannot.
+/// Records one stack: an id where the map can, the full stack where it cannot. Returns false if the
+/// kernel's unwinder has to walk it: then this is called again.
 ///
 /// Context: any, NMI included; preemption off.
 ///
 /// # Safety
 ///
-/// As `include/stackmap_shim.h` says: `site` is valid, `calls` has `nr` elements, `context` is the
-/// caller's own, `watched` says whether RCU is watching.
+/// As for [`Recording::new`]; the hook is not gone before this returns.
 #[no_mangle]
-unsafe extern "C" fn stackmap_record(
-    site: *const stackmap_site,
-    context: u32,
-    calls: *const usize,
-    nr: u32,
-    watched: bool,
-) {
+unsafe extern "C" fn stackmap_record(stack: *mut stackmap_stack) -> bool {
     let (Some(map), Some(layout)) = (map(), LAYOUT.as_ref()) else {
-        return;
+        return true;
     };
-    // SAFETY: As required of the caller; `unsigned long` is `u64` here.
-    let frames = unsafe { core::slice::from_raw_parts(calls.cast::<u64>(), nr as usize) };
     // SAFETY: As required of the caller.
-    let site = unsafe { &*site };
+    let mut recording = unsafe { Recording::new(stack) };
+    let Some(frames) = unwind::frames(&mut recording) else {
+        return false;
+    };
+    record(map, layout, &recording, recording.frames(frames));
+    true
+}
+
+#[inline(always)]
+fn record(map: &Map, layout: &stackmap_layout, recording: &Recording<'_>, frames: &[u64]) {
+    let site = recording.site();
     let write_full = || {
         // SAFETY: As for `reserve_id` below; the layout is the running kernel's.
         unsafe { site.write_full(layout, frames) }
     };
-    if !watched {
+    if !recording.is_watched() {
         if write_full() {
             UNWATCHED.fetch_add(1, Ordering::Relaxed);
         }
@@ -135,7 +138,7 @@ unsafe extern "C" fn stackmap_record(
     }
     // SAFETY: RCU is watching and preemption is off, so grace periods wait for us; the level of
     // nesting on this CPU is the caller's own.
-    let entered = unsafe { map.enter(context as usize) };
+    let entered = unsafe { map.enter(recording.context()) };
     // SAFETY: `site` came from the kernel; preemption is off until this function returns.
     let event = match unsafe { site.reserve_id() } {
         Ok(event) => event,
@@ -150,7 +153,10 @@ unsafe extern "C" fn stackmap_record(
     match entered.get_id(frames) {
         Ok(found) => {
             event.commit(found.id.get());
-            entered.add(Counter::BytesSaved, full_bytes(layout, nr) - ID_BYTES);
+            entered.add(
+                Counter::BytesSaved,
+                full_bytes(layout, frames.len()) - ID_BYTES,
+            );
             if found.inserted && map.wants_growth() {
                 ask_for_growth();
             }
@@ -169,7 +175,7 @@ unsafe extern "C" fn stackmap_record(
 
 /// Bytes of a `ftrace:kernel_stack` event in the ring buffer: a word of header, a second one from
 /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
-const fn full_bytes(layout: &stackmap_layout, nr: u32) -> u64 {
+const fn full_bytes(layout: &stackmap_layout, nr: usize) -> u64 {
     let data = layout.caller_offset as u64 + nr as u64 * 8;
     let header = if data > 112 { 8 } else { 4 };
     header + data

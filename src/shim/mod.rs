@@ -9,7 +9,8 @@
 pub(crate) mod btf;
 pub(crate) mod prototypes;
 
-use kernel::{error::to_result, prelude::*};
+use core::{mem::MaybeUninit, ops::Range};
+use kernel::{error::to_result, prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
 #[allow(
@@ -51,6 +52,194 @@ pub(crate) fn btf() -> Option<&'static [u8]> {
     let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
     // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
     (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
+}
+
+/// The number of contexts that may record, below which [`Recording::context`] is.
+pub(crate) fn contexts() -> usize {
+    // SAFETY: Any context.
+    unsafe { stackmap_contexts() as usize }
+}
+
+/// Whether two walks of one stack may differ because text goes meanwhile.
+pub(crate) fn differ_by_text(ours: &[u64], kernels: &[u64]) -> bool {
+    // SAFETY: Any context in which a stack was walked; all frames are there.
+    unsafe {
+        stackmap_verify_again(
+            ours.as_ptr().cast(),
+            ours.len() as u32,
+            kernels.as_ptr().cast(),
+            kernels.len() as u32,
+        )
+    }
+}
+
+/// Compares two walks of one stack, and counts what comes of it. Says in the log how they differ.
+pub(crate) fn verify(ours: &[u64], kernels: &[u64]) -> bool {
+    // SAFETY: Any context; all frames are there.
+    unsafe {
+        stackmap_verify(
+            ours.as_ptr().cast(),
+            ours.len() as u32,
+            kernels.as_ptr().cast(),
+            kernels.len() as u32,
+        )
+    }
+}
+
+/// A stack that is being recorded: for the time `'h`, in which we run inside the hook.
+///
+/// # Invariants
+///
+/// `stack` is as the C side has made it: its pointers are valid, `ips` and `kernel` have room for
+/// [`STACKMAP_MAX_FRAMES`], and the first `nr` of `ips` and `nr_kernel` of `kernel` are there.
+/// Preemption is off, and who waits for recorders (`stackmap_hook_drain`) waits for the end of `'h`.
+pub(crate) struct Recording<'h> {
+    stack: &'h mut stackmap_stack,
+    _here: NotThreadSafe,
+}
+
+/// Frames that are in a [`Recording`].
+///
+/// # Invariants
+///
+/// So many are there, found by the kernel's unwinder or not.
+#[derive(Clone, Copy)]
+pub(crate) struct Frames {
+    by_kernel: bool,
+    nr: usize,
+}
+
+impl<'h> Recording<'h> {
+    /// # Safety
+    ///
+    /// The invariants hold for `*stack`, which nobody else uses, from now on for as long as `'h`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(stack: *mut stackmap_stack) -> Self {
+        Self {
+            // INVARIANT: As required of the caller.
+            // SAFETY: As required of the caller.
+            stack: unsafe { &mut *stack },
+            _here: NotThreadSafe,
+        }
+    }
+
+    /// Where the event goes.
+    #[inline(always)]
+    pub(crate) fn site(&self) -> &stackmap_site {
+        &self.stack.site
+    }
+
+    /// This CPU's at this level of nesting: nobody else's.
+    #[inline(always)]
+    pub(crate) fn context(&self) -> usize {
+        self.stack.context as usize
+    }
+
+    /// Whether RCU is watching, so that grace periods wait for us.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.stack.watched
+    }
+
+    /// Where a walk begins, and how many callers it leaves out; if it begins at a caller.
+    #[inline(always)]
+    pub(crate) fn caller(&self) -> Option<(&stackmap_frame, usize)> {
+        let stack = &self.stack;
+        (stack.from_caller).then_some((&stack.caller, stack.skip as usize))
+    }
+
+    /// What a walk must know of the kernel.
+    #[inline(always)]
+    pub(crate) fn landmarks(&self) -> &'h stackmap_landmarks {
+        // SAFETY: By the invariant; it does not change after load.
+        unsafe { &*self.stack.landmarks }
+    }
+
+    /// Room for the state of the kernel's unwinder.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> *mut unwind_state {
+        self.stack.state
+    }
+
+    /// Has `walk` find frames, behind those that are known. It returns how many it has written.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, walk: impl FnOnce(&mut [MaybeUninit<u64>]) -> usize) -> Frames {
+        let nr = self.stack.nr as usize;
+        let room = (STACKMAP_MAX_FRAMES as usize).saturating_sub(nr);
+        // SAFETY: By the invariant there is so much room, which nobody else uses.
+        let room = unsafe { core::slice::from_raw_parts_mut(self.stack.ips.add(nr).cast(), room) };
+        Frames {
+            by_kernel: false,
+            nr: nr.wrapping_add(walk(room)),
+        }
+    }
+
+    /// What the kernel's unwinder has found, if it was asked.
+    #[inline(always)]
+    pub(crate) fn kernels(&self) -> Option<Frames> {
+        let nr = usize::try_from(self.stack.nr_kernel).ok()?;
+        Some(Frames {
+            by_kernel: true,
+            nr,
+        })
+    }
+
+    /// How often the kernel's unwinder was asked again.
+    pub(crate) fn round(&self) -> u32 {
+        self.stack.round
+    }
+
+    /// Has the kernel's unwinder asked again.
+    pub(crate) fn ask_again(&mut self) {
+        self.stack.round += 1;
+    }
+
+    /// The return addresses, the innermost first.
+    #[inline(always)]
+    pub(crate) fn frames(&self, frames: Frames) -> &[u64] {
+        // SAFETY: By the invariant of `Frames`.
+        unsafe { core::slice::from_raw_parts(self.ips(frames), frames.nr) }
+    }
+
+    /// The same, to change them.
+    #[inline(always)]
+    pub(crate) fn frames_mut(&mut self, frames: Frames) -> &mut [u64] {
+        // SAFETY: By the invariant of `Frames`; nobody else uses them.
+        unsafe { core::slice::from_raw_parts_mut(self.ips(frames), frames.nr) }
+    }
+
+    #[inline(always)]
+    fn ips(&self, frames: Frames) -> *mut u64 {
+        let ips = if frames.by_kernel {
+            self.stack.kernel
+        } else {
+            self.stack.ips
+        };
+        ips.cast()
+    }
+
+    /// The text of the trace array's own function tracer, if that has any.
+    #[inline(always)]
+    pub(crate) fn trampoline(&self) -> Range<u64> {
+        self.stack.trampoline.start..self.stack.trampoline.end
+    }
+
+    /// Whether it is not known yet and can be found.
+    #[inline(always)]
+    pub(crate) fn wants_tracer(&self) -> bool {
+        self.stack.tracer_unknown && self.stack.watched
+    }
+
+    /// Finds it, if one of the frames is in it.
+    #[cold]
+    pub(crate) fn find_tracer(&mut self, frames: Frames) {
+        let text = self.landmarks().stext..self.landmarks().etext;
+        if self.frames(frames).iter().any(|ip| !text.contains(ip)) {
+            let ips = self.ips(frames).cast();
+            // SAFETY: RCU is watching; so many frames are there.
+            unsafe { stackmap_find_tracer(self.stack, ips, frames.nr as u32) };
+        }
+    }
 }
 
 /// A reserved `ftrace:stack_id` event.

@@ -51,10 +51,7 @@ struct stackmap_symbols {
 	void *trace_stack;		/* entry of __ftrace_trace_stack() */
 	struct vfsmount **tracefs_mount;	/* that tracefs' own files pin */
 	struct ftrace_ops *global_ops;	/* optional: the top level's function tracer */
-	/* For walking by rules only: the kernel's text, and where tracers have functions return. */
-	bool can_unwind;
-	unsigned long stext, etext;
-	unsigned long return_to_handler, rethook_trampoline;	/* 0 if there is none */
+	bool can_unwind;		/* all was found that learning rules needs */
 	/* For the jump hook only: whether all was found, and the locks for changing text. */
 	bool can_poke;
 	struct mutex *text_mutex;	/* held while text changes */
@@ -63,6 +60,7 @@ struct stackmap_symbols {
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;
+extern struct stackmap_landmarks stackmap_landmarks __ro_after_init;
 
 /* Whether stacks of a trace array become ids. Any context. */
 bool stackmap_serves(const struct trace_array *tr);
@@ -70,13 +68,6 @@ bool stackmap_serves(const struct trace_array *tr);
 /* The replacement of __ftrace_trace_stack(), same arguments. */
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs);
-
-/* With verify=1: the stack that is recorded is the kernel's, and differences are told. */
-unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
-			     unsigned int kernel_nr);
-bool stackmap_verify_again(const unsigned long *calls, unsigned int nr,
-			   const unsigned long *kernel, unsigned int kernel_nr);
-void stackmap_verify_end(void);
 
 void *stackmap_jump_original(void);
 int stackmap_jump_check(void);

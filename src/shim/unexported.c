@@ -27,6 +27,7 @@ DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
 
 struct stackmap_symbols stackmap_symbols __ro_after_init;
+struct stackmap_landmarks stackmap_landmarks __ro_after_init;
 
 /*
  * kallsyms_lookup_name() finds everything else. A kprobe that is registered but never armed tells
@@ -113,12 +114,20 @@ int stackmap_symbols_resolve(void)
 	syms->global_ops = find("global_ops");
 #endif
 
-	syms->stext = find_address("_stext");
-	syms->etext = find_address("_etext");
-	syms->return_to_handler = find_address("return_to_handler");
-	syms->rethook_trampoline = find_address("arch_rethook_trampoline");
+	stackmap_landmarks = (struct stackmap_landmarks) {
+		.stext			= find_address("_stext"),
+		.etext			= find_address("_etext"),
+		.return_to_handler	= find_address("return_to_handler"),
+		.rethook_trampoline	= find_address("arch_rethook_trampoline"),
+		.user_end		= TASK_SIZE_MAX,
+		.regs_size		= sizeof(struct pt_regs),
+#ifdef CONFIG_X86_64
+		.regs_ip		= offsetof(struct pt_regs, ip),
+		.regs_cs		= offsetof(struct pt_regs, cs),
+#endif
+	};
 	module_text = find("__module_text_address");
-	syms->can_unwind = syms->stext && syms->etext && module_text;
+	syms->can_unwind = stackmap_landmarks.stext && stackmap_landmarks.etext && module_text;
 	if (module_text)
 		static_call_update(stackmap_module_text, module_text);
 

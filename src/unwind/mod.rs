@@ -2,16 +2,26 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! The walk itself is `src/unwind/orc.c`. Here is what it knows, and how that is learnt: the
-//! kernel's unwinder is run after a call of interest, on a stack whose words tell their own places.
-//! `Documentation/design.rst` says why a rule is a function of the address alone.
+//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how rules
+//! are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words tell
+//! their own places. `Documentation/design.rst` says why a rule is a function of the address alone.
 
 pub mod rules;
+pub mod walk;
 
-use self::rules::{Outcome, Rule, Rules, Run, Set, Sets};
-use crate::shim::{self, stackmap_text, stackmap_tried, stackmap_unwound};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use kernel::{bindings, error::to_result, global_lock, prelude::*};
+use self::{
+    rules::{Outcome, Rule, Rules, Run, Set, Sets},
+    walk::{Found, Frame, Stack},
+};
+use crate::shim::{
+    self, stackmap_frame, stackmap_landmarks, stackmap_stack, stackmap_text, stackmap_tried,
+    unwind_state, Frames, Recording,
+};
+use core::{
+    arch::asm,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+use kernel::{error::to_result, global_lock, prelude::*};
 
 /// Cache lines of rules: 32,768 rules in 256 KiB.
 const SETS: usize = 4096;
@@ -22,6 +32,10 @@ const TEST_SETS: usize = 64;
 /// Where the pointers are on the stack for learning; the frame pointer twice, for two runs.
 const SP: u32 = 16;
 const BP: [u32; 2] = [400, 440];
+
+/// How often a stack is walked again, both ways, if text that goes may be why they differ: it goes
+/// in a few steps.
+const ROUNDS: u32 = 3;
 
 /// How the user wants stacks to be walked.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -34,32 +48,33 @@ pub(crate) enum UnwindChoice {
     Kernel,
 }
 
+/// What a walk by rules needs. There is one as long as the module is loaded, if stacks are to be
+/// walked by rules.
+struct Walker {
+    /// Whether each stack is walked by the kernel's unwinder, too, and compared.
+    verify: bool,
+    /// By [`Recording::context`].
+    counts: KVVec<Counts>,
+    /// Null while the option is off. Changed, and used by who does not record, under `TABLE`.
+    rules: AtomicPtr<Rules>,
+    /// Rules that made room for others, in tables that are gone.
+    replaced: AtomicU64,
+}
+
+/// How frames were found, by [`Found`]. Only who records in this context writes.
+#[derive(Default)]
+#[repr(align(64))]
+struct Counts([AtomicU64; Found::COUNT]);
+
 global_lock! {
     // SAFETY: Initialised in `Unwinder::begin`, before anything takes it.
     unsafe(uninit) static TABLE: Mutex<()> = ();
 }
 
-/// Null while there are no rules. Changed, and used by who does not walk a stack, under `TABLE`.
-static RULES: AtomicPtr<Rules> = AtomicPtr::new(core::ptr::null_mut());
+/// Null while stacks are walked by the kernel's unwinder alone.
+static WALKER: AtomicPtr<Walker> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Rules that made room for others, in tables that are gone.
-static REPLACED: AtomicU64 = AtomicU64::new(0);
-
-// The C side follows what the Rust side has learnt.
-const _: () = {
-    assert!(Rule::CALL == shim::stackmap_rule_bits_STACKMAP_RULE_CALL);
-    assert!(Rule::REGISTERS == shim::stackmap_rule_bits_STACKMAP_RULE_REGISTERS);
-    assert!(Rule::END.bits() == shim::stackmap_rule_bits_STACKMAP_RULE_END);
-    assert!(Rule::SLOW.bits() == shim::stackmap_rule_bits_STACKMAP_RULE_SLOW);
-    assert!(rules::BASE_BP == shim::stackmap_rule_bits_STACKMAP_RULE_BASE_BP);
-    assert!(rules::BP_AT_SP == shim::stackmap_rule_bits_STACKMAP_RULE_BP_AT_SP);
-    assert!(rules::BP_AT_BP == shim::stackmap_rule_bits_STACKMAP_RULE_BP_AT_BP);
-    assert!(rules::OFFSET_BITS == shim::stackmap_rule_bits_STACKMAP_RULE_OFFSET);
-    assert!(rules::OFFSET_SHIFT == shim::stackmap_rule_bits_STACKMAP_RULE_SHIFT);
-    assert!(rules::BP_OFFSET_SHIFT == shim::stackmap_rule_bits_STACKMAP_RULE_BP_SHIFT);
-};
-
-/// While it lives, stacks are walked as was chosen; then, by the kernel's unwinder alone.
+/// While it lives, stacks are walked as was chosen. Nobody records when it is dropped.
 pub(crate) struct Unwinder(());
 
 impl Unwinder {
@@ -67,33 +82,30 @@ impl Unwinder {
     pub(crate) fn begin(choice: UnwindChoice, verify: bool) -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { TABLE.init() };
-        let tested = if choice == UnwindChoice::Kernel {
-            Err(None)
-        } else {
-            test().map_err(Some)
-        };
-        match (choice, tested) {
-            (_, Ok(())) => pr_info!("unwind: cached{}\n", if verify { ", verified" } else { "" }),
-            (UnwindChoice::Cached, Err(Some(error))) => {
+        // Dropped, and the walker with it, if this fails.
+        let unwinder = Self(());
+        if choice == UnwindChoice::Kernel {
+            pr_info!("unwind: kernel\n");
+            return Ok(unwinder);
+        }
+        match use_rules(verify) {
+            Ok(()) => pr_info!("unwind: cached{}\n", if verify { ", verified" } else { "" }),
+            Err(error) if choice == UnwindChoice::Cached => {
                 pr_err!("unwind=cached: {}\n", refusal(error));
                 return Err(error);
             }
-            (_, Err(Some(error))) => pr_info!("unwind: kernel ({})\n", refusal(error)),
-            _ => pr_info!("unwind: kernel\n"),
+            Err(error) => {
+                stop();
+                pr_info!("unwind: kernel ({})\n", refusal(error));
+            }
         }
-        // SAFETY: Nothing is recorded yet.
-        unsafe { shim::stackmap_stack_use(tested.is_ok(), verify) };
-        Ok(Self(()))
+        Ok(unwinder)
     }
 }
 
 impl Drop for Unwinder {
     fn drop(&mut self) {
-        // SAFETY: Process context. Who has begun to follow rules is waited for.
-        unsafe {
-            shim::stackmap_stack_use(false, false);
-            bindings::synchronize_rcu();
-        }
+        stop();
     }
 }
 
@@ -106,22 +118,85 @@ fn refusal(error: Error) -> &'static str {
     }
 }
 
-/// Whether rules give here what the kernel's unwinder gives.
-fn test() -> Result {
+/// Makes the walker, and sees whether rules give here what the kernel's unwinder gives.
+fn use_rules(verify: bool) -> Result {
     // SAFETY: Process context; symbols are resolved.
     to_result(unsafe { shim::stackmap_unwind_prepare() })?;
+    let walker = KBox::new(Walker::new(verify)?, GFP_KERNEL)?;
+    // ORDERING: Release; pairs with the load in `Walker::of`.
+    WALKER.store(KBox::into_raw(walker), Ordering::Release);
     set(TEST_SETS)?;
     // SAFETY: Process context; rules can be kept.
     let tested = to_result(unsafe { shim::stackmap_unwind_self_test() });
-    // SAFETY: The test was all that used it.
+    // SAFETY: The test was all that used them.
     unsafe { free() };
     tested
 }
 
+/// Has stacks walked by the kernel's unwinder alone. Nobody records.
+fn stop() {
+    // SAFETY: Nobody records; `with` is done when the lock is ours, and finds nothing afterwards.
+    unsafe { free() };
+    let _table = TABLE.lock();
+    let walker = WALKER.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    if !walker.is_null() {
+        // SAFETY: `use_rules` made it of a box, and as above, nobody has it.
+        drop(unsafe { KBox::from_raw(walker) });
+    }
+}
+
+impl Walker {
+    fn new(verify: bool) -> Result<Self> {
+        let contexts = shim::contexts();
+        let mut counts = KVVec::with_capacity(contexts, GFP_KERNEL)?;
+        for _ in 0..contexts {
+            counts.push(Counts::default(), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            verify,
+            counts,
+            rules: AtomicPtr::new(core::ptr::null_mut()),
+            replaced: AtomicU64::new(0),
+        })
+    }
+
+    /// The walker, for who records.
+    #[inline(always)]
+    fn of<'h>(_: &Recording<'h>) -> Option<&'h Self> {
+        // ORDERING: Acquire; pairs with the store in `use_rules`.
+        let walker = WALKER.load(Ordering::Acquire);
+        // SAFETY: Null or a leaked box, which `stop` frees when nobody records.
+        unsafe { walker.as_ref() }
+    }
+
+    /// Calls `what` with the walker, if there is one, under the lock. Context: process.
+    fn with<T>(what: impl FnOnce(&Self) -> T) -> Option<T> {
+        let _table = TABLE.lock();
+        // SAFETY: Null or a leaked box, which `stop` frees under the lock.
+        unsafe { WALKER.load(Ordering::Relaxed).as_ref() }.map(what)
+    }
+
+    /// The rules that are known, for who records.
+    #[inline(always)]
+    fn rules<'h>(&'h self, _: &Recording<'h>) -> Option<&'h Rules> {
+        // ORDERING: Acquire; pairs with the store in `set`.
+        let rules = self.rules.load(Ordering::Acquire);
+        // SAFETY: Null or a leaked box, which `free` frees when nobody records.
+        unsafe { rules.as_ref() }
+    }
+
+    /// Calls `what` with the rules that are known. Context: process.
+    fn with_rules<T>(what: impl FnOnce(&Rules) -> T) -> Option<T> {
+        Self::with(|walker| {
+            // SAFETY: Null or a leaked box, which `free` frees under the lock.
+            unsafe { walker.rules.load(Ordering::Relaxed).as_ref() }.map(what)
+        })?
+    }
+}
+
 /// Makes room for rules, if they are used and there is none. Context: process; callers serialise.
 pub(crate) fn allocate() -> Result {
-    // SAFETY: No requirements.
-    if unsafe { shim::stackmap_stack_by_rules() } && known().is_none() {
+    if is_cached() && Walker::with_rules(|_| ()).is_none() {
         set(SETS)
     } else {
         Ok(())
@@ -134,9 +209,10 @@ fn set(nr: usize) -> Result {
         sets.push(Set::default(), GFP_KERNEL)?;
     }
     let rules = KBox::new(Rules::new(sets).ok_or(EINVAL)?, GFP_KERNEL)?;
-    let _table = TABLE.lock();
-    // ORDERING: Release; pairs with the load in `known`.
-    RULES.store(KBox::into_raw(rules), Ordering::Release);
+    Walker::with(|walker| {
+        // ORDERING: Release; pairs with the load in `Walker::rules`.
+        walker.rules.store(KBox::into_raw(rules), Ordering::Release);
+    });
     Ok(())
 }
 
@@ -144,101 +220,319 @@ fn set(nr: usize) -> Result {
 ///
 /// # Safety
 ///
-/// Nobody walks a stack by rules.
+/// Nobody records.
 pub(crate) unsafe fn free() {
-    let _table = TABLE.lock();
-    let rules = RULES.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    if !rules.is_null() {
-        // SAFETY: `set` made it of a box; by the requirement and the lock, nobody else has it.
-        let rules = unsafe { KBox::from_raw(rules) };
-        REPLACED.fetch_add(rules.replaced(), Ordering::Relaxed);
-    }
-}
-
-#[inline(always)]
-fn known() -> Option<&'static Rules> {
-    // ORDERING: Acquire; pairs with the store in `set`.
-    let rules = RULES.load(Ordering::Acquire);
-    // SAFETY: Null or a leaked box, which `free` frees when nobody uses it any more.
-    unsafe { rules.as_ref() }
+    Walker::with(|walker| {
+        let rules = walker.rules.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        if !rules.is_null() {
+            // SAFETY: `set` made it of a box; by the requirement and the lock, nobody else has it.
+            let rules = unsafe { KBox::from_raw(rules) };
+            walker
+                .replaced
+                .fetch_add(rules.replaced(), Ordering::Relaxed);
+        }
+    });
 }
 
 /// The number of rules that are known. Context: process.
 pub(crate) fn nr_rules() -> u32 {
-    let _table = TABLE.lock();
-    known().map_or(0, Rules::nr)
+    Walker::with_rules(Rules::nr).unwrap_or(0)
 }
 
 /// The number of rules that had to make room for others. Context: process.
 pub(crate) fn nr_replaced() -> u64 {
-    let _table = TABLE.lock();
-    known().map_or(0, Rules::replaced) + REPLACED.load(Ordering::Relaxed)
+    let gone = Walker::with(|walker| walker.replaced.load(Ordering::Relaxed));
+    Walker::with_rules(Rules::replaced).unwrap_or(0) + gone.unwrap_or(0)
 }
 
-/// What was counted, over all CPUs.
-pub(crate) fn count(how: stackmap_unwound) -> u64 {
-    // SAFETY: No requirements.
-    unsafe { shim::stackmap_unwound(how) as u64 }
+/// The number of frames, or of [`Found::Whole`] stacks, that were found so. Context: process.
+pub(crate) fn count(found: Found) -> u64 {
+    let sum = |walker: &Walker| {
+        let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
+        walker.counts.iter().map(of).sum()
+    };
+    Walker::with(sum).unwrap_or(0)
 }
 
 /// The number of stacks that were compared with the kernel's, and were the same.
 pub(crate) fn nr_verified() -> u64 {
-    // SAFETY: No requirements.
+    // SAFETY: Any context.
     unsafe { shim::stackmap_verified() as u64 }
 }
 
 /// The number of stacks that were not, and that the kernel's were taken for.
 pub(crate) fn nr_mismatches() -> u64 {
-    // SAFETY: No requirements.
+    // SAFETY: Any context.
     unsafe { shim::stackmap_mismatches() as u64 }
 }
 
-/// What the walk does with stacks: `cached` or `kernel`.
+/// What the walk does with stacks: `cached` or `kernel`. Context: process.
 pub(crate) fn name() -> &'static str {
-    // SAFETY: No requirements.
-    if unsafe { shim::stackmap_stack_by_rules() } {
+    if is_cached() {
         "cached"
     } else {
         "kernel"
     }
 }
 
+/// Whether stacks are walked by rules. Context: process.
+fn is_cached() -> bool {
+    Walker::with(|_| ()).is_some()
+}
+
+/// Whether each stack is walked by the kernel's unwinder, too. Context: process.
+pub(crate) fn verifies() -> bool {
+    Walker::with(|walker| walker.verify).unwrap_or(false)
+}
+
 /// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a grace
 /// period has passed. Context: process.
 pub(crate) fn forget(text: &[stackmap_text]) {
-    let _table = TABLE.lock();
-    if let Some(rules) = known() {
+    Walker::with_rules(|rules| {
         for part in text {
             rules.forget(&(part.start..part.end));
+        }
+    });
+}
+
+impl Counts {
+    #[inline(always)]
+    fn add(&self, found: Found, nr: u64) {
+        let count = &self.0[found as usize];
+        let sum = count.load(Ordering::Relaxed).wrapping_add(nr);
+        count.store(sum, Ordering::Relaxed);
+    }
+}
+
+/// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
+#[inline(always)]
+pub(crate) fn frames(recording: &mut Recording<'_>) -> Option<Frames> {
+    let walker = Walker::of(recording);
+    if let Some(walker) = walker {
+        if walker.verify {
+            recording.kernels()?;
+        }
+        if let Some(frames) = by_rules(walker, recording) {
+            mark(recording, frames);
+            return if walker.verify {
+                verified(recording, frames)
+            } else {
+                Some(frames)
+            };
+        }
+    }
+    let frames = recording.kernels()?;
+    if let Some(counts) = walker.and_then(|walker| walker.counts.get(recording.context())) {
+        counts.add(Found::Whole, 1);
+    }
+    mark(recording, frames);
+    Some(frames)
+}
+
+/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made again.
+#[cold]
+fn verified(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
+    let kernels = recording.kernels()?;
+    mark(recording, kernels);
+    let (our, their) = (recording.frames(ours), recording.frames(kernels));
+    if recording.round() < ROUNDS && shim::differ_by_text(our, their) {
+        recording.ask_again();
+        return None;
+    }
+    Some(if shim::verify(our, their) {
+        ours
+    } else {
+        kernels
+    })
+}
+
+/// Walks a stack by rules. [`None`]: that cannot be done here.
+///
+/// No kprobe can be in there: its section says so.
+#[inline(never)]
+#[link_section = ".kprobes.text"]
+fn by_rules(walker: &Walker, recording: &mut Recording<'_>) -> Option<Frames> {
+    if !recording.is_watched() {
+        return None;
+    }
+    let mut unwinder = KernelUnwinder {
+        rules: walker.rules(recording)?,
+        counts: walker.counts.get(recording.context())?,
+        landmarks: recording.landmarks(),
+        state: recording.state(),
+        begun: false,
+    };
+    let (caller, skip) = recording.caller()?;
+    let frame = unwinder.begin(caller)?;
+    Some(recording.fill(|room| walk::walk(&mut unwinder, frame, skip, room)))
+}
+
+/// Marks the frames in the trampoline of the trace array's own function tracer, as the kernel does.
+#[inline(always)]
+fn mark(recording: &mut Recording<'_>, frames: Frames) {
+    if recording.wants_tracer() {
+        recording.find_tracer(frames);
+    }
+    let text = recording.trampoline();
+    if text.is_empty() {
+        return;
+    }
+    for ip in recording.frames_mut(frames) {
+        if text.contains(ip) {
+            *ip = u64::from(shim::STACKMAP_TRAMPOLINE_MARKER);
         }
     }
 }
 
-/// Context: any, NMI included.
-#[no_mangle]
-extern "C" fn stackmap_rule(ip: usize) -> u32 {
-    known().map_or(0, |rules| rules.get(ip as u64).bits())
+/// The kernel's unwinder, for one walk.
+struct KernelUnwinder<'h> {
+    rules: &'h Rules,
+    counts: &'h Counts,
+    landmarks: &'h stackmap_landmarks,
+    state: *mut unwind_state,
+    /// Whether `state` is set.
+    begun: bool,
 }
 
-/// Context: any in which RCU is watching, NMI included; preemption off.
-#[no_mangle]
-extern "C" fn stackmap_learn(ip: usize) -> u32 {
+impl KernelUnwinder<'_> {
+    /// Begins at a caller, which another stack than the task's may belong to.
+    #[inline(always)]
+    fn begin(&mut self, caller: &stackmap_frame) -> Option<Frame> {
+        use walk::Unwinder;
+
+        if self.is_replaced(caller.ip) {
+            return None;
+        }
+        let frame = self.frame(caller);
+        if frame.stack.holds(frame.sp.wrapping_sub(16), 16) {
+            return Some(frame);
+        }
+        let mut caller = *caller;
+        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for the
+        // state.
+        self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.state) };
+        self.begun.then(|| self.frame(&caller))
+    }
+
+    #[inline(always)]
+    fn frame(&self, frame: &stackmap_frame) -> Frame {
+        Frame {
+            ip: frame.ip,
+            sp: frame.sp,
+            bp: frame.bp,
+            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or above it.
+            stack: unsafe { Stack::new(frame.begin, frame.end) },
+            interrupted: frame.interrupted,
+        }
+    }
+}
+
+impl walk::Unwinder for KernelUnwinder<'_> {
+    #[inline(always)]
+    unsafe fn load(&self, addr: u64) -> u64 {
+        // SAFETY: As required of the caller.
+        unsafe { load(addr) }
+    }
+
+    #[inline(always)]
+    fn rule(&self, ip: u64) -> Rule {
+        self.rules.get(ip)
+    }
+
+    #[cold]
+    fn learn(&mut self, ip: u64) -> Rule {
+        // SAFETY: As for `begin`.
+        if !unsafe { shim::stackmap_unwind_keeps(ip as usize) } {
+            return Rule::UNKNOWN;
+        }
+        let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
+        self.rules.put(ip, rule);
+        rule
+    }
+
+    fn is_text(&self, ip: u64) -> bool {
+        // SAFETY: As for `begin`.
+        unsafe { shim::stackmap_unwind_is_text(ip as usize) }
+    }
+
+    #[inline(always)]
+    fn is_replaced(&self, ip: u64) -> bool {
+        ip == self.landmarks.return_to_handler || ip == self.landmarks.rethook_trampoline
+    }
+
+    #[inline(always)]
+    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+        let at = |offset: u32| stack.word(self, registers.wrapping_add(offset.into()));
+        stack.holds(registers, self.landmarks.regs_size.into())
+            && at(self.landmarks.regs_cs).is_some_and(|cs| cs & 3 != 0)
+            && at(self.landmarks.regs_ip).is_some_and(|ip| ip < self.landmarks.user_end)
+    }
+
+    #[cold]
+    fn step(&mut self, frame: Frame) -> Option<Frame> {
+        let mut at = stackmap_frame {
+            ip: frame.ip,
+            sp: frame.sp,
+            bp: frame.bp,
+            begin: frame.stack.begin(),
+            end: frame.stack.end(),
+            interrupted: frame.interrupted,
+        };
+        // SAFETY: As for `begin`; it sets the state if nothing has.
+        let stepped = unsafe { shim::stackmap_unwind_step(&mut at, self.state, self.begun) };
+        self.begun = true;
+        stepped.then(|| self.frame(&at))
+    }
+
+    #[inline(always)]
+    fn count(&mut self, found: Found, nr: u64) {
+        self.counts.add(found, nr);
+    }
+}
+
+/// Reads a word of a stack. KASAN does not check it: frames of others have what it must not see.
+///
+/// # Safety
+///
+/// The 8 bytes from `addr` on may be read.
+#[inline(always)]
+unsafe fn load(addr: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let word;
+        // SAFETY: As required of the caller; it reads, and does nothing else.
+        unsafe {
+            asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) addr,
+                 options(nostack, preserves_flags, readonly))
+        };
+        word
+    }
+    // Stacks are not walked by rules there.
+    #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: As required of the caller.
-    if !unsafe { shim::stackmap_unwind_keeps(ip) } {
-        return Rule::UNKNOWN.bits();
+    unsafe {
+        (addr as *const u64).read_volatile()
     }
-    let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
-    if let Some(rules) = known() {
-        rules.put(ip as u64, rule);
-    }
-    rule.bits()
+}
+
+/// Walks a stack by rules, for the test at load.
+///
+/// # Safety
+///
+/// As for [`Recording::new`].
+#[no_mangle]
+unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
+    // SAFETY: As required of the caller.
+    let mut recording = unsafe { Recording::new(stack) };
+    let frames = Walker::of(&recording).and_then(|walker| by_rules(walker, &mut recording));
+    frames.map_or(-1, |frames| recording.frames(frames).len() as c_int)
 }
 
 /// Has the kernel's unwinder make the step after the call that returns to `ip`.
-fn run(ip: usize, bp: u32, signal: bool) -> Run {
+fn run(ip: u64, bp: u32, signal: bool) -> Run {
     let mut tried = stackmap_tried::default();
-    // SAFETY: As required of the caller of `stackmap_learn`; both are words of the stack for learning.
-    unsafe { shim::stackmap_unwind_try(ip, SP, bp, signal, &mut tried) };
+    // SAFETY: RCU is watching, as for all that learns; both are words of the stack for learning.
+    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut tried) };
     Run {
         sp: SP,
         bp,

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Walks a stack by rules that have been learnt, and by the kernel's own unwinder where none
- * applies. x86-64 with ORC; elsewhere there is the kernel's own only.
+ * The kernel's own unwinder, a step at a time: for the walk where no rule applies, and for learning
+ * rules. x86-64 with ORC; elsewhere stacks are not walked by rules.
  */
-#include <linux/ftrace.h>
-#include <linux/irq_work.h>
-#include <linux/kprobes.h>
 #include <linux/module.h>
-#include <linux/percpu.h>
-#include <linux/sched/task_stack.h>
+#include <linux/sched.h>
 #include <linux/stacktrace.h>
 
 #include "../shim/shim.h"
@@ -24,35 +20,6 @@
 #define LEARN_WORD(i)	(0x5eed000000000000UL + (i))
 
 static unsigned long learn_stack[STACKMAP_LEARN_WORDS] __ro_after_init;
-
-static DEFINE_PER_CPU(unsigned long [STACKMAP_UNWOUND_NR], unwound);
-
-/**
- * stackmap_unwound_whole - count a stack that was not walked here
- *
- * Context: any, NMI included.
- */
-void stackmap_unwound_whole(void)
-{
-	this_cpu_inc(unwound[STACKMAP_SLOW_WHOLE]);
-}
-
-/**
- * stackmap_unwound - how frames were found
- * @how: what to count
- *
- * Context: any.
- * Return: the number since the module was loaded, all CPUs.
- */
-unsigned long stackmap_unwound(enum stackmap_unwound how)
-{
-	unsigned long sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(unwound, cpu)[how]);
-	return sum;
-}
 
 /**
  * stackmap_unwind_prepare - make ready what learning needs
@@ -84,7 +51,7 @@ bool stackmap_unwind_keeps(unsigned long ip)
 {
 	const struct module *mod;
 
-	if (ip >= stackmap_symbols.stext && ip < stackmap_symbols.etext)
+	if (ip >= stackmap_landmarks.stext && ip < stackmap_landmarks.etext)
 		return true;
 	mod = static_call(stackmap_module_text)(ip);
 	return mod && mod->state == MODULE_STATE_LIVE && !is_livepatch_module((void *)mod) &&
@@ -131,219 +98,93 @@ void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, boo
 	tried->regs = (unsigned long)state.regs - (unsigned long)learn_stack;
 }
 
-/* What tracers put in the place of a return address: the kernel knows what was there. */
-static __always_inline bool replaced_by_tracer(unsigned long ip)
-{
-	return ip == stackmap_symbols.return_to_handler ||
-	       ip == stackmap_symbols.rethook_trampoline;
-}
-
-/*
- * Begins at the caller of the function whose frame this is. On another stack than the task's, the
- * kernel is asked which one it is; it makes a step that is not used.
+/**
+ * stackmap_unwind_begin - begin a walk on another stack than the task's
+ * @frame: the frame to begin at; the stack that it is on is set
+ * @state: set so that stackmap_unwind_step() can go on
+ *
+ * Context: any in which RCU is watching; preemption off.
+ * Return: whether the kernel knows that stack.
  */
-static __always_inline bool begin(struct unwind_state *state, const unsigned long *frame)
+bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)
 {
-	unsigned long *stack = task_stack_page(current);
+	struct pt_regs regs = {
+		.ip = frame->ip - 1,
+		.sp = frame->sp,
+		.bp = frame->bp,
+	};
+	const size_t len = 2 * sizeof(long);
 
-	if (unlikely(replaced_by_tracer(frame[1])))
+	/* It makes a step that is not used. */
+	__unwind_start(state, current, &regs, NULL);
+	if (!on_stack(&state->stack_info, (void *)(frame->sp - len), len))
 		return false;
-	if (likely((unsigned long)frame - (unsigned long)stack < THREAD_SIZE)) {
-		memset(state, 0, sizeof(*state));
-		state->task = current;
-		state->stack_info.type = STACK_TYPE_TASK;
-		state->stack_info.begin = stack;
-		state->stack_info.end = (void *)stack + THREAD_SIZE;
-		state->stack_mask = 1UL << STACK_TYPE_TASK;
-	} else {
-		struct pt_regs regs = {
-			.ip = frame[1] - 1,
-			.sp = (unsigned long)(frame + 2),
-			.bp = frame[0],
-		};
-
-		__unwind_start(state, current, &regs, NULL);
-		if (!on_stack(&state->stack_info, (void *)frame, 2 * sizeof(long)))
-			return false;
-		state->graph_idx = 0;
+	state->graph_idx = 0;
 #ifdef CONFIG_RETHOOK
-		state->kr_cur = NULL;
+	state->kr_cur = NULL;
 #endif
-		state->error = false;
-		state->signal = false;
-		state->full_regs = false;
-		state->regs = NULL;
-		state->prev_regs = NULL;
-	}
-	state->ip = frame[1];
-	state->sp = (unsigned long)(frame + 2);
-	state->bp = frame[0];
+	state->error = false;
+	state->signal = false;
+	state->full_regs = false;
+	state->regs = NULL;
+	state->prev_regs = NULL;
+	frame->begin = (unsigned long)state->stack_info.begin;
+	frame->end = (unsigned long)state->stack_info.end;
 	return true;
 }
 
-static __always_inline bool holds(const struct unwind_state *state, unsigned long addr, size_t len)
+/**
+ * stackmap_unwind_step - step to the caller as the kernel's unwinder does
+ * @frame: the frame, then its caller's
+ * @state: of the walk
+ * @begun: whether @state is set; if not, all frames of the walk were on the task's stack
+ *
+ * Context: any in which RCU is watching; preemption off.
+ * Return: whether there is a caller.
+ */
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
 {
-	const struct stack_info *info = &state->stack_info;
-
-	return addr >= (unsigned long)info->begin && addr + len <= (unsigned long)info->end &&
-	       addr + len > addr;
-}
-
-static __always_inline unsigned long load(unsigned long addr)
-{
-	return READ_ONCE_NOCHECK(*(unsigned long *)addr);
-}
-
-/* An offset of a rule in bytes. */
-static __always_inline long offset(u32 rule, unsigned int shift)
-{
-	const unsigned int bits = 32 - STACKMAP_RULE_OFFSET;
-
-	return ((s32)(rule << (bits - shift)) >> bits) * (long)sizeof(long);
-}
-
-static __always_inline unsigned long new_sp(const struct unwind_state *state, u32 rule)
-{
-	return (rule & STACKMAP_RULE_BASE_BP ? state->bp : state->sp) +
-	       offset(rule, STACKMAP_RULE_SHIFT);
-}
-
-enum progress {
-	MOVED,	/* to the caller */
-	AT_END,	/* there is none */
-	STUCK,	/* where it was: the kernel's own unwinder can take the step */
-};
-
-/* Steps to the caller as the rule says. If it cannot, says why. */
-static __always_inline enum progress call(struct unwind_state *state, u32 rule,
-					  enum stackmap_unwound *how)
-{
-	unsigned long sp = new_sp(state, rule), bp = state->bp, ip;
-
-	*how = STACKMAP_SLOW_STACK;
-	if (unlikely(sp <= state->sp || !holds(state, sp - sizeof(long), sizeof(long))))
-		return STUCK;
-	ip = load(sp - sizeof(long));
-	if (unlikely(replaced_by_tracer(ip))) {
-		*how = STACKMAP_SLOW_RETURN;
-		return STUCK;
-	}
-	if (rule & (STACKMAP_RULE_BP_AT_SP | STACKMAP_RULE_BP_AT_BP)) {
-		bp = (rule & STACKMAP_RULE_BP_AT_SP ? sp : bp) +
-		     offset(rule, STACKMAP_RULE_BP_SHIFT);
-		if (unlikely(!holds(state, bp, sizeof(long))))
-			return STUCK;
-		bp = load(bp);
-	}
-	state->ip = ip;
-	state->sp = sp;
-	state->bp = bp;
-	return MOVED;
-}
-
-/* Whether the next frame is the user's, where the kernel's own walk ends. */
-static __always_inline bool comes_from_user(const struct unwind_state *state, u32 rule)
-{
-	unsigned long regs = new_sp(state, rule);
-
-	return holds(state, regs, sizeof(struct pt_regs)) &&
-	       (load(regs + offsetof(struct pt_regs, cs)) & 3) &&
-	       load(regs + offsetof(struct pt_regs, ip)) < TASK_SIZE_MAX;
-}
-
-/* Follows a rule. Leaves @how as it is if the rule was enough. */
-static __always_inline enum progress follow(struct unwind_state *state, u32 rule,
-					    enum stackmap_unwound *how)
-{
-	enum stackmap_unwound slow;
-
-	switch (rule & STACKMAP_RULE_KIND) {
-	case STACKMAP_RULE_CALL:
-		if (likely(call(state, rule, &slow) == MOVED))
-			return MOVED;
-		*how = slow;
-		return STUCK;
-	case STACKMAP_RULE_REGISTERS:
-		if (likely(comes_from_user(state, rule)))
-			return AT_END;
-		*how = STACKMAP_SLOW_REGS;
-		return STUCK;
-	case STACKMAP_RULE_END:
-		return AT_END;
-	default:
-		*how = STACKMAP_SLOW_ODD;
-		return STUCK;
-	}
+	if (!begun)
+		*state = (struct unwind_state) {
+			.task		= current,
+			.stack_info	= {
+				.type	= STACK_TYPE_TASK,
+				.begin	= (void *)frame->begin,
+				.end	= (void *)frame->end,
+			},
+			.stack_mask	= 1UL << STACK_TYPE_TASK,
+		};
+	state->ip = frame->ip;
+	state->sp = frame->sp;
+	state->bp = frame->bp;
+	if (!unwind_next_frame(state))
+		return false;
+	frame->ip = state->ip;
+	frame->sp = state->sp;
+	frame->bp = state->bp;
+	frame->begin = (unsigned long)state->stack_info.begin;
+	frame->end = (unsigned long)state->stack_info.end;
+	frame->interrupted = state->signal || state->regs;
+	return true;
 }
 
 /**
- * stackmap_unwind - find the callers of a function
- * @frame: its frame: the caller's frame pointer, the return address
- * @calls: set to the return addresses, the innermost first
- * @size: the number that fits
- * @skip: innermost ones to leave out
+ * stackmap_unwind_is_text - whether there is text at an address, as the kernel's unwinder has it
+ * @ip: the address
  *
- * They are those that stack_trace_save() finds.
- *
- * Context: any, NMI included, in which RCU is watching; preemption off.
- * Return: the number of addresses, or -1: this stack cannot be walked here.
+ * Context: any in which RCU is watching; preemption off.
  */
-int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned int size,
-		    unsigned int skip)
+bool stackmap_unwind_is_text(unsigned long ip)
 {
-	struct unwind_state state;
-	unsigned int nr = 0, fast = 0;
-	enum stackmap_unwound how;
-	enum progress progress;
-	u32 rule;
+	struct unwind_state state = {
+		.stack_info.type	= STACK_TYPE_TASK,
+		.ip			= ip,
+	};
 
-	if (unlikely(!begin(&state, frame)))
-		return -1;
-	do {
-		rule = 0;
-		how = STACKMAP_SLOW_REGS;
-		/* Where an interrupt has hit is no place that a call returns to. */
-		if (likely(!state.signal && !state.regs)) {
-			rule = stackmap_rule(state.ip);
-			how = STACKMAP_FAST;
-		}
-		/* Where there is a rule there is text. */
-		if (unlikely(!rule)) {
-			if (!unwind_get_return_address(&state))
-				break;
-			if (how == STACKMAP_FAST) {
-				rule = stackmap_learn(state.ip);
-				how = rule ? STACKMAP_SLOW_NEW : STACKMAP_SLOW_TEXT;
-			}
-		}
-		if (skip)
-			skip--;
-		else
-			calls[nr++] = state.ip;
-		if (unlikely(nr == size))
-			break;
-		progress = likely(rule) ? follow(&state, rule, &how) : STUCK;
-		if (likely(how == STACKMAP_FAST))
-			fast++;
-		else
-			this_cpu_inc(unwound[how]);
-	} while (progress == MOVED || (progress == STUCK && unwind_next_frame(&state)));
-	this_cpu_add(unwound[STACKMAP_FAST], fast);
-	return nr;
+	return unwind_get_return_address(&state);
 }
-
-NOKPROBE_SYMBOL(stackmap_unwind);
 
 #else
-
-void stackmap_unwound_whole(void)
-{
-}
-
-unsigned long stackmap_unwound(enum stackmap_unwound how)
-{
-	return 0;
-}
 
 int stackmap_unwind_prepare(void)
 {
@@ -361,10 +202,19 @@ void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, boo
 	*tried = (struct stackmap_tried){ };
 }
 
-int stackmap_unwind(const unsigned long *frame, unsigned long *calls, unsigned int size,
-		    unsigned int skip)
+bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)
 {
-	return -1;
+	return false;
+}
+
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+{
+	return false;
+}
+
+bool stackmap_unwind_is_text(unsigned long ip)
+{
+	return false;
 }
 
 #endif /* CONFIG_UNWINDER_ORC */

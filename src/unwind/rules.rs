@@ -32,22 +32,41 @@ const WAYS: usize = 8;
 /// Addresses are sign-extended from this bit.
 const TEXT: u64 = !0 << 31;
 
+/// Where the kind of a rule is in the word.
+const KIND: u32 = 7;
+/// A call: the return address is below the new stack pointer.
+const CALL: u32 = 1;
+/// An entry from elsewhere: all registers are at the new stack pointer.
+const REGISTERS: u32 = 2;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
-pub const BASE_BP: u32 = 1 << 3;
+const BASE_BP: u32 = 1 << 3;
 /// The frame pointer is read at an offset from the new stack pointer. Without this and [`BP_AT_BP`] it stays.
-pub const BP_AT_SP: u32 = 1 << 4;
+const BP_AT_SP: u32 = 1 << 4;
 /// The frame pointer is read at an offset from the old one.
-pub const BP_AT_BP: u32 = 2 << 4;
+const BP_AT_BP: u32 = 2 << 4;
 /// Bits of an offset, which has a sign.
 pub const OFFSET_BITS: u32 = 12;
 /// Where the offset of the new stack pointer is in the word.
-pub const OFFSET_SHIFT: u32 = 8;
+const OFFSET_SHIFT: u32 = 8;
 /// Where the offset of the frame pointer is.
-pub const BP_OFFSET_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
+const BP_OFFSET_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
 
-/// The step from one frame to its caller's: the word that `include/stackmap_shim.h` describes.
+/// The step from one frame to its caller's, in a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rule(u32);
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// The caller has called: the return address is below the new stack pointer.
+    Call,
+    /// An entry from elsewhere: all registers are at the new stack pointer.
+    Registers,
+    /// There is no caller.
+    End,
+    /// Only the kernel's own unwinder knows how to go on.
+    Slow,
+}
 
 /// What the kernel's unwinder did on a stack whose words tell where they were read.
 ///
@@ -85,19 +104,46 @@ pub struct Run {
 impl Rule {
     /// No rule is known. Never in the table.
     pub const UNKNOWN: Self = Self(0);
-    /// A call: the return address is below the new stack pointer.
-    pub const CALL: u32 = 1;
-    /// An entry from elsewhere: all registers are at the new stack pointer.
-    pub const REGISTERS: u32 = 2;
     /// The walk ends here.
     pub const END: Self = Self(3);
     /// Only the kernel's own unwinder knows how to go on.
     pub const SLOW: Self = Self(4);
 
-    /// The word.
+    /// What it says.
     #[inline(always)]
-    pub const fn bits(self) -> u32 {
-        self.0
+    pub const fn kind(self) -> Kind {
+        match self.0 & KIND {
+            CALL => Kind::Call,
+            REGISTERS => Kind::Registers,
+            3 => Kind::End,
+            _ => Kind::Slow,
+        }
+    }
+
+    /// The new stack pointer, given the old one and the frame pointer. Of a call or registers.
+    #[inline(always)]
+    pub const fn sp(self, sp: u64, bp: u64) -> u64 {
+        let base = if self.0 & BASE_BP != 0 { bp } else { sp };
+        base.wrapping_add_signed(self.bytes(OFFSET_SHIFT))
+    }
+
+    /// Where the frame pointer is read, given the new stack pointer and the old frame pointer;
+    /// [`None`] if it stays. Of a call.
+    #[inline(always)]
+    pub const fn bp_at(self, sp: u64, bp: u64) -> Option<u64> {
+        let base = match self.0 & (BP_AT_SP | BP_AT_BP) {
+            0 => return None,
+            BP_AT_SP => sp,
+            _ => bp,
+        };
+        Some(base.wrapping_add_signed(self.bytes(BP_OFFSET_SHIFT)))
+    }
+
+    /// An offset, in bytes.
+    #[inline(always)]
+    const fn bytes(self, shift: u32) -> i64 {
+        let unused = 32 - OFFSET_BITS;
+        ((self.0 << (unused - shift)) as i32 >> unused) as i64 * 8
     }
 
     /// The rule that explains two runs with different frame pointers; [`Rule::SLOW`] if none does.
@@ -105,7 +151,7 @@ impl Rule {
         match (runs[0].outcome, runs[1].outcome) {
             (Outcome::End, Outcome::End) => Self::END,
             (Outcome::Registers(one), Outcome::Registers(two)) => {
-                Self::based(Self::REGISTERS, runs, [one, two]).unwrap_or(Self::SLOW)
+                Self::based(REGISTERS, runs, [one, two]).unwrap_or(Self::SLOW)
             }
             (Outcome::Caller { .. }, Outcome::Caller { .. }) => {
                 Self::call(runs).unwrap_or(Self::SLOW)
@@ -142,7 +188,7 @@ impl Rule {
             sp[index] = new;
             bp[index] = read;
         }
-        let rule = Self::based(Self::CALL, runs, sp)?;
+        let rule = Self::based(CALL, runs, sp)?;
         let (kind, offset) = match bp {
             [None, None] => (0, 0),
             [Some(one), Some(two)] => match same([one, two], sp) {

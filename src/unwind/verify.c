@@ -19,14 +19,14 @@ static atomic_long_t verified, mismatches;
 /* A stack that differs from the kernel's. */
 static struct {
 	atomic_t taken;
-	unsigned int frame, nr, kernel_nr;
+	unsigned int frame, nr, nr_kernel;
 	unsigned long ip, kernel_ip;
 } mismatch;
 
 static void report_mismatch(struct irq_work *work)
 {
 	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
-		mismatch.frame, mismatch.nr, mismatch.kernel_nr, (void *)mismatch.ip,
+		mismatch.frame, mismatch.nr, mismatch.nr_kernel, (void *)mismatch.ip,
 		(void *)mismatch.kernel_ip);
 	/* What was told has been read; pairs with the cmpxchg, which acquires. */
 	atomic_set_release(&mismatch.taken, 0);
@@ -35,35 +35,35 @@ static void report_mismatch(struct irq_work *work)
 static DEFINE_IRQ_WORK(mismatch_work, report_mismatch);
 
 /* The number of frames that begin both. */
-static unsigned int same_frames(const unsigned long *calls, unsigned int nr,
-				const unsigned long *kernel, unsigned int kernel_nr)
+static unsigned int same_frames(const unsigned long *ips, unsigned int nr,
+				const unsigned long *kernel, unsigned int nr_kernel)
 {
 	unsigned int i;
 
-	for (i = 0; i < nr && i < kernel_nr && calls[i] == kernel[i]; i++)
+	for (i = 0; i < nr && i < nr_kernel && ips[i] == kernel[i]; i++)
 		;
 	return i;
 }
 
 /**
  * stackmap_verify_again - whether two walks of one stack differ by text that goes meanwhile
- * @calls: the stack
+ * @ips: the stack
  * @nr: the number of its frames
  * @kernel: what the kernel's unwinder has found
- * @kernel_nr: the number of frames of that
+ * @nr_kernel: the number of frames of that
  *
  * From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
  * guesses; who is in it is in it still.
  *
  * Context: any, NMI included, in which RCU is watching; preemption off.
  */
-bool stackmap_verify_again(const unsigned long *calls, unsigned int nr,
-			   const unsigned long *kernel, unsigned int kernel_nr)
+bool stackmap_verify_again(const unsigned long *ips, unsigned int nr,
+			   const unsigned long *kernel, unsigned int nr_kernel)
 {
-	unsigned int i, same = same_frames(calls, nr, kernel, kernel_nr);
-	const unsigned long *longer = same < nr ? calls : kernel;
+	unsigned int i, same = same_frames(ips, nr, kernel, nr_kernel);
+	const unsigned long *longer = same < nr ? ips : kernel;
 
-	if (same == nr && same == kernel_nr)
+	if (same == nr && same == nr_kernel)
 		return false;
 	for (i = 0; i <= same; i++)
 		if (!stackmap_unwind_keeps(longer[i]))
@@ -73,35 +73,34 @@ bool stackmap_verify_again(const unsigned long *calls, unsigned int nr,
 
 /**
  * stackmap_verify - compare a stack with the kernel's
- * @calls: the stack; the kernel's is copied here if they differ
+ * @ips: the stack
  * @nr: the number of its frames
  * @kernel: what the kernel's unwinder has found
- * @kernel_nr: the number of frames of that
+ * @nr_kernel: the number of frames of that
  *
  * Context: any, NMI included.
- * Return: the number of frames in @calls.
+ * Return: whether they are the same. If not, the log tells it.
  */
-unsigned int stackmap_verify(unsigned long *calls, unsigned int nr, const unsigned long *kernel,
-			     unsigned int kernel_nr)
+bool stackmap_verify(const unsigned long *ips, unsigned int nr, const unsigned long *kernel,
+		     unsigned int nr_kernel)
 {
-	unsigned int i = same_frames(calls, nr, kernel, kernel_nr);
+	unsigned int i = same_frames(ips, nr, kernel, nr_kernel);
 
-	if (likely(i == nr && i == kernel_nr)) {
+	if (likely(i == nr && i == nr_kernel)) {
 		atomic_long_inc(&verified);
-		return nr;
+		return true;
 	}
 	atomic_long_inc(&mismatches);
 	/* One at a time is told. */
 	if (!atomic_cmpxchg(&mismatch.taken, 0, 1)) {
 		mismatch.frame = i;
 		mismatch.nr = nr;
-		mismatch.kernel_nr = kernel_nr;
-		mismatch.ip = i < nr ? calls[i] : 0;
-		mismatch.kernel_ip = i < kernel_nr ? kernel[i] : 0;
+		mismatch.nr_kernel = nr_kernel;
+		mismatch.ip = i < nr ? ips[i] : 0;
+		mismatch.kernel_ip = i < nr_kernel ? kernel[i] : 0;
 		irq_work_queue(&mismatch_work);
 	}
-	memcpy(calls, kernel, kernel_nr * sizeof(*calls));
-	return kernel_nr;
+	return false;
 }
 
 /**
@@ -137,23 +136,33 @@ unsigned long stackmap_mismatches(void)
 }
 
 /* Whether rules give what the kernel gives here: twice, as the first time they are learnt. */
-static noinline bool test_self(unsigned long *calls, unsigned long *spare, unsigned int depth)
+static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsigned int depth)
 {
+	STACKMAP_UNWIND_STATE(state);
+	struct stackmap_stack stack = {
+		.context	= smp_processor_id() * STACKMAP_LEVELS,
+		.watched	= true,
+		.from_caller	= true,
+		.ips		= ips,
+		.caller		= stackmap_caller(),
+		.landmarks	= &stackmap_landmarks,
+		.state		= (void *)&state,
+	};
 	unsigned int round;
 	bool same = true;
 
 	if (depth) {
-		same = test_self(calls, spare, depth - 1);
+		same = test_self(ips, kernel, depth - 1);
 		/* No tail call. */
 		barrier();
 		return same;
 	}
 	for (round = 0; round < 2; round++) {
-		int nr = unwind_by_rules(calls, 1);
-		unsigned int kernel_nr = unwind_by_kernel(spare, 1, NULL);
+		int nr = stackmap_walk(&stack);
+		unsigned int nr_kernel = unwind_by_kernel(kernel, 1, NULL);
 
-		same = same && nr > 0 && nr == kernel_nr &&
-		       !memcmp(calls, spare, nr * sizeof(*calls));
+		same = same && nr > 0 && nr == nr_kernel &&
+		       !memcmp(ips, kernel, nr * sizeof(*ips));
 	}
 	return same;
 }
@@ -161,7 +170,7 @@ static noinline bool test_self(unsigned long *calls, unsigned long *spare, unsig
 /**
  * stackmap_unwind_self_test - see whether stacks can be walked by rules on this kernel
  *
- * Context: process, may sleep; rules can be kept.
+ * Context: process, may sleep; rules can be kept, and nothing is recorded yet.
  * Return: 0, -EINVAL if they differ from the kernel's, or -ENOMEM.
  */
 int stackmap_unwind_self_test(void)

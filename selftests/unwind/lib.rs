@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How the module walks stacks, as it is in the module, and an unwinder that lies.
+
+#[path = "../../src/unwind/rules.rs"]
+pub mod rules;
+#[path = "../../src/unwind/walk.rs"]
+pub mod walk;
+
+use rules::{Outcome, Rule, Run};
+use std::{collections::HashMap, mem::MaybeUninit};
+use walk::{Found, Frame, Stack, Unwinder};
+
+/// An unwinder, a stack and rules that are made of the bytes of somebody hostile.
+struct Hostile<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+    stack: Stack,
+    rules: HashMap<u64, Rule>,
+    counted: u64,
+}
+
+impl Hostile<'_> {
+    /// The next byte; 0 when there are no more.
+    fn byte(&mut self) -> u8 {
+        self.bytes.next().copied().unwrap_or(0)
+    }
+
+    /// A number that is near the stack, or anything.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            byte @ 0..=199 => self.stack.begin() + u64::from(byte) * 8 - 160,
+            200..=229 => !u64::from(self.byte()),
+            _ => u64::from_le_bytes(std::array::from_fn(|_| self.byte())),
+        }
+    }
+
+    fn outcome(&mut self, run: &mut [u32; 2]) -> Outcome {
+        let word = |byte: u8| 20 + u32::from(byte);
+        match self.byte() % 8 {
+            0 => Outcome::Registers(word(self.byte())),
+            1 => Outcome::End,
+            2 => Outcome::Other,
+            from => {
+                // The same from both stack pointers, or from both frame pointers.
+                run[1] = 400 + 40 * u32::from(from % 2);
+                let base = if from < 6 { 0 } else { run[1] };
+                let sp = word(self.byte()) + base;
+                Outcome::Caller {
+                    ip: sp - 1,
+                    sp,
+                    bp: (from % 3 == 0).then(|| sp.saturating_sub(u32::from(self.byte()))),
+                }
+            }
+        }
+    }
+}
+
+impl Unwinder for Hostile<'_> {
+    unsafe fn load(&self, addr: u64) -> u64 {
+        let (begin, end) = (self.stack.begin(), self.stack.end());
+        assert!(begin <= addr && addr <= end - 8, "{addr:#x} is not on it");
+        // Words of the stack are addresses in it, or in text.
+        let hash = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if hash >> 63 == 0 {
+            begin + hash % 600
+        } else {
+            0xffff_ffff_8100_0000 + hash % 64
+        }
+    }
+
+    fn rule(&self, ip: u64) -> Rule {
+        self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN)
+    }
+
+    fn learn(&mut self, ip: u64) -> Rule {
+        let runs = [400, 440].map(|bp| {
+            let mut pointers = [16, bp];
+            let outcome = self.outcome(&mut pointers);
+            Run {
+                sp: 16,
+                bp: pointers[1],
+                outcome,
+            }
+        });
+        let rule = match self.byte() % 4 {
+            0 => Rule::UNKNOWN,
+            1 => Rule::learn(&runs),
+            _ => Rule::learn(&[runs[0], runs[0]]),
+        };
+        if rule != Rule::UNKNOWN {
+            self.rules.insert(ip, rule);
+        }
+        rule
+    }
+
+    fn is_text(&self, ip: u64) -> bool {
+        ip % 7 != 0
+    }
+
+    fn is_replaced(&self, ip: u64) -> bool {
+        ip % 11 == 0
+    }
+
+    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+        stack
+            .word(self, registers)
+            .is_some_and(|word| word % 2 == 0)
+    }
+
+    fn step(&mut self, frame: Frame) -> Option<Frame> {
+        (self.bytes.len() > 0).then(|| Frame {
+            ip: self.number(),
+            sp: self.number(),
+            bp: self.number(),
+            interrupted: self.byte() % 4 == 0,
+            ..frame
+        })
+    }
+
+    fn count(&mut self, _: Found, nr: u64) {
+        self.counted += nr;
+    }
+}
+
+/// Walks a stack that `bytes` describe. Panics if a word beside the stack is read, or more is written
+/// than there is room for; and comes to an end, whatever the rules and the kernel say.
+pub fn walk_hostile(bytes: &[u8]) {
+    // SAFETY: Nothing is read there: `Hostile::load` makes it up.
+    let stack = unsafe { Stack::new(0xffff_8880_0000_0000, 0xffff_8880_0000_0400) };
+    let mut hostile = Hostile {
+        bytes: bytes.iter(),
+        stack,
+        rules: HashMap::new(),
+        counted: 0,
+    };
+    let frame = Frame {
+        ip: hostile.number(),
+        sp: hostile.number(),
+        bp: hostile.number(),
+        stack,
+        interrupted: false,
+    };
+    let skip = usize::from(hostile.byte() % 4);
+    let mut ips = vec![MaybeUninit::uninit(); usize::from(hostile.byte())];
+    let nr = walk::walk(&mut hostile, frame, skip, &mut ips);
+    assert!(nr <= ips.len());
+    assert!(hostile.counted <= (nr + skip) as u64);
+    for ip in &ips[..nr] {
+        // SAFETY: The walk has written them: Miri says if not.
+        let _ = unsafe { ip.assume_init() };
+    }
+}

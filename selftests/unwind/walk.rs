@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The walk finds all frames, on stacks of every kind, and no more than there are.
+
+use proptest::{collection::vec, prelude::*};
+use stackmap_unwind::{
+    rules::{Outcome, Rule, Run},
+    walk::{walk, Found, Frame, Stack, Unwinder},
+    walk_hostile,
+};
+use std::{collections::HashMap, mem::MaybeUninit};
+
+/// The first address of a kernel's text.
+const TEXT: u64 = 0xffff_ffff_8100_0000;
+
+/// What a tracer puts in the place of a return address.
+const REPLACED: u64 = TEXT + 1;
+
+/// The stack of an interrupt, then the task's, which lies higher.
+const STACKS: [u64; 2] = [0xffff_8880_0000_0000, 0xffff_8880_1000_0000];
+
+/// Bytes of each.
+const SIZE: u64 = 1 << 16;
+
+/// How one frame leads to the next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Link {
+    /// By the stack pointer.
+    Sp,
+    /// By the frame pointer.
+    Bp,
+    /// Only the kernel knows how.
+    Odd,
+    /// By text that may go at any time.
+    Fleeting,
+    /// The next one has been interrupted.
+    Interrupt,
+    /// A tracer has replaced the return address.
+    Traced,
+    /// To the other stack, where the frame pointer leads; when there already, as by the frame pointer.
+    Switch,
+}
+
+/// Where a stack ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The registers of user space.
+    User,
+    /// A function that nobody has called.
+    Outermost,
+    /// An address that is no text.
+    NoText,
+}
+
+/// Words of one frame: how many, and where the frame pointer is saved, if it is.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    link: Link,
+    words: u64,
+    saved: Option<u64>,
+    bp: u64,
+}
+
+impl Shape {
+    fn is_by_bp(&self) -> bool {
+        matches!(self.link, Link::Bp | Link::Switch)
+    }
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let link = prop_oneof![
+        8 => Just(Link::Sp),
+        4 => Just(Link::Bp),
+        1 => Just(Link::Odd),
+        1 => Just(Link::Fleeting),
+        1 => Just(Link::Interrupt),
+        1 => Just(Link::Traced),
+        1 => Just(Link::Switch),
+    ];
+    (link, 2..20_u64, proptest::option::of(0..20_u64), 0..20_u64).prop_map(
+        |(link, words, saved, bp)| Shape {
+            link,
+            words,
+            saved: saved.map(|at| at % (words - 1)),
+            bp: bp % words,
+        },
+    )
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![Just(End::User), Just(End::Outermost), Just(End::NoText)]
+}
+
+/// A stack that was made up, and the kernel that knows it.
+struct Made {
+    memory: HashMap<u64, u64>,
+    shapes: Vec<Shape>,
+    end: End,
+    /// All frames, the innermost first, and one more: nothing.
+    frames: Vec<Frame>,
+    rules: HashMap<u64, Rule>,
+    learnt: usize,
+    steps: usize,
+    counts: [u64; Found::COUNT],
+}
+
+impl Made {
+    fn new(shapes: Vec<Shape>, end: End) -> Self {
+        // SAFETY: Only `load` reads there, and it makes it up.
+        let stacks = STACKS.map(|begin| unsafe { Stack::new(begin, begin + SIZE) });
+        let switches = shapes.iter().any(|shape| shape.link == Link::Switch);
+        let mut stack = stacks[usize::from(!switches)];
+        let mut sp = stack.begin() + 4096;
+        let mut interrupted = false;
+        let mut frames = Vec::new();
+        for index in 0..=shapes.len() {
+            frames.push(Frame {
+                // Functions are called from more than one place, and have one address each.
+                ip: TEXT + 16 + index as u64 * 16,
+                sp,
+                bp: 0xb0b0 + index as u64,
+                stack,
+                interrupted,
+            });
+            let Some(shape) = shapes.get(index) else {
+                break;
+            };
+            sp += shape.words * 8;
+            interrupted = shape.link == Link::Interrupt;
+            if shape.link == Link::Switch && stack.begin() == STACKS[0] {
+                stack = stacks[1];
+                sp = stack.begin() + 4096;
+            }
+        }
+        let mut made = Self {
+            memory: HashMap::new(),
+            shapes,
+            end,
+            frames,
+            rules: HashMap::new(),
+            learnt: 0,
+            steps: 0,
+            counts: [0; Found::COUNT],
+        };
+        made.lay_out();
+        made
+    }
+
+    /// Chooses frame pointers, and writes what the frames have on the stack.
+    fn lay_out(&mut self) {
+        let nr = self.shapes.len();
+        for index in 0..=nr {
+            let before = index.checked_sub(1);
+            self.frames[index].bp = match (self.shapes.get(index), before) {
+                (Some(shape), _) if shape.is_by_bp() => self.frames[index + 1].sp - 8 * shape.bp,
+                // It has stayed, if that is possible.
+                (_, Some(before)) if self.shapes[before].saved.is_none() => self.frames[before].bp,
+                _ => 0xb0b0 + index as u64,
+            };
+        }
+        for index in 0..nr {
+            let (frame, caller) = (self.frames[index], self.frames[index + 1]);
+            let shape = &mut self.shapes[index];
+            if shape.link == Link::Interrupt {
+                self.memory
+                    .extend([(frame.sp, caller.ip), (frame.sp + 8, 0x10)]);
+                continue;
+            }
+            if caller.bp != frame.bp {
+                shape.saved.get_or_insert(0);
+            }
+            if let Some(at) = shape.saved {
+                self.memory.insert(frame.sp + 8 * at, caller.bp);
+            }
+            let ip = match shape.link {
+                Link::Traced => REPLACED,
+                _ => caller.ip,
+            };
+            self.memory.insert(caller.sp - 8, ip);
+        }
+        // User space's: ip, cs.
+        let last = self.frames[nr].sp;
+        self.memory.extend([(last, 0x1000), (last + 8, 0x33)]);
+    }
+
+    fn index_of(&self, ip: u64) -> usize {
+        (ip.wrapping_sub(TEXT + 16) / 16) as usize
+    }
+
+    /// What the kernel's unwinder does at a frame, from other pointers.
+    fn try_from(&self, index: usize, sp: u32, bp: u32) -> Outcome {
+        let Some(shape) = self.shapes.get(index) else {
+            return match self.end {
+                End::User => Outcome::Registers(sp),
+                _ => Outcome::End,
+            };
+        };
+        let new = match shape.link {
+            Link::Sp | Link::Traced => sp + shape.words as u32,
+            Link::Bp | Link::Switch => bp + shape.bp as u32,
+            Link::Interrupt => return Outcome::Registers(sp),
+            Link::Odd | Link::Fleeting => return Outcome::Other,
+        };
+        Outcome::Caller {
+            ip: new - 1,
+            sp: new,
+            bp: shape.saved.map(|at| match shape.link {
+                Link::Bp => new - (shape.words - at) as u32,
+                _ => sp + at as u32,
+            }),
+        }
+    }
+
+    /// All return addresses.
+    fn ips(&self) -> Vec<u64> {
+        let mut ips: Vec<u64> = self.frames.iter().map(|frame| frame.ip).collect();
+        if let End::NoText = self.end {
+            ips.pop();
+        }
+        ips
+    }
+
+    /// Those that the walk finds.
+    fn walk(&mut self, skip: usize, room: usize) -> Vec<u64> {
+        let mut ips = vec![MaybeUninit::uninit(); room];
+        let nr = walk(self, self.frames[0], skip, &mut ips);
+        // SAFETY: So many were written.
+        ips[..nr]
+            .iter()
+            .map(|ip| unsafe { ip.assume_init() })
+            .collect()
+    }
+}
+
+impl Unwinder for Made {
+    unsafe fn load(&self, addr: u64) -> u64 {
+        let on = |begin: &u64| (*begin..=begin + SIZE - 8).contains(&addr);
+        assert!(STACKS.iter().any(on), "{addr:#x} is on no stack");
+        self.memory.get(&addr).copied().unwrap_or(0xdead)
+    }
+
+    fn rule(&self, ip: u64) -> Rule {
+        self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN)
+    }
+
+    fn learn(&mut self, ip: u64) -> Rule {
+        let index = self.index_of(ip);
+        if self
+            .shapes
+            .get(index)
+            .is_some_and(|shape| shape.link == Link::Fleeting)
+        {
+            return Rule::UNKNOWN;
+        }
+        let runs = [400, 440].map(|bp| Run {
+            sp: 16,
+            bp,
+            outcome: self.try_from(index, 16, bp),
+        });
+        let rule = Rule::learn(&runs);
+        assert!(self.rules.insert(ip, rule).is_none(), "learnt twice");
+        self.learnt += 1;
+        rule
+    }
+
+    fn is_text(&self, ip: u64) -> bool {
+        let nr = match self.end {
+            End::NoText => self.shapes.len(),
+            _ => self.frames.len(),
+        };
+        self.index_of(ip) < nr
+    }
+
+    fn is_replaced(&self, ip: u64) -> bool {
+        ip == REPLACED
+    }
+
+    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+        stack.holds(registers, 16)
+            && stack
+                .word(self, registers + 8)
+                .is_some_and(|cs| cs & 3 != 0)
+            && stack.word(self, registers).is_some_and(|ip| ip < 1 << 47)
+    }
+
+    fn step(&mut self, frame: Frame) -> Option<Frame> {
+        let index = self.index_of(frame.ip);
+        let known = self.frames[index];
+        assert_eq!((frame.sp, frame.bp), (known.sp, known.bp), "frame {index}");
+        assert_eq!(frame.interrupted, known.interrupted, "frame {index}");
+        self.steps += 1;
+        self.frames.get(index + 1).copied()
+    }
+
+    fn count(&mut self, found: Found, nr: u64) {
+        self.counts[found as usize] += nr;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(500)
+    })]
+
+    #[test]
+    fn all_frames_are_found(shapes in vec(shape(), 0..60), end in end(), skip in 0..5_usize) {
+        let mut made = Made::new(shapes, end);
+        let all = made.ips();
+        let wanted = &all[skip.min(all.len())..];
+        prop_assert_eq!(made.walk(skip, 1024), wanted);
+        let (learnt, slow) = (made.learnt, made.counts[Found::New as usize]);
+        prop_assert_eq!(made.walk(skip, 1024), wanted);
+        // Now all that can be known is: nothing is learnt a second time.
+        prop_assert_eq!((made.learnt, made.counts[Found::New as usize]), (learnt, slow));
+    }
+
+    #[test]
+    fn as_many_as_there_is_room_for(
+        shapes in vec(shape(), 0..60),
+        end in end(),
+        skip in 0..5_usize,
+        room in 0..70_usize,
+    ) {
+        let mut made = Made::new(shapes, end);
+        let all = made.ips();
+        let wanted: Vec<u64> = all.into_iter().skip(skip).take(room).collect();
+        prop_assert_eq!(made.walk(skip, room), wanted);
+    }
+
+    #[test]
+    fn what_a_rule_can_do_is_not_asked_of_the_kernel(shapes in vec(shape(), 0..60), end in end()) {
+        let mut made = Made::new(shapes, end);
+        let count = |link| made.shapes.iter().filter(|shape| shape.link == link).count();
+        let after_interrupt = (made.frames.iter().zip(&made.shapes))
+            .filter(|(frame, shape)| frame.interrupted && shape.link != Link::Interrupt)
+            .count();
+        let most = count(Link::Odd) + count(Link::Fleeting) + count(Link::Interrupt)
+            + count(Link::Traced) + count(Link::Switch) + after_interrupt + 1;
+        let _ = made.walk(0, 1024);
+        prop_assert!(made.steps <= most, "{} steps, {most} frames that want one", made.steps);
+    }
+
+    #[test]
+    fn nothing_leads_out_of_a_stack(bytes in vec(any::<u8>(), 0..2000)) {
+        walk_hostile(&bytes);
+    }
+}
+
+#[test]
+fn a_stack_holds_what_is_on_it() {
+    // SAFETY: Nothing is read.
+    let stack = |begin, end| unsafe { Stack::new(begin, end) };
+    let some = stack(1000, 1016);
+    for (addr, len, held) in [
+        (1000, 16, true),
+        (1000, 17, false),
+        (1008, 8, true),
+        (1009, 8, false),
+        (999, 8, false),
+        (992, 8, false),
+        (!0, 8, false),
+        (1000, !0, false),
+    ] {
+        assert_eq!(some.holds(addr, len), held, "{len} at {addr}");
+    }
+    assert!(!stack(1000, 1000).holds(1000, 1));
+    assert!(!stack(1000, 1004).holds(1000, 8));
+    assert!(!stack(1016, 1000).holds(1008, 8));
+    // The end of all addresses.
+    assert!(!stack(!0 - 15, !0).holds(!0 - 7, 8));
+}

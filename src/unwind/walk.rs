@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The walk: from return address to return address, by rules.
+//!
+//! Where a rule is known, a step is a few loads from the stack. Where none is, where a frame was
+//! interrupted, where a tracer has put its own return address, and from one stack to the next, the
+//! kernel's unwinder takes that one step, and the walk goes on from there. What the kernel gives is
+//! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
+
+use super::rules::{Kind, Rule};
+use core::mem::MaybeUninit;
+
+/// How a frame was found: by a rule, or by the kernel's unwinder because...
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(usize)]
+pub enum Found {
+    /// By a rule.
+    Fast,
+    /// The rule was not known yet, or not any more.
+    New,
+    /// The text may go at any time: no rule is kept.
+    Text,
+    /// There is no rule for what is there.
+    Odd,
+    /// It was interrupted.
+    Registers,
+    /// A tracer has put its own return address there.
+    Return,
+    /// The next frame is on another stack.
+    Stack,
+    /// Whole stacks, not frames: from registers, or RCU was not watching.
+    Whole,
+}
+
+impl Found {
+    /// The number of ways.
+    pub const COUNT: usize = Found::Whole as usize + 1;
+}
+
+/// The memory of a stack.
+///
+/// # Invariants
+///
+/// Its `size` bytes from `begin` on may be read with [`Unwinder::load`], as long as the walk lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    begin: u64,
+    size: u64,
+}
+
+impl Stack {
+    /// The stack from `begin` to `end`.
+    ///
+    /// # Safety
+    ///
+    /// The memory in between, if there is any, may be read with [`Unwinder::load`], as long as the
+    /// walk lasts.
+    pub unsafe fn new(begin: u64, end: u64) -> Self {
+        // INVARIANT: As required of the caller.
+        Self {
+            begin,
+            size: end.saturating_sub(begin),
+        }
+    }
+
+    /// Where it begins, the lowest address.
+    pub fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    /// Where it ends, the first address behind it.
+    pub fn end(&self) -> u64 {
+        self.begin.wrapping_add(self.size)
+    }
+
+    /// Whether `len` bytes at `addr` are on it; `len` is not 0.
+    #[inline(always)]
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        addr.wrapping_sub(self.begin) < self.size.saturating_sub(len.wrapping_sub(1))
+    }
+
+    /// The word at `addr`, if it is on the stack.
+    #[inline(always)]
+    pub fn word<U: Unwinder>(&self, unwinder: &U, addr: u64) -> Option<u64> {
+        if !self.holds(addr, 8) {
+            return None;
+        }
+        // SAFETY: By the invariant, all that the stack holds may be read.
+        Some(unsafe { unwinder.load(addr) })
+    }
+}
+
+/// A frame: where its function goes on, and the pointers there.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// The return address; or where it was interrupted.
+    pub ip: u64,
+    /// The stack pointer.
+    pub sp: u64,
+    /// The frame pointer, whatever it is used for.
+    pub bp: u64,
+    /// The stack that it is on.
+    pub stack: Stack,
+    /// Whether it was interrupted, or is where an interrupt goes on: `ip` is no return address.
+    pub interrupted: bool,
+}
+
+/// What a walk needs of the kernel, and of who keeps the rules.
+pub trait Unwinder {
+    /// Reads a word of a stack.
+    ///
+    /// # Safety
+    ///
+    /// The 8 bytes from `addr` on are on a [`Stack`].
+    unsafe fn load(&self, addr: u64) -> u64;
+
+    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there is
+    /// a rule there is text.
+    fn rule(&self, ip: u64) -> Rule;
+
+    /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept.
+    fn learn(&mut self, ip: u64) -> Rule;
+
+    /// Whether there is text at the address.
+    fn is_text(&self, ip: u64) -> bool;
+
+    /// Whether a tracer has put this address where a return address was: the kernel knows which.
+    fn is_replaced(&self, ip: u64) -> bool;
+
+    /// Whether the registers at an address on the stack are the user's, where a walk ends.
+    fn are_users(&self, stack: &Stack, registers: u64) -> bool;
+
+    /// Has the kernel's unwinder make the step to the caller, if there is one.
+    fn step(&mut self, frame: Frame) -> Option<Frame>;
+
+    /// Counts frames.
+    fn count(&mut self, found: Found, nr: u64);
+}
+
+/// What came of a rule.
+enum Step {
+    /// To the caller.
+    To(Frame),
+    /// There is no caller.
+    End,
+    /// The kernel's unwinder has to take the step.
+    Stuck(Found),
+}
+
+/// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
+/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in `ips`.
+///
+/// Context: that of the [`Unwinder`].
+#[inline(always)]
+pub fn walk<U: Unwinder>(
+    unwinder: &mut U,
+    mut frame: Frame,
+    mut skip: usize,
+    ips: &mut [MaybeUninit<u64>],
+) -> usize {
+    let mut nr = 0;
+    let mut fast = 0_u64;
+    while let Some(room) = ips.get_mut(nr) {
+        let mut rule = Rule::UNKNOWN;
+        let mut found = Found::Registers;
+        if !frame.interrupted {
+            rule = unwinder.rule(frame.ip);
+            found = Found::Fast;
+        }
+        if rule == Rule::UNKNOWN {
+            if !unwinder.is_text(frame.ip) {
+                break;
+            }
+            if !frame.interrupted {
+                rule = unwinder.learn(frame.ip);
+                found = if rule == Rule::UNKNOWN {
+                    Found::Text
+                } else {
+                    Found::New
+                };
+            }
+        }
+        if skip > 0 {
+            skip -= 1;
+        } else {
+            room.write(frame.ip);
+            nr += 1;
+        }
+        let step = if rule == Rule::UNKNOWN {
+            Step::Stuck(found)
+        } else {
+            follow(unwinder, frame, rule)
+        };
+        if let Step::Stuck(reason) = step {
+            found = reason;
+        }
+        if found == Found::Fast {
+            fast = fast.wrapping_add(1);
+        } else {
+            unwinder.count(found, 1);
+        }
+        let next = match step {
+            Step::To(caller) => Some(caller),
+            Step::End => None,
+            Step::Stuck(_) => unwinder.step(frame),
+        };
+        let Some(caller) = next else {
+            break;
+        };
+        frame = caller;
+    }
+    unwinder.count(Found::Fast, fast);
+    nr
+}
+
+#[inline(always)]
+fn follow<U: Unwinder>(unwinder: &U, frame: Frame, rule: Rule) -> Step {
+    match rule.kind() {
+        Kind::Call => match call(unwinder, frame, rule) {
+            Ok(caller) => Step::To(caller),
+            Err(reason) => Step::Stuck(reason),
+        },
+        Kind::Registers => {
+            if unwinder.are_users(&frame.stack, rule.sp(frame.sp, frame.bp)) {
+                Step::End
+            } else {
+                Step::Stuck(Found::Registers)
+            }
+        }
+        Kind::End => Step::End,
+        Kind::Slow => Step::Stuck(Found::Odd),
+    }
+}
+
+/// The caller, or why the rule cannot tell.
+#[inline(always)]
+fn call<U: Unwinder>(unwinder: &U, frame: Frame, rule: Rule) -> Result<Frame, Found> {
+    let word = |addr| frame.stack.word(unwinder, addr).ok_or(Found::Stack);
+    let sp = rule.sp(frame.sp, frame.bp);
+    if sp <= frame.sp {
+        return Err(Found::Stack);
+    }
+    let ip = word(sp.wrapping_sub(8))?;
+    if unwinder.is_replaced(ip) {
+        return Err(Found::Return);
+    }
+    let bp = match rule.bp_at(sp, frame.bp) {
+        Some(at) => word(at)?,
+        None => frame.bp,
+    };
+    Ok(Frame {
+        ip,
+        sp,
+        bp,
+        ..frame
+    })
+}
