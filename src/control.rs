@@ -7,7 +7,7 @@ use crate::{
     hook::{Hook, HookChoice},
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
     modules, record,
-    shim::{self, stackmap_layout, stackmap_served},
+    shim::{self, stackmap_served, Layout},
     tracefs::instances,
     unwind,
 };
@@ -17,7 +17,7 @@ use kernel::{
     error::to_result,
     global_lock,
     prelude::*,
-    sync::SetOnce,
+    sync::{Arc, SetOnce},
     time::{delay::fsleep, Delta},
 };
 
@@ -62,7 +62,7 @@ impl Lifetime {
     /// Checks that a hook can be installed, and chooses it.
     pub(crate) fn begin(
         bits: u32,
-        layout: stackmap_layout,
+        layout: Layout,
         choice: HookChoice,
         top: stackmap_served,
     ) -> Result<Self> {
@@ -92,28 +92,15 @@ impl Drop for Lifetime {
         // What has kept the text from being restored may be gone by now.
         Hook::restore_text();
         if record::map().is_some() {
-            // SAFETY: The files are gone, and so is the hook.
-            unsafe { Self::end() };
+            // SAFETY: Process context. The hook is gone, so nobody asks for growth or walks a stack.
+            unsafe {
+                shim::stackmap_growth_stop();
+                shim::stackmap_stack_free();
+            }
+            // The files are gone: only the trace may still show stacks.
+            record::set_map(None);
         }
-        // SAFETY: No hook leads to a walk.
-        unsafe { unwind::free() };
-    }
-}
-
-impl Lifetime {
-    /// Frees what recording needed.
-    ///
-    /// # Safety
-    ///
-    /// There is a map. The files are gone, no hook is installed, and nobody installs one.
-    unsafe fn end() {
-        // SAFETY: Process context. Nobody has asked for growth since the hook was drained.
-        unsafe {
-            shim::stackmap_growth_stop();
-            shim::stackmap_stack_free();
-        }
-        // SAFETY: The files are gone, nobody records and no worker runs: only the trace is shown.
-        unsafe { record::free_map() };
+        unwind::free();
     }
 }
 
@@ -145,8 +132,7 @@ pub(crate) fn enable() -> Result {
     }
     hook(&mut control).inspect_err(|_| {
         record::set_on(false);
-        // SAFETY: No hook leads to a walk.
-        unsafe { unwind::free() };
+        unwind::free();
     })?;
     control.enabled = true;
     Ok(())
@@ -180,11 +166,9 @@ pub(crate) fn disable() {
     // SAFETY: This hook is installed; we hold the lock.
     unsafe { control.hook.remove() };
     control.enabled = false;
-    // SAFETY: Process context.
-    unsafe { shim::stackmap_hook_drain() };
+    shim::drain();
     record::set_on(false);
-    // SAFETY: Nobody walks a stack since the drain, and nobody begins to while we hold the lock.
-    unsafe { unwind::free() };
+    unwind::free();
 }
 
 /// Allocates what recording needs and is not there yet.
@@ -195,10 +179,10 @@ fn allocate(bits: u32) -> Result {
         return Ok(());
     }
     let map = Map::new(bits, shim::contexts(), Seed::new(random())).ok_or(ENOMEM)?;
-    let map = KBox::new(map, GFP_KERNEL)?;
+    let map = Arc::new(map, GFP_KERNEL)?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc(unwind::verifies()) })?;
-    record::set_map(map);
+    record::set_map(Some(map));
     Ok(())
 }
 

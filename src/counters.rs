@@ -7,7 +7,7 @@
 //! what came since.
 
 use crate::{
-    record,
+    record, shim,
     unwind::{self, walk::Found},
 };
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,8 @@ impl Counter {
 
 /// Reasons of a full stack that the map does not know.
 pub(crate) static DROPS: [Counter; 4] = [
-    Counter::new("drop_nested:", record::nested),
-    Counter::new("drop_missed:", record::missed),
+    Counter::new("drop_nested:", shim::nested),
+    Counter::new("drop_missed:", shim::missed),
     Counter::new("drop_unwatched:", record::unwatched),
     Counter::new("drop_foreign:", record::foreign),
 ];
@@ -57,8 +57,8 @@ pub(crate) static UNWINDING: [Counter; 11] = [
     Counter::new("unwind_slow_return:", || unwind::count(Found::Return)),
     Counter::new("unwind_slow_stack:", || unwind::count(Found::Stack)),
     Counter::new("unwind_slow_whole:", || unwind::count(Found::Whole)),
-    Counter::new("unwind_verified:", unwind::nr_verified),
-    Counter::new("unwind_mismatches:", unwind::nr_mismatches),
+    Counter::new("unwind_verified:", shim::verified),
+    Counter::new("unwind_mismatches:", shim::mismatches),
 ];
 
 /// Begins to count anew. Context: process, with the reset of the map.

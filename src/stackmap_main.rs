@@ -16,6 +16,7 @@ mod hook;
 mod kunit;
 mod modules;
 mod params;
+mod published;
 mod record;
 mod shim;
 mod tracefs;
@@ -63,8 +64,7 @@ impl kernel::Module for Stackmap {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
             return Err(EBUSY);
         }
-        // SAFETY: Any context.
-        if unsafe { shim::stackmap_event_type() } == 0 {
+        if !shim::has_event() {
             pr_err!("the kernel did not register ftrace:stack_id\n");
             return Err(EINVAL);
         }

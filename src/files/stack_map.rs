@@ -45,7 +45,7 @@ impl Reader for TextReader {
         };
         // What a reset has removed has no names any more.
         let section = ReadSide::enter();
-        if !record::map().is_some_and(|map| map.has(stack.inserted)) {
+        if !record::map_in(&section).is_some_and(|map| map.has(stack.inserted)) {
             return;
         }
         out.text(fmt!(

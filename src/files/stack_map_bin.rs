@@ -4,31 +4,35 @@
 
 use crate::{
     control,
-    map::{Cut, Stack, Stale, MAX_FRAMES},
+    map::{Cut, Map, Stack, Stale, MAX_FRAMES},
     record, shim,
     tracefs::{File, Output, Reader},
 };
 use kernel::{
     bindings::{umode_t, ESTALE},
     prelude::*,
+    sync::Arc,
 };
 
 /// One walk over the stacks that were there when the file was opened, in constant memory.
 pub(super) struct Walk {
-    /// [`None`]: there is no map yet.
-    cut: Option<Cut>,
+    /// [`None`]: there was no map yet.
+    map: Option<(Arc<Map>, Cut)>,
     stack: Option<Stack>,
     frames: KBox<[u64; MAX_FRAMES]>,
 }
 
 impl Walk {
     pub(super) fn begin() -> Result<Self> {
-        let cut = match record::map() {
-            Some(map) => Some(map.cut().map_err(|Stale| EBUSY)?),
+        let map = match record::map() {
+            Some(map) => {
+                let cut = map.cut().map_err(|Stale| EBUSY)?;
+                Some((map, cut))
+            }
             None => None,
         };
         Ok(Self {
-            cut,
+            map,
             stack: None,
             frames: KBox::zeroed(GFP_KERNEL)?,
         })
@@ -37,7 +41,7 @@ impl Walk {
     /// Goes to the first stack at or behind slot `from` and returns its slot.
     pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, Stale> {
         self.stack = None;
-        let (Some(cut), Some(map)) = (&self.cut, record::map()) else {
+        let Some((map, cut)) = &self.map else {
             return Ok(None);
         };
         let Ok(from) = u32::try_from(from) else {
@@ -49,10 +53,7 @@ impl Walk {
 
     /// Counts all stacks of the walk.
     fn count(&self) -> Result<u32, Stale> {
-        match (&self.cut, record::map()) {
-            (Some(cut), Some(map)) => map.count(cut),
-            _ => Ok(0),
-        }
+        self.map.as_ref().map_or(Ok(0), |(map, cut)| map.count(cut))
     }
 
     /// The stack that was sought last, and its frames.

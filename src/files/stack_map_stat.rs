@@ -23,6 +23,7 @@ impl File for StackMapStat {
 impl Text for StackMapStat {
     fn show(out: &Output) {
         let map = record::map();
+        let map = map.as_deref();
         let total = |counter| map.map_or(0, |map| map.total(counter));
         let bits = control::bits();
         let capacity = map.map_or(1 << bits, Map::capacity);

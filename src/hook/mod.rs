@@ -29,22 +29,22 @@ impl Hook {
     /// Picks the hook that `choice` allows and this kernel can take now. Says so in the log if it is
     /// another one than `last`.
     pub(crate) fn choose(choice: HookChoice, last: Option<Hook>) -> Result<Self> {
-        let jump = match choice {
-            HookChoice::Kprobe => Err(None),
-            HookChoice::Auto | HookChoice::Jump => Hook::Jump.check().map_err(Some),
-        };
-        let hook = match (choice, jump) {
-            (_, Ok(())) => Hook::Jump,
-            (HookChoice::Jump, Err(Some(error))) => {
-                pr_err!("hook=jump: {}\n", refusal(error));
-                return Err(error);
+        let (hook, why) = if choice == HookChoice::Kprobe {
+            (Hook::Kprobe, None)
+        } else {
+            match Hook::Jump.check() {
+                Ok(()) => (Hook::Jump, None),
+                Err(error) if choice == HookChoice::Jump => {
+                    pr_err!("hook=jump: {}\n", refusal(error));
+                    return Err(error);
+                }
+                Err(error) => (Hook::Kprobe, Some(refusal(error))),
             }
-            _ => Hook::Kprobe,
         };
         if last != Some(hook) {
-            match jump {
-                Err(Some(error)) => pr_info!("hook: {} ({})\n", hook.name(), refusal(error)),
-                _ => pr_info!("hook: {}\n", hook.name()),
+            match why {
+                Some(why) => pr_info!("hook: {} ({})\n", hook.name(), why),
+                None => pr_info!("hook: {}\n", hook.name()),
             }
         }
         Ok(hook)

@@ -13,21 +13,16 @@
 
 use crate::{
     map::{Cut, Map, Moment, ReadSide, Stale, MAX_FRAMES},
+    published::Published,
     record,
     shim::{self, stackmap_text},
     unwind,
 };
 use core::{
     ops::Range,
-    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
-use kernel::{
-    bindings,
-    error::to_result,
-    global_lock, pr_warn_once,
-    prelude::*,
-    sync::{Arc, GlobalGuard},
-};
+use kernel::{error::to_result, global_lock, pr_warn_once, prelude::*, sync::Arc};
 
 /// What an address in a stack is called.
 pub(crate) enum Symbol<'a> {
@@ -55,10 +50,8 @@ struct Place {
     names: Option<Names>,
 }
 
-/// The places, the oldest first; null if there are none.
-///
-/// They are replaced under `CHANGE`; the old ones are freed after a grace period.
-static PLACES: AtomicPtr<KVVec<Place>> = AtomicPtr::new(core::ptr::null_mut());
+/// The places, the oldest first. Replaced under `CHANGE`.
+static PLACES: Published<KVVec<Place>> = Published::nothing();
 
 /// Module text that there was no memory to remember: nothing in it is named until the next reset.
 static BLIND: Blind = Blind {
@@ -98,12 +91,8 @@ pub(crate) struct Symbols<'a>(&'a [Place]);
 
 impl<'a> Symbols<'a> {
     /// Gets at the names. Context: any.
-    pub(crate) fn read(_section: &'a ReadSide) -> Self {
-        // ORDERING: Acquire; pairs with the swap in `replace`.
-        let places = PLACES.load(Ordering::Acquire);
-        // SAFETY: Null or valid; what `replace` has taken away it frees only when all sections have
-        // ended that began before.
-        Self(unsafe { places.as_ref() }.map_or(&[], |places| places))
+    pub(crate) fn read(section: &'a ReadSide) -> Self {
+        Self(PLACES.read(section).map_or(&[], |places| places))
     }
 
     /// What `address` is called in a stack that was inserted at `inserted`.
@@ -152,16 +141,17 @@ impl Drop for Watch {
     fn drop(&mut self) {
         // SAFETY: `begin` began it; process context.
         unsafe { shim::stackmap_modules_unwatch() };
-        replace(&CHANGE.lock(), None);
+        let _lock = CHANGE.lock();
+        PLACES.replace(None);
     }
 }
 
 /// Has `reset` remove all stacks, and forgets all places. Text that comes or goes meanwhile waits: what
 /// is remembered of it is of the stacks after the reset. Context: process.
 pub(crate) fn reset(reset: impl FnOnce()) {
-    let lock = CHANGE.lock();
+    let _lock = CHANGE.lock();
     reset();
-    replace(&lock, None);
+    PLACES.replace(None);
     BLIND.clear();
 }
 
@@ -232,14 +222,16 @@ fn changes(
     let Some(map) = record::map() else {
         return;
     };
-    let lock = CHANGE.lock();
+    let _lock = CHANGE.lock();
     let change = || -> Result {
-        let Some((cut, addresses, names)) = look(map)? else {
+        let Some((cut, addresses, names)) = look(&map)? else {
             return Ok(());
         };
         let mut places = KVVec::new();
-        for place in places_now(&lock) {
-            places.push(place.clone(), GFP_KERNEL)?;
+        if let Some(now) = PLACES.get() {
+            for place in now.iter() {
+                places.push(place.clone(), GFP_KERNEL)?;
+            }
         }
         for part in text {
             let part = part.start..part.end;
@@ -255,7 +247,7 @@ fn changes(
                 places.push(place, GFP_KERNEL)?;
             }
         }
-        replace(&lock, Some(KBox::new(places, GFP_KERNEL)?));
+        PLACES.replace(Some(Arc::new(places, GFP_KERNEL)?));
         Ok(())
     };
     if change().is_err() {
@@ -324,25 +316,4 @@ fn addresses(map: &Map, cut: &Cut, text: &[stackmap_text]) -> Result<KVVec<u64>>
         }
     }
     Ok(addresses)
-}
-
-/// The places, for who may change them.
-fn places_now(_lock: &GlobalGuard<CHANGE>) -> &[Place] {
-    let places = PLACES.load(Ordering::Relaxed);
-    // SAFETY: Null or valid; it is freed only under the lock, by `replace`.
-    unsafe { places.as_ref() }.map_or(&[], |places| places)
-}
-
-/// Replaces the places.
-fn replace(_lock: &GlobalGuard<CHANGE>, places: Option<KBox<KVVec<Place>>>) {
-    let new = places.map_or(core::ptr::null_mut(), KBox::into_raw);
-    // ORDERING: Release; pairs with the load in `Symbols::read`.
-    let old = PLACES.swap(new, Ordering::Release);
-    if old.is_null() {
-        return;
-    }
-    // SAFETY: Process context; the lock is none that a reader takes.
-    unsafe { bindings::synchronize_rcu() };
-    // SAFETY: `replace` made it of a box; nobody has it since the grace period.
-    drop(unsafe { KBox::from_raw(old) });
 }

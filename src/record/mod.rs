@@ -6,17 +6,22 @@ pub(crate) mod print;
 
 use crate::{
     map::{ControlError, Counter, Fallback, Map},
-    shim::{self, stackmap_layout, stackmap_stack, Recording, Unreserved},
+    published::{Published, Section},
+    shim::{self, stackmap_stack, Layout, Recording, Unreserved, Watched},
     unwind,
 };
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use kernel::{bindings, pr_warn_once, prelude::*, sync::SetOnce};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use kernel::{
+    pr_warn_once,
+    prelude::*,
+    sync::{Arc, SetOnce},
+};
 
-/// Null before the option first goes on, and when the module goes.
-static MAP: AtomicPtr<Map> = AtomicPtr::new(core::ptr::null_mut());
+/// Nothing before the option first goes on, and when the module goes.
+static MAP: Published<Map> = Published::nothing();
 
 /// The layout of `ftrace:kernel_stack`, set before anything can be recorded.
-static LAYOUT: SetOnce<stackmap_layout> = SetOnce::new();
+static LAYOUT: SetOnce<Layout> = SetOnce::new();
 
 /// Whether anybody may be recording: from before a hook is installed until after the drain.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -34,12 +39,14 @@ static FOREIGN: AtomicU64 = AtomicU64::new(0);
 const ID_BYTES: u64 = 16;
 
 /// The map, if the option was ever on. Context: any, while the module is loaded.
+pub(crate) fn map() -> Option<Arc<Map>> {
+    MAP.get()
+}
+
+/// The same, for as long as a section.
 #[inline(always)]
-pub(crate) fn map() -> Option<&'static Map> {
-    // ORDERING: Acquire; pairs with the store in `set_map`.
-    let map = MAP.load(Ordering::Acquire);
-    // SAFETY: Either null or a leaked box, which `free_map` frees when nobody can have it any more.
-    unsafe { map.as_ref() }
+pub(crate) fn map_in<'s>(section: &'s impl Section) -> Option<&'s Map> {
+    MAP.read(section)
 }
 
 /// Whether anybody may be recording. Context: any.
@@ -54,41 +61,14 @@ pub(crate) fn set_on(on: bool) {
     ON.store(on, Ordering::Release);
 }
 
-/// Gives the map to the recorders, for good.
-pub(crate) fn set_map(map: KBox<Map>) {
-    // ORDERING: Release; pairs with the load in `map`.
-    MAP.store(KBox::into_raw(map), Ordering::Release);
-}
-
-/// Frees the map. Who shows the trace may still look at it, inside a read-side section.
-///
-/// # Safety
-///
-/// Process context. There is a map, and nobody else has a reference to it or calls [`map`].
-pub(crate) unsafe fn free_map() {
-    let map = MAP.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: Process context.
-    unsafe { bindings::synchronize_rcu() };
-    // SAFETY: `set_map` made it of a box; by the requirement, and since the grace period, nobody
-    // else has it.
-    drop(unsafe { KBox::from_raw(map) });
+/// Gives a map to the recorders, or takes it from them. Context: process; callers serialise.
+pub(crate) fn set_map(map: Option<Arc<Map>>) {
+    MAP.replace(map);
 }
 
 /// Says how full stacks are written.
-pub(crate) fn set_layout(layout: stackmap_layout) {
+pub(crate) fn set_layout(layout: Layout) {
     LAYOUT.populate(layout);
-}
-
-/// Hits of the kprobe hook that the kernel could not deliver; it recorded full stacks.
-pub(crate) fn missed() -> u64 {
-    // SAFETY: No requirements.
-    unsafe { shim::stackmap_hook_missed() as u64 }
-}
-
-/// Stacks that found no level of nesting free.
-pub(crate) fn nested() -> u64 {
-    // SAFETY: No requirements.
-    unsafe { shim::stackmap_stack_nested() as u64 }
 }
 
 /// Full stacks because RCU was not watching.
@@ -111,59 +91,49 @@ pub(crate) fn foreign() -> u64 {
 /// As for [`Recording::new`]; the hook is not gone before this returns.
 #[no_mangle]
 unsafe extern "C" fn stackmap_record(stack: *mut stackmap_stack) -> bool {
-    let (Some(map), Some(layout)) = (map(), LAYOUT.as_ref()) else {
+    let Some(layout) = LAYOUT.as_ref() else {
         return true;
     };
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };
-    let Some(frames) = unwind::frames(&mut recording) else {
+    let section = recording.watched();
+    let Some(frames) = unwind::frames(&mut recording, section.as_ref()) else {
         return false;
     };
-    record(map, layout, &recording, recording.frames(frames));
+    let frames = recording.frames(frames);
+    match &section {
+        Some(section) => record(&recording, section, layout, frames),
+        None => count_full(&recording, layout, frames, &UNWATCHED),
+    }
     true
 }
 
 #[inline(always)]
-fn record(map: &Map, layout: &stackmap_layout, recording: &Recording<'_>, frames: &[u64]) {
-    let site = recording.site();
-    let write_full = || {
-        // SAFETY: As for `reserve_id` below; the layout is the running kernel's.
-        unsafe { site.write_full(layout, frames) }
-    };
-    if !recording.is_watched() {
-        if write_full() {
-            UNWATCHED.fetch_add(1, Ordering::Relaxed);
-        }
+fn record(recording: &Recording<'_>, section: &Watched<'_>, layout: &Layout, frames: &[u64]) {
+    let Some(map) = map_in(section) else {
+        recording.write_full(layout, frames);
         return;
-    }
+    };
     // SAFETY: RCU is watching and preemption is off, so grace periods wait for us; the level of
     // nesting on this CPU is the caller's own.
     let entered = unsafe { map.enter(recording.context()) };
-    // SAFETY: `site` came from the kernel; preemption is off until this function returns.
-    let event = match unsafe { site.reserve_id() } {
+    let event = match recording.reserve_id() {
         Ok(event) => event,
         Err(Unreserved::NoRoom) => return,
-        Err(Unreserved::Foreign) => {
-            if write_full() {
-                FOREIGN.fetch_add(1, Ordering::Relaxed);
-            }
-            return;
-        }
+        Err(Unreserved::Foreign) => return count_full(recording, layout, frames, &FOREIGN),
     };
     match entered.get_id(frames) {
         Ok(found) => {
             event.commit(found.id.get());
-            entered.add(
-                Counter::BytesSaved,
-                full_bytes(layout, frames.len()) - ID_BYTES,
-            );
+            let saved = layout.bytes(frames.len()) - ID_BYTES;
+            entered.add(Counter::BytesSaved, saved);
             if found.inserted && map.wants_growth() {
                 ask_for_growth();
             }
         }
         Err(reason) => {
             event.discard();
-            if write_full() {
+            if recording.write_full(layout, frames) {
                 entered.add(reason.counter(), 1);
             }
             if reason == Fallback::Growing {
@@ -173,12 +143,12 @@ fn record(map: &Map, layout: &stackmap_layout, recording: &Recording<'_>, frames
     }
 }
 
-/// Bytes of a `ftrace:kernel_stack` event in the ring buffer: a word of header, a second one from
-/// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
-const fn full_bytes(layout: &stackmap_layout, nr: usize) -> u64 {
-    let data = layout.caller_offset as u64 + nr as u64 * 8;
-    let header = if data > 112 { 8 } else { 4 };
-    header + data
+/// Records a full stack, for a reason that the map does not know.
+#[cold]
+fn count_full(recording: &Recording<'_>, layout: &Layout, frames: &[u64], counter: &AtomicU64) {
+    if recording.write_full(layout, frames) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[cold]

@@ -11,7 +11,7 @@
 use crate::{
     map::{Frames, Id, Moment, ReadSide},
     modules::{Symbol, Symbols},
-    record, shim,
+    shim,
 };
 use core::{
     ffi::c_void,
@@ -124,7 +124,7 @@ unsafe extern "C" fn stackmap_print(
     let section = ReadSide::enter();
     let symbols = Symbols::read(&section);
     let id = Id::from_raw(stack_id as u32);
-    let shown = record::map()
+    let shown = super::map_in(&section)
         .and_then(|map| map.read(id, |inserted, frames| out.stack(&symbols, inserted, frames)));
     if shown.is_none() {
         out.text(fmt!("<stack_id {}> (gone)\n", stack_id));

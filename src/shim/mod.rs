@@ -9,7 +9,8 @@
 pub(crate) mod btf;
 pub(crate) mod prototypes;
 
-use core::{mem::MaybeUninit, ops::Range};
+use crate::published::Section;
+use core::{marker::PhantomData, mem::MaybeUninit, ops::Range};
 use kernel::{error::to_result, prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
@@ -52,6 +53,43 @@ pub(crate) fn btf() -> Option<&'static [u8]> {
     let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
     // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
     (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
+}
+
+/// Whether the kernel knows `ftrace:stack_id`.
+pub(crate) fn has_event() -> bool {
+    // SAFETY: Any context.
+    unsafe { stackmap_event_type() != 0 }
+}
+
+/// Hits of the kprobe hook that the kernel could not deliver; it recorded full stacks.
+pub(crate) fn missed() -> u64 {
+    // SAFETY: Any context.
+    unsafe { stackmap_hook_missed() as u64 }
+}
+
+/// Stacks that found no level of nesting free.
+pub(crate) fn nested() -> u64 {
+    // SAFETY: Any context.
+    unsafe { stackmap_stack_nested() as u64 }
+}
+
+/// Stacks that were walked both ways, and were the same.
+pub(crate) fn verified() -> u64 {
+    // SAFETY: Any context.
+    unsafe { stackmap_verified() as u64 }
+}
+
+/// Stacks that were not, and that the kernel's were taken for.
+pub(crate) fn mismatches() -> u64 {
+    // SAFETY: Any context.
+    unsafe { stackmap_mismatches() as u64 }
+}
+
+/// Waits until nobody records who has begun before, whether RCU watches there or not. Context: process,
+/// may sleep.
+pub(crate) fn drain() {
+    // SAFETY: Process context.
+    unsafe { stackmap_hook_drain() };
 }
 
 /// The number of contexts that may record, below which [`Recording::context`] is.
@@ -98,6 +136,16 @@ pub(crate) struct Recording<'h> {
     _here: NotThreadSafe,
 }
 
+/// Inside the hook, RCU is watching.
+///
+/// # Invariants
+///
+/// It is, and preemption is off, for as long as `'h`.
+pub(crate) struct Watched<'h>(PhantomData<&'h ()>, NotThreadSafe);
+
+// SAFETY: By the invariant; regions with preemption off are read-side sections.
+unsafe impl Section for Watched<'_> {}
+
 /// Frames that are in a [`Recording`].
 ///
 /// # Invariants
@@ -123,22 +171,17 @@ impl<'h> Recording<'h> {
         }
     }
 
-    /// Where the event goes.
-    #[inline(always)]
-    pub(crate) fn site(&self) -> &stackmap_site {
-        &self.stack.site
-    }
-
     /// This CPU's at this level of nesting: nobody else's.
     #[inline(always)]
     pub(crate) fn context(&self) -> usize {
         self.stack.context as usize
     }
 
-    /// Whether RCU is watching, so that grace periods wait for us.
+    /// Evidence that grace periods wait for us: they do where RCU is watching.
     #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.stack.watched
+    pub(crate) fn watched(&self) -> Option<Watched<'h>> {
+        // INVARIANT: As the C side says, by the invariant.
+        (self.stack.watched).then_some(Watched(PhantomData, NotThreadSafe))
     }
 
     /// Where a walk begins, and how many callers it leaves out; if it begins at a caller.
@@ -242,6 +285,32 @@ impl<'h> Recording<'h> {
     }
 }
 
+/// How the running kernel writes a full stack.
+///
+/// # Invariants
+///
+/// It is the layout of this kernel's `ftrace:kernel_stack`.
+pub(crate) struct Layout(stackmap_layout);
+
+impl Layout {
+    /// # Safety
+    ///
+    /// The invariant holds for `layout`.
+    pub(crate) unsafe fn new(layout: stackmap_layout) -> Self {
+        // INVARIANT: As required of the caller.
+        Self(layout)
+    }
+
+    /// Bytes of the event of a full stack in the ring buffer: a word of header, a second one from
+    /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
+    #[inline(always)]
+    pub(crate) const fn bytes(&self, nr_frames: usize) -> u64 {
+        let data = self.0.caller_offset as u64 + nr_frames as u64 * 8;
+        let header = if data > 112 { 8 } else { 4 };
+        header + data
+    }
+}
+
 /// A reserved `ftrace:stack_id` event.
 ///
 /// # Invariants
@@ -261,21 +330,18 @@ pub(crate) enum Unreserved {
     Foreign,
 }
 
-impl stackmap_site {
+impl Recording<'_> {
     /// Reserves an event for an id.
-    ///
-    /// # Safety
-    ///
-    /// `self` is what the kernel passed to the function in whose place we run, preemption is off,
-    /// and stays off until the event is committed or discarded. Context: any.
     #[inline(always)]
-    pub(crate) unsafe fn reserve_id(&self) -> Result<IdEvent<'_>, Unreserved> {
+    pub(crate) fn reserve_id(&self) -> Result<IdEvent<'_>, Unreserved> {
+        let site = &self.stack.site;
         let mut event = core::ptr::null_mut();
-        // SAFETY: As required of the caller; `event` may be written.
-        let reserved = unsafe { stackmap_id_reserve(self, &mut event) };
+        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
+        // off; `event` may be written.
+        let reserved = unsafe { stackmap_id_reserve(site, &mut event) };
         if reserved == stackmap_reserved_STACKMAP_RESERVED {
             // INVARIANT: Just reserved.
-            Ok(IdEvent { site: self, event })
+            Ok(IdEvent { site, event })
         } else if reserved == stackmap_reserved_STACKMAP_FOREIGN {
             Err(Unreserved::Foreign)
         } else {
@@ -284,15 +350,18 @@ impl stackmap_site {
     }
 
     /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`stackmap_site::reserve_id`]; `layout` is that of the running kernel.
     #[cold]
-    pub(crate) unsafe fn write_full(&self, layout: &stackmap_layout, frames: &[u64]) -> bool {
-        // SAFETY: As required of the caller; `unsigned long` is `u64` on 64-bit kernels, the only
-        // ones that we build for.
-        unsafe { stackmap_full_write(self, layout, frames.as_ptr().cast(), frames.len() as u32) }
+    pub(crate) fn write_full(&self, Layout(layout): &Layout, frames: &[u64]) -> bool {
+        // SAFETY: As for `reserve_id`; the layout is the running kernel's. `unsigned long` is `u64` on
+        // 64-bit kernels, the only ones that we build for.
+        unsafe {
+            stackmap_full_write(
+                &self.stack.site,
+                layout,
+                frames.as_ptr().cast(),
+                frames.len() as u32,
+            )
+        }
     }
 }
 

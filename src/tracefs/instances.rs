@@ -124,7 +124,7 @@ impl Drop for List {
         let mut listed = LISTED.lock();
         if !listed.is_empty() {
             listed.iter().for_each(Instance::unserve);
-            drain();
+            shim::drain();
         }
         // Nobody drops a static: its memory goes here, that of an empty list too.
         *listed = KVec::new();
@@ -163,7 +163,7 @@ pub(crate) fn remove(name: &[u8]) -> Result {
     let index = listed.iter().position(|instance| instance.name == name);
     let instance = listed.remove(index.ok_or(ENOENT)?).map_err(|_| ENOENT)?;
     instance.unserve();
-    drain();
+    shim::drain();
     drop(instance);
     Ok(())
 }
@@ -178,10 +178,4 @@ pub(crate) fn each(mut show: impl FnMut(&[u8])) {
 /// Whether a listed instance records. Context: process.
 pub(crate) fn tracing_is_on() -> bool {
     LISTED.lock().iter().any(Instance::tracing_is_on)
-}
-
-/// Waits until nobody records for an instance that is not served any more. Context: process.
-fn drain() {
-    // SAFETY: Process context.
-    unsafe { shim::stackmap_hook_drain() };
 }

@@ -61,7 +61,7 @@ impl Mount {
     }
 
     /// The layout of `ftrace:kernel_stack`, if it is one that we can write.
-    pub(crate) fn stack_layout(&self) -> Result<shim::stackmap_layout> {
+    pub(crate) fn stack_layout(&self) -> Result<shim::Layout> {
         let mut layout = shim::stackmap_layout::default();
         // SAFETY: tracefs is mounted, and `layout` may be written.
         to_result(unsafe { shim::stackmap_tracefs_layout(&mut layout) })
@@ -87,7 +87,8 @@ impl Mount {
             );
             return Err(shim::errno(bindings::EOPNOTSUPP));
         }
-        Ok(layout)
+        // SAFETY: It is as the kernel describes it, and has what we write.
+        Ok(unsafe { shim::Layout::new(layout) })
     }
 
     /// Creates the file that `F` describes.
@@ -310,8 +311,7 @@ impl<F: File> Glue<F> {
         },
         llseek: Some(Self::llseek),
         release: Some(Self::release),
-        // SAFETY: All zero is a table without operations.
-        ..unsafe { core::mem::MaybeUninit::zeroed().assume_init() }
+        ..pin_init::zeroed()
     };
 
     const SEQ: &'static bindings::seq_operations = &bindings::seq_operations {

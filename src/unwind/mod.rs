@@ -13,15 +13,18 @@ use self::{
     rules::{Outcome, Rule, Rules, Run, Set, Sets},
     walk::{Found, Frame, Stack},
 };
-use crate::shim::{
-    self, stackmap_frame, stackmap_landmarks, stackmap_stack, stackmap_text, stackmap_tried,
-    unwind_state, Frames, Recording,
+use crate::{
+    published::Published,
+    shim::{
+        self, stackmap_frame, stackmap_landmarks, stackmap_stack, stackmap_text, stackmap_tried,
+        unwind_state, Frames, Recording, Watched,
+    },
 };
 use core::{
     arch::asm,
-    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
-use kernel::{error::to_result, global_lock, prelude::*};
+use kernel::{error::to_result, prelude::*, sync::Arc};
 
 /// Cache lines of rules: 32,768 rules in 256 KiB.
 const SETS: usize = 4096;
@@ -55,8 +58,8 @@ struct Walker {
     verify: bool,
     /// By [`Recording::context`].
     counts: KVVec<Counts>,
-    /// Null while the option is off. Changed, and used by who does not record, under `TABLE`.
-    rules: AtomicPtr<Rules>,
+    /// Nothing while the option is off.
+    rules: Published<Rules>,
     /// Rules that made room for others, in tables that are gone.
     replaced: AtomicU64,
 }
@@ -66,22 +69,18 @@ struct Walker {
 #[repr(align(64))]
 struct Counts([AtomicU64; Found::COUNT]);
 
-global_lock! {
-    // SAFETY: Initialised in `Unwinder::begin`, before anything takes it.
-    unsafe(uninit) static TABLE: Mutex<()> = ();
-}
+/// Nothing while stacks are walked by the kernel's unwinder alone.
+static WALKER: Published<Walker> = Published::nothing();
 
-/// Null while stacks are walked by the kernel's unwinder alone.
-static WALKER: AtomicPtr<Walker> = AtomicPtr::new(core::ptr::null_mut());
+/// Stacks that the kernel's unwinder has walked as RCU was not watching.
+static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// While it lives, stacks are walked as was chosen. Nobody records when it is dropped.
+/// While it lives, stacks are walked as was chosen; then, by the kernel's unwinder alone.
 pub(crate) struct Unwinder(());
 
 impl Unwinder {
     /// Chooses, and says so in the log. Context: process, once, before modules are watched.
     pub(crate) fn begin(choice: UnwindChoice, verify: bool) -> Result<Self> {
-        // SAFETY: Called once, by the module's init.
-        unsafe { TABLE.init() };
         // Dropped, and the walker with it, if this fails.
         let unwinder = Self(());
         if choice == UnwindChoice::Kernel {
@@ -122,27 +121,19 @@ fn refusal(error: Error) -> &'static str {
 fn use_rules(verify: bool) -> Result {
     // SAFETY: Process context; symbols are resolved.
     to_result(unsafe { shim::stackmap_unwind_prepare() })?;
-    let walker = KBox::new(Walker::new(verify)?, GFP_KERNEL)?;
-    // ORDERING: Release; pairs with the load in `Walker::of`.
-    WALKER.store(KBox::into_raw(walker), Ordering::Release);
-    set(TEST_SETS)?;
+    let walker = Arc::new(Walker::new(verify)?, GFP_KERNEL)?;
+    WALKER.replace(Some(walker.clone()));
+    walker.set_rules(TEST_SETS)?;
     // SAFETY: Process context; rules can be kept.
     let tested = to_result(unsafe { shim::stackmap_unwind_self_test() });
-    // SAFETY: The test was all that used them.
-    unsafe { free() };
+    walker.drop_rules();
     tested
 }
 
-/// Has stacks walked by the kernel's unwinder alone. Nobody records.
+/// Has stacks walked by the kernel's unwinder alone. Context: process.
 fn stop() {
-    // SAFETY: Nobody records; `with` is done when the lock is ours, and finds nothing afterwards.
-    unsafe { free() };
-    let _table = TABLE.lock();
-    let walker = WALKER.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    if !walker.is_null() {
-        // SAFETY: `use_rules` made it of a box, and as above, nobody has it.
-        drop(unsafe { KBox::from_raw(walker) });
-    }
+    free();
+    WALKER.replace(None);
 }
 
 impl Walker {
@@ -155,144 +146,98 @@ impl Walker {
         Ok(Self {
             verify,
             counts,
-            rules: AtomicPtr::new(core::ptr::null_mut()),
+            rules: Published::nothing(),
             replaced: AtomicU64::new(0),
         })
     }
 
-    /// The walker, for who records.
-    #[inline(always)]
-    fn of<'h>(_: &Recording<'h>) -> Option<&'h Self> {
-        // ORDERING: Acquire; pairs with the store in `use_rules`.
-        let walker = WALKER.load(Ordering::Acquire);
-        // SAFETY: Null or a leaked box, which `stop` frees when nobody records.
-        unsafe { walker.as_ref() }
+    /// Makes room for rules. Context: process; callers serialise.
+    fn set_rules(&self, nr: usize) -> Result {
+        let mut sets = Sets::with_capacity(nr, GFP_KERNEL)?;
+        for _ in 0..nr {
+            sets.push(Set::default(), GFP_KERNEL)?;
+        }
+        let rules = Rules::new(sets).ok_or(EINVAL)?;
+        self.rules.replace(Some(Arc::new(rules, GFP_KERNEL)?));
+        Ok(())
     }
 
-    /// Calls `what` with the walker, if there is one, under the lock. Context: process.
-    fn with<T>(what: impl FnOnce(&Self) -> T) -> Option<T> {
-        let _table = TABLE.lock();
-        // SAFETY: Null or a leaked box, which `stop` frees under the lock.
-        unsafe { WALKER.load(Ordering::Relaxed).as_ref() }.map(what)
-    }
-
-    /// The rules that are known, for who records.
-    #[inline(always)]
-    fn rules<'h>(&'h self, _: &Recording<'h>) -> Option<&'h Rules> {
-        // ORDERING: Acquire; pairs with the store in `set`.
-        let rules = self.rules.load(Ordering::Acquire);
-        // SAFETY: Null or a leaked box, which `free` frees when nobody records.
-        unsafe { rules.as_ref() }
-    }
-
-    /// Calls `what` with the rules that are known. Context: process.
-    fn with_rules<T>(what: impl FnOnce(&Rules) -> T) -> Option<T> {
-        Self::with(|walker| {
-            // SAFETY: Null or a leaked box, which `free` frees under the lock.
-            unsafe { walker.rules.load(Ordering::Relaxed).as_ref() }.map(what)
-        })?
+    /// Forgets all rules, and their memory. Context: process; callers serialise.
+    fn drop_rules(&self) {
+        if let Some(rules) = self.rules.get() {
+            self.rules.replace(None);
+            self.replaced.fetch_add(rules.replaced(), Ordering::Relaxed);
+        }
     }
 }
 
 /// Makes room for rules, if they are used and there is none. Context: process; callers serialise.
 pub(crate) fn allocate() -> Result {
-    if is_cached() && Walker::with_rules(|_| ()).is_none() {
-        set(SETS)
-    } else {
-        Ok(())
+    match WALKER.get() {
+        Some(walker) if walker.rules.get().is_none() => walker.set_rules(SETS),
+        _ => Ok(()),
     }
 }
 
-fn set(nr: usize) -> Result {
-    let mut sets = Sets::with_capacity(nr, GFP_KERNEL)?;
-    for _ in 0..nr {
-        sets.push(Set::default(), GFP_KERNEL)?;
+/// Forgets all rules, and their memory. Context: process; callers serialise.
+pub(crate) fn free() {
+    if let Some(walker) = WALKER.get() {
+        walker.drop_rules();
     }
-    let rules = KBox::new(Rules::new(sets).ok_or(EINVAL)?, GFP_KERNEL)?;
-    Walker::with(|walker| {
-        // ORDERING: Release; pairs with the load in `Walker::rules`.
-        walker.rules.store(KBox::into_raw(rules), Ordering::Release);
-    });
-    Ok(())
 }
 
-/// Forgets all rules, and their memory.
-///
-/// # Safety
-///
-/// Nobody records.
-pub(crate) unsafe fn free() {
-    Walker::with(|walker| {
-        let rules = walker.rules.swap(core::ptr::null_mut(), Ordering::Relaxed);
-        if !rules.is_null() {
-            // SAFETY: `set` made it of a box; by the requirement and the lock, nobody else has it.
-            let rules = unsafe { KBox::from_raw(rules) };
-            walker
-                .replaced
-                .fetch_add(rules.replaced(), Ordering::Relaxed);
-        }
-    });
+fn rules() -> Option<Arc<Rules>> {
+    WALKER.get()?.rules.get()
 }
 
 /// The number of rules that are known. Context: process.
 pub(crate) fn nr_rules() -> u32 {
-    Walker::with_rules(Rules::nr).unwrap_or(0)
+    rules().map_or(0, |rules| rules.nr())
 }
 
 /// The number of rules that had to make room for others. Context: process.
 pub(crate) fn nr_replaced() -> u64 {
-    let gone = Walker::with(|walker| walker.replaced.load(Ordering::Relaxed));
-    Walker::with_rules(Rules::replaced).unwrap_or(0) + gone.unwrap_or(0)
+    let gone = WALKER
+        .get()
+        .map_or(0, |walker| walker.replaced.load(Ordering::Relaxed));
+    gone + rules().map_or(0, |rules| rules.replaced())
 }
 
 /// The number of frames, or of [`Found::Whole`] stacks, that were found so. Context: process.
 pub(crate) fn count(found: Found) -> u64 {
-    let sum = |walker: &Walker| {
-        let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
-        walker.counts.iter().map(of).sum()
+    let Some(walker) = WALKER.get() else {
+        return 0;
     };
-    Walker::with(sum).unwrap_or(0)
-}
-
-/// The number of stacks that were compared with the kernel's, and were the same.
-pub(crate) fn nr_verified() -> u64 {
-    // SAFETY: Any context.
-    unsafe { shim::stackmap_verified() as u64 }
-}
-
-/// The number of stacks that were not, and that the kernel's were taken for.
-pub(crate) fn nr_mismatches() -> u64 {
-    // SAFETY: Any context.
-    unsafe { shim::stackmap_mismatches() as u64 }
+    let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
+    let sum: u64 = walker.counts.iter().map(of).sum();
+    match found {
+        Found::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
+        _ => sum,
+    }
 }
 
 /// What the walk does with stacks: `cached` or `kernel`. Context: process.
 pub(crate) fn name() -> &'static str {
-    if is_cached() {
+    if WALKER.get().is_some() {
         "cached"
     } else {
         "kernel"
     }
 }
 
-/// Whether stacks are walked by rules. Context: process.
-fn is_cached() -> bool {
-    Walker::with(|_| ()).is_some()
-}
-
 /// Whether each stack is walked by the kernel's unwinder, too. Context: process.
 pub(crate) fn verifies() -> bool {
-    Walker::with(|walker| walker.verify).unwrap_or(false)
+    WALKER.get().is_some_and(|walker| walker.verify)
 }
 
 /// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a grace
 /// period has passed. Context: process.
 pub(crate) fn forget(text: &[stackmap_text]) {
-    Walker::with_rules(|rules| {
+    if let Some(rules) = rules() {
         for part in text {
             rules.forget(&(part.start..part.end));
         }
-    });
+    }
 }
 
 impl Counts {
@@ -306,13 +251,16 @@ impl Counts {
 
 /// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
 #[inline(always)]
-pub(crate) fn frames(recording: &mut Recording<'_>) -> Option<Frames> {
-    let walker = Walker::of(recording);
-    if let Some(walker) = walker {
+pub(crate) fn frames(
+    recording: &mut Recording<'_>,
+    section: Option<&Watched<'_>>,
+) -> Option<Frames> {
+    let walker = section.and_then(|section| WALKER.read(section));
+    if let (Some(walker), Some(section)) = (walker, section) {
         if walker.verify {
             recording.kernels()?;
         }
-        if let Some(frames) = by_rules(walker, recording) {
+        if let Some(frames) = by_rules(walker, section, recording) {
             mark(recording, frames);
             return if walker.verify {
                 verified(recording, frames)
@@ -322,8 +270,12 @@ pub(crate) fn frames(recording: &mut Recording<'_>) -> Option<Frames> {
         }
     }
     let frames = recording.kernels()?;
-    if let Some(counts) = walker.and_then(|walker| walker.counts.get(recording.context())) {
-        counts.add(Found::Whole, 1);
+    match walker.and_then(|walker| walker.counts.get(recording.context())) {
+        Some(counts) => counts.add(Found::Whole, 1),
+        None if section.is_none() => {
+            UNWATCHED.fetch_add(1, Ordering::Relaxed);
+        }
+        None => {}
     }
     mark(recording, frames);
     Some(frames)
@@ -351,12 +303,13 @@ fn verified(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
 /// No kprobe can be in there: its section says so.
 #[inline(never)]
 #[link_section = ".kprobes.text"]
-fn by_rules(walker: &Walker, recording: &mut Recording<'_>) -> Option<Frames> {
-    if !recording.is_watched() {
-        return None;
-    }
+fn by_rules(
+    walker: &Walker,
+    section: &Watched<'_>,
+    recording: &mut Recording<'_>,
+) -> Option<Frames> {
     let mut unwinder = KernelUnwinder {
-        rules: walker.rules(recording)?,
+        rules: walker.rules.read(section)?,
         counts: walker.counts.get(recording.context())?,
         landmarks: recording.landmarks(),
         state: recording.state(),
@@ -385,10 +338,10 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
 }
 
 /// The kernel's unwinder, for one walk.
-struct KernelUnwinder<'h> {
-    rules: &'h Rules,
-    counts: &'h Counts,
-    landmarks: &'h stackmap_landmarks,
+struct KernelUnwinder<'a> {
+    rules: &'a Rules,
+    counts: &'a Counts,
+    landmarks: &'a stackmap_landmarks,
     state: *mut unwind_state,
     /// Whether `state` is set.
     begun: bool,
@@ -524,7 +477,9 @@ unsafe fn load(addr: u64) -> u64 {
 unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };
-    let frames = Walker::of(&recording).and_then(|walker| by_rules(walker, &mut recording));
+    let frames = recording
+        .watched()
+        .and_then(|section| by_rules(WALKER.read(&section)?, &section, &mut recording));
     frames.map_or(-1, |frames| recording.frames(frames).len() as c_int)
 }
 
