@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is counted outside the map, as `stack_map_stat` shows it.
+//! All that is counted, as `stack_map_stat` shows it.
 //!
-//! One rule for all counters, those of the map included: they are never written by a reset, which
-//! only remembers what they were. So whoever counts meanwhile needs no care, and what is shown is
-//! what came since.
+//! One rule for all counters: they are never written by a reset, which only remembers what they were.
+//! So whoever counts meanwhile needs no care, and what is shown is what came since.
 
 use crate::{
+    map::{self, Map},
     record, shim,
     unwind::{self, walk::Found},
 };
@@ -16,54 +16,99 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counter {
     /// Its line in `stack_map_stat`, without the value.
     pub(crate) key: &'static str,
-    /// What was counted since the module was loaded.
-    ever: fn() -> u64,
-    /// What was counted before the last reset.
-    before: AtomicU64,
+    /// What it says of an event.
+    pub(crate) kind: Kind,
+    source: Source,
+}
+
+/// What a counter says of an event.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// It has an id.
+    Success,
+    /// It has a full stack, for this reason.
+    Drop,
+    /// What ids have saved.
+    Saved,
+    /// How its stack was walked: frames by a rule, frames that the kernel's unwinder was asked for, by
+    /// reason, and whole stacks that it walked; then what `verify=1` has found.
+    Walk,
+}
+
+/// Who counts.
+enum Source {
+    /// The map, which has the same rule.
+    Map(map::Counter),
+    /// Somebody else, since the module was loaded; and what that was at the last reset.
+    Ever(fn() -> u64, AtomicU64),
 }
 
 impl Counter {
-    const fn new(key: &'static str, ever: fn() -> u64) -> Self {
+    const fn of_map(key: &'static str, kind: Kind, counter: map::Counter) -> Self {
         Self {
             key,
-            ever,
-            before: AtomicU64::new(0),
+            kind,
+            source: Source::Map(counter),
+        }
+    }
+
+    const fn new(key: &'static str, kind: Kind, ever: fn() -> u64) -> Self {
+        Self {
+            key,
+            kind,
+            source: Source::Ever(ever, AtomicU64::new(0)),
         }
     }
 
     /// What was counted since the last reset. Context: process.
-    pub(crate) fn total(&self) -> u64 {
-        (self.ever)().saturating_sub(self.before.load(Ordering::Relaxed))
+    pub(crate) fn total(&self, map: Option<&Map>) -> u64 {
+        match &self.source {
+            Source::Map(counter) => map.map_or(0, |map| map.total(*counter)),
+            Source::Ever(ever, before) => ever().saturating_sub(before.load(Ordering::Relaxed)),
+        }
     }
 }
 
-/// Reasons of a full stack that the map does not know.
-pub(crate) static DROPS: [Counter; 4] = [
-    Counter::new("drop_nested:", shim::nested),
-    Counter::new("drop_missed:", shim::missed),
-    Counter::new("drop_unwatched:", record::unwatched),
-    Counter::new("drop_foreign:", record::foreign),
-];
+/// All of them, in the order in which they are shown.
+pub(crate) static COUNTERS: [Counter; 24] = {
+    use map::Counter as OfMap;
+    use Kind::*;
 
-/// How stacks were walked: frames by a rule, frames that the kernel's unwinder was asked for, by
-/// reason, and whole stacks that it walked; then what `verify=1` has found.
-pub(crate) static UNWINDING: [Counter; 11] = [
-    Counter::new("unwind_replaced:", unwind::nr_replaced),
-    Counter::new("unwind_fast:", || unwind::count(Found::Fast)),
-    Counter::new("unwind_slow_new:", || unwind::count(Found::New)),
-    Counter::new("unwind_slow_text:", || unwind::count(Found::Text)),
-    Counter::new("unwind_slow_odd:", || unwind::count(Found::Odd)),
-    Counter::new("unwind_slow_regs:", || unwind::count(Found::Registers)),
-    Counter::new("unwind_slow_return:", || unwind::count(Found::Return)),
-    Counter::new("unwind_slow_stack:", || unwind::count(Found::Stack)),
-    Counter::new("unwind_slow_whole:", || unwind::count(Found::Whole)),
-    Counter::new("unwind_verified:", shim::verified),
-    Counter::new("unwind_mismatches:", shim::mismatches),
-];
+    [
+        Counter::of_map("hits:", Success, OfMap::Hits),
+        Counter::of_map("inserts:", Success, OfMap::Inserts),
+        Counter::of_map("drop_full:", Drop, OfMap::DropFull),
+        Counter::of_map("drop_pool:", Drop, OfMap::DropPool),
+        Counter::of_map("drop_growing:", Drop, OfMap::DropGrowing),
+        Counter::of_map("drop_probe:", Drop, OfMap::DropProbe),
+        Counter::of_map("drop_contended:", Drop, OfMap::DropContended),
+        Counter::of_map("drop_reset:", Drop, OfMap::DropReset),
+        Counter::new("drop_nested:", Drop, shim::nested),
+        Counter::new("drop_missed:", Drop, shim::missed),
+        Counter::new("drop_unwatched:", Drop, record::unwatched),
+        Counter::new("drop_foreign:", Drop, record::foreign),
+        Counter::of_map("bytes_saved:", Saved, OfMap::BytesSaved),
+        Counter::new("unwind_replaced:", Walk, unwind::nr_replaced),
+        Counter::new("unwind_fast:", Walk, || unwind::count(Found::Fast)),
+        Counter::new("unwind_slow_new:", Walk, || unwind::count(Found::New)),
+        Counter::new("unwind_slow_text:", Walk, || unwind::count(Found::Text)),
+        Counter::new("unwind_slow_odd:", Walk, || unwind::count(Found::Odd)),
+        Counter::new("unwind_slow_regs:", Walk, || {
+            unwind::count(Found::Registers)
+        }),
+        Counter::new("unwind_slow_return:", Walk, || unwind::count(Found::Return)),
+        Counter::new("unwind_slow_stack:", Walk, || unwind::count(Found::Stack)),
+        Counter::new("unwind_slow_whole:", Walk, || unwind::count(Found::Whole)),
+        Counter::new("unwind_verified:", Walk, shim::verified),
+        Counter::new("unwind_mismatches:", Walk, shim::mismatches),
+    ]
+};
 
 /// Begins to count anew. Context: process, with the reset of the map.
 pub(crate) fn reset() {
-    for counter in DROPS.iter().chain(&UNWINDING) {
-        counter.before.store((counter.ever)(), Ordering::Relaxed);
+    for counter in &COUNTERS {
+        if let Source::Ever(ever, before) = &counter.source {
+            before.store(ever(), Ordering::Relaxed);
+        }
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::{
     control,
-    counters::{DROPS, UNWINDING},
-    map::{Counter, Map},
+    counters::{Kind, COUNTERS},
+    map::Map,
     record,
     tracefs::{File, Output, Single, Text},
     unwind,
@@ -24,31 +24,19 @@ impl Text for StackMapStat {
     fn show(out: &Output) {
         let map = record::map();
         let map = map.as_deref();
-        let total = |counter| map.map_or(0, |map| map.total(counter));
         let bits = control::bits();
         let capacity = map.map_or(1 << bits, Map::capacity);
         let slots = map.map_or(2 << bits, Map::table_size);
-
-        let (hits, inserts) = (total(Counter::Hits), total(Counter::Inserts));
-        let successes = hits.saturating_add(inserts);
-        let [nested, missed, unwatched, foreign] = DROPS
-            .each_ref()
-            .map(|counter| (counter.key, counter.total()));
-        let reasons = [
-            ("drop_full:", total(Counter::DropFull)),
-            ("drop_pool:", total(Counter::DropPool)),
-            ("drop_growing:", total(Counter::DropGrowing)),
-            ("drop_probe:", total(Counter::DropProbe)),
-            ("drop_contended:", total(Counter::DropContended)),
-            ("drop_reset:", total(Counter::DropReset)),
-            nested,
-            missed,
-            unwatched,
-            foreign,
-        ];
-        let drops = reasons
-            .iter()
-            .fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
+        // Those that are added up are those that are shown.
+        let totals = COUNTERS.each_ref().map(|counter| counter.total(map));
+        let of = |kind| {
+            COUNTERS
+                .iter()
+                .zip(totals)
+                .filter(move |(counter, _)| counter.kind == kind)
+        };
+        let sum = |kind| of(kind).fold(0, |sum: u64, (_, total)| sum.saturating_add(total));
+        let (successes, drops) = (sum(Kind::Success), sum(Kind::Drop));
 
         let line = |key: &str, value: u64| out.text(fmt!("{:<16}{}\n", key, value));
         out.text(fmt!(
@@ -63,28 +51,18 @@ impl Text for StackMapStat {
         if let Some(rate) = percent(successes, successes.saturating_add(drops)) {
             out.text(fmt!("{:<16}{}%\n", "success_rate:", rate));
         }
-
-        line("hits:", hits);
-        line("inserts:", inserts);
-        for (key, n) in reasons {
-            line(key, n);
+        for kind in [Kind::Success, Kind::Drop, Kind::Saved] {
+            of(kind).for_each(|(counter, total)| line(counter.key, total));
         }
-        line("bytes_saved:", total(Counter::BytesSaved));
         line("pool_bytes:", map.map_or(0, Map::pool_bytes));
         line("table_bytes:", map.map_or(0, Map::table_bytes));
         line("bits:", u64::from(bits));
         out.text(fmt!("{:<16}{}\n", "hook:", control::hook_name()));
-        unwinding(out);
-    }
-}
 
-/// How stacks were walked.
-fn unwinding(out: &Output) {
-    let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
-    out.text(fmt!("{:<16}{}\n", "unwind:", unwind::name()));
-    line("unwind_rules:", unwind::nr_rules().into());
-    for counter in &UNWINDING {
-        line(counter.key, counter.total());
+        let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
+        out.text(fmt!("{:<16}{}\n", "unwind:", unwind::name()));
+        line("unwind_rules:", unwind::nr_rules().into());
+        of(Kind::Walk).for_each(|(counter, total)| line(counter.key, total));
     }
 }
 

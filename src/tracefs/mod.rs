@@ -327,45 +327,54 @@ impl<F: File> Glue<F> {
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
         from_result(|| {
             let inside = Inside::enter()?;
-            // SAFETY: Process context.
-            to_result(unsafe { shim::stackmap_tracefs_allowed() })?;
-            // SAFETY: The file is being opened by us.
-            let access = unsafe { (*file).f_flags } & flags::O_ACCMODE;
+            // SAFETY: Process context; the file is being opened by us.
+            let flags = unsafe {
+                to_result(shim::stackmap_tracefs_allowed())?;
+                (*file).f_flags
+            };
+            let access = flags & flags::O_ACCMODE;
             if access != flags::O_RDONLY && !Self::WRITABLE {
                 return Err(EACCES);
             }
-            if access == flags::O_WRONLY {
-                inside.stay();
-                return Ok(0);
-            }
-            let reader = KBox::new(F::Reader::open()?, GFP_KERNEL)?;
-            // SAFETY: As before; the operations are static.
-            to_result(unsafe { bindings::seq_open(file, Self::SEQ) })?;
-            // SAFETY: `seq_open` has set `private_data` to a seq_file that is ours.
-            unsafe {
-                let seq = (*file).private_data.cast::<bindings::seq_file>();
-                (*seq).private = KBox::into_raw(reader).cast();
+            if access != flags::O_WRONLY {
+                let reader = KBox::new(F::Reader::open()?, GFP_KERNEL)?;
+                // SAFETY: As before; the operations are static. `seq_open` sets `private_data` to a
+                // seq_file that is ours.
+                unsafe {
+                    to_result(bindings::seq_open(file, Self::SEQ))?;
+                    let seq = (*file).private_data.cast::<bindings::seq_file>();
+                    (*seq).private = KBox::into_raw(reader).cast();
+                }
             }
             inside.stay();
             Ok(0)
         })
     }
 
+    /// The seq_file of an open file; null if it is open for writing only.
+    ///
+    /// # Safety
+    ///
+    /// `open` has opened the file.
+    unsafe fn seq(file: *mut bindings::file) -> *mut bindings::seq_file {
+        // SAFETY: As required of the caller.
+        unsafe { (*file).private_data.cast() }
+    }
+
     /// # Safety
     ///
     /// As `struct file_operations.release` is called, for a file that `open` has opened.
     unsafe extern "C" fn release(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
-        // SAFETY: `open` has stayed for this file, which is closed once.
-        let _inside = unsafe { Inside::resume() };
-        // SAFETY: The file is being closed; nobody else uses it.
-        let seq = unsafe { (*file).private_data.cast::<bindings::seq_file>() };
+        // SAFETY: `open` has stayed for this file, which is closed once; nobody else uses it.
+        let (_inside, seq) = unsafe { (Inside::resume(), Self::seq(file)) };
         if seq.is_null() {
             return 0;
         }
-        // SAFETY: `open` put a reader there; it is used for the last time.
-        drop(unsafe { KBox::<F::Reader>::from_raw((*seq).private.cast()) });
-        // SAFETY: A file that `seq_open` has opened.
-        unsafe { bindings::seq_release(inode, file) }
+        // SAFETY: `open` put a reader there, which is used for the last time, and has called `seq_open`.
+        unsafe {
+            drop(KBox::<F::Reader>::from_raw((*seq).private.cast()));
+            bindings::seq_release(inode, file)
+        }
     }
 
     /// # Safety
@@ -376,12 +385,13 @@ impl<F: File> Glue<F> {
         offset: bindings::loff_t,
         whence: c_int,
     ) -> bindings::loff_t {
-        // SAFETY: The file is open.
-        if unsafe { (*file).private_data }.is_null() {
-            return 0;
+        // SAFETY: The file is open; where there is a seq_file, `seq_open` has opened it.
+        unsafe {
+            if Self::seq(file).is_null() {
+                return 0;
+            }
+            bindings::seq_lseek(file, offset, whence)
         }
-        // SAFETY: A file that `seq_open` has opened.
-        unsafe { bindings::seq_lseek(file, offset, whence) }
     }
 
     /// # Safety
@@ -393,39 +403,42 @@ impl<F: File> Glue<F> {
         len: usize,
         position: *mut bindings::loff_t,
     ) -> isize {
+        // SAFETY: The position is ours for the time of the call.
+        let position = unsafe { &mut *position };
         let mut copy = [0; WRITE_MAX];
-        let result = (|| {
+        let mut write = || {
             let data = copy.get_mut(..len).ok_or(EINVAL)?;
             UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), len)
                 .reader()
                 .read_slice(data)?;
-            F::write(data)
-        })();
-        match result {
-            Ok(()) => {
-                // SAFETY: The position is ours for the time of the call.
-                unsafe { *position += len as bindings::loff_t };
-                len as isize
-            }
-            Err(error) => error.to_errno() as isize,
-        }
+            F::write(data)?;
+            *position += len as bindings::loff_t;
+            Ok(len as isize)
+        };
+        write().unwrap_or_else(|error: Error| error.to_errno() as isize)
     }
 
-    /// Seeks to `*position` and says so to seq_file.
+    /// The reader of a seq_file.
     ///
     /// # Safety
     ///
-    /// `seq` is a seq_file that `open` has made, in one of its operations.
-    unsafe fn seek(seq: *mut bindings::seq_file, position: *mut bindings::loff_t) -> *mut c_void {
+    /// `open` has made the seq_file, one of whose operations is called and ends before `'a`.
+    unsafe fn reader<'a>(seq: *mut bindings::seq_file) -> &'a mut F::Reader {
         // SAFETY: `open` put a reader there; seq_file runs one operation at a time.
-        let reader = unsafe { &mut *(*seq).private.cast::<F::Reader>() };
-        // SAFETY: The position is ours for the time of the call.
-        match reader.seek(unsafe { *position } as u64) {
+        unsafe { &mut *(*seq).private.cast() }
+    }
+
+    /// Seeks to `position` and says so to seq_file. `item` is anything that is neither null nor an
+    /// error: the reader knows the item.
+    fn seek(
+        reader: &mut F::Reader,
+        position: &mut bindings::loff_t,
+        item: *mut c_void,
+    ) -> *mut c_void {
+        match reader.seek(*position as u64) {
             Ok(Some(found)) => {
-                // SAFETY: As before.
-                unsafe { *position = found as bindings::loff_t };
-                // Anything that is neither null nor an error: the reader knows the item.
-                seq.cast()
+                *position = found as bindings::loff_t;
+                item
             }
             Ok(None) => null_mut(),
             Err(error) => error.to_ptr(),
@@ -439,8 +452,9 @@ impl<F: File> Glue<F> {
         seq: *mut bindings::seq_file,
         position: *mut bindings::loff_t,
     ) -> *mut c_void {
-        // SAFETY: As required of the caller.
-        unsafe { Self::seek(seq, position) }
+        // SAFETY: As required of the caller; the position is ours for the time of the call.
+        let (reader, position) = unsafe { (Self::reader(seq), &mut *position) };
+        Self::seek(reader, position, seq.cast())
     }
 
     /// # Safety
@@ -451,11 +465,10 @@ impl<F: File> Glue<F> {
         _: *mut c_void,
         position: *mut bindings::loff_t,
     ) -> *mut c_void {
-        // SAFETY: As required of the caller.
-        unsafe {
-            *position += 1;
-            Self::seek(seq, position)
-        }
+        // SAFETY: As required of the caller; the position is ours for the time of the call.
+        let (reader, position) = unsafe { (Self::reader(seq), &mut *position) };
+        *position += 1;
+        Self::seek(reader, position, seq.cast())
     }
 
     /// # Safety
@@ -467,8 +480,8 @@ impl<F: File> Glue<F> {
     ///
     /// As `struct seq_operations.show` is called.
     unsafe extern "C" fn show(seq: *mut bindings::seq_file, _: *mut c_void) -> c_int {
-        // SAFETY: `open` put a reader there; seq_file runs one operation at a time.
-        let reader = unsafe { &*(*seq).private.cast::<F::Reader>() };
+        // SAFETY: As required of the caller.
+        let reader = unsafe { Self::reader(seq) };
         // INVARIANT: `show` of `seq` runs.
         reader.show(&Output(seq));
         0
