@@ -105,8 +105,8 @@ model: ## loom models, larger bounds; mutate-ordering: weakened
 mutate-ordering:
 	@selftests/map/mutate-ordering
 
-fuzz: ## the map, and what the tool reads; SECONDS=60 a target
-	@selftests/map/fuzz/fuzz-map $(SECONDS)
+fuzz: ## the map, the walk, what the tool reads; SECONDS=60 a target
+	@selftests/fuzz/fuzz-module $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
 scale: ## the map under 10^8 events on the host; EVENTS=N

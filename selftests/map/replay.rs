@@ -10,7 +10,7 @@ use std::path::Path;
 
 #[test]
 fn the_corpus_of_the_fuzzer() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("selftests/map/fuzz/corpus/ops");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("selftests/fuzz/corpus/map");
     let files = std::fs::read_dir(corpus).expect("the corpus");
     let mut inputs = 0;
     for file in files {

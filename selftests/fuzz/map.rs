@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[path = "../ops/mod.rs"]
+#[path = "../map/ops/mod.rs"]
 mod ops;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ops::run(ops::decode(bytes)));
