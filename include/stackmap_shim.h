@@ -91,13 +91,14 @@ struct stackmap_frame {
 	bool interrupted;	/* @ip is no return address */
 };
 
-/* Addresses that a walk must know, and where the registers of an interrupted frame have what. */
+/* What the hot path must know of the running kernel. */
 struct stackmap_landmarks {
+	struct stackmap_layout layout;
 	__u64 stext, etext;		/* the kernel's text */
 	__u64 return_to_handler;	/* where tracers have functions return; 0 if there is none */
 	__u64 rethook_trampoline;
 	__u64 user_end;			/* of the addresses of user space */
-	__u32 regs_size, regs_ip, regs_cs;
+	__u32 regs_size, regs_ip, regs_cs;	/* of struct pt_regs, and where it has these */
 };
 
 /* A stack to record: all that is known where __ftrace_trace_stack() would have walked it. */
@@ -106,7 +107,7 @@ struct stackmap_stack {
 	unsigned int context;	/* this CPU's at this level of nesting, below stackmap_contexts() */
 	unsigned int skip;	/* callers to leave out, the innermost */
 	bool watched;		/* RCU is watching: a grace period waits for this CPU */
-	bool from_caller;	/* else it begins at registers, and only the kernel's unwinder can */
+	bool from_caller;	/* it can be walked by rules; not from registers */
 	bool tracer_unknown;	/* stackmap_find_tracer() may know it */
 	unsigned int round;	/* 0; how often the kernel's unwinder was asked again */
 	unsigned int nr;	/* frames that are known before the walk */
@@ -159,7 +160,7 @@ void stackmap_tracefs_remove(struct dentry *dentry);
 void stackmap_tracefs_drain(void);
 bool stackmap_tracefs_enter(void);
 void stackmap_tracefs_leave(void);
-int stackmap_tracefs_layout(struct stackmap_layout *layout);
+const struct stackmap_layout *stackmap_tracefs_layout(void);
 struct file *stackmap_instance_get(const char *dir, struct stackmap_served *found);
 void stackmap_instance_put(struct file *file);
 bool stackmap_tracing_is_on(struct trace_array *tr);
@@ -172,8 +173,8 @@ enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
-bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
-			 const unsigned long *calls, unsigned int nr);
+bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
+			 unsigned int nr);
 
 /* record/print.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
 void trace_seq_printf(struct trace_seq *s, const char *fmt, ...);
@@ -206,7 +207,7 @@ unsigned long stackmap_verified(void);
 unsigned long stackmap_mismatches(void);
 
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
-int stackmap_stack_alloc(bool verify);
+int stackmap_stack_alloc(bool rules, bool verify);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);

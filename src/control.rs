@@ -7,7 +7,7 @@ use crate::{
     hook::{Hook, HookChoice},
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
     modules, record,
-    shim::{self, stackmap_served, Layout},
+    shim::{self, stackmap_served},
     tracefs::instances,
     unwind,
 };
@@ -60,15 +60,9 @@ pub(crate) struct Lifetime(());
 
 impl Lifetime {
     /// Checks that a hook can be installed, and chooses it.
-    pub(crate) fn begin(
-        bits: u32,
-        layout: Layout,
-        choice: HookChoice,
-        top: stackmap_served,
-    ) -> Result<Self> {
+    pub(crate) fn begin(bits: u32, choice: HookChoice, top: stackmap_served) -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
-        record::set_layout(layout);
         // Any number but 0, which means that a writer of the binary format has none.
         let [word] = random();
         LOAD_ID.store((word % u64::from(u32::MAX)) as u32 + 1, Ordering::Relaxed);
@@ -181,7 +175,7 @@ fn allocate(bits: u32) -> Result {
     let map = Map::new(bits, shim::contexts(), Seed::new(random())).ok_or(ENOMEM)?;
     let map = Arc::new(map, GFP_KERNEL)?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
-    to_result(unsafe { shim::stackmap_stack_alloc(unwind::verifies()) })?;
+    to_result(unsafe { shim::stackmap_stack_alloc(unwind::is_cached(), unwind::verifies()) })?;
     record::set_map(Some(map));
     Ok(())
 }

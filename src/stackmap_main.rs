@@ -68,8 +68,8 @@ impl kernel::Module for Stackmap {
             pr_err!("the kernel did not register ftrace:stack_id\n");
             return Err(EINVAL);
         }
-        let (layout, top) = (tracefs.stack_layout()?, tracefs.top_level()?);
-        let recording = control::Lifetime::begin(bits, layout, params::hook(), top)?;
+        tracefs.read_stack_layout()?;
+        let recording = control::Lifetime::begin(bits, params::hook(), tracefs.top_level()?)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let modules = modules::Watch::begin()?;
         let instances = tracefs::instances::List::begin();

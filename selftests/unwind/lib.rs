@@ -9,7 +9,7 @@ pub mod walk;
 
 use rules::{Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
-use walk::{Found, Frame, Stack, Unwinder};
+use walk::{Found, Frame, Registers, Stack, Unwinder};
 
 /// An unwinder, a stack and rules that are made of the bytes of somebody hostile.
 struct Hostile<'a> {
@@ -31,6 +31,14 @@ impl Hostile<'_> {
             byte @ 0..=199 => self.stack.begin() + u64::from(byte) * 8 - 160,
             200..=229 => !u64::from(self.byte()),
             _ => u64::from_le_bytes(std::array::from_fn(|_| self.byte())),
+        }
+    }
+
+    fn registers(&mut self) -> Registers {
+        Registers {
+            ip: self.number(),
+            sp: self.number(),
+            bp: self.number(),
         }
     }
 
@@ -109,9 +117,7 @@ impl Unwinder for Hostile<'_> {
 
     fn step(&mut self, frame: Frame) -> Option<Frame> {
         (self.bytes.len() > 0).then(|| Frame {
-            ip: self.number(),
-            sp: self.number(),
-            bp: self.number(),
+            at: self.registers(),
             interrupted: self.byte() % 4 == 0,
             ..frame
         })
@@ -134,9 +140,7 @@ pub fn walk_hostile(bytes: &[u8]) {
         counted: 0,
     };
     let frame = Frame {
-        ip: hostile.number(),
-        sp: hostile.number(),
-        bp: hostile.number(),
+        at: hostile.registers(),
         stack,
         interrupted: false,
     };

@@ -5,7 +5,7 @@
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
     rules::{Outcome, Rule, Run},
-    walk::{walk, Found, Frame, Stack, Unwinder},
+    walk::{walk, Found, Frame, Registers, Stack, Unwinder},
     walk_hostile,
 };
 use std::{collections::HashMap, mem::MaybeUninit};
@@ -115,10 +115,11 @@ impl Made {
         let mut frames = Vec::new();
         for index in 0..=shapes.len() {
             frames.push(Frame {
-                // Functions are called from more than one place, and have one address each.
-                ip: TEXT + 16 + index as u64 * 16,
-                sp,
-                bp: 0xb0b0 + index as u64,
+                at: Registers {
+                    ip: TEXT + 16 + index as u64 * 16,
+                    sp,
+                    bp: 0,
+                },
                 stack,
                 interrupted,
             });
@@ -151,10 +152,12 @@ impl Made {
         let nr = self.shapes.len();
         for index in 0..=nr {
             let before = index.checked_sub(1);
-            self.frames[index].bp = match (self.shapes.get(index), before) {
-                (Some(shape), _) if shape.is_by_bp() => self.frames[index + 1].sp - 8 * shape.bp,
+            self.frames[index].at.bp = match (self.shapes.get(index), before) {
+                (Some(shape), _) if shape.is_by_bp() => self.frames[index + 1].at.sp - 8 * shape.bp,
                 // It has stayed, if that is possible.
-                (_, Some(before)) if self.shapes[before].saved.is_none() => self.frames[before].bp,
+                (_, Some(before)) if self.shapes[before].saved.is_none() => {
+                    self.frames[before].at.bp
+                }
                 _ => 0xb0b0 + index as u64,
             };
         }
@@ -163,23 +166,23 @@ impl Made {
             let shape = &mut self.shapes[index];
             if shape.link == Link::Interrupt {
                 self.memory
-                    .extend([(frame.sp, caller.ip), (frame.sp + 8, 0x10)]);
+                    .extend([(frame.at.sp, caller.at.ip), (frame.at.sp + 8, 0x10)]);
                 continue;
             }
-            if caller.bp != frame.bp {
+            if caller.at.bp != frame.at.bp {
                 shape.saved.get_or_insert(0);
             }
             if let Some(at) = shape.saved {
-                self.memory.insert(frame.sp + 8 * at, caller.bp);
+                self.memory.insert(frame.at.sp + 8 * at, caller.at.bp);
             }
             let ip = match shape.link {
                 Link::Traced => REPLACED,
-                _ => caller.ip,
+                _ => caller.at.ip,
             };
-            self.memory.insert(caller.sp - 8, ip);
+            self.memory.insert(caller.at.sp - 8, ip);
         }
         // User space's: ip, cs.
-        let last = self.frames[nr].sp;
+        let last = self.frames[nr].at.sp;
         self.memory.extend([(last, 0x1000), (last + 8, 0x33)]);
     }
 
@@ -213,7 +216,7 @@ impl Made {
 
     /// All return addresses.
     fn ips(&self) -> Vec<u64> {
-        let mut ips: Vec<u64> = self.frames.iter().map(|frame| frame.ip).collect();
+        let mut ips: Vec<u64> = self.frames.iter().map(|frame| frame.at.ip).collect();
         if let End::NoText = self.end {
             ips.pop();
         }
@@ -284,9 +287,13 @@ impl Unwinder for Made {
     }
 
     fn step(&mut self, frame: Frame) -> Option<Frame> {
-        let index = self.index_of(frame.ip);
+        let index = self.index_of(frame.at.ip);
         let known = self.frames[index];
-        assert_eq!((frame.sp, frame.bp), (known.sp, known.bp), "frame {index}");
+        assert_eq!(
+            (frame.at.sp, frame.at.bp),
+            (known.at.sp, known.at.bp),
+            "frame {index}"
+        );
         assert_eq!(frame.interrupted, known.interrupted, "frame {index}");
         self.steps += 1;
         self.frames.get(index + 1).copied()

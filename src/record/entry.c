@@ -31,7 +31,8 @@ static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
-/* Whether there are as many buffers again, for what the kernel's unwinder finds. */
+/* How stacks are walked: by rules where that can be done; and by the kernel's unwinder, too. */
+static bool by_rules __read_mostly;
 static bool verifies __read_mostly;
 
 /*
@@ -45,17 +46,19 @@ static unsigned int nr_served;
 
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
- * @verify: whether each stack is walked twice, by rules and by the kernel's unwinder
+ * @rules: whether stacks are walked by rules where that can be done
+ * @verify: whether those are walked by the kernel's unwinder, too
  *
  * Context: process, may sleep; nothing is recorded yet.
  * Return: 0 or -ENOMEM.
  */
-int stackmap_stack_alloc(bool verify)
+int stackmap_stack_alloc(bool rules, bool verify)
 {
 	/* The second half is for the kernel's. */
 	const unsigned int levels = verify ? 2 * STACKMAP_LEVELS : STACKMAP_LEVELS;
 	int cpu;
 
+	by_rules = rules;
 	verifies = verify;
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
@@ -231,7 +234,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	struct stackmap_served *slot = serving(tr);
 	STACKMAP_UNWIND_STATE(state);
 	const struct ftrace_ops *ops;
-	struct stackmap_stack stack;
+	struct stackmap_stack stack __uninitialized;
 	struct stack_nest *nest;
 	int level, bit;
 
@@ -261,38 +264,40 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	}
 
 	ops = READ_ONCE(slot->ops);
-	stack = (struct stackmap_stack) {
-		.site	= {
-			.file		= slot->file,
-			.buffer		= buffer,
-			.trace_ctx	= trace_ctx,
-		},
-		.context	= smp_processor_id() * STACKMAP_LEVELS + level,
-		/*
-		 * A grace period does not wait for a CPU that is going down, from when it is not
-		 * online any more, nor for one that comes, until it is. RCU watches there for a
-		 * part of that time.
-		 */
-		.watched	= rcu_is_watching() && cpu_online(smp_processor_id()),
-		.from_caller	= !regs && skip >= 0,
-		.ips		= nest->levels[level].ips,
-		.kernel		= nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips,
-		.nr_kernel	= -1,
-		.caller		= stackmap_caller(),
-		.slot		= slot,
-		.trampoline	= trampoline_of(ops),
-		.tracer_unknown	= IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops,
-		.landmarks	= &stackmap_landmarks,
-		.state		= (void *)&state,
-	};
-	if (unlikely(!skip))
+	stack.site.file = slot->file;
+	stack.site.buffer = buffer;
+	stack.site.trace_ctx = trace_ctx;
+	stack.context = smp_processor_id() * STACKMAP_LEVELS + level;
+	/*
+	 * A grace period does not wait for a CPU that is going down, from when it is not online any
+	 * more, nor for one that comes, until it is. RCU watches there for a part of that time.
+	 */
+	stack.watched = rcu_is_watching() && cpu_online(smp_processor_id());
+	stack.ips = nest->levels[level].ips;
+	stack.kernel = nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips;
+	stack.round = 0;
+	/* The caller of the recorder is the first of those to skip. */
+	stack.skip = skip - 1;
+	stack.nr = 0;
+	if (unlikely(!skip)) {
 		/* As for trace_dump_stack(0): the first frame is the recorder. */
 		stack.ips[stack.nr++] = (unsigned long)stackmap_symbols.trace_stack;
-	else
-		/* The caller of the recorder is the first of those to skip. */
-		stack.skip = skip - 1;
-	while (unlikely(!stackmap_record(&stack)))
+		stack.skip = 0;
+	}
+	set_caller(&stack.caller);
+	stack.slot = slot;
+	stack.trampoline = trampoline_of(ops);
+	stack.tracer_unknown = IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops;
+	stack.landmarks = &stackmap_landmarks;
+	stack.state = (void *)&state;
+	stack.nr_kernel = -1;
+	stack.from_caller = by_rules && !regs && skip >= 0;
+	if (unlikely(!stack.from_caller || verifies))
+		goto kernel;
+	while (!stackmap_record(&stack)) {
+kernel:
 		stack.nr_kernel = unwind_by_kernel(stack.kernel, skip, regs);
+	}
 out:
 	barrier();
 	/* As above. */

@@ -137,16 +137,16 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
 /**
  * stackmap_full_write - write a ftrace:kernel_stack event
  * @site: where it goes
- * @layout: the event's layout
  * @calls: the frames
  * @nr: their number
  *
  * Context: any, preemption off.
  * Return: whether the ring buffer took it.
  */
-bool stackmap_full_write(const struct stackmap_site *site, const struct stackmap_layout *layout,
-			 const unsigned long *calls, unsigned int nr)
+bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
+			 unsigned int nr)
 {
+	const struct stackmap_layout *layout = &stackmap_landmarks.layout;
 	size_t frames = nr * sizeof(*calls);
 	struct ring_buffer_event *event =
 		ring_buffer_lock_reserve(site->buffer, layout->caller_offset + frames);

@@ -7,21 +7,14 @@ pub(crate) mod print;
 use crate::{
     map::{ControlError, Counter, Fallback, Map},
     published::{Published, Section},
-    shim::{self, stackmap_stack, Layout, Recording, Unreserved, Watched},
+    shim::{self, stackmap_stack, Recording, Unreserved, Watched},
     unwind,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use kernel::{
-    pr_warn_once,
-    prelude::*,
-    sync::{Arc, SetOnce},
-};
+use kernel::{pr_warn_once, prelude::*, sync::Arc};
 
 /// Nothing before the option first goes on, and when the module goes.
 static MAP: Published<Map> = Published::nothing();
-
-/// The layout of `ftrace:kernel_stack`, set before anything can be recorded.
-static LAYOUT: SetOnce<Layout> = SetOnce::new();
 
 /// Whether anybody may be recording: from before a hook is installed until after the drain.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -66,11 +59,6 @@ pub(crate) fn set_map(map: Option<Arc<Map>>) {
     MAP.replace(map);
 }
 
-/// Says how full stacks are written.
-pub(crate) fn set_layout(layout: Layout) {
-    LAYOUT.populate(layout);
-}
-
 /// Full stacks because RCU was not watching.
 pub(crate) fn unwatched() -> u64 {
     UNWATCHED.load(Ordering::Relaxed)
@@ -84,16 +72,16 @@ pub(crate) fn foreign() -> u64 {
 /// Records one stack: an id where the map can, the full stack where it cannot. Returns false if the
 /// kernel's unwinder has to walk it: then this is called again.
 ///
+/// No kprobe can be in here: the section says so.
+///
 /// Context: any, NMI included; preemption off.
 ///
 /// # Safety
 ///
 /// As for [`Recording::new`]; the hook is not gone before this returns.
 #[no_mangle]
+#[link_section = ".kprobes.text"]
 unsafe extern "C" fn stackmap_record(stack: *mut stackmap_stack) -> bool {
-    let Some(layout) = LAYOUT.as_ref() else {
-        return true;
-    };
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };
     let section = recording.watched();
@@ -102,16 +90,16 @@ unsafe extern "C" fn stackmap_record(stack: *mut stackmap_stack) -> bool {
     };
     let frames = recording.frames(frames);
     match &section {
-        Some(section) => record(&recording, section, layout, frames),
-        None => count_full(&recording, layout, frames, &UNWATCHED),
+        Some(section) => record(&recording, section, frames),
+        None => count_full(&recording, frames, &UNWATCHED),
     }
     true
 }
 
 #[inline(always)]
-fn record(recording: &Recording<'_>, section: &Watched<'_>, layout: &Layout, frames: &[u64]) {
+fn record(recording: &Recording<'_>, section: &Watched<'_>, frames: &[u64]) {
     let Some(map) = map_in(section) else {
-        recording.write_full(layout, frames);
+        recording.write_full(frames);
         return;
     };
     // SAFETY: RCU is watching and preemption is off, so grace periods wait for us; the level of
@@ -120,12 +108,12 @@ fn record(recording: &Recording<'_>, section: &Watched<'_>, layout: &Layout, fra
     let event = match recording.reserve_id() {
         Ok(event) => event,
         Err(Unreserved::NoRoom) => return,
-        Err(Unreserved::Foreign) => return count_full(recording, layout, frames, &FOREIGN),
+        Err(Unreserved::Foreign) => return count_full(recording, frames, &FOREIGN),
     };
     match entered.get_id(frames) {
         Ok(found) => {
             event.commit(found.id.get());
-            let saved = layout.bytes(frames.len()) - ID_BYTES;
+            let saved = recording.full_bytes(frames.len()).wrapping_sub(ID_BYTES);
             entered.add(Counter::BytesSaved, saved);
             if found.inserted && map.wants_growth() {
                 ask_for_growth();
@@ -133,7 +121,7 @@ fn record(recording: &Recording<'_>, section: &Watched<'_>, layout: &Layout, fra
         }
         Err(reason) => {
             event.discard();
-            if recording.write_full(layout, frames) {
+            if recording.write_full(frames) {
                 entered.add(reason.counter(), 1);
             }
             if reason == Fallback::Growing {
@@ -145,8 +133,8 @@ fn record(recording: &Recording<'_>, section: &Watched<'_>, layout: &Layout, fra
 
 /// Records a full stack, for a reason that the map does not know.
 #[cold]
-fn count_full(recording: &Recording<'_>, layout: &Layout, frames: &[u64], counter: &AtomicU64) {
-    if recording.write_full(layout, frames) {
+fn count_full(recording: &Recording<'_>, frames: &[u64], counter: &AtomicU64) {
+    if recording.write_full(frames) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }

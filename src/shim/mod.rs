@@ -285,32 +285,6 @@ impl<'h> Recording<'h> {
     }
 }
 
-/// How the running kernel writes a full stack.
-///
-/// # Invariants
-///
-/// It is the layout of this kernel's `ftrace:kernel_stack`.
-pub(crate) struct Layout(stackmap_layout);
-
-impl Layout {
-    /// # Safety
-    ///
-    /// The invariant holds for `layout`.
-    pub(crate) unsafe fn new(layout: stackmap_layout) -> Self {
-        // INVARIANT: As required of the caller.
-        Self(layout)
-    }
-
-    /// Bytes of the event of a full stack in the ring buffer: a word of header, a second one from
-    /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
-    #[inline(always)]
-    pub(crate) const fn bytes(&self, nr_frames: usize) -> u64 {
-        let data = self.0.caller_offset as u64 + nr_frames as u64 * 8;
-        let header = if data > 112 { 8 } else { 4 };
-        header + data
-    }
-}
-
 /// A reserved `ftrace:stack_id` event.
 ///
 /// # Invariants
@@ -351,17 +325,25 @@ impl Recording<'_> {
 
     /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.
     #[cold]
-    pub(crate) fn write_full(&self, Layout(layout): &Layout, frames: &[u64]) -> bool {
-        // SAFETY: As for `reserve_id`; the layout is the running kernel's. `unsigned long` is `u64` on
-        // 64-bit kernels, the only ones that we build for.
+    pub(crate) fn write_full(&self, frames: &[u64]) -> bool {
+        // SAFETY: As for `reserve_id`. `unsigned long` is `u64` on 64-bit kernels, the only ones that we
+        // build for.
         unsafe {
             stackmap_full_write(
                 &self.stack.site,
-                layout,
                 frames.as_ptr().cast(),
                 frames.len() as u32,
             )
         }
+    }
+
+    /// Bytes of the event of a full stack in the ring buffer: a word of header, a second one from
+    /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
+    #[inline(always)]
+    pub(crate) fn full_bytes(&self, nr_frames: usize) -> u64 {
+        let data = u64::from(self.landmarks().layout.caller_offset) + nr_frames as u64 * 8;
+        let header = if data > 112 { 8 } else { 4 };
+        header + data
     }
 }
 

@@ -115,6 +115,7 @@ int stackmap_symbols_resolve(void)
 #endif
 
 	stackmap_landmarks = (struct stackmap_landmarks) {
+		/* The layout is read from tracefs. */
 		.stext			= find_address("_stext"),
 		.etext			= find_address("_etext"),
 		.return_to_handler	= find_address("return_to_handler"),

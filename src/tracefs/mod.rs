@@ -15,7 +15,7 @@ use core::{
 };
 use kernel::{
     bindings,
-    error::{from_result, to_result},
+    error::{from_err_ptr, from_result, to_result},
     fmt,
     fs::file::flags,
     prelude::*,
@@ -60,12 +60,13 @@ impl Mount {
         }
     }
 
-    /// The layout of `ftrace:kernel_stack`, if it is one that we can write.
-    pub(crate) fn stack_layout(&self) -> Result<shim::Layout> {
-        let mut layout = shim::stackmap_layout::default();
-        // SAFETY: tracefs is mounted, and `layout` may be written.
-        to_result(unsafe { shim::stackmap_tracefs_layout(&mut layout) })
-            .inspect_err(|error| not_as_expected("ftrace:kernel_stack", *error))?;
+    /// Reads the layout of `ftrace:kernel_stack`, and sees whether it is one that we can write.
+    pub(crate) fn read_stack_layout(&self) -> Result {
+        // SAFETY: tracefs is mounted; nothing is recorded yet. What is returned stays as it is.
+        let layout = unsafe {
+            from_err_ptr(shim::stackmap_tracefs_layout().cast_mut()).map(|layout| &*layout)
+        }
+        .inspect_err(|error| not_as_expected("ftrace:kernel_stack", *error))?;
         let expected = layout.type_ > 0
             && layout.nr_fields == 2
             && layout.size_offset != 0
@@ -87,8 +88,7 @@ impl Mount {
             );
             return Err(shim::errno(bindings::EOPNOTSUPP));
         }
-        // SAFETY: It is as the kernel describes it, and has what we write.
-        Ok(unsafe { shim::Layout::new(layout) })
+        Ok(())
     }
 
     /// Creates the file that `F` describes.

@@ -287,24 +287,24 @@ void stackmap_tracefs_leave(void)
 
 /**
  * stackmap_tracefs_layout - read the layout of ftrace:kernel_stack
- * @layout: set to it
  *
  * Offsets follow from sizes and alignments as in the core's own event_define_fields().
  *
- * Context: process.
- * Return: 0, -EINVAL if what is there is another event, or why there is no such event.
+ * Context: process, once.
+ * Return: the layout, -EINVAL if what is there is another event, or why there is no such event.
  */
-int stackmap_tracefs_layout(struct stackmap_layout *layout)
+const struct stackmap_layout *stackmap_tracefs_layout(void)
 {
+	struct stackmap_layout *layout = &stackmap_landmarks.layout;
 	struct trace_event_file *file = private_of(".", "events/ftrace/kernel_stack/format");
 	const struct trace_event_fields *field;
 	unsigned int offset = sizeof(struct trace_entry);
 
 	if (IS_ERR(file))
-		return PTR_ERR(file);
+		return ERR_CAST(file);
 	if (file->tr != private_of(".", "tracing_on") ||
 	    strcmp(trace_event_name(file->event_call), "kernel_stack"))
-		return -EINVAL;
+		return ERR_PTR(-EINVAL);
 
 	*layout = (struct stackmap_layout) { .type = file->event_call->event.type };
 	for (field = file->event_call->class->fields_array; field->type; field++) {
@@ -320,5 +320,5 @@ int stackmap_tracefs_layout(struct stackmap_layout *layout)
 		offset += field->size;
 		layout->nr_fields++;
 	}
-	return 0;
+	return layout;
 }

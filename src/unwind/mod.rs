@@ -11,7 +11,7 @@ pub mod walk;
 
 use self::{
     rules::{Outcome, Rule, Rules, Run, Set, Sets},
-    walk::{Found, Frame, Stack},
+    walk::{Found, Frame, Registers, Stack},
 };
 use crate::{
     published::Published,
@@ -218,11 +218,16 @@ pub(crate) fn count(found: Found) -> u64 {
 
 /// What the walk does with stacks: `cached` or `kernel`. Context: process.
 pub(crate) fn name() -> &'static str {
-    if WALKER.get().is_some() {
+    if is_cached() {
         "cached"
     } else {
         "kernel"
     }
+}
+
+/// Whether stacks are walked by rules where that can be done. Context: process.
+pub(crate) fn is_cached() -> bool {
+    WALKER.get().is_some()
 }
 
 /// Whether each stack is walked by the kernel's unwinder, too. Context: process.
@@ -300,9 +305,8 @@ fn verified(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
 
 /// Walks a stack by rules. [`None`]: that cannot be done here.
 ///
-/// No kprobe can be in there: its section says so.
-#[inline(never)]
-#[link_section = ".kprobes.text"]
+/// To be called where no kprobe can be.
+#[inline(always)]
 fn by_rules(
     walker: &Walker,
     section: &Watched<'_>,
@@ -357,7 +361,7 @@ impl KernelUnwinder<'_> {
             return None;
         }
         let frame = self.frame(caller);
-        if frame.stack.holds(frame.sp.wrapping_sub(16), 16) {
+        if frame.stack.holds(frame.at.sp.wrapping_sub(16), 16) {
             return Some(frame);
         }
         let mut caller = *caller;
@@ -370,9 +374,11 @@ impl KernelUnwinder<'_> {
     #[inline(always)]
     fn frame(&self, frame: &stackmap_frame) -> Frame {
         Frame {
-            ip: frame.ip,
-            sp: frame.sp,
-            bp: frame.bp,
+            at: Registers {
+                ip: frame.ip,
+                sp: frame.sp,
+                bp: frame.bp,
+            },
             // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or above it.
             stack: unsafe { Stack::new(frame.begin, frame.end) },
             interrupted: frame.interrupted,
@@ -415,18 +421,26 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
-        let at = |offset: u32| stack.word(self, registers.wrapping_add(offset.into()));
-        stack.holds(registers, self.landmarks.regs_size.into())
-            && at(self.landmarks.regs_cs).is_some_and(|cs| cs & 3 != 0)
-            && at(self.landmarks.regs_ip).is_some_and(|ip| ip < self.landmarks.user_end)
+        let landmarks = self.landmarks;
+        if !stack.holds(registers, landmarks.regs_size.into()) {
+            return false;
+        }
+        // SAFETY: All of the registers are on the stack, and these two are some of them.
+        let (cs, ip) = unsafe {
+            (
+                load(registers.wrapping_add(landmarks.regs_cs.into())),
+                load(registers.wrapping_add(landmarks.regs_ip.into())),
+            )
+        };
+        cs & 3 != 0 && ip < landmarks.user_end
     }
 
     #[cold]
     fn step(&mut self, frame: Frame) -> Option<Frame> {
         let mut at = stackmap_frame {
-            ip: frame.ip,
-            sp: frame.sp,
-            bp: frame.bp,
+            ip: frame.at.ip,
+            sp: frame.at.sp,
+            bp: frame.at.bp,
             begin: frame.stack.begin(),
             end: frame.stack.end(),
             interrupted: frame.interrupted,
@@ -474,6 +488,7 @@ unsafe fn load(addr: u64) -> u64 {
 ///
 /// As for [`Recording::new`].
 #[no_mangle]
+#[link_section = ".kprobes.text"]
 unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };

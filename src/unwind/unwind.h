@@ -20,19 +20,17 @@
 #define STACKMAP_UNWIND_STATE(name)	char name
 #endif
 
-/* The caller of the function that this is inlined into. */
-static __always_inline struct stackmap_frame stackmap_caller(void)
+/* Sets a frame to the caller of the function that this is inlined into. */
+static __always_inline void set_caller(struct stackmap_frame *caller)
 {
 	const unsigned long *frame = __builtin_frame_address(0);
-	const unsigned long begin = (unsigned long)task_stack_page(current);
 
-	return (struct stackmap_frame) {
-		.ip	= frame[1],
-		.sp	= (unsigned long)(frame + 2),
-		.bp	= frame[0],
-		.begin	= begin,
-		.end	= begin + THREAD_SIZE,
-	};
+	caller->ip = frame[1];
+	caller->sp = (unsigned long)(frame + 2);
+	caller->bp = frame[0];
+	caller->begin = (unsigned long)task_stack_page(current);
+	caller->end = caller->begin + THREAD_SIZE;
+	caller->interrupted = false;
 }
 
 /*

@@ -144,13 +144,13 @@ static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsign
 		.watched	= true,
 		.from_caller	= true,
 		.ips		= ips,
-		.caller		= stackmap_caller(),
 		.landmarks	= &stackmap_landmarks,
 		.state		= (void *)&state,
 	};
 	unsigned int round;
 	bool same = true;
 
+	set_caller(&stack.caller);
 	if (depth) {
 		same = test_self(ips, kernel, depth - 1);
 		/* No tail call. */

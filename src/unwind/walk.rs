@@ -42,10 +42,12 @@ impl Found {
 /// # Invariants
 ///
 /// Its `size` bytes from `begin` on may be read with [`Unwinder::load`], as long as the walk lasts.
+/// A word begins at so many of them: `words`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
     begin: u64,
     size: u64,
+    words: u64,
 }
 
 impl Stack {
@@ -56,10 +58,12 @@ impl Stack {
     /// The memory in between, if there is any, may be read with [`Unwinder::load`], as long as the
     /// walk lasts.
     pub unsafe fn new(begin: u64, end: u64) -> Self {
-        // INVARIANT: As required of the caller.
+        let size = end.saturating_sub(begin);
+        // INVARIANT: As required of the caller; the last 7 bytes begin no word.
         Self {
             begin,
-            size: end.saturating_sub(begin),
+            size,
+            words: size.saturating_sub(7),
         }
     }
 
@@ -82,27 +86,34 @@ impl Stack {
     /// The word at `addr`, if it is on the stack.
     #[inline(always)]
     pub fn word<U: Unwinder>(&self, unwinder: &U, addr: u64) -> Option<u64> {
-        if !self.holds(addr, 8) {
+        if addr.wrapping_sub(self.begin) >= self.words {
             return None;
         }
-        // SAFETY: By the invariant, all that the stack holds may be read.
+        // SAFETY: By the invariant, all words of the stack may be read.
         Some(unsafe { unwinder.load(addr) })
     }
 }
 
-/// A frame: where its function goes on, and the pointers there.
+/// A frame: where its function goes on, and the stack that it is on.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// What a rule steps from.
+    pub at: Registers,
+    /// The stack that it is on.
+    pub stack: Stack,
+    /// Whether it was interrupted, or is where an interrupt goes on: `ip` is no return address.
+    pub interrupted: bool,
+}
+
+/// The registers of a frame that a rule knows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Registers {
     /// The return address; or where it was interrupted.
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
     /// The frame pointer, whatever it is used for.
     pub bp: u64,
-    /// The stack that it is on.
-    pub stack: Stack,
-    /// Whether it was interrupted, or is where an interrupt goes on: `ip` is no return address.
-    pub interrupted: bool,
 }
 
 /// What a walk needs of the kernel, and of who keeps the rules.
@@ -137,16 +148,6 @@ pub trait Unwinder {
     fn count(&mut self, found: Found, nr: u64);
 }
 
-/// What came of a rule.
-enum Step {
-    /// To the caller.
-    To(Frame),
-    /// There is no caller.
-    End,
-    /// The kernel's unwinder has to take the step.
-    Stuck(Found),
-}
-
 /// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
 /// unwinder finds them. The first `skip` of them are left out. Returns the number of those in `ips`.
 ///
@@ -154,104 +155,121 @@ enum Step {
 #[inline(always)]
 pub fn walk<U: Unwinder>(
     unwinder: &mut U,
-    mut frame: Frame,
+    frame: Frame,
     mut skip: usize,
     ips: &mut [MaybeUninit<u64>],
 ) -> usize {
-    let mut nr = 0;
-    let mut fast = 0_u64;
-    while let Some(room) = ips.get_mut(nr) {
-        let mut rule = Rule::UNKNOWN;
-        let mut found = Found::Registers;
-        if !frame.interrupted {
-            rule = unwinder.rule(frame.ip);
-            found = Found::Fast;
-        }
-        if rule == Rule::UNKNOWN {
-            if !unwinder.is_text(frame.ip) {
-                break;
-            }
-            if !frame.interrupted {
-                rule = unwinder.learn(frame.ip);
-                found = if rule == Rule::UNKNOWN {
-                    Found::Text
-                } else {
-                    Found::New
-                };
-            }
-        }
+    // What changes at each step is apart from what seldom changes, and in registers.
+    let Frame {
+        mut at,
+        mut stack,
+        mut interrupted,
+    } = frame;
+    let len = ips.len();
+    let mut room = ips.iter_mut();
+    // Returns whether there was room.
+    let mut keep = |ip: u64| {
         if skip > 0 {
             skip -= 1;
-        } else {
-            room.write(frame.ip);
-            nr += 1;
+            return true;
         }
-        let step = if rule == Rule::UNKNOWN {
-            Step::Stuck(found)
-        } else {
-            follow(unwinder, frame, rule)
-        };
-        if let Step::Stuck(reason) = step {
-            found = reason;
-        }
-        if found == Found::Fast {
+        room.next().map(|room| room.write(ip)).is_some()
+    };
+    let mut fast = 0_u64;
+    'walk: loop {
+        let mut rule = Rule::UNKNOWN;
+        let mut stuck = None;
+        // Nearly all frames are calls whose rules are known.
+        while !interrupted {
+            rule = unwinder.rule(at.ip);
+            if rule.kind() != Kind::Call {
+                break;
+            }
+            if !keep(at.ip) {
+                break 'walk;
+            }
+            match call(unwinder, &stack, at, rule) {
+                Ok(caller) => at = caller,
+                Err(reason) => {
+                    stuck = Some(reason);
+                    break;
+                }
+            }
             fast = fast.wrapping_add(1);
-        } else {
-            unwinder.count(found, 1);
         }
-        let next = match step {
-            Step::To(caller) => Some(caller),
-            Step::End => None,
-            Step::Stuck(_) => unwinder.step(frame),
+        let reason = match stuck {
+            Some(reason) => reason,
+            None => {
+                let known = rule != Rule::UNKNOWN;
+                if !known && !unwinder.is_text(at.ip) {
+                    break;
+                }
+                if !known && !interrupted {
+                    rule = unwinder.learn(at.ip);
+                }
+                if !keep(at.ip) {
+                    break;
+                }
+                match rule.kind() {
+                    Kind::Call => match call(unwinder, &stack, at, rule) {
+                        Ok(caller) => {
+                            at = caller;
+                            unwinder.count(Found::New, 1);
+                            continue;
+                        }
+                        Err(reason) => reason,
+                    },
+                    Kind::Registers if !unwinder.are_users(&stack, rule.sp(at.sp, at.bp)) => {
+                        Found::Registers
+                    }
+                    Kind::Registers | Kind::End => {
+                        unwinder.count(if known { Found::Fast } else { Found::New }, 1);
+                        break;
+                    }
+                    Kind::Slow if rule != Rule::UNKNOWN => Found::Odd,
+                    Kind::Slow if interrupted => Found::Registers,
+                    Kind::Slow => Found::Text,
+                }
+            }
         };
-        let Some(caller) = next else {
+        unwinder.count(reason, 1);
+        let Some(caller) = unwinder.step(Frame {
+            at,
+            stack,
+            interrupted,
+        }) else {
             break;
         };
-        frame = caller;
+        Frame {
+            at,
+            stack,
+            interrupted,
+        } = caller;
     }
     unwinder.count(Found::Fast, fast);
-    nr
-}
-
-#[inline(always)]
-fn follow<U: Unwinder>(unwinder: &U, frame: Frame, rule: Rule) -> Step {
-    match rule.kind() {
-        Kind::Call => match call(unwinder, frame, rule) {
-            Ok(caller) => Step::To(caller),
-            Err(reason) => Step::Stuck(reason),
-        },
-        Kind::Registers => {
-            if unwinder.are_users(&frame.stack, rule.sp(frame.sp, frame.bp)) {
-                Step::End
-            } else {
-                Step::Stuck(Found::Registers)
-            }
-        }
-        Kind::End => Step::End,
-        Kind::Slow => Step::Stuck(Found::Odd),
-    }
+    len.wrapping_sub(room.len())
 }
 
 /// The caller, or why the rule cannot tell.
 #[inline(always)]
-fn call<U: Unwinder>(unwinder: &U, frame: Frame, rule: Rule) -> Result<Frame, Found> {
-    let word = |addr| frame.stack.word(unwinder, addr).ok_or(Found::Stack);
-    let sp = rule.sp(frame.sp, frame.bp);
-    if sp <= frame.sp {
+fn call<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Result<Registers, Found> {
+    let word = |addr| stack.word(unwinder, addr).ok_or(Found::Stack);
+    let sp = rule.sp(at.sp, at.bp);
+    if sp <= at.sp {
         return Err(Found::Stack);
     }
     let ip = word(sp.wrapping_sub(8))?;
     if unwinder.is_replaced(ip) {
         return Err(Found::Return);
     }
-    let bp = match rule.bp_at(sp, frame.bp) {
+    let bp = match rule.bp_at(sp, at.bp) {
         Some(at) => word(at)?,
-        None => frame.bp,
+        None => at.bp,
     };
-    Ok(Frame {
-        ip,
-        sp,
-        bp,
-        ..frame
-    })
+    Ok(Registers { ip, sp, bp })
 }
