@@ -95,7 +95,7 @@ struct stackmap_frame {
 struct stackmap_landmarks {
 	struct stackmap_layout layout;
 	__u64 stext, etext;		/* the kernel's text */
-	__u64 return_to_handler;	/* where tracers have functions return; 0 if there is none */
+	__u64 return_to_handler;	/* where tracers have functions return; or 0 */
 	__u64 rethook_trampoline;
 	__u64 user_end;			/* of the addresses of user space */
 	__u32 regs_size, regs_ip, regs_cs;	/* of struct pt_regs, and where it has these */
@@ -111,7 +111,7 @@ struct stackmap_stack {
 	bool tracer_unknown;	/* stackmap_find_tracer() may know it */
 	unsigned int round;	/* 0; how often the kernel's unwinder was asked again */
 	unsigned int nr;	/* frames that are known before the walk */
-	int nr_kernel;		/* frames that the kernel's unwinder has found, -1 if it was not asked */
+	int nr_kernel;		/* frames that the kernel's unwinder has found, -1: not asked */
 	unsigned long *ips;	/* room for STACKMAP_MAX_FRAMES return addresses, innermost first */
 	unsigned long *kernel;	/* the same for the kernel's unwinder; @ips but with verify=1 */
 	struct stackmap_frame caller;	/* @begin and @end are those of the task's stack */
@@ -187,7 +187,7 @@ int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
-/* unwind/orc.c: the kernel's unwinder, step by step. Any context, but for stackmap_unwind_prepare(). */
+/* unwind/orc.c: the kernel's unwinder, a step at a time. Any context, but to prepare. */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_keeps(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
@@ -196,7 +196,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
 bool stackmap_unwind_is_text(unsigned long ip);
 
-/* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any context but the test. */
+/* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_self_test(void);
 bool stackmap_verify_again(const unsigned long *ips, unsigned int nr,
 			   const unsigned long *kernel, unsigned int nr_kernel);
@@ -229,12 +229,12 @@ void stackmap_growth_stop(void);
 /* The Rust side. */
 
 /*
- * Walks and records a stack. Called with preemption off, in any context, NMI included. Returns false
- * if it wants to be called again with what the kernel's unwinder finds.
+ * Walks and records a stack. Called with preemption off, in any context, NMI included. Returns
+ * false if it wants to be called again with what the kernel's unwinder finds.
  */
 bool stackmap_record(struct stackmap_stack *stack);
 
-/* Only walks it, from its caller, by rules. Returns the number of frames, or -1: that cannot be done. */
+/* Only walks it, from its caller, by rules. Returns the number of frames, -1 if it cannot. */
 int stackmap_walk(struct stackmap_stack *stack);
 
 /*

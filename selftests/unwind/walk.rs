@@ -307,7 +307,7 @@ impl Unwinder for Made {
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(500)
+        ..ProptestConfig::with_cases(200)
     })]
 
     #[test]

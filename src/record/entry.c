@@ -231,8 +231,8 @@ void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
 {
-	struct stackmap_served *slot = serving(tr);
 	STACKMAP_UNWIND_STATE(state);
+	struct stackmap_served *slot = serving(tr);
 	const struct ftrace_ops *ops;
 	struct stackmap_stack stack __uninitialized;
 	struct stack_nest *nest;

@@ -178,25 +178,25 @@ pub fn walk<U: Unwinder>(
     let mut fast = 0_u64;
     'walk: loop {
         let mut rule = Rule::UNKNOWN;
-        let mut stuck = None;
         // Nearly all frames are calls whose rules are known.
-        while !interrupted {
-            rule = unwinder.rule(at.ip);
-            if rule.kind() != Kind::Call {
-                break;
-            }
-            if !keep(at.ip) {
-                break 'walk;
-            }
-            match call(unwinder, &stack, at, rule) {
-                Ok(caller) => at = caller,
-                Err(reason) => {
-                    stuck = Some(reason);
-                    break;
+        let stuck = if interrupted {
+            None
+        } else {
+            loop {
+                rule = unwinder.rule(at.ip);
+                if rule.kind() != Kind::Call {
+                    break None;
                 }
+                if !keep(at.ip) {
+                    break 'walk;
+                }
+                match call(unwinder, &stack, at, rule) {
+                    Ok(caller) => at = caller,
+                    Err(reason) => break Some(reason),
+                }
+                fast = fast.wrapping_add(1);
             }
-            fast = fast.wrapping_add(1);
-        }
+        };
         let reason = match stuck {
             Some(reason) => reason,
             None => {
