@@ -65,7 +65,18 @@ for tool in x86_64-linux-gnu-gcc-14 bindgen bc bison flex pahole python3; do
 done
 stub rustc 'echo rustc 1.97.1'
 says 'another rustc' "its Rust compiler $wanted"
+# As apt says it, with a newer one from backports.
+apt=(' rustc | 1.96.1+dfsg1-2~bpo13+1 | http://deb.debian.org/debian trixie-backports/main amd64 Packages'
+	' rustc | 1.85.10+dfsg1-1 | http://deb.debian.org/debian trixie/main amd64 Packages'
+	' rustc | 1.85.1+dfsg1-1+deb13u1 | http://deb.debian.org/debian trixie/main amd64 Packages')
+stub apt-cache "[ \"\$*\" = 'madison rustc' ] && printf '%s\n' $(printf "'%s' " "${apt[@]}")"
+says 'another rustc, and apt has the right one: its packages are named' \
+	'Install rustc=1.85.1+dfsg1-1+deb13u1, libstd-rust-dev=1.85.1+dfsg1-1+deb13u1, rust-src=1.85.1+dfsg1-1+deb13u1,'
+rm "$work/bin/apt-cache"
 rm "$work/bin/rustc"
+rm "$work/bin/x86_64-linux-gnu-gcc-14"
+says 'no C compiler: its package' 'Install gcc-14, '
+stub x86_64-linux-gnu-gcc-14 'exit 0'
 stub rustc 'exit 127'
 says 'no rustc' "its Rust compiler $wanted"
 # As with Debian's and Ubuntu's packages of one version.
@@ -75,6 +86,18 @@ says 'no source of the core library' rust-src
 mkdir -p "$work/sysroot/lib/rustlib/src/rust/library/core/src"
 touch "$work/sysroot/lib/rustlib/src/rust/library/core/src/lib.rs"
 lacks 'it is found where rustc says' 'rust-src'
+rm -r "$work/sysroot/lib/rustlib/src/rust"
+for each in 1.96.1 1.85.1; do
+	mkdir -p "$work/rustc-$each/library/core/src"
+	touch "$work/rustc-$each/library/core/src/lib.rs"
+done
+ln -s "$work/rustc-1.96.1" "$work/sysroot/lib/rustlib/src/rust"
+says 'the source of another core library' 'rust-src is there in version 1.96.1, rustc in version 1.85.1.' 'rust-src'
+stub apt-cache "[ \"\$*\" = 'madison rust-src' ] && echo ' rust-src | 1.85.1+dfsg1-1+deb13u1 | http://x trixie/main'"
+says 'the source of another core library, and apt has the right one' 'rust-src=1.85.1+dfsg1-1+deb13u1, then run'
+rm "$work/bin/apt-cache"
+ln -sfn "$work/rustc-1.85.1" "$work/sysroot/lib/rustlib/src/rust"
+lacks 'that of the same one is taken' 'rust-src'
 says 'no linux-source' 'its headers lack the Rust metadata, which can be made from its source.' 'linux-source-7.3'
 # shellcheck disable=SC2016
 stub dpkg-query 'case $4 in linux-headers-7.3.4+deb13-amd64) echo "ii  7.3.4-1~bpo13+1" ;; *) echo "un " ;; esac'
