@@ -5,7 +5,7 @@
 
 # What builds them: of forky, whose rustc is new enough for the tool.
 builder_packages=(
-	apt bash build-essential ca-certificates cargo debhelper dh-dkms lintian rustc
+	apt bash build-essential ca-certificates cargo debhelper lintian rustc
 )
 
 build_builder() {

@@ -138,5 +138,150 @@ refused 'a kernel without Rust' 'has no Rust'
 
 version=$(sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' dkms.conf)
 is "the tool has dkms.conf's version" "$(sed -n 's/^version = "\(.*\)"/\1/p' tools/stackmap/Cargo.toml)" "$version"
-is 'so has the package' "$(sed -n '1s/.*(\(.*\)).*/\1/p' debian/changelog)" "$version"
+is 'so has the package, before the revision of Debian' "$(sed -n '1s/.*(\(.*\)-[^-]*).*/\1/p' debian/changelog)" "$version"
+
+# The scripts of the package, with a dkms that does what the real one does, but in no time: "make package-test"
+# has that one.
+system=$work/system
+mkdir -p "$system"/{bin,etc/dkms,usr/src,var/lib/dkms} "$system/lib/modules/7.3.4/build/include"
+for script in postinst prerm; do
+	sed "s|/var/lib/|$system&|g; s|/usr/src/|$system&|g; s|/lib/modules/|$system&|g; s|/etc/dkms/|$system&|g" \
+		"debian/stackmap-dkms.$script" >"$system/$script"
+done
+printf '#!/bin/bash\nset -e\nroot=%s\ntree=$root/var/lib/dkms/stackmap\n' "$system" >"$system/bin/dkms"
+cat >>"$system/bin/dkms" <<'EOF'
+action=$1 version='' kernel='' all='' state=''
+shift
+while [[ $# -gt 0 ]]; do
+	case $1 in
+	-v) version=$2; shift ;;
+	-k) kernel=$2; shift ;;
+	--all) all=yes ;;
+	esac
+	shift
+done
+link=$tree/kernel-$kernel-x86_64
+case $action in
+add)
+	mkdir -p "$tree/$version"
+	ln -s "$root/usr/src/stackmap-$version" "$tree/$version/source"
+	;;
+install)
+	mkdir -p "$tree/$version/build"
+	if [[ ! -e $root/linux-source ]]; then
+		printf '# log\n\nstackmap is not built for %s: no source.\nInstall it\n\n# 77\n' "$kernel" \
+			>"$tree/$version/build/make.log"
+		exit 77
+	fi
+	mkdir -p "$tree/$version/$kernel/x86_64/module"
+	cp "$tree/$version/source/content" "$root/lib/modules/$kernel/stackmap.ko"
+	ln -sfn "$version/$kernel/x86_64" "$link"
+	;;
+remove)
+	[[ -e $tree/$version/source/content ]]
+	[[ ! $all ]] || kernel=$(cd "$tree/$version" && find . -mindepth 1 -maxdepth 1 -type d -name '[0-9]*' -printf '%f')
+	link=$tree/kernel-$kernel-x86_64
+	if [[ $(readlink "$link") = "$version"/* ]]; then rm "$link" "$root/lib/modules/$kernel/stackmap.ko"; fi
+	[[ ! $kernel ]] || rm -r "${tree:?}/$version/$kernel"
+	compgen -G "$tree/$version/[0-9]*" >/dev/null || rm -r "${tree:?}/$version"
+	rmdir --ignore-fail-on-non-empty "$tree"
+	;;
+status)
+	[[ ! -d $tree/$version/$kernel ]] || state=built
+	[[ $(readlink "$link") != "$version"/* ]] || state=installed
+	[[ ! $state ]] || echo "stackmap/$version, $kernel, x86_64: $state"
+	;;
+esac
+EOF
+printf '#!/bin/sh\ncat %s/version\n' "$system" >"$system/bin/dpkg-query"
+chmod +x "$system"/bin/* "$system"/{postinst,prerm}
+
+script() {
+	PATH="$system/bin:$PATH" "$system/$1" "${@:2}" >"$work/said" 2>&1 || echo "# $* ended with status $?"
+}
+
+# upgrade VERSION [CONTENT] - as dpkg does it; the first time it is the installation.
+upgrade() {
+	local before=''
+	if [[ -e $system/version ]]; then
+		before=$(<"$system/version")
+		script prerm upgrade "$1"
+		rm -r "$system/usr/src/stackmap-$before"
+	fi
+	mkdir "$system/usr/src/stackmap-$1"
+	echo "${2:-$1}" >"$system/usr/src/stackmap-$1/content"
+	echo "$1" >"$system/version"
+	script postinst configure "$before"
+}
+
+# there - what is installed, the versions that DKMS has, and those that are kept.
+there() {
+	local versions kept
+
+	versions=$(cd "$system/var/lib/dkms" && find . -name source -printf '%P\n' | sed 's|stackmap/||; s|/source||' | sort | xargs)
+	kept=$(cd "$system/var/lib" && find . -path './stackmap-dkms/*' -prune -printf '%f\n' | sort | xargs)
+	echo "$(cat "$system/lib/modules/7.3.4/stackmap.ko" 2>/dev/null || echo none), dkms: $versions, kept: $kept"
+}
+
+touch "$system/linux-source"
+upgrade 1-1
+is 'the package is installed: the module is' "$(there)" '1-1, dkms: 1-1, kept: '
+rm "$system/linux-source"
+upgrade 1-2
+is "an upgrade without the kernel's source keeps the module" "$(there)" '1-1, dkms: 1-1 1-2, kept: 1-1'
+is "and says in dpkg's output what to install" "$(grep -c '^Install it$' "$work/said")" 1
+upgrade 1-3
+is 'so does the next one, and what no module is of is gone' "$(there)" '1-1, dkms: 1-1 1-3, kept: 1-1'
+touch "$system/linux-source"
+script postinst triggered /usr/src
+is 'when the source comes the module is that of the package' "$(there)" '1-3, dkms: 1-3, kept: '
+rm "$system/linux-source"
+upgrade 1-3
+is 'the same package again keeps the module' "$(there)" '1-3, dkms: 1-3, kept: '
+script prerm upgrade 1-4
+script postinst abort-upgrade 1-4
+is 'so does an upgrade that is given up' "$(there)" '1-3, dkms: 1-3, kept: '
+is 'whose sources are where they were' "$(readlink "$system/var/lib/dkms/stackmap/1-3/source")" "$system/usr/src/stackmap-1-3"
+touch "$system/linux-source"
+upgrade 1-3 another
+is 'another package of the same version is built' "$(there)" 'another, dkms: 1-3, kept: '
+upgrade 1-2
+is 'a downgrade has the older module' "$(there)" '1-2, dkms: 1-2, kept: '
+rm "$system/linux-source"
+upgrade 1-3
+script prerm remove
+is 'a removal removes all, what is kept, too' "$(there)" 'none, dkms: , kept: '
+
+# Who maintains the packages, and where the project is, are filled in.
+mkdir -p "$work/package"
+filled() {
+	rm -rf "$work/package/debian"
+	cp -r debian "$work/package"
+	DEBFULLNAME='Who Builds' DEBEMAIL=who@example.org packaging/identify "$work/package" "$@" 2>&1
+}
+printf '%s\n' "maintainer='Ann Example <ann@example.org>'" homepage=https://example.org/stackmap \
+	repository=https://example.org/stackmap.git 'releases="https://example.org/tags .*/v(\d\S+)\.tar\.gz"' >"$work/identity"
+is 'identify is silent where all is named' "$(filled "$work/identity")" ''
+is 'the fields are those' "$(sed -n '/^Maintainer/,/^Vcs-B/p' "$work/package/debian/control" | xargs)" \
+	'Maintainer: Ann Example <ann@example.org> Homepage: https://example.org/stackmap Vcs-Git: https://example.org/stackmap.git Vcs-Browser: https://example.org/stackmap'
+is 'uscan watches the releases' "$(tail -n 1 "$work/package/debian/watch")" 'https://example.org/tags .*/v(\d\S+)\.tar\.gz'
+is 'no placeholder is left' "$(grep -rlE '@[a-z]+@' "$work/package/debian")" ''
+echo 'maintainer=nobody' >"$work/identity"
+is 'a maintainer without an address is refused' "$(filled "$work/identity" | grep -c 'a name and an address')" 1
+printf '%s\n' maintainer= homepage= repository= releases= >"$work/identity"
+filled "$work/identity" >"$work/said"
+is 'who builds is the maintainer where nobody is named' "$(sed -n 's/^Maintainer: //p' "$work/package/debian/control")" \
+	'Who Builds <who@example.org>'
+is 'and what nobody knows is left out' "$(grep -rlE '@[a-z]+@' "$work/package/debian"; ls "$work/package/debian/watch" 2>/dev/null)" ''
+is 'no address is made up' "$(grep -rlF .invalid debian packaging dkms.conf || true)" ''
+
+# The licences of the crates in the tool. One that is new has to be looked at.
+licences=$(cargo tree --quiet --locked --package stackmap --edges normal --target x86_64-unknown-linux-gnu --prefix none \
+	--format '{l}' | sed 's/ (\*)$//; s/ OR \| AND \| *\/ */\n/g' | tr -d '()' | sort -u)
+accepted=$(sed -n '/^accepted/,/^]/s/^ *"\(.*\)",$/\1/p' packaging/licenses/about.toml)
+is 'cargo-about knows a licence of each crate' \
+	"$(grep -vxF "$accepted" <<<"$licences" | grep -vxE '0BSD|LGPL-.*|MIT-0|CC0-1.0|' | xargs)" ''
+is 'debian/copyright names them' "$(while read -r licence; do
+	sed 's/^ //' debian/copyright | paste -s -d ' ' | grep -qF "$licence" || echo "$licence"
+done <<<"$accepted")" ''
 finish

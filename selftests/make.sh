@@ -114,7 +114,7 @@ succeeds 'make install-module takes KDIR and DESTDIR' tools/vm/in-chroot --bind 
 # Compressed as the kernel's own.
 succeeds 'and installs the module for that kernel' compgen -G "$root/lib/modules/$release/updates/stackmap.ko*"
 succeeds 'make install-tool takes DESTDIR and PREFIX' make -C "$copy" DESTDIR="$root" PREFIX=/usr TOOL="$tool" install-tool
-for file in bin/stackmap share/man/man1/stackmap.1 share/man/man1/stackmap-record.1 \
+for file in bin/stackmap share/man/man1/stackmap.1 share/man/man1/stackmap-record.1 share/man/man4/stackmap.4 \
 	share/bash-completion/completions/stackmap share/zsh/site-functions/_stackmap \
 	share/fish/vendor_completions.d/stackmap.fish share/doc/stackmap/examples/modprobe.conf; do
 	succeeds "and installs $file" test -s "$root/usr/$file"
