@@ -44,6 +44,7 @@ install-tool: $(if $(TOOL),,tool)
 	install -d "$(share)/man/man1" "$(share)/bash-completion/completions" "$(share)/zsh/site-functions" \
 		"$(share)/fish/vendor_completions.d" "$(examples)"
 	"$(tool)" manual "$(share)/man/man1"
+	install -D -m 644 -t "$(share)/man/man4" packaging/stackmap.4
 	"$(tool)" completions bash >"$(share)/bash-completion/completions/stackmap"
 	"$(tool)" completions zsh >"$(share)/zsh/site-functions/_stackmap"
 	"$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
@@ -54,6 +55,7 @@ uninstall: ## removes them
 	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
 	$(if $(DESTDIR),,depmod "$(release)")
 	rm -f "$(DESTDIR)$(PREFIX)/bin/stackmap" "$(share)"/man/man1/stackmap.1 "$(share)"/man/man1/stackmap-*.1 \
+		"$(share)/man/man4/stackmap.4" \
 		"$(share)/bash-completion/completions/stackmap" "$(share)/zsh/site-functions/_stackmap" \
 		"$(share)/fish/vendor_completions.d/stackmap.fish"
 	rm -rf "$(share)/doc/stackmap"

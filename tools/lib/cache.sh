@@ -15,7 +15,7 @@ moved_on=75
 invocation=("$0" "$@")
 umask 022
 exec {user}>&2
-mkdir -p "$cache/.new" "$cache/.lock" "$cache/logs"
+mkdir -p "$cache"
 cache=$(cd "$cache" && pwd -P)
 
 # say TEXT...: a line to the user, also from where the output goes to a log.
@@ -27,6 +27,22 @@ die() {
 	say "${0##*/}: $*"
 	exit 126
 }
+
+# ours PATH...: stops where one belongs to another user, or others may write to it: what is there is run.
+ours() {
+	local path mode
+
+	for path; do
+		[[ -e $path ]] || continue
+		[[ -O $path || $(stat -L -c %u "$path") = 0 ]] ||
+			die "$path belongs to another user ($(stat -L -c %U "$path")): give STACKMAP_CACHE=..."
+		mode=$(stat -L -c %a "$path")
+		(((8#$mode & 8#22) == 0)) || die "others may write to $path (mode $mode): chmod go-w, if nobody has"
+	done
+}
+ours "$cache"
+mkdir -p "$cache"/{.new,.lock,logs}
+ours "$cache"/{.new,.lock,logs,chosen}
 
 # key_of FILE-OR-STRING...: a short hash of the contents of the files and of the strings.
 key_of() {

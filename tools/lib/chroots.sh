@@ -4,7 +4,7 @@
 
 # What builds them: of forky, whose rustc is new enough for the tool.
 builder_packages=(
-	apt bash build-essential ca-certificates cargo debhelper dh-dkms lintian rustc
+	apt bash build-essential ca-certificates cargo debhelper lintian rustc
 )
 
 build_builder() {
@@ -23,12 +23,10 @@ builder() {
 	chroot=$entry
 }
 
-# What a machine has on which they are installed: what stackmap-dkms depends on, and what else is
-# there or is to be tested with.
+# What a machine has on which they are installed: what starts a kernel, and nothing of what the packages
+# depend on.
 machine_packages() {
-	sed -n '/^Package: stackmap-dkms/,/^Package: stackmap-tools/p' "$checkout/debian/control" |
-		sed -n '/^Depends:/,/^[A-Z].*:/p' | grep '^ ' | tr -d ' \n'
-	echo ",apt,bash,dkms,$gcc-for-host,initramfs-tools,kmod,linux-base,openssl"
+	echo apt,bash,ca-certificates,initramfs-tools,kmod,linux-base
 }
 
 # headers RELEASE: the packages of its headers.

@@ -102,6 +102,7 @@ lookup() {
 
 	file=$(chosen_file)
 	mkdir -p "$cache/chosen"
+	ours "$file"
 	if [[ -f $file && ${1:-} != refresh ]]; then
 		# shellcheck source=/dev/null
 		. "$file"

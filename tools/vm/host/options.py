@@ -78,7 +78,8 @@ def parser():
         help="copies a file or directory into the guest; can be repeated")
     add("--share", metavar="DIR",
         help="mounts a directory of this machine at /share, writable; debug and kcsan, which have "
-             "no file systems for that, copy it in, and out when SCRIPT has ended")
+             "no file systems for that, copy it in, and out when SCRIPT has ended. It has to be yours; what could "
+             "be of use to others (setuid, links that lead out, devices) does not stay in it")
     which = parse.add_mutually_exclusive_group()
     which.add_argument("--module", metavar="KO",
                        help="the file to put at /lib/stackmap/stackmap.ko, instead of building it")

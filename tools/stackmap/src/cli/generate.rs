@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     output::{Access, Out},
 };
-use clap::{Args, Command, CommandFactory};
+use clap::{Arg, ArgAction, Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::{
@@ -15,6 +15,11 @@ use std::{
     io::{self, Write},
     path::PathBuf,
 };
+
+const MANUAL: &str = "\
+examples:
+  stackmap manual /usr/local/share/man/man1
+  stackmap manual /tmp/man && man -l /tmp/man/stackmap-record.1";
 
 const EXAMPLES: &str = "\
 examples:
@@ -39,6 +44,7 @@ impl Completions {
 
 /// Write a manual page for each command into a directory
 #[derive(Args, Debug)]
+#[command(before_help = MANUAL)]
 pub(super) struct Manual {
     /// Directory to write into
     dir: PathBuf,
@@ -69,8 +75,7 @@ impl Manual {
 fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     // The examples would stand before the name of the command.
-    let mut bare = command.clone().before_help(None::<&str>);
-    let usage = bare.render_usage().to_string();
+    let bare = command.clone().before_help(None::<&str>);
     let mut text = Vec::new();
     Man::new(bare).manual("stackmap").render(&mut text)?;
     let text = String::from_utf8_lossy(&text);
@@ -78,9 +83,9 @@ fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     while let Some(line) = lines.next() {
         writeln!(page, "{line}")?;
         if line == ".SH SYNOPSIS" {
-            // That of the help: with the values of options, and what a command stands behind.
+            // Theirs has neither the values of options nor what a command stands behind.
             lines.next();
-            writeln!(page, "{}", synopsis(&usage))?;
+            writeln!(page, "{}", synopsis(command))?;
         }
     }
     if let Some(examples) = command.get_before_help() {
@@ -94,26 +99,112 @@ fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// A line of usage for roff.
-fn synopsis(usage: &str) -> String {
-    let usage = usage.trim().trim_start_matches("Usage:").trim();
-    usage.replace('\\', "\\e").replace('-', "\\-")
+/// All that a command takes, for roff.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut words = vec![name.to_owned()];
+    if command.has_subcommands() {
+        words.push("COMMAND [ARGUMENT...]".to_owned());
+    }
+    let groups: Vec<_> = command
+        .get_groups()
+        .filter(|group| group.is_required_set())
+        .collect();
+    let grouped = |arg: &Arg| {
+        let mut groups = groups.iter();
+        groups.any(|group| group.get_args().any(|id| id == arg.get_id()))
+    };
+    for group in &groups {
+        let args = group.get_args().filter_map(|id| {
+            let mut args = command.get_arguments();
+            args.find(|arg| arg.get_id() == id)
+        });
+        let choice: Vec<_> = args.map(form).collect();
+        words.push(format!("{{{}}}...", choice.join(" | ")));
+    }
+    let shown = |arg: &&Arg| {
+        let own = !matches!(
+            arg.get_action(),
+            ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
+        );
+        own && !arg.is_hide_set() && !grouped(arg)
+    };
+    let (positional, options): (Vec<_>, Vec<_>) = command
+        .get_arguments()
+        .filter(shown)
+        .partition(|arg| arg.is_positional());
+    for arg in options.iter().chain(&positional) {
+        words.push(match arg.is_required_set() {
+            true => form(arg),
+            false => format!("[{}]", form(arg)),
+        });
+    }
+    words.join(" ").replace('\\', "\\e").replace('-', "\\-")
+}
+
+/// How an argument is given.
+fn form(arg: &Arg) -> String {
+    let name = match (arg.get_short(), arg.get_long()) {
+        (Some(short), _) => Some(format!("-{short}")),
+        (None, Some(long)) => Some(format!("--{long}")),
+        (None, None) => None,
+    };
+    let value = match arg.get_action().takes_values() {
+        true => arg.get_value_names().map(|names| names.join(" ")),
+        false => None,
+    };
+    let dashes = arg.is_last_set().then(|| "--".to_owned());
+    let form: Vec<_> = [dashes, name, value].into_iter().flatten().collect();
+    let many = arg.is_positional() && matches!(arg.get_action(), ArgAction::Append);
+    form.join(" ") + if many { "..." } else { "" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_synopsis_is_that_of_the_help() {
+    /// The page of a command.
+    fn page(name: &str) -> String {
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
-        let record = command.find_subcommand("record").unwrap();
-        let page = String::from_utf8(page_of(record).unwrap()).unwrap();
+        let command = command.find_subcommand(name).unwrap();
+        String::from_utf8(page_of(command).unwrap()).unwrap()
+    }
+
+    fn synopsis_of(name: &str) -> String {
+        let page = page(name);
         let (_, rest) = page.split_once(".SH SYNOPSIS\n").unwrap();
+        rest.lines().next().unwrap().replace('\\', "")
+    }
+
+    #[test]
+    fn a_synopsis_is_whole() {
         assert_eq!(
-            rest.lines().next().unwrap(),
-            "stackmap record [OPTIONS] <\\-\\-event <EVENT>|\\-\\-function <FUNC>> [\\-\\- <COMMAND>...]"
+            synopsis_of("record"),
+            "stackmap record {-e EVENT | -f FUNC}... [-d SECS] [-b KB] [-i NAME] [-o FILE] [--slim] \
+             [--no-args] [--reset] [--force] [-u NAME] [--module KO] [--tracefs DIR] [--color WHEN] \
+             [--no-pager] [-- COMMAND...]"
         );
+        assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));
+        assert!(synopsis_of("flame").contains(" -o SVG "));
+    }
+
+    #[test]
+    fn every_option_is_in_the_synopsis() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        for part in command.get_subcommands().filter(|part| !part.is_hide_set()) {
+            let synopsis = synopsis_of(part.get_name());
+            for arg in part.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                let help = matches!(arg.get_id().as_str(), "help" | "version");
+                assert!(help || synopsis.contains(&form(arg)), "{synopsis}: {arg}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_manual_is_in_the_help() {
+        let help = Cli::command().render_help().to_string();
+        assert!(help.contains("\n  manual "), "{help}");
     }
 }

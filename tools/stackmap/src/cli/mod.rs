@@ -59,7 +59,6 @@ enum Command {
     Reset(stat::Reset),
     Doctor(doctor::Doctor),
     Completions(generate::Completions),
-    #[command(hide = true)]
     Manual(generate::Manual),
     #[command(name = guard::COMMAND, hide = true)]
     UndoRecording,

@@ -17,7 +17,8 @@ examples:
   stackmap record -f vfs_read -f 'ext4_*' -d 0.5    record calls of functions
   stackmap record -e 'syscalls:sys_enter_*' -d 1    record all events that match
   stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
-  stackmap record -e kmem:kfree --instance mine     record beside others, in an instance";
+  stackmap record -e kmem:kfree --instance mine     record beside others, in an instance
+  stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
 
 const NOTES: &str = "\
 Whatever the recording changes in tracefs is restored when the recording ends, also after Ctrl-C,
@@ -63,6 +64,9 @@ pub(super) struct Record {
     /// Put aside what somebody else traces, and restore it afterwards
     #[arg(long)]
     force: bool,
+    /// Run COMMAND as the user NAME, with the user's groups, HOME, USER and LOGNAME
+    #[arg(short, long, value_name = "NAME", requires = "command")]
+    user: Option<String>,
     /// Module file to load if the module is not loaded [default: modprobe stackmap]
     #[arg(long, value_name = "KO")]
     module: Option<PathBuf>,
@@ -90,6 +94,7 @@ impl Record {
             instance: self.instance,
             output: self.output,
             command: self.command,
+            user: self.user,
             module: self.module,
             reset: self.reset,
             force: self.force,

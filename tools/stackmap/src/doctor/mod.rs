@@ -69,6 +69,9 @@ const REQUIRED: [(&str, &str); 6] = [
     ("CONFIG_KALLSYMS", "names"),
 ];
 
+/// By this the module finds what it needs; a kernel without kprobes does not have it.
+const FINDER: &str = "register_kprobe";
+
 /// What the module needs and the kernel does not export. It does not load without.
 const NEEDED: [&str; 9] = [
     "kallsyms_lookup_name",
@@ -214,6 +217,8 @@ impl System {
         let missing = missing_of(&NEEDED);
         let mut checks = Vec::new();
         checks.push(match missing.is_empty() {
+            _ if !has(FINDER) => Check::new(Bad, "kernel symbols", format!("no {FINDER}"))
+                .advise("take a kernel with kprobes (CONFIG_KPROBES)"),
             true => Check::new(Good, "kernel symbols", "all that the module needs"),
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("this kernel is too old, or too new for this module"),

@@ -24,9 +24,9 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
             what,
             format!("not loaded, and not below {}", dir.display()),
         );
-        let advice = "build and install it for this kernel: make && make modules_install, or the \
-                      dkms package";
-        return check.advise(advice);
+        let advice = "build and install it for this kernel: make && make install, or the package \
+                      stackmap-dkms";
+        return check.advise(told_by_dkms(root, release).unwrap_or_else(|| advice.to_owned()));
     };
     let shown = path.display();
     match vermagic(&path) {
@@ -50,6 +50,21 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
             }
         }
     }
+}
+
+/// Why DKMS has not built it for this kernel, and what to install: the paragraph in its log.
+fn told_by_dkms(root: &Path, release: &str) -> Option<String> {
+    let begin = format!("stackmap is not built for {release}:");
+    let versions = fs::read_dir(root.join("var/lib/dkms/stackmap")).ok()?;
+    let logs = versions
+        .filter_map(io::Result::ok)
+        .map(|version| version.path().join("build/make.log"));
+    logs.filter_map(|log| fs::read_to_string(log).ok())
+        .find_map(|text| {
+            let mut paragraphs = text.split("\n\n").map(str::trim);
+            let found = paragraphs.find(|text| text.starts_with(&begin))?;
+            Some(found.to_owned())
+        })
 }
 
 fn find(dir: &Path, nesting: usize) -> Option<PathBuf> {

@@ -22,6 +22,7 @@ impl Patient {
             .collect();
         patient.file(&format!("boot/config-{RELEASE}"), &config);
         let names = NEEDED.iter().chain(&FOR_THE_JUMP).chain(&FOR_THE_CACHE);
+        let names = names.chain([&FINDER]);
         let kallsyms: String = names
             .map(|name| format!("ffffffff81000000 T {name}\n"))
             .collect();
@@ -87,7 +88,7 @@ fn what_is_missing_is_named() {
         ),
         (
             "proc/kallsyms",
-            "ffffffff81000000 T kallsyms_lookup_name\n",
+            "ffffffff81000000 T kallsyms_lookup_name\nffffffff81000010 T register_kprobe\n",
             "kernel symbols",
             "__ftrace_trace_stack",
         ),
@@ -176,6 +177,39 @@ fn without(name: &str) -> Patient {
     let kept: String = lines.filter(|kept| !kept.ends_with(&line)).collect();
     patient.file("proc/kallsyms", &kept);
     patient
+}
+
+#[test]
+fn what_dkms_has_said_is_said_again() {
+    let patient = Patient::new();
+    patient.remove(&format!("lib/modules/{RELEASE}/updates/stackmap.ko"));
+    let log = "var/lib/dkms/stackmap/0.1.0/build/make.log";
+    let said = format!("stackmap is not built for {RELEASE}: no source.\nInstall linux-source");
+    for (text, wanted) in [
+        (
+            "\nstackmap is not built for 7.2.1: no headers\n\n".to_owned(),
+            "stackmap-dkms",
+        ),
+        (format!("begin\n\n{said}\n\n# exit code: 77\n"), &said[..]),
+    ] {
+        patient.file(log, &text);
+        let (verdict, what, text) = patient.worst();
+        assert_eq!((verdict, what), (Bad, "module"), "{text}");
+        assert!(text.ends_with(wanted), "{text}");
+    }
+}
+
+#[test]
+fn a_kernel_without_kprobes_is_not_said_to_be_well() {
+    let checks = without(FINDER).check();
+    let symbols = checks.iter().find(|check| check.what == "kernel symbols");
+    let symbols = symbols.unwrap();
+    assert_eq!(
+        (symbols.verdict, &symbols.found[..]),
+        (Bad, "no register_kprobe")
+    );
+    let advice = symbols.advice.as_deref().unwrap();
+    assert!(advice.contains("CONFIG_KPROBES"), "{advice}");
 }
 
 #[test]

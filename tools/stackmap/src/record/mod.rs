@@ -9,6 +9,7 @@
 //! the time or a signal, tracing is switched off. When room for the capture is reserved, the buffer
 //! is read, which empties it, and the capture is written.
 
+mod account;
 mod aside;
 mod buffer;
 mod events;
@@ -36,6 +37,7 @@ use crate::{
     output::{is_replaced, say},
     tracefs::Tracefs,
 };
+use account::Account;
 use aside::Aside;
 use events::Events;
 use instance::Place;
@@ -62,6 +64,8 @@ pub struct Options {
     pub output: PathBuf,
     /// The command to run.
     pub command: Vec<OsString>,
+    /// The user whose rights the command has, if not those of this process.
+    pub user: Option<String>,
     /// The module to load if none is there.
     pub module: Option<PathBuf>,
     /// Whether the map is emptied first.
@@ -96,6 +100,7 @@ const FORMAT: [(&str, &str); 11] = [
 impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
     pub fn run(&self, tracefs: Option<&std::path::Path>) -> Result {
+        let user = self.user.as_deref().map(Account::find).transpose()?;
         let tracefs = Tracefs::find(tracefs)?;
         let events = Events::find(&tracefs, &self.events)?;
         if !self.functions.is_empty() {
@@ -136,6 +141,7 @@ impl Options {
             signals: &signals,
             events: &events,
             aside: &aside,
+            user: user.as_ref(),
         };
         let recorded = self
             .before(Step::Guarded, &signals)

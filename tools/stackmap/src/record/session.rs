@@ -3,6 +3,7 @@
 //! A recording, from the moment when its changes can be undone until it is saved.
 
 use super::{
+    account::Account,
     aside::Aside,
     events::{self, Events},
     instance,
@@ -30,6 +31,7 @@ pub(super) struct Session<'a> {
     pub(super) signals: &'a Signals,
     pub(super) events: &'a Events,
     pub(super) aside: &'a Aside,
+    pub(super) user: Option<&'a Account>,
 }
 
 /// Where a recording failed.
@@ -66,7 +68,7 @@ impl Session<'_> {
         let begun = Instant::now();
         tracefs.write("tracing_on", "1")?;
         options.before(Step::Running, signals)?;
-        let stopped = wait::wait(&options.command, options.duration, signals);
+        let stopped = wait::wait(&options.command, self.user, options.duration, signals);
         let switched_off = tracefs.read("tracing_on").is_ok_and(|on| on.trim() == "0");
         tracefs.write("tracing_on", "0")?;
         let duration = begun.elapsed();

@@ -2,6 +2,7 @@
 
 //! What a recording waits for: a command, a time, a signal.
 
+use super::account::Account;
 use crate::{
     error::{Error, Result},
     output::say,
@@ -119,13 +120,14 @@ impl Signals {
     }
 }
 
-/// Runs `command`, or waits for `duration` or for a signal.
+/// Runs `command`, as `user` if there is one, or waits for `duration` or for a signal.
 pub(super) fn wait(
     command: &[OsString],
+    user: Option<&Account>,
     duration: Option<Duration>,
     signals: &Signals,
 ) -> Result<Stopped> {
-    let pid = start(command, signals)?;
+    let pid = start(command, user, signals)?;
     if pid.is_none() && duration.is_none() {
         say("recording until Ctrl-C");
     }
@@ -183,17 +185,20 @@ impl Caught {
     }
 }
 
-fn start(command: &[OsString], signals: &Signals) -> Result<Option<Pid>> {
+fn start(command: &[OsString], user: Option<&Account>, signals: &Signals) -> Result<Option<Pid>> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(None);
     };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .spawn()
-        .map_err(|error| Error::Command {
-            command: program.to_string_lossy().into_owned(),
-            error,
-        })?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let child = match user {
+        Some(user) => user.spawn(&mut command),
+        None => command.spawn(),
+    };
+    let mut child = child.map_err(|error| Error::Command {
+        command: program.to_string_lossy().into_owned(),
+        error,
+    })?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let sender = signals.sender.clone();
     thread::spawn(move || {

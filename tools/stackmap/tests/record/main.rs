@@ -13,6 +13,7 @@ use stackmap::capture::Capture;
 use std::{
     fs,
     io::Read,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
 };
@@ -461,6 +462,65 @@ fn statuses_of_commands_are_those_of_a_shell() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!text.contains("tracefs"), "{text}");
     }
+}
+
+/// Records `command` with `--user`; returns what it printed, what was said, and the status.
+fn recorded_as(user: &str, command: &[&str]) -> (String, String, Option<i32>) {
+    let fake = Fake::new();
+    let mut record = fake.command(&KMALLOC, "");
+    let record = record.args(["--user", user, "--"]).args(command);
+    let output = record.output().unwrap();
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+        output.status.code(),
+    )
+}
+
+#[test]
+fn a_command_has_the_rights_of_its_user_alone() {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        let (_, text, status) = recorded_as("root", &["true"]);
+        assert_eq!(status, Some(1), "{text}");
+        assert!(
+            text.contains("only root can run a command as root"),
+            "{text}"
+        );
+        return;
+    }
+    // All four ids of each kind, and no capability.
+    let script = "grep -E '^(Uid|Gid|Groups|CapPrm|CapEff)' /proc/self/status | tr -s '\\t ' ' ';\
+                  echo $HOME $USER $LOGNAME";
+    let (printed, text, status) = recorded_as("nobody", &["sh", "-c", script]);
+    assert_eq!(status, Some(0), "{text}");
+    let wanted = "Uid: 65534 65534 65534 65534\nGid: 65534 65534 65534 65534\nGroups: 65534 \n\
+                  CapPrm: 0000000000000000\nCapEff: 0000000000000000\n\
+                  /nonexistent nobody nobody\n";
+    assert_eq!(printed, wanted);
+    // The recording itself has root's.
+    assert!(text.contains("stackmap.data: 6 records"), "{text}");
+
+    let (_, text, status) = recorded_as("no such user", &["true"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("there is no user \"no such user\""), "{text}");
+    // What root could run, and the user cannot.
+    let private = tempfile::tempdir().unwrap();
+    let program = private.path().join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(private.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (_, text, status) = recorded_as("nobody", &[program.to_str().unwrap()]);
+    assert_eq!(status, Some(126), "{text}");
+    assert!(text.contains("Permission denied"), "{text}");
+    assert_eq!(recorded_as("nobody", &["/nowhere/at/all"]).2, Some(127));
+}
+
+#[test]
+fn a_user_without_a_command_is_refused() {
+    let fake = Fake::new();
+    let mut record = fake.command(&KMALLOC, "");
+    let output = record.args(["--user", "root", "-d", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 #[test]

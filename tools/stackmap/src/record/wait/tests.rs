@@ -16,7 +16,7 @@ fn signals() -> Signals {
 
 fn run(command: &[&str], duration: Option<Duration>) -> Result<Stopped> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-    wait(&command, duration, &signals())
+    wait(&command, None, duration, &signals())
 }
 
 #[test]
@@ -50,17 +50,20 @@ fn a_signal_ends_the_recording() {
         signals.sender.send(News::Signal(caught)).unwrap();
     };
     send(SIGINT, true);
-    assert_eq!(wait(&[], None, &signals).unwrap(), Stopped::Signal);
+    assert_eq!(wait(&[], None, None, &signals).unwrap(), Stopped::Signal);
     // The command is passed what the terminal does not send it.
     // Not SIGINT or SIGHUP: whoever runs the tests in the background, or by nohup, has them ignored, and so
     // has the command.
     for (signal, status) in [(SIGTERM, 128 + 15), (SIGUSR1, 128 + 10)] {
         send(signal, false);
         let command = ["sleep".into(), "60".into()];
-        let stopped = wait(&command, None, &signals).unwrap();
+        let stopped = wait(&command, None, None, &signals).unwrap();
         assert_eq!(stopped.exit_status(), status);
     }
     send(SIGINT, true);
     let command = ["sleep".into(), "0.1".into()];
-    assert_eq!(wait(&command, None, &signals).unwrap().exit_status(), 0);
+    assert_eq!(
+        wait(&command, None, None, &signals).unwrap().exit_status(),
+        0
+    );
 }
