@@ -118,7 +118,7 @@ struct stackmap_stack {
 	struct stackmap_served *slot;
 	struct stackmap_text trampoline;	/* of the trace array's own function tracer */
 	const struct stackmap_landmarks *landmarks;
-	struct unwind_state *state;	/* for stackmap_unwind_step(), which initialises it */
+	struct unwind_state *state;	/* for stackmap_unwind_begin() or _step(), which set it */
 };
 
 /* Words of the stack that rules are learnt on. */
@@ -213,6 +213,7 @@ unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
 int stackmap_serve(const struct stackmap_served *new);
 void stackmap_unserve(const struct trace_array *tr);
+/* Any context. */
 void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr);
 
 /* hook/kprobe.c, hook/jump.c: how the kernel calls it. Process context, callers serialise. */

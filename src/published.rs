@@ -45,12 +45,14 @@ impl<T: Send + Sync> Published<T> {
         unsafe { value.as_ref() }
     }
 
-    /// The value, if there is one, for as long as the caller wants. Context: any.
+    /// The value, if there is one, for as long as the caller wants. Context: process.
     pub(crate) fn get(&self) -> Option<Arc<T>> {
-        let section = ReadSide::enter();
-        let value = self.read(&section)?;
-        // SAFETY: By the invariant it is that of an `Arc`, which is there until the section ends.
-        Some(unsafe { ArcBorrow::from_raw(value) }.into())
+        let _section = ReadSide::enter();
+        // ORDERING: Acquire; pairs with the swap in `replace`.
+        let value = self.0.load(Ordering::Acquire);
+        // SAFETY: By the invariant, if not null, it is that of an `Arc`, which is there until the section
+        // ends.
+        (!value.is_null()).then(|| unsafe { ArcBorrow::from_raw(value) }.into())
     }
 
     /// Publishes another value, or none, and waits until nobody reads the old one. Context: process,

@@ -143,7 +143,7 @@ fn registers_are_found_from_either_pointer() {
 }
 
 fn table(sets: usize) -> Rules {
-    Rules::new((0..sets).map(|_| Set::default()).collect()).expect("a power of two")
+    Rules::new((0..sets).map(|_| Set::default()).collect(), 0).expect("a power of two")
 }
 
 /// A rule that is that of one address only.
@@ -163,8 +163,8 @@ fn addresses(nr: u64) -> impl Iterator<Item = u64> {
 
 #[test]
 fn a_table_of_another_size_is_refused() {
-    assert!(Rules::new(vec![Set::default(), Set::default(), Set::default()]).is_none());
-    assert!(Rules::new(Vec::new()).is_none());
+    assert!(Rules::new(vec![Set::default(), Set::default(), Set::default()], 0).is_none());
+    assert!(Rules::new(Vec::new(), 0).is_none());
 }
 
 #[test]

@@ -31,7 +31,7 @@ static FOREIGN: AtomicU64 = AtomicU64::new(0);
 /// Bytes of a `ftrace:stack_id` event in the ring buffer.
 const ID_BYTES: u64 = 16;
 
-/// The map, if the option was ever on. Context: any, while the module is loaded.
+/// The map, if the option was ever on. Context: process.
 pub(crate) fn map() -> Option<Arc<Map>> {
     MAP.get()
 }
@@ -72,7 +72,7 @@ pub(crate) fn foreign() -> u64 {
 /// Records one stack: an id where the map can, the full stack where it cannot. Returns false if the
 /// kernel's unwinder has to walk it: then this is called again.
 ///
-/// No kprobe can be in here: the section says so.
+/// No kprobe can be in this function: its section says so.
 ///
 /// Context: any, NMI included; preemption off.
 ///

@@ -204,13 +204,21 @@ impl<'h> Recording<'h> {
         self.stack.state
     }
 
-    /// Has `walk` find frames, behind those that are known. It returns how many it has written.
+    /// Has `walk` find frames, behind those that are known.
+    ///
+    /// # Safety
+    ///
+    /// It writes as many as it returns, from the first one on.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, walk: impl FnOnce(&mut [MaybeUninit<u64>]) -> usize) -> Frames {
+    pub(crate) unsafe fn fill(
+        &mut self,
+        walk: impl FnOnce(&mut [MaybeUninit<u64>]) -> usize,
+    ) -> Frames {
         let nr = self.stack.nr as usize;
         let room = (STACKMAP_MAX_FRAMES as usize).saturating_sub(nr);
         // SAFETY: By the invariant there is so much room, which nobody else uses.
         let room = unsafe { core::slice::from_raw_parts_mut(self.stack.ips.add(nr).cast(), room) };
+        // INVARIANT: By the requirement.
         Frames {
             by_kernel: false,
             nr: nr.wrapping_add(walk(room)),

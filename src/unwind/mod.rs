@@ -20,10 +20,7 @@ use crate::{
         unwind_state, Frames, Recording, Watched,
     },
 };
-use core::{
-    arch::asm,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use core::sync::atomic::{AtomicU64, Ordering};
 use kernel::{error::to_result, prelude::*, sync::Arc};
 
 /// Cache lines of rules: 32,768 rules in 256 KiB.
@@ -60,7 +57,7 @@ struct Walker {
     counts: KVVec<Counts>,
     /// Nothing while the option is off.
     rules: Published<Rules>,
-    /// Rules that made room for others, in tables that are gone.
+    /// Rules that made room for others, as the last table that went has counted them.
     replaced: AtomicU64,
 }
 
@@ -157,7 +154,8 @@ impl Walker {
         for _ in 0..nr {
             sets.push(Set::default(), GFP_KERNEL)?;
         }
-        let rules = Rules::new(sets).ok_or(EINVAL)?;
+        let before = self.replaced.load(Ordering::Relaxed);
+        let rules = Rules::new(sets, before).ok_or(EINVAL)?;
         self.rules.replace(Some(Arc::new(rules, GFP_KERNEL)?));
         Ok(())
     }
@@ -165,8 +163,10 @@ impl Walker {
     /// Forgets all rules, and their memory. Context: process; callers serialise.
     fn drop_rules(&self) {
         if let Some(rules) = self.rules.get() {
+            // Before the table goes, so that what is shown never becomes less; and what came until then.
+            self.replaced.store(rules.replaced(), Ordering::Relaxed);
             self.rules.replace(None);
-            self.replaced.fetch_add(rules.replaced(), Ordering::Relaxed);
+            self.replaced.store(rules.replaced(), Ordering::Relaxed);
         }
     }
 }
@@ -197,10 +197,11 @@ pub(crate) fn nr_rules() -> u32 {
 
 /// The number of rules that had to make room for others. Context: process.
 pub(crate) fn nr_replaced() -> u64 {
-    let gone = WALKER
-        .get()
-        .map_or(0, |walker| walker.replaced.load(Ordering::Relaxed));
-    gone + rules().map_or(0, |rules| rules.replaced())
+    let Some(walker) = WALKER.get() else {
+        return 0;
+    };
+    let now = walker.rules.get().map_or(0, |rules| rules.replaced());
+    now.max(walker.replaced.load(Ordering::Relaxed))
 }
 
 /// The number of frames, or of [`Found::Whole`] stacks, that were found so. Context: process.
@@ -321,7 +322,8 @@ fn by_rules(
     };
     let (caller, skip) = recording.caller()?;
     let frame = unwinder.begin(caller)?;
-    Some(recording.fill(|room| walk::walk(&mut unwinder, frame, skip, room)))
+    // SAFETY: `walk` returns how many it has written, from the first one on.
+    Some(unsafe { recording.fill(|room| walk::walk(&mut unwinder, frame, skip, room)) })
 }
 
 /// Marks the frames in the trampoline of the trace array's own function tracer, as the kernel does.
@@ -469,7 +471,7 @@ unsafe fn load(addr: u64) -> u64 {
         let word;
         // SAFETY: As required of the caller; it reads, and does nothing else.
         unsafe {
-            asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) addr,
+            core::arch::asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) addr,
                  options(nostack, preserves_flags, readonly))
         };
         word

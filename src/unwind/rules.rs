@@ -240,15 +240,15 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// An empty table in `sets`, whose number is a power of two.
-    pub fn new(sets: Sets) -> Option<Self> {
+    /// An empty table in `sets`, whose number is a power of two. It goes on counting from `replaced`.
+    pub fn new(sets: Sets, replaced: u64) -> Option<Self> {
         let nr = sets.len();
         // INVARIANT: So it is here, and `sets` is never written.
         nr.is_power_of_two().then(|| Self {
             sets,
             mask: nr - 1,
             nr: AtomicU32::new(0),
-            replaced: AtomicU64::new(0),
+            replaced: AtomicU64::new(replaced),
         })
     }
 
