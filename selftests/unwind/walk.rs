@@ -377,3 +377,19 @@ fn a_stack_holds_what_is_on_it() {
     // The end of all addresses.
     assert!(!stack(!0 - 15, !0).holds(!0 - 7, 8));
 }
+
+#[test]
+fn a_stack_is_not_walked_backwards() {
+    let shape = Shape {
+        link: Link::Bp,
+        words: 4,
+        saved: None,
+        bp: 0,
+    };
+    let mut made = Made::new(vec![shape, shape], End::Outermost);
+    // The frame pointer leads below the stack pointer.
+    made.frames[0].at.sp += 64;
+    let all = made.ips();
+    assert_eq!(made.walk(0, 10), all);
+    assert_eq!((made.steps, made.counts[Found::Stack as usize]), (1, 1));
+}
