@@ -92,7 +92,7 @@ struct stackmap_frame {
 };
 
 /* What the hot path must know of the running kernel. */
-struct stackmap_landmarks {
+struct stackmap_facts {
 	struct stackmap_layout layout;
 	__u64 stext, etext;		/* the kernel's text */
 	__u64 return_to_handler;	/* where tracers have functions return; or 0 */
@@ -117,7 +117,7 @@ struct stackmap_stack {
 	struct stackmap_frame caller;	/* @begin and @end are those of the task's stack */
 	struct stackmap_served *slot;
 	struct stackmap_text trampoline;	/* of the trace array's own function tracer */
-	const struct stackmap_landmarks *landmarks;
+	const struct stackmap_facts *facts;
 	struct unwind_state *state;	/* for stackmap_unwind_begin() or _step(), which set it */
 };
 

@@ -204,7 +204,7 @@ void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		if (ips[i] >= stackmap_landmarks.stext && ips[i] < stackmap_landmarks.etext)
+		if (ips[i] >= stackmap_facts.stext && ips[i] < stackmap_facts.etext)
 			continue;
 		ops = static_call(stackmap_ops_trampoline)(ips[i]);
 		if (ops && ops->private == slot->tr) {
@@ -288,7 +288,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stack.slot = slot;
 	stack.trampoline = trampoline_of(ops);
 	stack.tracer_unknown = IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops;
-	stack.landmarks = &stackmap_landmarks;
+	stack.facts = &stackmap_facts;
 	stack.state = (void *)&state;
 	stack.nr_kernel = -1;
 	stack.from_caller = by_rules && !regs && skip >= 0;

@@ -146,7 +146,7 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
 bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
 			 unsigned int nr)
 {
-	const struct stackmap_layout *layout = &stackmap_landmarks.layout;
+	const struct stackmap_layout *layout = &stackmap_facts.layout;
 	size_t frames = nr * sizeof(*calls);
 	struct ring_buffer_event *event =
 		ring_buffer_lock_reserve(site->buffer, layout->caller_offset + frames);

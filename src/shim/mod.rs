@@ -193,9 +193,9 @@ impl<'h> Recording<'h> {
 
     /// What a walk must know of the kernel.
     #[inline(always)]
-    pub(crate) fn landmarks(&self) -> &'h stackmap_landmarks {
+    pub(crate) fn facts(&self) -> &'h stackmap_facts {
         // SAFETY: By the invariant; it does not change after load.
-        unsafe { &*self.stack.landmarks }
+        unsafe { &*self.stack.facts }
     }
 
     /// Room for the state of the kernel's unwinder.
@@ -284,7 +284,7 @@ impl<'h> Recording<'h> {
     /// Finds it, if one of the frames is in it.
     #[cold]
     pub(crate) fn find_tracer(&mut self, frames: Frames) {
-        let text = self.landmarks().stext..self.landmarks().etext;
+        let text = self.facts().stext..self.facts().etext;
         if self.frames(frames).iter().any(|ip| !text.contains(ip)) {
             let ips = self.ips(frames).cast();
             // SAFETY: RCU is watching; so many frames are there.
@@ -349,7 +349,7 @@ impl Recording<'_> {
     /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
     #[inline(always)]
     pub(crate) fn full_bytes(&self, nr_frames: usize) -> u64 {
-        let data = u64::from(self.landmarks().layout.caller_offset) + nr_frames as u64 * 8;
+        let data = u64::from(self.facts().layout.caller_offset) + nr_frames as u64 * 8;
         let header = if data > 112 { 8 } else { 4 };
         header + data
     }

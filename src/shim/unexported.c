@@ -27,7 +27,7 @@ DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
 
 struct stackmap_symbols stackmap_symbols __ro_after_init;
-struct stackmap_landmarks stackmap_landmarks __ro_after_init;
+struct stackmap_facts stackmap_facts __ro_after_init;
 
 /*
  * kallsyms_lookup_name() finds everything else. A kprobe that is registered but never armed tells
@@ -114,7 +114,7 @@ int stackmap_symbols_resolve(void)
 	syms->global_ops = find("global_ops");
 #endif
 
-	stackmap_landmarks = (struct stackmap_landmarks) {
+	stackmap_facts = (struct stackmap_facts) {
 		/* The layout is read from tracefs. */
 		.stext			= find_address("_stext"),
 		.etext			= find_address("_etext"),
@@ -128,7 +128,7 @@ int stackmap_symbols_resolve(void)
 #endif
 	};
 	module_text = find("__module_text_address");
-	syms->can_unwind = stackmap_landmarks.stext && stackmap_landmarks.etext && module_text;
+	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;
 	if (module_text)
 		static_call_update(stackmap_module_text, module_text);
 

@@ -295,7 +295,7 @@ void stackmap_tracefs_leave(void)
  */
 const struct stackmap_layout *stackmap_tracefs_layout(void)
 {
-	struct stackmap_layout *layout = &stackmap_landmarks.layout;
+	struct stackmap_layout *layout = &stackmap_facts.layout;
 	struct trace_event_file *file = private_of(".", "events/ftrace/kernel_stack/format");
 	const struct trace_event_fields *field;
 	unsigned int offset = sizeof(struct trace_entry);

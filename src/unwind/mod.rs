@@ -16,7 +16,7 @@ use self::{
 use crate::{
     published::Published,
     shim::{
-        self, stackmap_frame, stackmap_landmarks, stackmap_stack, stackmap_text, stackmap_tried,
+        self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_tried,
         unwind_state, Frames, Recording, Watched,
     },
 };
@@ -263,9 +263,6 @@ pub(crate) fn frames(
 ) -> Option<Frames> {
     let walker = section.and_then(|section| WALKER.read(section));
     if let (Some(walker), Some(section)) = (walker, section) {
-        if walker.verify {
-            recording.kernels()?;
-        }
         if let Some(frames) = by_rules(walker, section, recording) {
             mark(recording, frames);
             return if walker.verify {
@@ -316,7 +313,7 @@ fn by_rules(
     let mut unwinder = KernelUnwinder {
         rules: walker.rules.read(section)?,
         counts: walker.counts.get(recording.context())?,
-        landmarks: recording.landmarks(),
+        facts: recording.facts(),
         state: recording.state(),
         begun: false,
     };
@@ -347,7 +344,7 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
 struct KernelUnwinder<'a> {
     rules: &'a Rules,
     counts: &'a Counts,
-    landmarks: &'a stackmap_landmarks,
+    facts: &'a stackmap_facts,
     state: *mut unwind_state,
     /// Whether `state` is set.
     begun: bool,
@@ -418,23 +415,23 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn is_replaced(&self, ip: u64) -> bool {
-        ip == self.landmarks.return_to_handler || ip == self.landmarks.rethook_trampoline
+        ip == self.facts.return_to_handler || ip == self.facts.rethook_trampoline
     }
 
     #[inline(always)]
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
-        let landmarks = self.landmarks;
-        if !stack.holds(registers, landmarks.regs_size.into()) {
+        let facts = self.facts;
+        if !stack.holds(registers, facts.regs_size.into()) {
             return false;
         }
         // SAFETY: All of the registers are on the stack, and these two are some of them.
         let (cs, ip) = unsafe {
             (
-                load(registers.wrapping_add(landmarks.regs_cs.into())),
-                load(registers.wrapping_add(landmarks.regs_ip.into())),
+                load(registers.wrapping_add(facts.regs_cs.into())),
+                load(registers.wrapping_add(facts.regs_ip.into())),
             )
         };
-        cs & 3 != 0 && ip < landmarks.user_end
+        cs & 3 != 0 && ip < facts.user_end
     }
 
     #[cold]

@@ -51,7 +51,7 @@ bool stackmap_unwind_keeps(unsigned long ip)
 {
 	const struct module *mod;
 
-	if (ip >= stackmap_landmarks.stext && ip < stackmap_landmarks.etext)
+	if (ip >= stackmap_facts.stext && ip < stackmap_facts.etext)
 		return true;
 	mod = static_call(stackmap_module_text)(ip);
 	return mod && mod->state == MODULE_STATE_LIVE && !is_livepatch_module((void *)mod) &&

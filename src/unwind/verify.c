@@ -144,7 +144,7 @@ static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsign
 		.watched	= true,
 		.from_caller	= true,
 		.ips		= ips,
-		.landmarks	= &stackmap_landmarks,
+		.facts		= &stackmap_facts,
 		.state		= (void *)&state,
 	};
 	unsigned int round;
