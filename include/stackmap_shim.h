@@ -23,6 +23,7 @@ struct trace_buffer;
 struct trace_event_file;
 struct trace_seq;
 struct unwind_state;
+struct vfsmount;
 
 /* Frames that the kernel records of one stack at most. */
 #define STACKMAP_MAX_FRAMES	1024
@@ -138,6 +139,13 @@ struct stackmap_tried {
 	__u64 regs;		/* and where the registers are */
 };
 
+/* How two walks of one stack differ. */
+struct stackmap_mismatch {
+	__u32 frame;		/* the first one that differs, counted from the innermost */
+	__u32 nr, nr_kernel;	/* frames of both */
+	__u64 ip, kernel_ip;	/* 0 where there is none */
+};
+
 enum stackmap_hook {
 	STACKMAP_HOOK_JUMP,
 	STACKMAP_HOOK_KPROBE,
@@ -150,19 +158,19 @@ const void *stackmap_btf(size_t *len);
 /* tracefs/tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;
 int stackmap_tracefs_allowed(void);
-int stackmap_tracefs_mount(void);
-void stackmap_tracefs_unmount(void);
-int stackmap_tracefs_exists(const char *path);
-int stackmap_tracefs_find(const char *dir, struct stackmap_served *found);
-int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
+struct vfsmount *stackmap_tracefs_mount(void);
+void stackmap_tracefs_unmount(struct vfsmount *root);
+int stackmap_tracefs_exists(struct vfsmount *root, const char *path);
+int stackmap_tracefs_find(struct vfsmount *root, const char *dir, struct stackmap_served *found);
+int stackmap_tracefs_create(struct vfsmount *root, const char *dir, const char *name, umode_t mode,
 			    const struct file_operations *fops, struct dentry **dentry);
 void stackmap_tracefs_remove(struct dentry *dentry);
 void stackmap_tracefs_drain(void);
 bool stackmap_tracefs_enter(void);
 void stackmap_tracefs_leave(void);
-const struct stackmap_layout *stackmap_tracefs_layout(void);
-struct file *stackmap_instance_get(const char *dir, struct stackmap_served *found);
-void stackmap_instance_put(struct file *file);
+const struct stackmap_layout *stackmap_tracefs_layout(struct vfsmount *root);
+struct file *stackmap_instance_get(struct vfsmount *root, const char *dir,
+				   struct stackmap_served *found);
 bool stackmap_tracing_is_on(struct trace_array *tr);
 
 /* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
@@ -198,13 +206,8 @@ bool stackmap_unwind_is_text(unsigned long ip);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_self_test(void);
-bool stackmap_verify_again(const unsigned long *ips, unsigned int nr,
-			   const unsigned long *kernel, unsigned int nr_kernel);
-bool stackmap_verify(const unsigned long *ips, unsigned int nr, const unsigned long *kernel,
-		     unsigned int nr_kernel);
-void stackmap_verify_end(void);
-unsigned long stackmap_verified(void);
-unsigned long stackmap_mismatches(void);
+void stackmap_mismatch_tell(const struct stackmap_mismatch *found);
+void stackmap_mismatch_end(void);
 
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 int stackmap_stack_alloc(bool rules, bool verify);
@@ -245,11 +248,10 @@ int stackmap_walk(struct stackmap_stack *stack);
 void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
 
 /*
- * Text of a module is there and nothing of it has run; or nothing of it will run any more, and its
- * symbols are known still. @nr parts, all at once. Process context, may sleep.
+ * Text of a module is there and nothing of it has run; or it goes: nothing of it will run any more,
+ * and its symbols are known still. @nr parts, all at once. Process context, may sleep.
  */
-void stackmap_text_coming(const struct stackmap_text *text, unsigned int nr);
-void stackmap_text_going(const struct stackmap_text *text, unsigned int nr);
+void stackmap_text_changes(const struct stackmap_text *text, unsigned int nr, bool goes);
 
 /* Adds memory to the map. Process context. Returns 0 or -ENOMEM: try again later. */
 int stackmap_grow(void);

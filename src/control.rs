@@ -6,82 +6,84 @@ use crate::{
     counters,
     hook::{Hook, HookChoice},
     map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
-    modules, record,
-    shim::{self, stackmap_served},
-    tracefs::instances,
+    modules, record, shim,
+    tracefs::{instances::Instances, TraceArray},
     unwind,
 };
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use kernel::{
     bindings,
     error::to_result,
     global_lock,
     prelude::*,
-    sync::{Arc, SetOnce},
+    sync::Arc,
     time::{delay::fsleep, Delta},
 };
 
+/// All that the module has while it is loaded, but what is found without a lock: see
+/// [`crate::published`].
 struct Control {
     bits: u32,
     choice: HookChoice,
     /// The hook that is, or was last, or will be used.
     hook: Hook,
     enabled: bool,
+    /// Whether a reset runs.
+    resetting: bool,
+    /// What tells this load of the module from all others; never 0, which means that a writer of
+    /// the binary format has none.
+    load_id: u32,
+    /// The top-level trace array: there while the module can record.
+    top: Option<TraceArray>,
+    instances: Instances,
 }
 
 global_lock! {
-    // SAFETY: Initialised in `Lifetime::begin`, before anything takes it.
+    // SAFETY: Initialised in `Recorder::begin`, before anything takes it.
     unsafe(uninit) static CONTROL: Mutex<Control> = Control {
         bits: BITS_DEFAULT,
         choice: HookChoice::Auto,
         hook: Hook::Kprobe,
         enabled: false,
+        resetting: false,
+        load_id: 0,
+        top: None,
+        instances: Instances::new(),
     };
 }
 
-/// The top level, set before the option can go on.
-static TOP: SetOnce<TopLevel> = SetOnce::new();
-
-struct TopLevel(stackmap_served);
-
-// SAFETY: The top-level trace array never goes, and any thread may use it.
-unsafe impl Send for TopLevel {}
-// SAFETY: As above.
-unsafe impl Sync for TopLevel {}
-
-/// What tells this load of the module from all others; 0 before it is drawn.
-static LOAD_ID: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a reset runs.
-static RESETTING: AtomicBool = AtomicBool::new(false);
-
 /// From when the module can record until it cannot any more.
-pub(crate) struct Lifetime(());
+pub(crate) struct Recorder(());
 
-impl Lifetime {
-    /// Checks that a hook can be installed, and chooses it.
-    pub(crate) fn begin(bits: u32, choice: HookChoice, top: stackmap_served) -> Result<Self> {
+impl Recorder {
+    /// Checks that a hook can be installed, and chooses it. Context: process, once.
+    pub(crate) fn begin(bits: u32, choice: HookChoice, top: TraceArray) -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
-        // Any number but 0, which means that a writer of the binary format has none.
         let [word] = random();
-        LOAD_ID.store((word % u64::from(u32::MAX)) as u32 + 1, Ordering::Relaxed);
         let hook = Hook::choose(choice, None)?;
-        // SAFETY: Nothing else is served yet.
-        to_result(unsafe { shim::stackmap_serve(&top) })?;
-        TOP.populate(TopLevel(top));
+        // SAFETY: `drop` waits until nobody records.
+        unsafe { top.serve() }?;
         *CONTROL.lock() = Control {
             bits,
             choice,
             hook,
             enabled: false,
+            resetting: false,
+            load_id: (word % u64::from(u32::MAX)) as u32 + 1,
+            top: Some(top),
+            instances: Instances::new(),
         };
         Ok(Self(()))
     }
 }
 
-impl Drop for Lifetime {
+impl Drop for Recorder {
     fn drop(&mut self) {
+        // Nobody drops a static: the memory of the list goes here.
+        drop(core::mem::replace(
+            &mut CONTROL.lock().instances,
+            Instances::new(),
+        ));
         disable();
         // What has kept the text from being restored may be gone by now.
         Hook::restore_text();
@@ -110,7 +112,7 @@ pub(crate) fn bits() -> u32 {
 
 /// A number that tells this load of the module from others; never 0.
 pub(crate) fn load_id() -> u32 {
-    LOAD_ID.load(Ordering::Relaxed)
+    CONTROL.lock().load_id
 }
 
 /// The name of the hook in use, or that will be used.
@@ -140,9 +142,8 @@ fn hook(control: &mut Control) -> Result {
             1 << control.bits
         );
     })?;
-    if let Some(TopLevel(top)) = TOP.as_ref() {
-        // SAFETY: The top level's event is there as long as the module.
-        unsafe { shim::stackmap_event_announce(top.file) };
+    if let Some(top) = &control.top {
+        top.announce();
     }
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
@@ -160,7 +161,7 @@ pub(crate) fn disable() {
     // SAFETY: This hook is installed; we hold the lock.
     unsafe { control.hook.remove() };
     control.enabled = false;
-    shim::drain();
+    shim::stackmap_hook_drain();
     record::set_on(false);
     unwind::free();
 }
@@ -172,7 +173,12 @@ fn allocate(bits: u32) -> Result {
     if record::map().is_some() {
         return Ok(());
     }
-    let map = Map::new(bits, shim::contexts(), Seed::new(random())).ok_or(ENOMEM)?;
+    let map = Map::new(
+        bits,
+        shim::stackmap_contexts() as usize,
+        Seed::new(random()),
+    )
+    .ok_or(ENOMEM)?;
     let map = Arc::new(map, GFP_KERNEL)?;
     // SAFETY: Process context, once: the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc(unwind::is_cached(), unwind::verifies()) })?;
@@ -180,13 +186,17 @@ fn allocate(bits: u32) -> Result {
     Ok(())
 }
 
-/// Whether the top level or a listed instance records. Context: process.
-fn tracing_is_on() -> bool {
-    let top = TOP.as_ref().is_some_and(|TopLevel(top)| {
-        // SAFETY: The top-level trace array never goes.
-        unsafe { shim::stackmap_tracing_is_on(top.tr) }
-    });
-    top || instances::tracing_is_on()
+impl Control {
+    /// Whether the top level or a listed instance records.
+    fn tracing_is_on(&self) -> bool {
+        let top = self.top.as_ref().is_some_and(TraceArray::tracing_is_on);
+        top || self.instances.tracing_is_on()
+    }
+}
+
+/// Has `change` see or change the list of instances. Context: process.
+pub(crate) fn instances<R>(change: impl FnOnce(&mut Instances) -> R) -> R {
+    change(&mut CONTROL.lock().instances)
 }
 
 /// Random words.
@@ -199,16 +209,9 @@ fn random<const N: usize>() -> [u64; N] {
 
 /// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.
 pub(crate) fn reset() -> Result {
-    if tracing_is_on() {
-        return Err(EBUSY);
-    }
-    let Some(map) = record::map() else {
+    let Some(map) = begin_reset()? else {
         return Ok(());
     };
-    // ORDERING: Acquire; pairs with the Release below: a reset sees what the last one did.
-    if RESETTING.swap(true, Ordering::Acquire) {
-        return Err(EBUSY);
-    }
     modules::reset(|| {
         // Growth holds the map for no longer than one allocation.
         while map.reset() == Err(ControlError::Busy) {
@@ -218,7 +221,17 @@ pub(crate) fn reset() -> Result {
         let _control = CONTROL.lock();
         counters::reset();
     });
-    // ORDERING: Release; see above.
-    RESETTING.store(false, Ordering::Release);
+    CONTROL.lock().resetting = false;
     Ok(())
+}
+
+/// What is to be reset. Another reset is refused until the control says that this one has ended.
+fn begin_reset() -> Result<Option<Arc<Map>>> {
+    let mut control = CONTROL.lock();
+    if control.resetting || control.tracing_is_on() {
+        return Err(EBUSY);
+    }
+    let map = record::map();
+    control.resetting = map.is_some();
+    Ok(map)
 }

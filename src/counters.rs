@@ -83,8 +83,10 @@ pub(crate) static COUNTERS: [Counter; 24] = {
         Counter::of_map("drop_probe:", Drop, OfMap::DropProbe),
         Counter::of_map("drop_contended:", Drop, OfMap::DropContended),
         Counter::of_map("drop_reset:", Drop, OfMap::DropReset),
-        Counter::new("drop_nested:", Drop, shim::nested),
-        Counter::new("drop_missed:", Drop, shim::missed),
+        Counter::new("drop_nested:", Drop, || {
+            shim::stackmap_stack_nested() as u64
+        }),
+        Counter::new("drop_missed:", Drop, || shim::stackmap_hook_missed() as u64),
         Counter::new("drop_unwatched:", Drop, record::unwatched),
         Counter::new("drop_foreign:", Drop, record::foreign),
         Counter::of_map("bytes_saved:", Saved, OfMap::BytesSaved),
@@ -99,8 +101,8 @@ pub(crate) static COUNTERS: [Counter; 24] = {
         Counter::new("unwind_slow_return:", Walk, || unwind::count(Found::Return)),
         Counter::new("unwind_slow_stack:", Walk, || unwind::count(Found::Stack)),
         Counter::new("unwind_slow_whole:", Walk, || unwind::count(Found::Whole)),
-        Counter::new("unwind_verified:", Walk, shim::verified),
-        Counter::new("unwind_mismatches:", Walk, shim::mismatches),
+        Counter::new("unwind_verified:", Walk, unwind::verified),
+        Counter::new("unwind_mismatches:", Walk, unwind::mismatches),
     ]
 };
 

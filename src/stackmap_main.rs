@@ -22,7 +22,7 @@ mod shim;
 mod tracefs;
 pub mod unwind;
 
-use kernel::prelude::*;
+use kernel::{error::to_result, prelude::*};
 
 module! {
     type: Stackmap,
@@ -47,8 +47,7 @@ module! {
 /// map, whose stacks the trace may show, modules are watched.
 struct Stackmap {
     _files: files::Files,
-    _instances: tracefs::instances::List,
-    _recording: control::Lifetime,
+    _recording: control::Recorder,
     _unwinder: unwind::Unwinder,
     _modules: modules::Watch,
     _tracefs: tracefs::Mount,
@@ -57,22 +56,21 @@ struct Stackmap {
 impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let bits = clamp_bits(params::bits());
-        shim::resolve_symbols()?;
+        to_result(shim::stackmap_symbols_resolve())?;
         shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
             return Err(EBUSY);
         }
-        if !shim::has_event() {
+        if shim::stackmap_event_type() == 0 {
             pr_err!("the kernel did not register ftrace:stack_id\n");
             return Err(EINVAL);
         }
         tracefs.read_stack_layout()?;
-        let recording = control::Lifetime::begin(bits, params::hook(), tracefs.top_level()?)?;
+        let recording = control::Recorder::begin(bits, params::hook(), tracefs.top_level()?)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let modules = modules::Watch::begin()?;
-        let instances = tracefs::instances::List::begin();
         let files = files::Files::create(&tracefs)?;
         pr_info!(
             "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
@@ -80,7 +78,6 @@ impl kernel::Module for Stackmap {
         );
         Ok(Self {
             _files: files,
-            _instances: instances,
             _unwinder: unwinder,
             _modules: modules,
             _recording: recording,

@@ -31,7 +31,7 @@ impl File for Switch {
 }
 
 impl Text for Switch {
-    fn show(out: &Output) {
+    fn show(out: &Output<'_>) {
         flag(out, control::enabled());
     }
 }
@@ -51,7 +51,7 @@ impl File for Resolve {
 }
 
 impl Text for Resolve {
-    fn show(out: &Output) {
+    fn show(out: &Output<'_>) {
         flag(out, print::resolves());
     }
 }
@@ -64,6 +64,6 @@ fn is_one(data: &[u8]) -> Result<bool> {
     }
 }
 
-fn flag(out: &Output, on: bool) {
+fn flag(out: &Output<'_>, on: bool) {
     out.text(fmt!("{}\n", u8::from(on)));
 }

@@ -39,7 +39,7 @@ impl Reader for TextReader {
         Ok(self.0.seek(position).unwrap_or(None))
     }
 
-    fn show(&self, out: &Output) {
+    fn show(&self, out: &Output<'_>) {
         let Some((stack, frames)) = self.0.stack() else {
             return;
         };

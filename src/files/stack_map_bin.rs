@@ -99,7 +99,7 @@ impl Reader for BinReader {
         Ok(found.map(|slot| slot + 1))
     }
 
-    fn show(&self, out: &Output) {
+    fn show(&self, out: &Output<'_>) {
         if self.at_header {
             let (magic, version) = (shim::STACKMAP_BIN_MAGIC, shim::STACKMAP_BIN_VERSION);
             words(out, [magic, version, self.nr_stacks, control::load_id()]);
@@ -119,7 +119,7 @@ fn estale(Stale: Stale) -> Error {
     shim::errno(ESTALE)
 }
 
-fn words(out: &Output, words: [u32; 4]) {
+fn words(out: &Output<'_>, words: [u32; 4]) {
     for word in words {
         out.bytes(&word.to_ne_bytes());
     }

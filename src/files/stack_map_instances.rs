@@ -2,7 +2,10 @@
 
 //! `stack_map_instances`: the instances whose stacks become ids, besides the top level.
 
-use crate::tracefs::{instances, File, Output, Single, Text};
+use crate::{
+    control,
+    tracefs::{File, Output, Single, Text},
+};
 use kernel::{bindings::umode_t, prelude::*};
 
 pub(super) struct StackMapInstances;
@@ -14,17 +17,19 @@ impl File for StackMapInstances {
 
     fn write(data: &[u8]) -> Result {
         match super::trim_newline(data) {
-            [b'!', name @ ..] => instances::remove(name),
-            name => instances::add(name),
+            [b'!', name @ ..] => control::instances(|all| all.remove(name)),
+            name => control::instances(|all| all.add(name)),
         }
     }
 }
 
 impl Text for StackMapInstances {
-    fn show(out: &Output) {
-        instances::each(|name| {
-            out.bytes(name);
-            out.bytes(b"\n");
+    fn show(out: &Output<'_>) {
+        control::instances(|all| {
+            for name in all.names() {
+                out.bytes(name);
+                out.bytes(b"\n");
+            }
         });
     }
 }

@@ -21,7 +21,7 @@ impl File for StackMapStat {
 }
 
 impl Text for StackMapStat {
-    fn show(out: &Output) {
+    fn show(out: &Output<'_>) {
         let map = record::map();
         let map = map.as_deref();
         let bits = control::bits();

@@ -66,8 +66,7 @@ impl Hook {
     }
 
     fn check(self) -> Result {
-        // SAFETY: Process context; symbols are resolved before anything is hooked.
-        to_result(unsafe { shim::stackmap_hook_check(self.raw()) })
+        to_result(shim::stackmap_hook_check(self.raw()))
     }
 
     /// Hooks.

@@ -155,23 +155,24 @@ pub(crate) fn reset(reset: impl FnOnce()) {
     BLIND.clear();
 }
 
-/// # Safety
-///
-/// `text` points to `nr` elements.
-unsafe fn parts<'a>(text: *const stackmap_text, nr: c_uint) -> &'a [stackmap_text] {
-    // SAFETY: By the requirement.
-    unsafe { core::slice::from_raw_parts(text, nr as usize) }
-}
-
-/// Text comes; nothing of it has run yet. Context: process.
+/// Text of a module comes, and nothing of it has run yet; or goes: nothing of it will run any more,
+/// and its symbols are still known. Context: process.
 ///
 /// # Safety
 ///
 /// `text` points to `nr` elements.
 #[no_mangle]
-unsafe extern "C" fn stackmap_text_coming(text: *const stackmap_text, nr: c_uint) {
+unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uint, goes: bool) {
     // SAFETY: By the requirement.
-    let text = unsafe { parts(text, nr) };
+    let text = unsafe { core::slice::from_raw_parts(text, nr as usize) };
+    if goes {
+        going(text);
+    } else {
+        coming(text);
+    }
+}
+
+fn coming(text: &[stackmap_text]) {
     changes(text, |map| {
         // Nobody records an address in it yet. So those that are there now are all.
         let old = addresses(map, &map.now().map_err(stale)?, text)?;
@@ -182,15 +183,7 @@ unsafe extern "C" fn stackmap_text_coming(text: *const stackmap_text, nr: c_uint
     });
 }
 
-/// Text goes; nothing of it will run any more, and its symbols are still known. Context: process.
-///
-/// # Safety
-///
-/// `text` points to `nr` elements.
-#[no_mangle]
-unsafe extern "C" fn stackmap_text_going(text: *const stackmap_text, nr: c_uint) {
-    // SAFETY: By the requirement.
-    let text = unsafe { parts(text, nr) };
+fn going(text: &[stackmap_text]) {
     let recording = record::is_on();
     if recording {
         unwind::forget(text);

@@ -28,12 +28,8 @@ static int notify(struct notifier_block *nb, unsigned long state, void *data)
 	if (state != MODULE_STATE_LIVE)
 		nr = add(text, nr, data, MOD_TEXT);
 	nr = add(text, nr, data, MOD_INIT_TEXT);
-	if (!nr)
-		return NOTIFY_OK;
-	if (state == MODULE_STATE_COMING)
-		stackmap_text_coming(text, nr);
-	else
-		stackmap_text_going(text, nr);
+	if (nr)
+		stackmap_text_changes(text, nr, state != MODULE_STATE_COMING);
 	return NOTIFY_OK;
 }
 
@@ -42,7 +38,7 @@ static struct notifier_block notifier = {
 };
 
 /**
- * stackmap_modules_watch - have stackmap_text_coming() and stackmap_text_going() called
+ * stackmap_modules_watch - have stackmap_text_changes() called
  *
  * Context: process, may sleep.
  * Return: 0 or an errno.

@@ -7,6 +7,7 @@
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
+#include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
@@ -44,6 +45,8 @@ static struct stackmap_served served[1 + STACKMAP_INSTANCES];
 /* Slots behind the last one that was ever used. */
 static unsigned int nr_served;
 
+static DEFINE_MUTEX(serve_lock);
+
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
  * @rules: whether stacks are walked by rules where that can be done
@@ -77,7 +80,7 @@ void stackmap_stack_free(void)
 {
 	int cpu;
 
-	stackmap_verify_end();
+	stackmap_mismatch_end();
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
@@ -116,13 +119,14 @@ unsigned long stackmap_stack_nested(void)
  * stackmap_serve - record the stacks of a trace array as ids
  * @new: the trace array, its event, and its function tracer if that is known
  *
- * Context: process, callers serialise.
+ * Context: process.
  * Return: 0, or -ENOSPC if STACKMAP_INSTANCES instances are served already.
  */
 int stackmap_serve(const struct stackmap_served *new)
 {
 	unsigned int i;
 
+	guard(mutex)(&serve_lock);
 	for (i = 0; i < ARRAY_SIZE(served) && served[i].tr; i++)
 		;
 	if (i == ARRAY_SIZE(served))
@@ -141,12 +145,13 @@ int stackmap_serve(const struct stackmap_served *new)
  *
  * What was served may be used until stackmap_hook_drain().
  *
- * Context: process, callers serialise.
+ * Context: process.
  */
 void stackmap_unserve(const struct trace_array *tr)
 {
 	unsigned int i;
 
+	guard(mutex)(&serve_lock);
 	for (i = 0; i < nr_served; i++)
 		if (served[i].tr == tr)
 			WRITE_ONCE(served[i].tr, NULL);

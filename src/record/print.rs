@@ -33,18 +33,14 @@ pub(crate) fn set(resolves: bool) {
 }
 
 /// What a reader of the trace is shown.
-///
-/// # Invariants
-///
-/// `seq` is a trace_seq that is ours to write.
-struct Seq {
-    seq: *mut shim::trace_seq,
+struct Seq<'a> {
+    seq: &'a mut shim::trace_seq,
     flags: usize,
 }
 
-impl Seq {
-    fn text(&self, args: fmt::Arguments<'_>) {
-        // SAFETY: By the type invariant; `%pA` takes a pointer to `Arguments`.
+impl Seq<'_> {
+    fn text(&mut self, args: fmt::Arguments<'_>) {
+        // SAFETY: It is ours to write; `%pA` takes a pointer to `Arguments`.
         unsafe {
             shim::trace_seq_printf(
                 self.seq,
@@ -55,15 +51,13 @@ impl Seq {
     }
 
     /// Prints an address as the kernel does.
-    fn ip(&self, address: u64) {
-        // SAFETY: By the type invariant.
-        unsafe { shim::stackmap_seq_ip(self.seq, address as usize, self.flags) };
+    fn ip(&mut self, address: u64) {
+        shim::stackmap_seq_ip(self.seq, address as usize, self.flags);
     }
 
     /// Prints an address in the form that `ip` has, by a name that `ip` does not know.
-    fn named(&self, address: u64, name: Option<&[u8]>) {
-        // SAFETY: By the type invariant.
-        let form = unsafe { shim::stackmap_seq_form(self.seq, self.flags) };
+    fn named(&mut self, address: u64, name: Option<&[u8]>) {
+        let form = shim::stackmap_seq_form(self.seq, self.flags);
         let has = |part: shim::stackmap_seq_form| form & part != 0;
         let name = name.and_then(|name| core::str::from_utf8(name).ok());
         match name {
@@ -78,16 +72,11 @@ impl Seq {
         }
     }
 
-    fn is_full(&self) -> bool {
-        // SAFETY: By the type invariant.
-        unsafe { shim::stackmap_seq_full(self.seq) }
-    }
-
     /// Prints a stack as the kernel's own `trace_stack_print()` does.
-    fn stack(&self, symbols: &Symbols<'_>, inserted: Moment, frames: Frames<'_>) {
+    fn stack(&mut self, symbols: &Symbols<'_>, inserted: Moment, frames: Frames<'_>) {
         self.text(fmt!("<stack trace>\n"));
         for address in frames {
-            if self.is_full() {
+            if shim::stackmap_seq_full(self.seq) {
                 break;
             }
             self.text(fmt!(" => "));
@@ -114,8 +103,9 @@ unsafe extern "C" fn stackmap_print(
     flags: usize,
     dumped: bool,
 ) {
-    // INVARIANT: By the requirement.
-    let out = Seq { seq, flags };
+    // SAFETY: By the requirement it is ours for the time of the call.
+    let seq = unsafe { &mut *seq };
+    let mut out = Seq { seq, flags };
     if !dumped && !resolves() {
         out.text(fmt!("<stack_id {}>\n", stack_id));
         return;

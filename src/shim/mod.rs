@@ -11,7 +11,7 @@ pub(crate) mod prototypes;
 
 use crate::published::Section;
 use core::{marker::PhantomData, mem::MaybeUninit, ops::Range};
-use kernel::{error::to_result, prelude::*, types::NotThreadSafe};
+use kernel::{prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
 #[allow(
@@ -40,88 +40,46 @@ pub(crate) fn errno(code: u32) -> Error {
     Error::from_errno(-(code as c_int))
 }
 
-/// Finds what the kernel does not export. Says in the log what is missing.
-pub(crate) fn resolve_symbols() -> Result {
-    // SAFETY: Process context, once, before anything else is called.
-    to_result(unsafe { stackmap_symbols_resolve() })
+/// Makes safe functions of those that lean on nothing that their caller has done, and follow no pointer but
+/// references.
+macro_rules! safe {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
+        #[inline(always)]
+        pub(crate) fn $name($($arg: $type),*) $(-> $ret)? {
+            // SAFETY: It may be called at any time, in the contexts that the header names; references are
+            // valid, and pointers are not followed.
+            unsafe { generated::$name($($arg),*) }
+        }
+    )*};
 }
 
-/// The kernel's BTF, if it has any. Only after [`resolve_symbols`].
+safe! {
+    stackmap_symbols_resolve() -> c_int;
+    stackmap_event_type() -> c_int;
+    stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
+    stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
+    stackmap_seq_full(seq: &mut trace_seq) -> bool;
+    stackmap_mismatch_tell(found: &stackmap_mismatch);
+    stackmap_tracefs_allowed() -> c_int;
+    stackmap_tracefs_drain();
+    stackmap_tracefs_enter() -> bool;
+    stackmap_unwind_prepare() -> c_int;
+    stackmap_unwind_self_test() -> c_int;
+    stackmap_hook_check(hook: stackmap_hook) -> c_int;
+    stackmap_hook_drain();
+    stackmap_hook_missed() -> c_ulong;
+    stackmap_stack_nested() -> c_ulong;
+    stackmap_contexts() -> c_uint;
+    stackmap_unserve(tr: *const trace_array);
+}
+
+/// The kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
 pub(crate) fn btf() -> Option<&'static [u8]> {
     let mut len = 0;
     // SAFETY: `len` may be written. Without symbols there is no BTF.
     let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
     // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
     (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
-}
-
-/// Whether the kernel knows `ftrace:stack_id`.
-pub(crate) fn has_event() -> bool {
-    // SAFETY: Any context.
-    unsafe { stackmap_event_type() != 0 }
-}
-
-/// Hits of the kprobe hook that the kernel could not deliver; it recorded full stacks.
-pub(crate) fn missed() -> u64 {
-    // SAFETY: Any context.
-    unsafe { stackmap_hook_missed() as u64 }
-}
-
-/// Stacks that found no level of nesting free.
-pub(crate) fn nested() -> u64 {
-    // SAFETY: Any context.
-    unsafe { stackmap_stack_nested() as u64 }
-}
-
-/// Stacks that were walked both ways, and were the same.
-pub(crate) fn verified() -> u64 {
-    // SAFETY: Any context.
-    unsafe { stackmap_verified() as u64 }
-}
-
-/// Stacks that were not, and that the kernel's were taken for.
-pub(crate) fn mismatches() -> u64 {
-    // SAFETY: Any context.
-    unsafe { stackmap_mismatches() as u64 }
-}
-
-/// Waits until nobody records who has begun before, whether RCU watches there or not. Context: process,
-/// may sleep.
-pub(crate) fn drain() {
-    // SAFETY: Process context.
-    unsafe { stackmap_hook_drain() };
-}
-
-/// The number of contexts that may record, below which [`Recording::context`] is.
-pub(crate) fn contexts() -> usize {
-    // SAFETY: Any context.
-    unsafe { stackmap_contexts() as usize }
-}
-
-/// Whether two walks of one stack may differ because text goes meanwhile.
-pub(crate) fn differ_by_text(ours: &[u64], kernels: &[u64]) -> bool {
-    // SAFETY: Any context in which a stack was walked; all frames are there.
-    unsafe {
-        stackmap_verify_again(
-            ours.as_ptr().cast(),
-            ours.len() as u32,
-            kernels.as_ptr().cast(),
-            kernels.len() as u32,
-        )
-    }
-}
-
-/// Compares two walks of one stack, and counts what comes of it. Says in the log how they differ.
-pub(crate) fn verify(ours: &[u64], kernels: &[u64]) -> bool {
-    // SAFETY: Any context; all frames are there.
-    unsafe {
-        stackmap_verify(
-            ours.as_ptr().cast(),
-            ours.len() as u32,
-            kernels.as_ptr().cast(),
-            kernels.len() as u32,
-        )
-    }
 }
 
 /// A stack that is being recorded: for the time `'h`, in which we run inside the hook.

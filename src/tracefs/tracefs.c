@@ -24,8 +24,6 @@
 
 #include "../shim/shim.h"
 
-static struct vfsmount *root;
-
 /*
  * The owner of our files' operations: it counts those who use them, from before open() on. It never
  * refuses, as the module itself does once it is going, of which the VFS warns. So open() asks for
@@ -60,39 +58,40 @@ int stackmap_tracefs_allowed(void)
  * back to the default.
  *
  * Context: process. Symbols are resolved.
- * Return: 0, -EPERM if tracefs is locked down, or -ENODEV if the kernel has none.
+ * Return: for stackmap_tracefs_unmount(), -EPERM if tracefs is locked down, or -ENODEV if the
+ * kernel has none.
  */
-int stackmap_tracefs_mount(void)
+struct vfsmount *stackmap_tracefs_mount(void)
 {
 	int ret = stackmap_tracefs_allowed();
 
 	if (ret)
-		return ret;
-	root = mntget(*stackmap_symbols.tracefs_mount);
-	return root ? 0 : -ENODEV;
+		return ERR_PTR(ret);
+	return mntget(*stackmap_symbols.tracefs_mount) ?: ERR_PTR(-ENODEV);
 }
 
-void stackmap_tracefs_unmount(void)
+void stackmap_tracefs_unmount(struct vfsmount *root)
 {
 	mntput(root);
 }
 
-static int lookup(const char *name, struct path *path)
+static int lookup(struct vfsmount *root, const char *name, struct path *path)
 {
 	return vfs_path_lookup(root->mnt_root, root, name, 0, path);
 }
 
 /**
  * stackmap_tracefs_exists - whether a file is there
- * @name: its path below tracefs' root
+ * @root: tracefs
+ * @name: its path below that
  *
  * Context: process.
  * Return: 1, 0, or why it could not be looked up.
  */
-int stackmap_tracefs_exists(const char *name)
+int stackmap_tracefs_exists(struct vfsmount *root, const char *name)
 {
 	struct path path;
-	int ret = lookup(name, &path);
+	int ret = lookup(root, name, &path);
 
 	if (ret)
 		return ret == -ENOENT ? 0 : ret;
@@ -101,7 +100,7 @@ int stackmap_tracefs_exists(const char *name)
 }
 
 /* The i_private of a file; it outlives the lookup as the thing that the file shows does. */
-static void *private_of(const char *dir, const char *name)
+static void *private_of(struct vfsmount *root, const char *dir, const char *name)
 {
 	char *file = kasprintf(GFP_KERNEL, "%s/%s", dir, name);
 	struct path path;
@@ -110,7 +109,7 @@ static void *private_of(const char *dir, const char *name)
 
 	if (!file)
 		return ERR_PTR(-ENOMEM);
-	ret = lookup(file, &path);
+	ret = lookup(root, file, &path);
 	kfree(file);
 	if (ret)
 		return ERR_PTR(ret);
@@ -121,16 +120,17 @@ static void *private_of(const char *dir, const char *name)
 
 /**
  * stackmap_tracefs_find - find a trace array, and what recording ids in it needs
- * @dir: its directory below tracefs' root, "." for the top level
+ * @root: tracefs
+ * @dir: its directory below that, "." for the top level
  * @found: set to what was found; all of it says that it is of the same trace array
  *
  * Context: process.
  * Return: 0, -EINVAL if a file is not what it is by its name, or why there is no such file.
  */
-int stackmap_tracefs_find(const char *dir, struct stackmap_served *found)
+int stackmap_tracefs_find(struct vfsmount *root, const char *dir, struct stackmap_served *found)
 {
-	struct trace_array *tr = private_of(dir, "tracing_on");
-	struct trace_event_file *file = private_of(dir, "events/ftrace/stack_id/format");
+	struct trace_array *tr = private_of(root, dir, "tracing_on");
+	struct trace_event_file *file = private_of(root, dir, "events/ftrace/stack_id/format");
 	struct ftrace_ops *ops = stackmap_symbols.global_ops;
 
 	if (IS_ERR(tr))
@@ -147,15 +147,17 @@ int stackmap_tracefs_find(const char *dir, struct stackmap_served *found)
 
 /**
  * stackmap_instance_get - find an instance and keep it from being removed
- * @dir: its directory below tracefs' root
+ * @root: tracefs
+ * @dir: its directory below that
  * @found: set as by stackmap_tracefs_find()
  *
  * Whoever has a file of an instance open holds it.
  *
  * Context: process.
- * Return: for stackmap_instance_put(), or an error pointer: -ENOENT if there is none of this name.
+ * Return: a file that the caller puts, or an error pointer: -ENOENT if there is none of this name.
  */
-struct file *stackmap_instance_get(const char *dir, struct stackmap_served *found)
+struct file *stackmap_instance_get(struct vfsmount *root, const char *dir,
+				   struct stackmap_served *found)
 {
 	char *path = kasprintf(GFP_KERNEL, "%s/tracing_on", dir);
 	struct file *file;
@@ -167,7 +169,7 @@ struct file *stackmap_instance_get(const char *dir, struct stackmap_served *foun
 	kfree(path);
 	if (IS_ERR(file))
 		return file;
-	ret = stackmap_tracefs_find(dir, found);
+	ret = stackmap_tracefs_find(root, dir, found);
 	/* By now another one may have the name. */
 	if (!ret && file_inode(file)->i_private != found->tr)
 		ret = -ENOENT;
@@ -176,11 +178,6 @@ struct file *stackmap_instance_get(const char *dir, struct stackmap_served *foun
 		return ERR_PTR(ret);
 	}
 	return file;
-}
-
-void stackmap_instance_put(struct file *file)
-{
-	fput(file);
 }
 
 /**
@@ -208,7 +205,8 @@ static int find_closed(struct super_block *sb)
 
 /**
  * stackmap_tracefs_create - create a file
- * @dir: the directory below tracefs' root, "" for the root
+ * @root: tracefs
+ * @dir: the directory below that, "" for tracefs itself
  * @name: the file's name
  * @mode: its permissions
  * @fops: its operations
@@ -217,11 +215,11 @@ static int find_closed(struct super_block *sb)
  * Context: process.
  * Return: 0, -EEXIST if there is one already, or another errno.
  */
-int stackmap_tracefs_create(const char *dir, const char *name, umode_t mode,
+int stackmap_tracefs_create(struct vfsmount *root, const char *dir, const char *name, umode_t mode,
 			    const struct file_operations *fops, struct dentry **dentry)
 {
 	struct path path = { };
-	int ret = lookup(*dir ? dir : ".", &path);
+	int ret = lookup(root, *dir ? dir : ".", &path);
 
 	if (ret)
 		return ret;
@@ -287,22 +285,23 @@ void stackmap_tracefs_leave(void)
 
 /**
  * stackmap_tracefs_layout - read the layout of ftrace:kernel_stack
+ * @root: tracefs
  *
  * Offsets follow from sizes and alignments as in the core's own event_define_fields().
  *
  * Context: process, once.
  * Return: the layout, -EINVAL if what is there is another event, or why there is no such event.
  */
-const struct stackmap_layout *stackmap_tracefs_layout(void)
+const struct stackmap_layout *stackmap_tracefs_layout(struct vfsmount *root)
 {
 	struct stackmap_layout *layout = &stackmap_facts.layout;
-	struct trace_event_file *file = private_of(".", "events/ftrace/kernel_stack/format");
+	struct trace_event_file *file = private_of(root, ".", "events/ftrace/kernel_stack/format");
 	const struct trace_event_fields *field;
 	unsigned int offset = sizeof(struct trace_entry);
 
 	if (IS_ERR(file))
 		return ERR_CAST(file);
-	if (file->tr != private_of(".", "tracing_on") ||
+	if (file->tr != private_of(root, ".", "tracing_on") ||
 	    strcmp(trace_event_name(file->event_call), "kernel_stack"))
 		return ERR_PTR(-EINVAL);
 

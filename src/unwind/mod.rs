@@ -72,6 +72,12 @@ static WALKER: Published<Walker> = Published::nothing();
 /// Stacks that the kernel's unwinder has walked as RCU was not watching.
 static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
+/// Stacks that both ways to walk gave the same frames for.
+static VERIFIED: AtomicU64 = AtomicU64::new(0);
+
+/// Stacks that they did not, and that the kernel's frames were taken for.
+static MISMATCHES: AtomicU64 = AtomicU64::new(0);
+
 /// While it lives, stacks are walked as was chosen; then, by the kernel's unwinder alone.
 pub(crate) struct Unwinder(());
 
@@ -116,13 +122,11 @@ fn refusal(error: Error) -> &'static str {
 
 /// Makes the walker, and sees whether rules give here what the kernel's unwinder gives.
 fn use_rules(verify: bool) -> Result {
-    // SAFETY: Process context; symbols are resolved.
-    to_result(unsafe { shim::stackmap_unwind_prepare() })?;
+    to_result(shim::stackmap_unwind_prepare())?;
     let walker = Arc::new(Walker::new(verify)?, GFP_KERNEL)?;
     WALKER.replace(Some(walker.clone()));
     walker.set_rules(TEST_SETS)?;
-    // SAFETY: Process context; rules can be kept.
-    let tested = to_result(unsafe { shim::stackmap_unwind_self_test() });
+    let tested = to_result(shim::stackmap_unwind_self_test());
     walker.drop_rules();
     tested
 }
@@ -135,7 +139,7 @@ fn stop() {
 
 impl Walker {
     fn new(verify: bool) -> Result<Self> {
-        let contexts = shim::contexts();
+        let contexts = shim::stackmap_contexts() as usize;
         let mut counts = KVVec::with_capacity(contexts, GFP_KERNEL)?;
         for _ in 0..contexts {
             counts.push(Counts::default(), GFP_KERNEL)?;
@@ -266,7 +270,7 @@ pub(crate) fn frames(
         if let Some(frames) = by_rules(walker, section, recording) {
             mark(recording, frames);
             return if walker.verify {
-                verified(recording, frames)
+                compared(recording, frames)
             } else {
                 Some(frames)
             };
@@ -286,19 +290,49 @@ pub(crate) fn frames(
 
 /// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made again.
 #[cold]
-fn verified(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
+fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     let kernels = recording.kernels()?;
     mark(recording, kernels);
     let (our, their) = (recording.frames(ours), recording.frames(kernels));
-    if recording.round() < ROUNDS && shim::differ_by_text(our, their) {
+    if our == their {
+        VERIFIED.fetch_add(1, Ordering::Relaxed);
+        return Some(ours);
+    }
+    let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
+    let longer = if same < our.len() { our } else { their };
+    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
+    // guesses; who is in it is in it still.
+    if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_kept(*ip)) {
         recording.ask_again();
         return None;
     }
-    Some(if shim::verify(our, their) {
-        ours
-    } else {
-        kernels
-    })
+    MISMATCHES.fetch_add(1, Ordering::Relaxed);
+    shim::stackmap_mismatch_tell(&shim::stackmap_mismatch {
+        frame: same as u32,
+        nr: our.len() as u32,
+        nr_kernel: their.len() as u32,
+        ip: our.get(same).copied().unwrap_or(0),
+        kernel_ip: their.get(same).copied().unwrap_or(0),
+    });
+    Some(kernels)
+}
+
+/// Stacks that were walked both ways, and were the same.
+pub(crate) fn verified() -> u64 {
+    VERIFIED.load(Ordering::Relaxed)
+}
+
+/// Stacks that were not.
+pub(crate) fn mismatches() -> u64 {
+    MISMATCHES.load(Ordering::Relaxed)
+}
+
+/// Whether a rule may be kept for text: it stays as it is, or is told of when it goes.
+///
+/// Context: any in which stacks are walked: RCU is watching.
+fn is_kept(ip: u64) -> bool {
+    // SAFETY: RCU is watching, and preemption is off, as for all that walks.
+    unsafe { shim::stackmap_unwind_keeps(ip as usize) }
 }
 
 /// Walks a stack by rules. [`None`]: that cannot be done here.
@@ -399,8 +433,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
-        // SAFETY: As for `begin`.
-        if !unsafe { shim::stackmap_unwind_keeps(ip as usize) } {
+        if !is_kept(ip) {
             return Rule::UNKNOWN;
         }
         let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
