@@ -222,15 +222,18 @@ impl Pool {
     /// Whether a published record of `frames.len()` frames holds exactly `frames`.
     #[inline(always)]
     pub(super) fn holds(&self, offset: u32, frames: &[u64]) -> bool {
-        let words = self.frames(offset, frames.len());
-        let eights = frames.len() / 8 * 8;
-        let ((words, last_words), (frames, last_frames)) =
-            (words.split_at(eights), frames.split_at(eights));
-        words
-            .chunks_exact(8)
-            .zip(frames.chunks_exact(8))
-            .all(|(words, frames)| equal(words, frames))
-            && (last_frames.is_empty() || equal(last_words, last_frames))
+        let mut words = self.frames(offset, frames.len());
+        let mut frames = frames;
+        while let (Some((eight_words, more_words)), Some((eight_frames, more_frames))) = (
+            words.split_first_chunk::<8>(),
+            frames.split_first_chunk::<8>(),
+        ) {
+            if !equal(eight_words, eight_frames) {
+                return false;
+            }
+            (words, frames) = (more_words, more_frames);
+        }
+        frames.is_empty() || equal(words, frames)
     }
 
     /// Copies the frames of a published record to the front of `frames`.
