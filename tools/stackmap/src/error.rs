@@ -136,7 +136,7 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
             Some("tracefs and kernel addresses need root")
         }
         io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
-            Some("only its owner can read a capture: root, if root recorded it")
+            Some("only its owner can read a capture, which is root if root recorded it")
         }
         io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
             "\"stackmap record\" writes it; give the name of another capture, or use --live for \

@@ -24,7 +24,7 @@ use std::{
 };
 
 /// The meaning of the colours, for the subtitle.
-pub const LEGEND: &str = "orange: the kernel, green: modules, blue: what is counted together";
+pub const LEGEND: &str = "orange: the kernel, green: modules, blue: groups (--by)";
 
 /// What stands for an address that is not shown.
 pub const UNKNOWN: &str = "[unknown]";

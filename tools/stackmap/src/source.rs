@@ -266,8 +266,8 @@ impl Source {
             }
             Source::Raw { name, .. } => Err(Error::input(
                 name.as_str(),
-                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both, and \
-                 \"stackmap resolve --map\" takes a trace apart from its stacks",
+                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both; \
+                 \"stackmap resolve --map FILE\" adds stacks to the text of a trace",
             )),
         }
     }

@@ -54,7 +54,7 @@ impl Stacks {
             return Err(format!("more than {MAX_FRAMES} frames in all"));
         }
         if self.by_id.insert(stack.id, index).is_some() {
-            return Err(format!("stack id {} is there twice", stack.id));
+            return Err(format!("stack id {} occurs twice", stack.id));
         }
         self.heads.push(Head {
             id: stack.id,
@@ -150,7 +150,7 @@ mod tests {
         let twice = [stack(9, &[1]), stack(9, &[2])];
         stack_map_bin::write(&mut file, Order::Little, None, twice.into_iter()).unwrap();
         let error = Stacks::read(&file[..], "input").unwrap_err();
-        let want = "input: at byte 40: stack id 9 is there twice";
+        let want = "input: at byte 40: stack id 9 occurs twice";
         assert_eq!(error.to_string(), want);
     }
 

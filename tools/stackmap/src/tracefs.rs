@@ -124,7 +124,7 @@ impl Tracefs {
         }
         Err(Error::Refused(format!(
             "the stackmap module is not loaded: there is no {}\n  hint: modprobe stackmap; \
-             \"stackmap doctor\" tells what else is missing",
+             \"stackmap doctor\" says what else is missing",
             self.path("options/stackmap").display()
         )))
     }

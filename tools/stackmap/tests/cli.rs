@@ -319,9 +319,9 @@ fn ids_of_another_load_are_gone() {
         let output = run(arguments);
         assert!(output.status.success(), "{}", stderr(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let note = "1 event has an id of another load: the module was loaded anew";
+        let note = "1 event has an id of another load: the module was reloaded";
         let said = text.contains(note) || stderr(&output).contains(note);
-        let shown = text.contains(": gone, the module was loaded anew>");
+        let shown = text.contains(": gone, the module was reloaded>");
         let resolved = text.contains("foo");
         assert_eq!(shown, !resolved, "{arguments:?}: {text}");
         assert_eq!(said, !resolved, "{arguments:?}: {}", stderr(&output));

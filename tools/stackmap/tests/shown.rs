@@ -353,7 +353,7 @@ fn no_output_follows_a_link_of_others() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(
-            stderr(&output).contains("others may write to"),
+            stderr(&output).contains("other users can write to"),
             "{}",
             stderr(&output)
         );
@@ -371,8 +371,8 @@ fn no_output_follows_a_link_of_others() {
 
 #[test]
 fn different_events_are_not_compared_in_silence() {
-    let warning = "WARNING: different events were recorded: only before.data: kmem:kmalloc \
-                   sched:sched_switch; only function.data: ";
+    let warning = "WARNING: the captures recorded different events: only in before.data: \
+                   kmem:kmalloc sched:sched_switch; only in function.data: ";
     let output = run(&["diff", "before.data", "function.data"]);
     assert!(stderr(&output).starts_with(warning), "{}", stderr(&output));
     let output = run(&["diff", "before.data", "after.data"]);

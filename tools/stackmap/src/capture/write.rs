@@ -64,13 +64,14 @@ impl Writer {
     pub fn create(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Err(Error::Refused(format!(
-                "{}: this is a directory\n  hint: -o names the file to write",
+                "{}: this is a directory\n  hint: give a file with -o",
                 path.display()
             )));
         }
         if path == Path::new("-") && io::stdout().is_terminal() {
             return Err(Error::Refused(
-                "a capture is not for a terminal\n  hint: -o FILE, or a pipe behind -o -"
+                "a capture is binary and is not written to a terminal\n  hint: -o FILE, or a pipe: \
+                 -o - | COMMAND"
                     .to_owned(),
             ));
         }

@@ -31,7 +31,7 @@ examples:
   stackmap flame -o out.svg                 the same as a flame graph
   stackmap top                              the hottest stacks of the running kernel, live
   stackmap resolve < trace_pipe             replace the ids in a trace by stacks
-  stackmap doctor                           what this kernel lacks, and what to do";
+  stackmap doctor                           whether the module works here, and what to do";
 
 /// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.
 #[derive(Debug, Parser)]

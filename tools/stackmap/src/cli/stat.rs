@@ -184,10 +184,10 @@ fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
 
 const RESET_EXAMPLES: &str = "\
 examples:
-  stackmap reset            empty the map; tracing has to be off
+  stackmap reset            reset the map; tracing must be off
   stackmap reset --stop     turn tracing off first, and leave it off";
 
-/// Empty the map of the running kernel
+/// Reset the map of the running kernel: remove its stacks and clear its counters
 #[derive(Args, Debug)]
 #[command(before_help = RESET_EXAMPLES)]
 pub(super) struct Reset {
@@ -207,7 +207,7 @@ impl Reset {
         match tracefs.write("stack_map", "reset") {
             Ok(()) => {
                 say(format_args!(
-                    "the map is empty; {} forgotten",
+                    "the map was reset; {} removed",
                     count_of(entries, "stack")
                 ));
                 Ok(())
@@ -223,10 +223,10 @@ impl Reset {
 /// Why the kernel would not.
 fn refused(tracefs: &Tracefs) -> Result<Error> {
     let text = match tracefs.read("tracing_on")?.trim() {
-        "0" => "the map cannot be emptied: another reset runs\n  hint: try again".to_owned(),
+        "0" => "the map cannot be reset: another reset is running\n  hint: try again".to_owned(),
         _ => format!(
-            "the map cannot be emptied while tracing is on: events would carry ids that mean \
-             nothing\n  hint: stackmap reset --stop, or echo 0 > {}",
+            "the map cannot be reset while tracing is on: new events would have ids without \
+             stacks\n  hint: stackmap reset --stop, or echo 0 > {}",
             tracefs.path("tracing_on").display()
         ),
     };

@@ -50,7 +50,7 @@ pub(super) struct Top {
     /// Seconds between two updates
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one snapshot and end, also on a terminal
+    /// Print one snapshot and exit, also on a terminal
     #[arg(long)]
     once: bool,
     /// Number of stacks in a snapshot

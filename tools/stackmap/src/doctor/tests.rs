@@ -161,7 +161,7 @@ fn a_loaded_module_is_asked_how_it_fares() {
     assert!(found("lockdown", "confidentiality"));
     assert!(found("hook", "kprobe"));
     assert!(found("unwinder", "kernel"));
-    assert!(found("unwinder", "2 stacks were not"));
+    assert!(found("unwinder", "2 stacks differ"));
     assert!(found("options", "stackmap is on"));
     assert!(found("options", "stacktrace is off"));
     assert!(found("counters", "3 full stacks recorded"));

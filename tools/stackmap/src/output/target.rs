@@ -256,8 +256,8 @@ fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
 
 fn forged(path: &Path, name: &OsStr) -> Error {
     Error::Refused(format!(
-        "cannot write {}: {} is in a directory that others may write to, so it may be theirs\n  \
-         hint: remove it, or write to another path",
+        "cannot write {}: {} is in a directory that other users can write to, and may be a link \
+         made by one of them\n  hint: remove it, or write to another path",
         path.display(),
         Path::new(name).display()
     ))
@@ -315,7 +315,10 @@ mod tests {
         for mode in [0o1777, 0o777, 0o770, 0o1757] {
             set_mode(&at("open"), mode);
             let error = write(&at("open/link"), "forged", Access::Umask).unwrap_err();
-            assert!(error.to_string().contains("others may write to"), "{error}");
+            assert!(
+                error.to_string().contains("other users can write to"),
+                "{error}"
+            );
             // Its own links on the way are followed.
             write(&at("open/dir/file"), "own", Access::Umask).unwrap();
             write(&at("open/new"), "new", Access::Umask).unwrap();

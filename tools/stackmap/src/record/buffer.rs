@@ -167,7 +167,7 @@ fn drain(
                 progress.set(done);
             }
             Err(damage) => warn(format_args!(
-                "{}: {damage}: the page is left out",
+                "{}: {damage}: the page is skipped",
                 source.path
             )),
         }
@@ -219,7 +219,7 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
                 Err(error) if error.raw_os_error() == Some(ENODEV) => break 0,
                 Err(error) => {
-                    warn(format_args!("{}: {error}: the rest is left out", self.path));
+                    warn(format_args!("{}: {error}: the rest is skipped", self.path));
                     break 0;
                 }
             }
@@ -247,7 +247,8 @@ impl Seen {
             match self.formats.add(system, &text) {
                 Ok(id) => drop(texts.insert(id, (system.to_owned(), name.to_owned(), text))),
                 Err(damage) => warn(format_args!(
-                    "{path}: {damage}: these events are recorded with their number only"
+                    "{path}: {damage}: these events are recorded by number only, without name and \
+                     fields"
                 )),
             }
         }

@@ -91,7 +91,7 @@ fn refusal(tracefs: &Tracefs, holder: Option<Holder>) -> Error {
         Some(Holder { pid, alive: None }) => {
             format!("process {pid} died while recording, and tracefs is still being restored")
         }
-        None => "somebody is recording already".to_owned(),
+        None => "another process is recording already".to_owned(),
     };
     let place = match tracefs.instance_name() {
         Some(name) => format!("instance {name}"),

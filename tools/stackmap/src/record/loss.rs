@@ -22,7 +22,7 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
             None => String::new(),
         };
         lines.push(format!(
-            "{} overwritten in the ring buffer before the recording ended{hint}",
+            "{} overwritten in the ring buffer during the recording{hint}",
             count_of(overrun, "record")
         ));
     }
@@ -35,21 +35,20 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     let read = sum(|cpu| cpu.read);
     if read > 0 {
         lines.push(format!(
-            "somebody read {} out of the ring buffer (trace_pipe) during the recording: they are \
-             missing",
+            "{} missing: another process read them from the ring buffer (trace_pipe) during the \
+             recording",
             count_of(read, "record")
         ));
     }
     if manifest.switched_off {
         lines.push(
-            "somebody switched tracing off during the recording: later events are missing"
-                .to_owned(),
+            "tracing was switched off during the recording: later events are missing".to_owned(),
         );
     }
     if manifest.reset {
         lines.push(
-            "somebody reset the map during the recording: ids from before the reset are stale and \
-             have no stacks"
+            "the map was reset during the recording: ids from before the reset are stale and have \
+             no stacks"
                 .to_owned(),
         );
     }
@@ -121,8 +120,8 @@ mod tests {
                 (5, 0, 0, 300)
             ])),
             [
-                "3010 records overwritten in the ring buffer before the recording ended; -b 5184 \
-                 would have held them",
+                "3010 records overwritten in the ring buffer during the recording; -b 5184 would \
+                 have held them",
                 "2 records did not fit into the ring buffer"
             ]
         );
@@ -134,10 +133,10 @@ mod tests {
         let lines = lines(&manifest);
         assert_eq!(
             lines[0],
-            "1 record overwritten in the ring buffer before the recording ended"
+            "1 record overwritten in the ring buffer during the recording"
         );
-        assert!(lines[1].starts_with("somebody switched tracing off"));
-        assert!(lines[2].starts_with("somebody reset the map"));
+        assert!(lines[1].starts_with("tracing was switched off"));
+        assert!(lines[2].starts_with("the map was reset"));
         assert_eq!(lines.len(), 3);
     }
 
@@ -148,8 +147,8 @@ mod tests {
         assert_eq!(
             lines(&manifest),
             [
-                "somebody read 12 records out of the ring buffer (trace_pipe) during the \
-                 recording: they are missing"
+                "12 records missing: another process read them from the ring buffer (trace_pipe) \
+                 during the recording"
             ]
         );
     }

@@ -34,6 +34,7 @@ pub use undo::Undo;
 use crate::{
     capture::{Recorded, Writer},
     error::{Error, Result},
+    notes::count_of,
     output::{is_replaced, say},
     tracefs::Tracefs,
 };
@@ -181,15 +182,16 @@ impl Options {
     fn check_unused(&self, tracefs: &Tracefs) -> Result {
         let tracer = tracefs.read("current_tracer")?;
         let nr_events = events::on(tracefs)?.len();
+        let events = format!("{} enabled", count_of(nr_events as u64, "event"));
         let used = match tracer.trim() {
             "nop" if nr_events == 0 => None,
-            "nop" => Some(format!("{nr_events} events are on")),
-            tracer => Some(format!("the tracer {tracer} is on, and {nr_events} events")),
+            "nop" => Some(events),
+            tracer => Some(format!("tracer {tracer}, {events}")),
         };
         match used {
             Some(used) if !self.force => Err(Error::Refused(format!(
-                "somebody is tracing already: {used}\n  hint: --force puts that aside and restores \
-                 it afterwards; the events in the buffer are lost"
+                "tracing is in use: {used}\n  hint: --force puts these settings aside and restores \
+                 them afterwards; the events in the buffer are lost"
             ))),
             Some(used) => {
                 say(format_args!("note: put aside for the recording: {used}"));

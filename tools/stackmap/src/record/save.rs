@@ -218,7 +218,7 @@ impl Collected {
         let size = to.finish(&self.manifest)?;
         if self.loaded_anew {
             warn(format_args!(
-                "the module was loaded anew during the recording: its ids are gone, without stacks"
+                "the module was reloaded during the recording: ids from before have no stacks"
             ));
         }
         for line in loss::lines(&self.manifest) {

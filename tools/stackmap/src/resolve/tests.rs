@@ -219,7 +219,7 @@ fn resolve_beside(load_id: u32) -> (String, Notes, u32) {
 #[test]
 fn ids_are_not_resolved_by_another_load() {
     let stack = "foo <- bar [mod] <- 0x1234";
-    let gone = "gone, the module was loaded anew";
+    let gone = "gone, the module was reloaded";
     let (text, notes, asked) = resolve_beside(8);
     let want = format!(
         "<stack_id 21: {stack}>\n<stack_id 23: {gone}>\n<stack_id 21: {stack}>\n<stack_id 7: {gone}>\n"

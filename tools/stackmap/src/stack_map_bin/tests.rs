@@ -120,7 +120,7 @@ fn refuses_what_lies() {
         (4, 3, "version 3"),
         (8, u32::MAX, "4294967295 stacks"),
         (16, 1 << 31, "more than 31 bits"),
-        (20, u32::MAX, "claims 4294967295 frames"),
+        (20, u32::MAX, "says 4294967295 frames"),
         (28, 9, "reserved word of stack 42"),
     ] {
         let (what, offset) = refusal(&patched(at, word));
@@ -128,7 +128,7 @@ fn refuses_what_lies() {
         assert_eq!(offset, at as u64, "{what}");
     }
     let (what, offset) = refusal(&patched(8, STACKS.len() as u32 - 1));
-    assert!(what.contains("more behind the last of 2"), "{what}");
+    assert!(what.contains("data after the last of 2"), "{what}");
     assert_eq!(offset, 64);
     let (what, _) = refusal(&patched(8, STACKS.len() as u32 + 1));
     assert!(what.contains("inside stack 4 of 4"), "{what}");

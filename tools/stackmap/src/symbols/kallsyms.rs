@@ -67,7 +67,7 @@ impl Kallsyms {
             return Err(Error::input_at(
                 source,
                 MAX_LEN,
-                "no kernel has so many symbols",
+                "more symbols than any kernel has",
             ));
         }
         let mut table = Table::default();

@@ -207,7 +207,7 @@ fn instances_are_listed_and_left_as_they_were() {
     let mut nested = fake.stackmap(&["record", "--tracefs", "t/instances/x", "-i", "y"]);
     let output = nested.args(KMALLOC).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("is instance x already"), "{text}");
+    assert!(text.contains("is already an instance, x"), "{text}");
     // A kernel would make its files, too: what fails leaves no instance.
     let (_, text) = fake.record(&with(&["-i", "y"]), "true");
     assert!(
@@ -252,8 +252,8 @@ fn losses_are_said_where_they_happen() {
     let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
     fake.put("t/per_cpu/cpu1/stats", full);
     let text = fake.recorded(&KMALLOC, "true");
-    let said = "WARNING: 900 records overwritten in the ring buffer before the recording ended; \
-                -b 1280 would have held them";
+    let said = "WARNING: 900 records overwritten in the ring buffer during the recording; -b 1280 \
+                would have held them";
     assert!(text.contains(said), "{text}");
 
     for cpu in ["cpu0", "cpu1"] {
@@ -263,16 +263,16 @@ fn losses_are_said_where_they_happen() {
         );
     }
     let text = fake.recorded(&KMALLOC, "echo 0 > tracing_on");
-    assert!(
-        text.contains("WARNING: somebody switched tracing off"),
-        "{text}"
-    );
+    assert!(text.contains("WARNING: tracing was switched off"), "{text}");
     assert!(text.contains("WARNING: nothing was recorded"), "{text}");
     assert!(fake.manifest("stackmap.data").switched_off);
 
     fake.put("t/per_cpu/cpu0/stats", "entries: 0\nread events: 7\n");
     let text = fake.recorded(&KMALLOC, "true");
-    assert!(text.contains("WARNING: somebody read 7 records"), "{text}");
+    assert!(
+        text.contains("WARNING: 7 records missing: another process read them"),
+        "{text}"
+    );
     assert!(!text.contains("nothing was recorded"), "{text}");
 }
 
@@ -346,7 +346,7 @@ fn a_page_that_is_damaged_costs_no_other() {
         let text = fake.recorded(&KMALLOC, "true");
         assert!(
             text.contains("WARNING: t/per_cpu/cpu1/trace_pipe_raw: ")
-                && text.contains("the page is left out"),
+                && text.contains("the page is skipped"),
             "{text}"
         );
         has_the_page(&fake.path("stackmap.data"));
@@ -357,7 +357,7 @@ fn a_page_that_is_damaged_costs_no_other() {
     fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     fs::create_dir(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     let text = fake.recorded(&KMALLOC, "true");
-    assert!(text.contains("the rest is left out"), "{text}");
+    assert!(text.contains("the rest is skipped"), "{text}");
     has_the_page(&fake.path("stackmap.data"));
 }
 
@@ -381,7 +381,7 @@ fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
     // In the file, and in each other place.
     assert!(text.matches("failed at taken").count() > 1, "{text}");
     assert!(
-        text.contains("could not be written anywhere and is lost"),
+        text.contains("the recording is lost: the ring buffer is emptied already"),
         "{text}"
     );
     assert!(!text.contains("still in the buffer"), "{text}");
@@ -441,7 +441,7 @@ fn what_is_no_file_is_written_to() {
 fn what_is_wrong_with_a_file_is_said() {
     let fake = Fake::new();
     for (output, says) in [
-        ("t", "t: this is a directory\n  hint: -o names the file"),
+        ("t", "t: this is a directory\n  hint: give a file with -o"),
         ("no/file", "cannot write no/file: there is no directory no"),
         ("new/file", "cannot write new/file: Not a directory"),
     ] {
