@@ -128,18 +128,18 @@ finish() {
 	if [ -e $KMEMLEAK ]; then
 		# The kernel may have leaks of its own.
 		echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
-		is 'nothing was leaked' "$(leaks)" ''
+		is 'the module leaks no memory' "$(leaks)" ''
 	fi
 	if [ -e $KCSAN ]; then
 		# Its reader ends where it does not keep up.
 		echo 'stackmap: end of the races' >/dev/kmsg
 		sleep 1
-		ok "the kernel's log was read to its end" grep -q 'stackmap: end of the races' /tmp/kmsg
+		ok "the whole kernel log was read" grep -q 'stackmap: end of the races' /tmp/kmsg
 		races stackmap >/tmp/races
-		is 'no data race in the module' "$(cat /tmp/races)" ''
+		is 'KCSAN reports no data race in the module' "$(cat /tmp/races)" ''
 		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races reported in all"
 	fi
-	is "no stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
+	is "no verified stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
 	[ "$tap_failed" = 0 ] && [ "$tap_number" = "$tap_plan" ]
 	exit
 }
