@@ -37,7 +37,7 @@ ours() {
 		[[ -O $path || $(stat -L -c %u "$path") = 0 ]] ||
 			die "$path belongs to another user ($(stat -L -c %U "$path")): give STACKMAP_CACHE=..."
 		mode=$(stat -L -c %a "$path")
-		(((8#$mode & 8#22) == 0)) || die "others may write to $path (mode $mode): chmod go-w, if nobody has"
+		(((8#$mode & 8#22) == 0)) || die "other users can write to $path (mode $mode): check its contents, then run chmod go-w"
 	done
 }
 ours "$cache"

@@ -74,7 +74,7 @@ update_apt() {
 		return
 	fi
 	if grep -q 'is expired' "$log"; then
-		say "warning: $(grep -m1 -o 'Release file for.*is expired[^.]*' "$log"); taken all the same"
+		say "warning: $(grep -m1 -o 'Release file for.*is expired[^.]*' "$log"); used anyway"
 		touch "$apt/expired"
 		if apt-get -o Acquire::Check-Valid-Until=false update > "$log" 2>&1; then
 			touch "$apt/updated"
@@ -82,7 +82,7 @@ update_apt() {
 		fi
 	fi
 	cat "$log" >&"$user"
-	die "the package lists of $archives cannot be had from $mirror"
+	die "the package lists of $archives cannot be fetched from $mirror"
 }
 
 # closure PACKAGE...: every package, with its version, that installing these would bring.
