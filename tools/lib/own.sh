@@ -41,7 +41,7 @@ verify_config() {
 		esac
 	done < <(grep -E '^(# )?CONFIG_' "$1")
 	[[ ${#lacking[@]} = 0 ]] && return
-	echo "$kernel: the configuration cannot have these lines:"
+	echo "$kernel: the configuration of this kernel cannot have"
 	printf '    %s\n' "${lacking[@]}"
 	return 1
 }
