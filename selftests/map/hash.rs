@@ -193,14 +193,14 @@ fn check(name: &str, stacks: &Stacks) {
 }
 
 #[test]
-fn real_stacks_are_spread() {
+fn real_stacks_are_spread_evenly() {
     let stacks = captured();
     assert!(stacks.len() >= 2000, "only {} stacks", stacks.len());
     check("captured", &stacks);
 }
 
 #[test]
-fn stacks_that_are_nearly_equal_are_spread() {
+fn similar_stacks_are_spread_evenly() {
     for (name, stacks) in [
         ("one bit", one_bit()),
         ("one bit twice", one_bit_twice()),
@@ -215,7 +215,7 @@ fn stacks_that_are_nearly_equal_are_spread() {
 
 /// Each bit of a frame changes each bit of the hash about every second time, over many seeds.
 #[test]
-fn every_bit_of_a_frame_counts() {
+fn every_bit_of_a_frame_changes_the_hash() {
     let stacks: Stacks = captured().into_iter().step_by(5).collect();
     let seed = |n: usize| {
         let words = [n as u64, n as u64 + 1_000_000];

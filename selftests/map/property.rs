@@ -45,7 +45,7 @@ proptest! {
 
     /// Whatever is done in whatever order, the map does what the model does.
     #[test]
-    fn a_map_does_what_the_model_does(ops in prop::collection::vec(op(), 0..300)) {
+    fn a_map_behaves_like_the_model(ops in prop::collection::vec(op(), 0..300)) {
         ops::run(ops);
     }
 

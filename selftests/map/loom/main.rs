@@ -220,11 +220,11 @@ fn stack_at(bits: u32, home: u64, nr: usize, n: usize) -> Frames {
 
 /// Of the model itself: a read comes before and after a write, also if the writer reads in between.
 #[test]
-fn no_read_is_hidden() {
+fn a_read_sees_every_state() {
     let frames = stack_at(1, 0, 1, 0);
     let seen = std::sync::Arc::new(AtomicU32::new(0));
     let all = std::sync::Arc::clone(&seen);
-    exhaustively("no_read_is_hidden", move || {
+    exhaustively("a_read_sees_every_state", move || {
         let map = map(1, 1);
         let writer = spawn(&map, move |map| id(map, 0, frames));
         all.fetch_or(1 << map.entries(), Ordering::Relaxed);

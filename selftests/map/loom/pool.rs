@@ -41,29 +41,24 @@ fn a_reservation_beside_growth() {
 
 /// O3 through O1: a third CPU reads from a chunk that only the inserting CPU saw come.
 #[test]
-fn a_record_in_a_chunk_that_just_came() {
+fn a_record_in_a_new_chunk() {
     let frames = stack_at(2, 5, 4, 0);
     let id = first_id(2, 5);
-    bounded(
-        "a_record_in_a_chunk_that_just_came",
-        1,
-        Some(2),
-        move || {
-            let map = map(2, 2);
-            fill(&map);
-            let grower = spawn(&map, |map| map.grow());
-            let writer = spawn(&map, move |map| record(map, 1, frames));
-            if let Some((read, _)) = read(&map, id) {
-                assert_eq!(read, frames);
-            }
-            grower.join().unwrap();
-            match writer.join() {
-                Ok(found) => assert_eq!(found.id, id),
-                Err(reason) => assert_eq!(reason, Fallback::Growing),
-            }
-            settle(&map);
-        },
-    );
+    bounded("a_record_in_a_new_chunk", 1, Some(2), move || {
+        let map = map(2, 2);
+        fill(&map);
+        let grower = spawn(&map, |map| map.grow());
+        let writer = spawn(&map, move |map| record(map, 1, frames));
+        if let Some((read, _)) = read(&map, id) {
+            assert_eq!(read, frames);
+        }
+        grower.join().unwrap();
+        match writer.join() {
+            Ok(found) => assert_eq!(found.id, id),
+            Err(reason) => assert_eq!(reason, Fallback::Growing),
+        }
+        settle(&map);
+    });
 }
 
 /// Whether to grow may be asked at any time, also when the cursor is seen beyond the limit.
@@ -131,8 +126,8 @@ fn the_end_of_a_chunk_beside_a_reservation() {
 
 /// P6: a pool of which too much is in spares does not grow until they are used.
 #[test]
-fn spares_are_used_before_the_pool_grows() {
-    exhaustively("spares_are_used_before_the_pool_grows", || {
+fn free_extents_are_used_before_the_pool_grows() {
+    exhaustively("free_extents_are_used_before_the_pool_grows", || {
         let map = map(4, 1);
         // Three of the eight words of a chunk are left behind each record.
         let mut large = (0..16).map(|n| stack_at(4, 2 * n, 4, 0));

@@ -163,9 +163,9 @@ fn counts_beside_a_reset() {
 
 /// A reset between two who insert: three threads.
 #[test]
-fn two_inserts_beside_a_reset() {
+fn two_inserts_during_a_reset() {
     let frames = stack_at(1, 0, 1, 0);
-    bounded("two_inserts_beside_a_reset", 1, Some(2), move || {
+    bounded("two_inserts_during_a_reset", 1, Some(2), move || {
         let map = map(1, 2);
         let one = spawn(&map, move |map| record(map, 0, frames));
         let two = spawn(&map, move |map| record(map, 1, frames));

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_missing_is_nothing_to_say() {
+    fn complete_results_have_no_notes() {
         assert!(Notes::default().lines(None).is_empty());
     }
 

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn styles_are_only_where_they_are_seen() {
+    fn styles_are_used_only_on_terminals() {
         let out = |color| Out {
             to: BufWriter::new(Target::Stream(Box::new(io::sink()))),
             color,

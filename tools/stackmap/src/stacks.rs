@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_an_id_is_there_twice() {
+    fn reports_the_offset_of_a_duplicate_id() {
         let mut file = Vec::new();
         let twice = [stack(9, &[1]), stack(9, &[2])];
         stack_map_bin::write(&mut file, Order::Little, None, twice.into_iter()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_id_twice() {
+    fn refuses_a_duplicate_id() {
         let mut stacks = Stacks::default();
         stacks.push(stack(9, &[1])).unwrap();
         assert!(stacks.push(stack(9, &[2])).unwrap_err().contains("twice"));

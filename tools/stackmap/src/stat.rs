@@ -152,7 +152,7 @@ hook:           jump
     }
 
     #[test]
-    fn counts_what_came_since() {
+    fn counts_the_change_since_another_stat() {
         let before = Stat::parse("successes: 100\nhits: 200\nhook: jump\n");
         let since = Stat::parse(TEXT).since(&before);
         assert_eq!(since.number("successes"), Some(76));

@@ -111,7 +111,7 @@ fn frames_of_tracing_are_hidden_everywhere() {
 }
 
 #[test]
-fn what_an_interrupt_interrupted_is_looked_up_as_it_is() {
+fn an_interrupted_address_is_looked_up_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let [map, names] = ["map", "names"].map(|name| dir.path().join(name));
     let kallsyms = "ffffffff81000000 T _text\nffffffff81000100 t memchr\nffffffff81000200 t \
@@ -198,7 +198,7 @@ fn inverted_graphs_begin_with_innermost_frames() {
 }
 
 #[test]
-fn exports_do_not_tell_where_the_kernel_lies() {
+fn exports_hide_kernel_addresses() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let name = out.to_str().unwrap();
@@ -335,7 +335,7 @@ fn no_name_controls_the_terminal() {
 }
 
 #[test]
-fn no_output_follows_a_link_of_others() {
+fn output_follows_no_link_of_other_users() {
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
     fs::create_dir(&open).unwrap();
@@ -370,7 +370,7 @@ fn no_output_follows_a_link_of_others() {
 }
 
 #[test]
-fn different_events_are_not_compared_in_silence() {
+fn comparing_different_events_warns() {
     let warning = "WARNING: the captures recorded different events: only in before.data: \
                    kmem:kmalloc sched:sched_switch; only in function.data: ";
     let output = run(&["diff", "before.data", "function.data"]);

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_to() {
+    fn devices_and_pipes_are_written_to() {
         let dir = tempfile::tempdir().unwrap();
         let [link, target, fifo, copy] =
             ["link", "target", "fifo", "copy"].map(|name| dir.path().join(name));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_is_made_where_its_path_led_at_first() {
+    fn a_capture_is_created_where_its_path_led_at_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("one")).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_and_not_needed_is_given_back() {
+    fn reserved_space_that_is_not_needed_is_freed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capture");
         let writer = Writer::create(&path).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_full_is_told() {
+    fn a_full_device_is_reported() {
         let mut writer = Writer::create(Path::new("/dev/full")).unwrap();
         writer.member(member::TRACE, &mut &b"x"[..]).unwrap();
         let error = writer.finish(&Manifest::default()).unwrap_err();

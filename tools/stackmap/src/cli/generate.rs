@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synopsis_is_whole() {
+    fn a_synopsis_lists_all_arguments() {
         assert_eq!(
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [-d SECS] [-b KB] [-i NAME] [-o FILE] [--slim] \

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_no_rate() {
+    fn a_duration_of_zero_has_no_rate() {
         assert_eq!(rate(5, Duration::ZERO), None);
         assert_eq!(rate(5, Duration::from_millis(500)), Some(10.0));
     }

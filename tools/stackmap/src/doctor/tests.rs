@@ -67,7 +67,7 @@ impl Patient {
 }
 
 #[test]
-fn a_system_that_is_well_has_nothing_to_be_done_but_to_load_the_module() {
+fn a_good_system_only_needs_the_module_loaded() {
     let (verdict, what, text) = Patient::new().worst();
     assert_eq!((verdict, what), (Note, "debug information"), "{text}");
     let checks = Patient::new().check();
@@ -120,7 +120,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn what_may_be_in_the_way_is_a_warning() {
+fn possible_obstacles_are_warnings() {
     let patient = Patient::new();
     patient.file("sys/module/module/parameters/sig_enforce", "Y\n");
     assert_eq!(patient.worst().0, Warning);
@@ -140,7 +140,7 @@ fn what_may_be_in_the_way_is_a_warning() {
 }
 
 #[test]
-fn a_loaded_module_is_asked_how_it_fares() {
+fn the_state_of_a_loaded_module_is_checked() {
     let patient = Patient::new();
     patient.file("tracing/options/stackmap", "1\n");
     patient.file("tracing/options/stacktrace", "0\n");
@@ -180,7 +180,7 @@ fn without(name: &str) -> Patient {
 }
 
 #[test]
-fn what_dkms_has_said_is_said_again() {
+fn the_message_of_dkms_is_repeated() {
     let patient = Patient::new();
     patient.remove(&format!("lib/modules/{RELEASE}/updates/stackmap.ko"));
     let log = "var/lib/dkms/stackmap/0.1.0/build/make.log";
@@ -200,7 +200,7 @@ fn what_dkms_has_said_is_said_again() {
 }
 
 #[test]
-fn a_kernel_without_kprobes_is_not_said_to_be_well() {
+fn a_kernel_without_kprobes_is_bad() {
     let checks = without(FINDER).check();
     let symbols = checks.iter().find(|check| check.what == "kernel symbols");
     let symbols = symbols.unwrap();
@@ -213,7 +213,7 @@ fn a_kernel_without_kprobes_is_not_said_to_be_well() {
 }
 
 #[test]
-fn each_symbol_that_is_missing_is_told() {
+fn each_missing_symbol_is_named() {
     for (names, verdict, what) in [
         (&NEEDED[..], Bad, "kernel symbols"),
         (&FOR_THE_JUMP, Warning, "hook"),

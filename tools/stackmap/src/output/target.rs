@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_where_nobody_else_may_write() {
+    fn links_are_followed_only_in_directories_that_others_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["own", "open", "other"] {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_others_are_known() {
+    fn links_of_other_users_are_recognised() {
         let me = geteuid().as_raw();
         let stat = |uid, mode| {
             let mut stat = statat(CWD, "/", AtFlags::empty()).unwrap();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_not_there() {
+    fn unfinished_files_are_not_visible() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         fs::write(&path, "before").unwrap();

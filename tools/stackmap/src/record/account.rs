@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_account_is_not_taken_for_one() {
+    fn invalid_accounts_are_refused() {
         for name in ["", "broken", "bad", "an", "ann:x", "x"] {
             assert_eq!(Account::parse(name, PASSWD), None, "{name}");
         }

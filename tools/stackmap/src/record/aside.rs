@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn triggers_are_written_as_they_are_meant() {
+    fn triggers_are_removed_and_restored() {
         for (line, away, back) in [
             ("traceoff:unlimited", "!traceoff", "traceoff"),
             ("traceoff:count=3", "!traceoff", "traceoff:3"),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_functions_are_told_from_filters() {
+    fn function_commands_are_not_filters() {
         for (line, away, back) in [
             (
                 "schedule:traceoff:unlimited",
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_that_lack_a_cpu_are_made_wider() {
+    fn masks_that_lack_a_cpu_are_widened() {
         assert_eq!(wider_mask("3", &[0, 1]), None);
         assert_eq!(wider_mask("ff", &[0, 1]), None);
         assert_eq!(wider_mask("1", &[0, 1]).as_deref(), Some("00000003"));

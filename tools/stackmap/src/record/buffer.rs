@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_left_out_of_the_pages() {
+    fn fields_are_removed_from_pages() {
         let (left, seen) = passed("sys", "x", false);
         assert_eq!(left, [0; 8]);
         assert!(seen.ids.contains(&7) && seen.pids.contains(&42));
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_without_fields_has_what_all_events_have() {
+    fn a_description_without_fields_has_the_common_fields() {
         let text = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\
                     \tfield:int y;\toffset:8;\n\nprint fmt: \"%d\", REC->y\n";
         let want = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\n";

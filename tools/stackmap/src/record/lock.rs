@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_puts_the_switch_off() {
+    fn the_last_recording_switches_the_option_off() {
         let dir = tempfile::tempdir().unwrap();
         let tracefs = tracefs(dir.path());
         let value = || fs::read_to_string(dir.path().join(SWITCH)).unwrap();

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said() {
+    fn losses_are_reported() {
         assert!(lines(&manifest(&[(7, 0, 0, 500)])).is_empty());
         assert_eq!(
             lines(&manifest(&[(0, 0, 0, 0)])),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_read_is_missing() {
+    fn records_read_by_others_are_reported_missing() {
         let mut manifest = manifest(&[(0, 0, 0, 0), (0, 0, 0, 0)]);
         manifest.cpus[1].read = 12;
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_count_is_too_large() {
+    fn large_counts_do_not_overflow() {
         let max = u64::MAX;
         assert_eq!(
             lines(&manifest(&[(max, max, max, max), (1, max, max, max)])).len(),

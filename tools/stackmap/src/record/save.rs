@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_stale_when_the_kernel_says_so_behind_its_header() {
+    fn estale_after_the_header_means_a_stale_map() {
         struct Behind(i32);
         impl Read for Behind {
             fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_of_a_module_are_no_change() {
+    fn use_counts_of_a_module_are_no_change() {
         let a = b"9p 86016 1 - Live 0xffffffffc09e0000\n";
         let b = b"9p 86016 7 x, Live 0xffffffffc09e0000\n";
         let c = b"9p 86016 7 x, Live 0xffffffffc09f0000\n";

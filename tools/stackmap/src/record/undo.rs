@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_written_as_they_are_meant() {
+    fn filters_are_restored() {
         assert_eq!(filter("vfs_read").as_deref(), Some("vfs_read"));
         assert_eq!(
             filter("p9_tag_alloc [9pnet]").as_deref(),

@@ -19,7 +19,7 @@ use std::{
 };
 
 #[test]
-fn all_is_as_it_was() {
+fn tracefs_is_restored() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
     fake.put("t/options/verbose", "1\n");
@@ -43,7 +43,7 @@ fn all_is_as_it_was() {
 }
 
 #[test]
-fn buffers_of_cpus_have_their_own_sizes_again() {
+fn buffer_sizes_of_cpus_are_restored() {
     let fake = Fake::new();
     let sizes = [("cpu0", "640"), ("cpu1", "1408")];
     let file = |cpu| format!("t/per_cpu/{cpu}/buffer_size_kb");
@@ -59,7 +59,7 @@ fn buffers_of_cpus_have_their_own_sizes_again() {
 }
 
 #[test]
-fn all_is_as_it_was_whatever_comes_at_any_step() {
+fn tracefs_is_restored_after_a_fault_at_any_step() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
     fake.put("t/set_event_notrace_pid", "5\n");
@@ -160,7 +160,7 @@ fn a_buffer_has_one_recording_at_a_time() {
 }
 
 #[test]
-fn what_was_killed_is_undone_before_the_next_one_begins() {
+fn a_killed_recording_is_undone_before_the_next_begins() {
     let fake = Fake::new();
     let mut first = fake.start("log", &with(&["--fault", "running:hold"]));
     send("-KILL", &first);
@@ -172,7 +172,7 @@ fn what_was_killed_is_undone_before_the_next_one_begins() {
 }
 
 #[test]
-fn instances_are_listed_and_left_as_they_were() {
+fn instances_are_listed_and_restored() {
     let fake = Fake::new();
     let before = fake.state();
     for arguments in [&["--instance", "x"][..], &["--tracefs", "t/instances/x"]] {
@@ -245,7 +245,7 @@ fn patterns_are_expanded() {
 }
 
 #[test]
-fn losses_are_said_where_they_happen() {
+fn record_reports_losses() {
     let fake = Fake::new();
     assert!(!fake.recorded(&KMALLOC, "true").contains("WARNING"));
 
@@ -334,7 +334,7 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
 }
 
 #[test]
-fn a_page_that_is_damaged_costs_no_other() {
+fn a_damaged_page_leaves_the_others_intact() {
     let fake = Fake::new();
     let before = fake.state();
     let mut longer = page();
@@ -362,7 +362,7 @@ fn a_page_that_is_damaged_costs_no_other() {
 }
 
 #[test]
-fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
+fn a_buffer_that_cannot_be_opened_is_not_changed() {
     let fake = Fake::new();
     fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     let (output, text) = fake.record(&KMALLOC, "true");
@@ -373,7 +373,7 @@ fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
 }
 
 #[test]
-fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
+fn a_recording_that_cannot_be_written_anywhere_is_reported_lost() {
     let fake = Fake::new();
     let before = fake.state();
     let (output, text) = fake.record(&with(&["--fault", "taken:fail"]), "true");
@@ -389,7 +389,7 @@ fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
 }
 
 #[test]
-fn what_is_recorded_is_what_the_buffer_has() {
+fn a_capture_holds_the_records_of_the_buffer() {
     let fake = Fake::new();
     fake.recorded(&KMALLOC, "true");
     has_the_page(&fake.path("stackmap.data"));
@@ -419,7 +419,7 @@ fn what_is_recorded_is_what_the_buffer_has() {
 }
 
 #[test]
-fn what_is_no_file_is_written_to() {
+fn devices_and_pipes_are_written_to() {
     let fake = Fake::new();
     fake.put("target", "what was there");
     std::os::unix::fs::symlink("target", fake.path("link")).unwrap();
@@ -438,7 +438,7 @@ fn what_is_no_file_is_written_to() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said() {
+fn errors_of_the_output_file_are_reported() {
     let fake = Fake::new();
     for (output, says) in [
         ("t", "t: this is a directory\n  hint: give a file with -o"),

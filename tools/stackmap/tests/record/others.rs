@@ -6,7 +6,7 @@ use super::fake::{map, with, Fake, KMALLOC};
 use std::{fs, process::Command};
 
 #[test]
-fn what_others_left_is_put_aside() {
+fn settings_of_others_are_put_aside() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
     fake.put("t/events/sched/sched_switch/filter", "prev_pid == 1\n");
@@ -46,7 +46,7 @@ fn what_others_left_is_put_aside() {
 }
 
 #[test]
-fn an_event_with_a_trigger_is_not_on() {
+fn an_event_enabled_by_a_trigger_is_not_in_use() {
     let fake = Fake::new();
     // What a kernel shows of sched_switch, which has one, and of kfree, which is on.
     fake.put("t/events/sched/sched_switch/enable", "0*\n");
@@ -63,7 +63,7 @@ fn an_event_with_a_trigger_is_not_on() {
 }
 
 #[test]
-fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
+fn lists_of_filters_and_triggers_are_used() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
     fake.put("t/events/kmem/kfree/filter", "not asked for\n");
@@ -87,7 +87,7 @@ fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
 
 /// Only root can make such files; the guest has the same test.
 #[test]
-fn nothing_of_somebody_else_leads_to_a_capture_or_takes_it() {
+fn links_of_other_users_do_not_redirect_a_capture() {
     let fake = Fake::new();
     for dir in ["open", "victim"] {
         fs::create_dir(fake.path(dir)).unwrap();
@@ -118,7 +118,7 @@ fn nothing_of_somebody_else_leads_to_a_capture_or_takes_it() {
 }
 
 #[test]
-fn a_reset_by_somebody_else_is_said() {
+fn a_reset_during_the_recording_is_reported() {
     let fake = Fake::new();
     for (ids, reset) in [
         (&[0x0010_0005][..], false),
@@ -138,7 +138,7 @@ fn a_reset_by_somebody_else_is_said() {
 }
 
 #[test]
-fn events_that_somebody_else_has_on_have_their_names() {
+fn events_enabled_by_others_have_names() {
     let fake = Fake::new();
     // The buffer has one of kmalloc.
     fake.put("t/events/kmem/kmalloc/id", "7\n");
