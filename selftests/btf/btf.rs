@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a function takes is read from BTF as it is, and what is no BTF is refused.
+//! The signatures of functions are read from BTF as they are; input that is not BTF is refused.
 
 use proptest::prelude::*;
 use stackmap_btf::{Btf, Error, Signature, Type};
@@ -304,7 +304,7 @@ fn an_unknown_kind_is_skipped_if_its_length_is_known() {
     // No function takes that which is not known.
     btf.func("g", 0, &[1]);
     assert_eq!(btf.read("g"), Err(Error::Reference(1)));
-    // A kind that is known is not what anybody else says it is.
+    // The length of a known kind is not taken from the input.
     for entry in btf.layouts.chunks_exact_mut(4).take(NEW as usize) {
         entry.fill(0xff);
     }

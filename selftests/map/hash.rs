@@ -161,7 +161,7 @@ fn check(name: &str, stacks: &Stacks) {
         let mask = (1 << bits) - 1;
         let slot = chi_square(part(0).map(|h| h & mask), mask + 1, nr);
         let tag = chi_square(part(64 - bits), mask + 1, nr);
-        // The lowest bits of the tag: what tells stacks apart that have the same home.
+        // The lowest bits of the tag, which distinguish stacks with the same home slot.
         let low_tag = chi_square(part(64 - TAG_BITS).map(|h| h & mask), mask + 1, nr);
         (slots, tags) = (slots + slot, tags + tag);
         worst = worst.max(slot).max(tag).max(low_tag);
@@ -184,8 +184,8 @@ fn check(name: &str, stacks: &Stacks) {
     // The mean over 64 seeds has a standard deviation of 1/8.
     assert!(slots < 0.6 && tags < 0.6, "{name}: worse than random");
     assert!(worst < 6.5, "{name}: far worse than random with one seed");
-    // Who comes last to a table that is half full makes (1 + 1/(1 - 1/2)^2) / 2 = 2.5 probes, the
-    // mean of all is (1 + 1/(1 - 1/2)) / 2 = 1.5: those of a set are between.
+    // The last insert into a table that is half full makes (1 + 1/(1 - 1/2)^2) / 2 = 2.5 probes,
+    // the mean of all is (1 + 1/(1 - 1/2)) / 2 = 1.5: those of a set are between.
     assert!(mean < 2.6, "{name}: {mean} probes");
     assert!(longest <= PROBE_LIMIT, "{name}: {longest} probes");
     // Random: nr^2 / 2^38 pairs for a seed.

@@ -256,7 +256,7 @@ fn the_largest_map_recognises_stale_ids_for_1022_resets() {
         map.reset().unwrap();
         let id = record(&map, 0, &stack(0, 8)).unwrap();
         assert!(i32::try_from(id.get()).is_ok());
-        // 1,023 generations: then the first one comes again.
+        // There are 1,023 generations: then the first one is used again.
         assert_eq!(id == first, resets == 1023);
         assert_eq!(read(&map, first).is_some(), resets == 1023);
     }

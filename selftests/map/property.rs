@@ -43,7 +43,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever is done in whatever order, the map does what the model does.
+    /// After any operations in any order, the map behaves like the model.
     #[test]
     fn a_map_behaves_like_the_model(ops in prop::collection::vec(op(), 0..300)) {
         ops::run(ops);

@@ -195,7 +195,7 @@ fn only_text_has_rules() {
     assert_eq!(rules.get(TEXT), Rule::SLOW);
     assert_eq!(rules.get(outside), Rule::UNKNOWN);
     assert_eq!(rules.get(0), Rule::UNKNOWN);
-    // What an empty entry has in the place of an address.
+    // The address of an empty entry.
     assert_eq!(rules.get(!0 << 32), Rule::UNKNOWN);
 }
 
@@ -214,7 +214,7 @@ fn rules_of_freed_text_are_removed() {
         let gone = (51..=99).contains(&index);
         assert_eq!(rules.get(ip) == Rule::UNKNOWN, gone, "{index}");
     }
-    // There is room again, and what is behind a gap is found.
+    // There is room again, and entries behind a gap are found.
     for &ip in &all {
         rules.put(ip, rule_of(ip));
     }

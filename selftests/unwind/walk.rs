@@ -13,7 +13,7 @@ use std::{collections::HashMap, mem::MaybeUninit};
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 
-/// What a tracer puts in the place of a return address.
+/// The address that a tracer puts in place of a return address.
 const REPLACED: u64 = TEXT + 1;
 
 /// The stack of an interrupt, then the task's, which lies higher.
@@ -46,7 +46,7 @@ enum Link {
 enum End {
     /// The registers of user space.
     User,
-    /// A function that nobody has called.
+    /// A function without a caller.
     Outermost,
     /// An address that is no text.
     NoText,

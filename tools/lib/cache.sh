@@ -3,7 +3,7 @@
 # The cache: entries that are complete or absent, built once, with each step and its time printed.
 #
 # An entry is a directory $cache/NAME-KEY. It is built in $cache/.new/NAME.XXXXXX and renamed when
-# complete, so what is killed half way never looks finished. Whoever builds holds the lock of NAME;
+# complete, so an entry that is only half built never looks complete. Whoever builds holds the lock of NAME;
 # a directory of NAME under .new that is seen with that lock held belongs to nobody and is removed.
 
 lib=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -28,7 +28,7 @@ die() {
 	exit 126
 }
 
-# ours PATH...: stops where one belongs to another user, or others may write to it: what is there is run.
+# ours PATH...: stops if a path belongs to another user or others can write to it: files below it are run.
 ours() {
 	local path mode
 
