@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What can go wrong, as the user is told it, and the exit status that says so.
+//! Errors, in words for the user, and their exit statuses.
 
 use std::{fmt, io, path::Path};
 
@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// Something cannot be done as things are. What to do about it is part of the text.
     Refused(String),
-    /// Nobody reads our output any more.
+    /// The reader of the output has ended.
     BrokenPipe,
     /// The message was printed already; only the exit status is left.
     Status(u8),

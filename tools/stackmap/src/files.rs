@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Files that are given in place of others: what they are, and what to do with them.
+//! Files of other kinds than the command needs: what they are, and what to do with them.
 
 /// What a file is, by how it begins, and what to do with it.
 pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {

@@ -7,16 +7,16 @@ use crate::{
     trace::Losses,
 };
 
-/// What was found missing while a result was made.
+/// What is missing in a result.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Notes {
-    /// Events whose id is of a map that was reset since.
+    /// Events whose id is from before a reset of the map.
     pub stale: u64,
     /// Events whose id is of another load of the module than the stacks.
     pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
-    /// The events were read from a text, in which names can look like events.
+    /// The events were read from text, in which names can look like events.
     pub text: bool,
     /// Events with a full stack in place of an id.
     pub whole: u64,

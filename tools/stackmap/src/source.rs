@@ -77,7 +77,7 @@ pub struct Loaded {
 pub enum Missing {
     /// The map was reset since.
     Stale,
-    /// The module was loaded anew since: the stacks are of another load than the id.
+    /// The module was reloaded: the stacks are of another load than the id.
     Gone,
     /// The map does not have it.
     Unknown,

@@ -29,7 +29,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Reads them all. An id that comes twice would mean two stacks, so it is an error.
+    /// Reads all stacks. A duplicate id would mean two stacks, so it is an error.
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
         let mut reader = Reader::new(input, source)?;
         let mut stacks = Self {

@@ -68,7 +68,7 @@ const READERS: [&[&str]; 8] = [
     &["resolve"],
 ];
 
-/// A wrong input is told with status 2, never by a panic.
+/// A wrong input gives status 2, never a panic.
 fn assert_refused(path: &Path, says: &str) {
     for reader in READERS {
         let mut arguments = reader.to_vec();
@@ -133,7 +133,7 @@ fn damaged_captures_cause_no_panic() {
         damaged[at] ^= 0x55;
         fs::write(&path, &damaged).unwrap();
         let output = run(&["report", path.to_str().unwrap()]);
-        // What is damaged may not matter: a date, a comment.
+        // Damage to a date or a comment has no effect.
         assert!(
             matches!(output.status.code(), Some(0 | 2)),
             "{at}: {}",
@@ -410,7 +410,7 @@ fn failures_leave_no_partial_file() {
     assert!(run(&good).status.success());
     assert_eq!(fs::read(&out).unwrap().first(), Some(&b'{'));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    // What is no file is written to, not replaced.
+    // Devices and pipes are written to, not replaced.
     let output = run(&["flame", "-o", "/dev/full", "function.data"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("No space left"));

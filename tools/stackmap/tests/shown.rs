@@ -242,7 +242,7 @@ fn exports_hide_kernel_addresses() {
                 assert!(!told || addresses, "{arguments:?}");
                 let want = if addresses { 0o600 } else { 0o644 };
                 assert_eq!(mode(&out) & !0o022, want, "{arguments:?}");
-                // What is there to tell is told if it is wanted.
+                // Addresses are shown on request.
                 let some = file == "stack_map_bin" || index == 1 || index == 3;
                 assert!(told || !addresses || !some, "{arguments:?}");
             }
@@ -467,7 +467,7 @@ fn long_results_go_through_a_pager() {
         let lines = paged.lines().filter(|line| line.starts_with("PAGE:"));
         assert_eq!(lines.count(), plain.lines().count(), "{command}");
     }
-    // Not if it is not wanted, if there is none, and never into a pipe.
+    // No pager with --no-pager, without a pager program, and never into a pipe.
     for (arguments, pager) in [
         ("--no-pager", Some(pager)),
         ("", Some("")),

@@ -185,7 +185,7 @@ impl Writer {
             .and_then(|file| file.into_inner().map_err(io::IntoInnerError::into_error))
             .map_err(failed)?;
         let len = file.stream_position().map_err(failed)?;
-        // What was reserved and is not needed.
+        // Frees reserved space that is not needed.
         file.set_len(len).map_err(failed)?;
         match self.target {
             Target::Name(named, place) => {
@@ -211,7 +211,7 @@ impl Writer {
     }
 }
 
-/// Takes room behind the end of `file`, which stays where it is.
+/// Reserves space after the end of `file` without changing its length.
 fn reserve(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         // Such a file system can only be asked.
@@ -276,7 +276,7 @@ mod tests {
         assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
         Capture::open(&copy).unwrap();
 
-        // By a link: whoever may replace /dev/null itself should not lose it by this test.
+        // By a link, so that this test, run as root, does not replace /dev/null itself.
         let null = dir.path().join("null");
         std::os::unix::fs::symlink("/dev/null", &null).unwrap();
         write(&null);
@@ -296,7 +296,7 @@ mod tests {
             Some(&*at("one").canonicalize().unwrap())
         );
         assert!(unfinished.exists());
-        // Somebody who may has put a link in its place.
+        // A user with access to the directory puts a link in its place.
         fs::rename(at("one"), at("moved")).unwrap();
         fs::create_dir(at("other")).unwrap();
         std::os::unix::fs::symlink("other", at("one")).unwrap();

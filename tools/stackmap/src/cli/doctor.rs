@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `stackmap doctor`: what this kernel lacks, and what to do.
+//! `stackmap doctor`: whether the module works on this kernel, and what to do.
 
 use super::args::Global;
 use crate::{

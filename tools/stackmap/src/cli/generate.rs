@@ -83,7 +83,8 @@ fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     while let Some(line) = lines.next() {
         writeln!(page, "{line}")?;
         if line == ".SH SYNOPSIS" {
-            // Theirs has neither the values of options nor what a command stands behind.
+            // The synopsis of clap_mangen lacks the values of options and the "--" before a
+            // command.
             lines.next();
             writeln!(page, "{}", synopsis(command))?;
         }

@@ -64,7 +64,7 @@ enum Command {
     UndoRecording,
 }
 
-/// Runs the command that the arguments of the process ask for.
+/// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.global.set_color();

@@ -82,7 +82,7 @@ impl StatArgs {
         Ok(())
     }
 
-    /// Shows `stat`, and what was counted since another one, so long ago.
+    /// Shows `stat`, and the change `since` an earlier one, with the time between them.
     fn show(&self, stat: &Stat, since: Option<(&Stat, Duration)>) -> Result {
         let since = since.map(|(before, duration)| (stat.since(before), duration));
         let mut out = Out::stdout();
@@ -94,7 +94,7 @@ impl StatArgs {
     }
 }
 
-/// What is a level rather than a count that grows.
+/// Keys whose value is a level, not a count that grows.
 const LEVELS: [&str; 6] = [
     "table_size",
     "success_rate",
@@ -135,7 +135,7 @@ fn write_text(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
     Ok(writeln!(out)?)
 }
 
-/// What the ids are good for, in words.
+/// The bytes that ids save, in words.
 fn saved(stat: &Stat) -> Option<String> {
     /// What an id takes in the ring buffer.
     const ID_BYTES: u64 = 16;
@@ -220,7 +220,7 @@ impl Reset {
     }
 }
 
-/// Why the kernel would not.
+/// Why the kernel refused a reset.
 fn refused(tracefs: &Tracefs) -> Result<Error> {
     let text = match tracefs.read("tracing_on")?.trim() {
         "0" => "the map cannot be reset: another reset is running\n  hint: try again".to_owned(),

@@ -118,10 +118,10 @@ impl Top {
         while !ended.load(Ordering::Relaxed) {
             terminal.draw(|frame| draw(model, frame)).map_err(failed)?;
             let mut wait = next.saturating_duration_since(Instant::now());
-            // All keys that have come are done before anything is shown again.
+            // All pending keys are handled before the screen is drawn again.
             while poll(wait).map_err(failed)? {
                 wait = Duration::ZERO;
-                // Anything but a key, a new size for one, only needs to be shown.
+                // Other events, such as a new size of the terminal, only need a redraw.
                 if let Event::Key(key) = event::read().map_err(failed)? {
                     if key.kind != KeyEventKind::Release && model.key(key) == Reaction::Quit {
                         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a kernel lacks for the module, and what to do about it.
+//! Checks whether the module works on a kernel, and says what to do.
 
 mod config;
 mod module;
@@ -10,7 +10,7 @@ use config::Config;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// How a thing is.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -18,18 +18,18 @@ pub enum Verdict {
     Good,
     /// Worth knowing, and no obstacle.
     Note,
-    /// It cannot be told, or something will be worse than it could be.
+    /// The result is not known, or something works less well than it could.
     Warning,
     /// The module cannot work.
     Bad,
 }
 
-/// A thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Check {
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was looked at.
+    /// The subject of the check.
     pub what: &'static str,
     /// What was found.
     pub found: String,
@@ -69,10 +69,10 @@ const REQUIRED: [(&str, &str); 6] = [
     ("CONFIG_KALLSYMS", "symbol names"),
 ];
 
-/// By this the module finds what it needs; a kernel without kprobes does not have it.
+/// The module finds unexported symbols by this one, which a kernel without kprobes does not have.
 const FINDER: &str = "register_kprobe";
 
-/// What the module needs and the kernel does not export. It does not load without.
+/// The unexported symbols without which the module does not load.
 const NEEDED: [&str; 9] = [
     "kallsyms_lookup_name",
     "__ftrace_trace_stack",
@@ -85,7 +85,8 @@ const NEEDED: [&str; 9] = [
     "ftrace_ops_trampoline",
 ];
 
-/// What the jump needs; without it a kprobe does, which costs more for each event.
+/// The unexported symbols that the jump needs; without them the hook is a kprobe, which costs more
+/// for each event.
 const FOR_THE_JUMP: [&str; 4] = [
     "smp_text_poke_single",
     "get_kprobe",
@@ -93,7 +94,8 @@ const FOR_THE_JUMP: [&str; 4] = [
     "kprobe_mutex",
 ];
 
-/// What the unwind cache needs; without it stacks are walked by the kernel's unwinder.
+/// The unexported symbols that the unwind cache needs; without them stacks are walked by the
+/// kernel's unwinder.
 const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
 
 /// The system that is looked at.
@@ -175,7 +177,7 @@ impl System {
 
     fn check_config(&self, config: Option<&Config>, loaded: bool) -> Vec<Check> {
         let Some(config) = config else {
-            // A module that is loaded has answered the question.
+            // A loaded module shows that the configuration is good.
             let verdict = if loaded { Note } else { Warning };
             let check = Check::new(verdict, "configuration", "not found");
             return vec![check.advise("/proc/config.gz and /boot/config-* are missing")];
@@ -224,7 +226,7 @@ impl System {
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("this kernel is too old or too new for the module"),
         });
-        // A module that is loaded tells what it uses.
+        // A loaded module reports its hook and its unwinder itself.
         for (names, what, cost) in [
             (
                 &FOR_THE_JUMP[..],
@@ -256,7 +258,7 @@ impl System {
         checks
     }
 
-    /// What may keep any module from being loaded.
+    /// Settings that may keep any module from being loaded.
     fn check_loading(&self) -> Vec<Check> {
         let mut checks = Vec::new();
         if self.line("proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
@@ -289,7 +291,7 @@ impl System {
             .unwrap_or_default()
     }
 
-    /// What may keep a module, even one that is loaded, from being of use.
+    /// Whether lockdown keeps even a loaded module from working.
     fn check_lockdown(&self) -> Option<Check> {
         let off = self.lockdown().contains("[confidentiality]");
         off.then(|| {
@@ -315,7 +317,7 @@ impl System {
     }
 }
 
-/// How a loaded module fares.
+/// The state of a loaded module.
 fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
     let mut checks = Vec::new();
     let stat = match tracefs.stat() {

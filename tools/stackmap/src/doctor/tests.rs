@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Systems that lack one thing or another.
+//! Systems in which something is missing.
 
 use super::*;
 use std::fs;
@@ -53,7 +53,7 @@ impl Patient {
         system.check()
     }
 
-    /// The worst of its verdicts, what is worst, and what to do.
+    /// Its worst verdict, the subject of that, and what to do.
     fn worst(&self) -> (Verdict, &'static str, String) {
         let checks = self.check();
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
@@ -227,7 +227,7 @@ fn each_missing_symbol_is_named() {
     }
 }
 
-/// What the module looks for, and what is not worth a word where it is missing.
+/// Symbols that the module looks for and that `doctor` does not mention if they are missing.
 const UNTOLD: [&str; 5] = [
     "global_ops",
     "return_to_handler",
@@ -239,7 +239,7 @@ const UNTOLD: [&str; 5] = [
 #[test]
 fn knows_every_symbol_that_the_module_looks_for() {
     let module = include_str!("../../../../src/shim/unexported.c");
-    // All of the ways to look for one, with what is in the quotes behind.
+    // The names in quotes after each of the calls that look a symbol up.
     let names = |calls: &[&str]| {
         let mut names = Vec::new();
         for call in calls {

@@ -98,7 +98,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(unfinished) = &self.unfinished {
-            // What fails here cannot be told.
+            // An error here cannot be reported.
             let _ = unlinkat(&self.dir, unfinished, AtFlags::empty());
         }
     }
@@ -159,7 +159,7 @@ enum What {
     Other,
 }
 
-/// Follows `path`, but no link that somebody else may have put there.
+/// Follows `path`, but no link that another user may have made.
 fn find(path: &Path) -> Result<Found> {
     let failed = |error: Errno| Error::io(format!("write {}", path.display()), error.into());
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -243,12 +243,12 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Whether somebody else may write to a directory.
+/// Whether other users can write to a directory.
 fn is_of_others(dir: &Stat) -> bool {
     dir.st_mode & WRITABLE != 0 || !is_trusted(dir.st_uid)
 }
 
-/// Whether somebody else may have put `link` into `dir`. As the last component of a path, no link
+/// Whether another user may have put `link` into `dir`. As the last component of a path, no link
 /// in such a directory is followed; before that, links of the user and of root are.
 fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
     is_of_others(dir) && (is_last || !is_trusted(link.st_uid))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Settings that others have left in tracefs and that would cut a recording, or end it.
+//! Settings of others in tracefs that would leave events out of a recording, or end it.
 //!
 //! Filters of events, of CPUs and of processes leave events out in silence; triggers and function
 //! commands switch tracing or events off, or swap the buffer. They are put aside for the recording
@@ -129,7 +129,7 @@ impl Aside {
                 continue;
             }
             let file = file_of(event, "filter");
-            // What has gone meanwhile has no filter.
+            // An event that was removed meanwhile has no filter.
             let Ok(text) = tracefs.read(&file) else {
                 continue;
             };

@@ -242,7 +242,7 @@ impl Seen {
         texts: &mut BTreeMap<u16, (String, String, String)>,
     ) {
         let path = format!("events/{system}/{name}/format");
-        // Events come and go with their modules.
+        // Events appear and disappear with their modules.
         if let Ok(text) = tracefs.read(&path) {
             match self.formats.add(system, &text) {
                 Ok(id) => drop(texts.insert(id, (system.to_owned(), name.to_owned(), text))),
@@ -254,7 +254,7 @@ impl Seen {
         }
     }
 
-    /// Reads the formats of recorded events that are not enabled: somebody else may have enabled
+    /// Reads the formats of recorded events that are not enabled: another user may have enabled
     /// them.
     fn describe_rest(
         &mut self,

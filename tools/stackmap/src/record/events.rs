@@ -159,7 +159,7 @@ odd:sched
             words(&["sche*"]),
             ["sched:sched_switch", "sched:sched_wakeup", "odd:sched"]
         );
-        // What comes twice is asked for once.
+        // Duplicates are removed.
         assert_eq!(words(&["sys_enter_*", "syscalls:sys_enter_read"]), enters);
     }
 

@@ -72,7 +72,7 @@ impl Place {
         })
     }
 
-    /// From now on, whoever does [`undo`](Self::undo) removes the instance.
+    /// From now on, the undo list of [`undo`](Self::undo) removes the instance.
     pub(super) fn settle(mut self) -> Tracefs {
         self.made = false;
         self.tracefs.clone()
@@ -82,7 +82,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.made {
-            // The error that led here is what is told.
+            // The error that led here is the one to report.
             let _ = fs::remove_dir(self.tracefs.root());
         }
     }

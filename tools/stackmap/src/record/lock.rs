@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who records: one recording for each buffer, and one switch for all of them.
+//! The locks of recordings: one recording for each buffer, and one switch for all of them.
 //!
 //! The locks are flock(2) locks on directories and files of tracefs itself, so that they work for
 //! any path or mount, and end with the processes that hold them. The guard process inherits them:
@@ -313,7 +313,7 @@ mod tests {
         off(on());
         assert_eq!(value(), "0");
 
-        // What somebody has put on stays on.
+        // An option that another user has enabled stays on.
         tracefs.write(SWITCH, "1").unwrap();
         let (one, other) = (on(), on());
         off(other);

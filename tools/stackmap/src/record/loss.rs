@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording has lost, as `record` says when it ends.
+//! The losses of a recording, which `record` reports at its end.
 
 use crate::{
     capture::{CpuStat, Manifest},

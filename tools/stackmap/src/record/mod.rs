@@ -67,17 +67,17 @@ pub struct Options {
     pub command: Vec<OsString>,
     /// The user whose rights the command has, if not those of this process.
     pub user: Option<String>,
-    /// The module to load if none is there.
+    /// The module file to load if the module is not loaded.
     pub module: Option<PathBuf>,
     /// Whether the map is emptied first.
     pub reset: bool,
-    /// Whether tracing that somebody else has set up is put aside.
+    /// Whether tracing settings that are in use are put aside.
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
     /// Whether the fields of events and the arguments of the command are left out.
     pub no_args: bool,
-    /// What goes wrong, for tests.
+    /// A fault to inject, for tests.
     #[cfg(feature = "fault")]
     pub fault: Option<Fault>,
 }
@@ -178,7 +178,7 @@ impl Options {
         ))
     }
 
-    /// Tracing that somebody else has set up is not ours to take.
+    /// Refuses to take over tracing that is in use.
     fn check_unused(&self, tracefs: &Tracefs) -> Result {
         let tracer = tracefs.read("current_tracer")?;
         let nr_events = events::on(tracefs)?.len();

@@ -248,7 +248,7 @@ fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
 
 /// Whether the map was reset since `map` was opened.
 fn is_stale(map: &mut dyn Read) -> bool {
-    // The kernel reports that behind the header.
+    // The kernel reports a stale map only after the header.
     let mut buffer = [0; 4096];
     for _ in 0..16 {
         match map.read(&mut buffer) {
@@ -260,7 +260,7 @@ fn is_stale(map: &mut dyn Read) -> bool {
     false
 }
 
-/// Ends when one signal more than `limit` has come.
+/// A reader that fails after more than `limit` signals.
 struct Interruptible<'a> {
     content: &'a [u8],
     signals: &'a Signals,

@@ -37,7 +37,7 @@ pub(super) struct Session<'a> {
 /// Where a recording failed.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// There is nothing to keep, or nobody wants it.
+    /// Nothing was recorded, or the recording was discarded.
     Lost(Error),
     /// The buffer has a recording that could not be saved.
     Unsaved(Error),
@@ -116,7 +116,7 @@ impl Session<'_> {
         }
         options.before(Step::Emptied, signals)?;
         for (option, value) in FORMAT {
-            // Those of a tracer are there while it is on, with older kernels.
+            // Older kernels have the options of a tracer only while it is on.
             if tracefs.has(option) && tracefs.read(option)?.trim() != value {
                 tracefs.write(option, value)?;
             }
@@ -275,7 +275,7 @@ fn file_name() -> String {
     format!("stackmap-{time}-{}.data", std::process::id())
 }
 
-/// Asks whoever is at the terminal for a file; [`None`]: nobody is, or none is given.
+/// Asks the user at the terminal for a file; [`None`]: there is no terminal, or no file is given.
 fn ask() -> Option<PathBuf> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;

@@ -15,7 +15,7 @@ const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
 const MAX_COMM: usize = 15;
 
-/// What is known of the tasks of a trace.
+/// The names of the tasks of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Tasks {
     /// Their names.

@@ -135,7 +135,7 @@ fn a_buffer_has_one_recording_at_a_time() {
         assert!(text.contains("record --tracefs t"), "{text}");
         assert!(!fake.path("other").exists());
     }
-    // What was set up for the first one is as it was.
+    // The settings of the first recording are unchanged.
     assert_eq!(fake.get("t/set_event"), "kmem:kmalloc\n");
 
     // Beside it, with the module's switch for both.
@@ -195,7 +195,7 @@ fn instances_are_listed_and_restored() {
         let manifest = fake.manifest("stackmap.data");
         assert_eq!(manifest.recorded.instance.as_deref(), Some("x"));
     }
-    // One that somebody has listed stays listed.
+    // An instance that was listed before stays listed.
     fake.put("t/stack_map_instances", "x\n");
     fake.recorded(&with(&["-i", "x"]), "true");
     assert_eq!(fake.get("t/stack_map_instances"), "x\n");
@@ -312,7 +312,7 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
         "t/per_cpu/cpu1/stats",
         "entries: 1\noverrun: 0\nbytes: 1000000000000000000\n",
     );
-    // Whoever reads this fails otherwise.
+    // Otherwise readers of this file would fail.
     fake.put("t/per_cpu/cpu0/trace_pipe_raw", "damaged");
     let (output, text) = fake.record(&KMALLOC, "true");
     assert_eq!(output.status.code(), Some(1), "{text}");

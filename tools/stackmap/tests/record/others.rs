@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What somebody else has set up, left behind, or made.
+//! Settings, leftovers and files of other users.
 
 use super::fake::{map, with, Fake, KMALLOC};
 use std::{fs, process::Command};
@@ -104,7 +104,7 @@ fn links_of_other_users_do_not_redirect_a_capture() {
     assert!(text.contains("other users can write to"), "{text}");
     assert_eq!(fs::read_dir(fake.path("victim")).unwrap().count(), 0);
 
-    // Whoever reads it would get the capture.
+    // A reader of the FIFO would get the capture.
     let fifo = fake.path("open/fifo");
     assert!(Command::new("mkfifo")
         .arg(&fifo)
