@@ -3,8 +3,8 @@
 # The cache: entries that are complete or absent, built once, with each step and its time printed.
 #
 # An entry is a directory $cache/NAME-KEY. It is built in $cache/.new/NAME.XXXXXX and renamed when
-# complete, so an entry that is only half built never looks complete. Whoever builds holds the lock of NAME;
-# a directory of NAME under .new that is seen with that lock held belongs to nobody and is removed.
+# complete, so an entry that is only half built never looks complete. The builder holds the lock of NAME; so
+# a process with that lock removes any leftover directory of NAME under .new.
 
 lib=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 checkout=$(cd "$lib/../.." && pwd -P)
@@ -18,7 +18,7 @@ exec {user}>&2
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd -P)
 
-# say TEXT...: a line to the user, also from where the output goes to a log.
+# say TEXT...: prints a line for the user, even where the output goes to a log.
 say() {
 	printf '%s\n' "$*" >&"$user"
 }

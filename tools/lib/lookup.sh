@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # Which versions: what the suites of a kernel offer now, asked once and remembered.
 
-# What the toolchain chroot holds, besides the kernel's compiler.
+# The packages of the toolchain chroot, besides the kernel's compiler.
 toolchain_packages=(
 	apt bash bc bindgen binutils bison busybox-static clang cpio diffutils e2fsprogs flex gcc
 	kmod libarchive13t64 libc6-dev libelf-dev libssl-dev lld llvm make openssl pahole patch perl

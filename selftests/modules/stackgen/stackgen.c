@@ -46,7 +46,7 @@ struct racer {
 static struct dentry *dir;
 static u64 cost;
 
-/* The racers race for it, so that who looks for data races can be seen to find one. */
+/* A deliberate data race, which KCSAN must report. */
 static unsigned long raced_for;
 
 /* Each frame returns to one of four addresses, by two bits of the number. */

@@ -467,7 +467,7 @@ fn long_results_go_through_a_pager() {
         let lines = paged.lines().filter(|line| line.starts_with("PAGE:"));
         assert_eq!(lines.count(), plain.lines().count(), "{command}");
     }
-    // No pager with --no-pager, without a pager program, and never into a pipe.
+    // No pager with --no-pager or if PAGER is empty, cat or missing, and never into a pipe.
     for (arguments, pager) in [
         ("--no-pager", Some(pager)),
         ("", Some("")),

@@ -56,7 +56,7 @@ pub(super) struct Instance {
 pub(super) enum Recording {
     /// It is saved: the buffer is emptied.
     Empty,
-    /// It is of no use to anybody.
+    /// It is not worth keeping.
     Ignore,
     /// The buffer holds the only copy: tracing stays off.
     Keep,
@@ -229,7 +229,7 @@ impl Undo {
     /// Does all the writes for a recording process that died.
     pub(super) fn run_for_the_dead(&self, switch: &impl AsFd) -> Result {
         if self.instance.remove && !self.root.exists() {
-            // The last thing was done.
+            // All was undone already.
             return Ok(());
         }
         let tracefs = Tracefs::find(Some(&self.root))?;
