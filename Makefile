@@ -20,17 +20,17 @@ release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 all: modules
 
-modules: ## stackmap.ko for the running kernel, or the tree KDIR
+modules: ## build stackmap.ko for the running kernel or KDIR
 	@tools/check-kdir "$(KDIR)"
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
 
-tool: ## the command-line tool; tool-static: no shared libraries
+tool: ## build the tool; tool-static: without shared libraries
 	cargo build --release --package stackmap
 
 tool-static:
 	@tools/stackmap/build-static
 
-install: install-module install-tool ## module and tool; install-module, install-tool: one
+install: install-module install-tool ## install module and tool; install-module, install-tool: one
 
 install-module: modules
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" INSTALL_MOD_PATH="$(DESTDIR)" modules_install
@@ -51,7 +51,7 @@ install-tool: $(if $(TOOL),,tool)
 	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
 	install -D -t "$(examples)/initramfs" packaging/initramfs/hook packaging/initramfs/init-top
 
-uninstall: ## removes them
+uninstall: ## remove module and tool
 	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
 	$(if $(DESTDIR),,depmod "$(release)")
 	rm -f "$(DESTDIR)$(PREFIX)/bin/stackmap" "$(share)"/man/man1/stackmap.1 "$(share)"/man/man1/stackmap-*.1 \
@@ -60,25 +60,25 @@ uninstall: ## removes them
 		"$(share)/fish/vendor_completions.d/stackmap.fish"
 	rm -rf "$(share)/doc/stackmap"
 
-deb: ## Debian packages, built in a chroot: target/debian
+deb: ## build Debian packages in a chroot, into target/debian
 	@packaging/build-debs
 
-clean: ## removes what the build of the module leaves in the sources
+clean: ## remove the build files of the module
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
 		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/*/*.o src/*/.*.cmd \
 		src/shim_bindings.rs src/functions_bindings.rs
 
 ##@ Try
 
-run: ## a stock Debian kernel in QEMU records stack ids
+run: ## record stack ids in a stock Debian kernel in QEMU
 	@tools/demo/demo
 
 ##@ Test (ARGS="oracle race": cases by name; ARGS=--help, ARGS=--list)
 
-test: ## what a change must pass; ARGS=lint, host or guest: part
+test: ## tests that each change must pass; ARGS=lint, host, guest
 	@selftests/suite $(ARGS)
 
-package-test: deb ## packages in fresh chroots, DKMS, boot (20 minutes, root)
+package-test: deb ## test packages in fresh chroots, DKMS, boot (20 min, root)
 	@selftests/suite --results 'make package-test' --packages $(ARGS)
 
 ##@ Longer tests (Documentation/testing.rst; ARGS="--kernel debug")
@@ -89,29 +89,29 @@ long-test: ## storms, many loads, millions of stacks (1/2 hour a kernel)
 debug-test: ## guests with KASAN, lockdep, kmemleak, KUnit (1 hour)
 	@selftests/suite --results 'make debug-test' --kernel debug guest
 
-kcsan-test: ## guests with a kernel that finds data races
+kcsan-test: ## guests with a KCSAN kernel, which finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
-kselftest: ## the kernel's ftrace suite with and without ids (1 hour)
+kselftest: ## the kernel's ftrace tests, with and without ids (1 hour)
 	@selftests/ftrace/kselftest --results 'make kselftest' $(ARGS)
 
-mutants: mutants-glue ## mistakes put into src/ (1 hour); mutants-glue: no src/map
+mutants: mutants-glue ## mutation tests of src/ (1 hour); mutants-glue: no src/map
 	@selftests/map/mutants
 
 mutants-glue:
 	@selftests/glue-mutants --results 'make mutants-glue'
 
-model: ## loom models, larger bounds; mutate-ordering: weakened
+model: ## loom models, large bounds; mutate-ordering: weak orders
 	@selftests/map/models --full
 
 mutate-ordering:
 	@selftests/map/mutate-ordering
 
-fuzz: ## the map, the walk, what the tool reads; SECONDS=60 a target
+fuzz: ## fuzz map, stack walk, tool; SECONDS=60 for each target
 	@selftests/fuzz/fuzz-module $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
-scale: ## the map under 10^8 events on the host; EVENTS=N
+scale: ## run 10^8 events through the map on the host; EVENTS=N
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
 ##@ Benchmarks
@@ -120,7 +120,7 @@ bench_tables := tools/bench/tables
 bench_map := tools/bench/map
 bench_tool := tools/stackmap/tests/measure
 bench_accept := tools/bench/gate --accept
-bench: ## Documentation/benchmarks.md; ARGS=map, tool or accept
+bench: ## write Documentation/benchmarks.md; ARGS=map|tool|accept
 	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: map, tool or accept))
 
 help:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a function takes is read from BTF as it is, and what is no BTF is refused.
+//! The signatures of functions are read from BTF as they are; input that is not BTF is refused.
 
 use proptest::prelude::*;
 use stackmap_btf::{Btf, Error, Signature, Type};
@@ -165,7 +165,7 @@ fn a_function_is_found_behind_types_of_all_kinds() {
 }
 
 #[test]
-fn every_type_is_told_from_every_other() {
+fn types_that_differ_are_found_to_differ() {
     let mut btf = Writer::new();
     let types = [
         (0, "..."),
@@ -205,7 +205,7 @@ fn every_type_is_told_from_every_other() {
 }
 
 #[test]
-fn names_and_qualifiers_are_looked_through() {
+fn typedefs_and_qualifiers_are_resolved() {
     let mut btf = Writer::new();
     let mut id = btf.int("unsigned int", 4, 0);
     for kind in [TYPEDEF, CONST, VOLATILE, RESTRICT, TYPE_TAG, TYPEDEF] {
@@ -220,7 +220,7 @@ fn names_and_qualifiers_are_looked_through() {
 }
 
 #[test]
-fn a_type_that_has_no_end_is_an_error() {
+fn a_cycle_of_types_is_an_error() {
     let mut btf = Writer::new();
     // Each is the other.
     btf.to(TYPEDEF, 2);
@@ -291,7 +291,7 @@ fn many_parameters_are_counted() {
 }
 
 #[test]
-fn a_kind_that_came_later_is_skipped_if_its_length_is_told() {
+fn an_unknown_kind_is_skipped_if_its_length_is_known() {
     let mut btf = Writer::new();
     btf.add("?", NEW, 3, 0, &[7, 8, 9, 10, 11, 12, 13]);
     btf.func("f", 0, &[]);
@@ -304,7 +304,7 @@ fn a_kind_that_came_later_is_skipped_if_its_length_is_told() {
     // No function takes that which is not known.
     btf.func("g", 0, &[1]);
     assert_eq!(btf.read("g"), Err(Error::Reference(1)));
-    // A kind that is known is not what anybody else says it is.
+    // The length of a known kind is not taken from the input.
     for entry in btf.layouts.chunks_exact_mut(4).take(NEW as usize) {
         entry.fill(0xff);
     }
@@ -314,7 +314,7 @@ fn a_kind_that_came_later_is_skipped_if_its_length_is_told() {
 }
 
 #[test]
-fn what_is_no_btf_is_refused() {
+fn input_that_is_not_btf_is_refused() {
     let mut btf = Writer::new();
     btf.all_kinds();
     let good = btf.bytes();
@@ -343,7 +343,7 @@ fn what_is_no_btf_is_refused() {
 }
 
 #[test]
-fn a_description_that_is_truncated_anywhere_is_refused() {
+fn truncated_btf_is_refused() {
     let mut btf = Writer::new();
     btf.int("int", 4, SIGNED);
     btf.add("e", ENUM, 3, 4, &[1, 0, 1, 1, 1, 2]);
@@ -372,7 +372,7 @@ fn a_description_that_is_truncated_anywhere_is_refused() {
 }
 
 #[test]
-fn a_kernels_worth_of_types_takes_no_time() {
+fn the_btf_of_a_kernel_is_searched_quickly() {
     let mut btf = Writer::new();
     for _ in 0..10_000 {
         let int = btf.int("int", 4, SIGNED);
@@ -397,7 +397,7 @@ fn a_kernels_worth_of_types_takes_no_time() {
 }
 
 #[test]
-fn what_is_made_to_take_long_does_not() {
+fn hostile_btf_is_searched_quickly() {
     let mut btf = Writer::new();
     let mut id = btf.int("int", 4, SIGNED);
     for _ in 0..50_000 {
@@ -452,7 +452,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn anything_is_read_or_refused(
+    fn random_input_is_read_or_refused(
         changes in proptest::collection::vec((0..4096_usize, any::<u32>(), 0..33_u32), 1..6),
         len in 0..4096_usize,
         cut: bool,
@@ -471,7 +471,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_behind_a_header_is_read_or_refused(
+    fn random_types_after_a_valid_header_are_read_or_refused(
         words in proptest::collection::vec((any::<u32>(), 0..33_u32), 0..64),
     ) {
         let mut btf = Writer::new();
@@ -483,7 +483,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(params in proptest::collection::vec(0..4_usize, 0..12), gives in 0..4_usize) {
+    fn written_btf_reads_back(params in proptest::collection::vec(0..4_usize, 0..12), gives in 0..4_usize) {
         let mut btf = Writer::new();
         let ids = [btf.to(PTR, 0), btf.int("b", 1, BOOL), btf.int("u", 2, 0), btf.int("s", 8, SIGNED)];
         let types = [Type::Pointer, Type::Bool, Type::Unsigned(16), Type::Signed(64)];

@@ -161,7 +161,7 @@ fn check(name: &str, stacks: &Stacks) {
         let mask = (1 << bits) - 1;
         let slot = chi_square(part(0).map(|h| h & mask), mask + 1, nr);
         let tag = chi_square(part(64 - bits), mask + 1, nr);
-        // The lowest bits of the tag: what tells stacks apart that have the same home.
+        // The lowest bits of the tag, which distinguish stacks with the same home slot.
         let low_tag = chi_square(part(64 - TAG_BITS).map(|h| h & mask), mask + 1, nr);
         (slots, tags) = (slots + slot, tags + tag);
         worst = worst.max(slot).max(tag).max(low_tag);
@@ -184,8 +184,8 @@ fn check(name: &str, stacks: &Stacks) {
     // The mean over 64 seeds has a standard deviation of 1/8.
     assert!(slots < 0.6 && tags < 0.6, "{name}: worse than random");
     assert!(worst < 6.5, "{name}: far worse than random with one seed");
-    // Who comes last to a table that is half full makes (1 + 1/(1 - 1/2)^2) / 2 = 2.5 probes, the
-    // mean of all is (1 + 1/(1 - 1/2)) / 2 = 1.5: those of a set are between.
+    // The last insert into a table that is half full makes (1 + 1/(1 - 1/2)^2) / 2 = 2.5 probes,
+    // the mean of all is (1 + 1/(1 - 1/2)) / 2 = 1.5: those of a set are between.
     assert!(mean < 2.6, "{name}: {mean} probes");
     assert!(longest <= PROBE_LIMIT, "{name}: {longest} probes");
     // Random: nr^2 / 2^38 pairs for a seed.
@@ -193,14 +193,14 @@ fn check(name: &str, stacks: &Stacks) {
 }
 
 #[test]
-fn real_stacks_are_spread() {
+fn real_stacks_are_spread_evenly() {
     let stacks = captured();
     assert!(stacks.len() >= 2000, "only {} stacks", stacks.len());
     check("captured", &stacks);
 }
 
 #[test]
-fn stacks_that_are_nearly_equal_are_spread() {
+fn similar_stacks_are_spread_evenly() {
     for (name, stacks) in [
         ("one bit", one_bit()),
         ("one bit twice", one_bit_twice()),
@@ -215,7 +215,7 @@ fn stacks_that_are_nearly_equal_are_spread() {
 
 /// Each bit of a frame changes each bit of the hash about every second time, over many seeds.
 #[test]
-fn every_bit_of_a_frame_counts() {
+fn every_bit_of_a_frame_changes_the_hash() {
     let stacks: Stacks = captured().into_iter().step_by(5).collect();
     let seed = |n: usize| {
         let words = [n as u64, n as u64 + 1_000_000];

@@ -173,7 +173,7 @@ fn a_record_may_end_where_the_pool_does() {
 }
 
 #[test]
-fn what_is_left_at_the_end_of_a_chunk_is_used() {
+fn the_rest_of_a_chunk_is_used() {
     let map = map(10, 1);
     // After the first word 30 records of 1,025 words and one of 993: 1,024 words of the chunk are left.
     for number in 0..30 {
@@ -200,7 +200,7 @@ fn what_is_left_at_the_end_of_a_chunk_is_used() {
 }
 
 #[test]
-fn growth_is_wanted_when_less_than_a_chunk_is_free() {
+fn growth_is_requested_when_less_than_a_chunk_is_free() {
     let map = map(10, 1);
     let get_id = |number, depth| get_id(&map, 0, &stack(number, depth)).unwrap();
     // One word more, and the second chunk is begun.
@@ -220,7 +220,7 @@ fn growth_is_wanted_when_less_than_a_chunk_is_free() {
 }
 
 #[test]
-fn without_growth_the_pool_says_so() {
+fn a_full_pool_with_growth_pending_is_reported() {
     let map = map(14, 1);
     let mut number = 0;
     let refusal = loop {
@@ -256,14 +256,14 @@ fn the_largest_map_recognises_stale_ids_for_1022_resets() {
         map.reset().unwrap();
         let id = record(&map, 0, &stack(0, 8)).unwrap();
         assert!(i32::try_from(id.get()).is_ok());
-        // 1,023 generations: then the first one comes again.
+        // There are 1,023 generations: then the first one is used again.
         assert_eq!(id == first, resets == 1023);
         assert_eq!(read(&map, first).is_some(), resets == 1023);
     }
 }
 
 #[test]
-fn resets_of_an_empty_map_bring_no_id_back() {
+fn resets_of_an_empty_map_make_no_stale_id_valid() {
     let map = map(20, 1);
     let first = record(&map, 0, &stack(0, 8)).unwrap();
     // As many resets as there are generations.
@@ -349,7 +349,7 @@ fn an_export_that_has_read_the_last_slot_has_read_all() {
 }
 
 #[test]
-fn the_memory_that_a_map_tells() {
+fn a_map_reports_its_memory() {
     let map = map(10, 1);
     assert_eq!((map.capacity(), map.table_size()), (1024, 2048));
     assert_eq!(map.table_bytes(), 16 * 1024);
@@ -421,7 +421,7 @@ fn an_export_holds_what_was_there_when_it_began() {
 }
 
 #[test]
-fn a_stack_is_read_where_it_is_and_says_whether_a_cut_holds_it() {
+fn a_stack_is_read_in_place_and_knows_its_snapshot() {
     let map = map(10, 1);
     let inserted = |number| {
         let frames = stack(number, 20);
@@ -446,7 +446,7 @@ fn a_stack_is_read_where_it_is_and_says_whether_a_cut_holds_it() {
 }
 
 #[test]
-fn references_are_exact_however_they_are_held() {
+fn references_are_exact_in_every_representation() {
     let map = map(10, 2);
     let mut expected: HashMap<Id, u32> = HashMap::new();
     for event in 0..50_000_u64 {
@@ -466,7 +466,7 @@ fn references_are_exact_however_they_are_held() {
 }
 
 #[test]
-fn memory_follows_use() {
+fn memory_grows_with_use() {
     let map = map(20, 1);
     let mut stored = 0;
     for number in 0..100_000 {
@@ -480,7 +480,7 @@ fn memory_follows_use() {
 }
 
 #[test]
-fn threads_that_race_for_the_same_stacks_agree() {
+fn threads_that_race_for_the_same_stacks_get_the_same_ids() {
     let map = map(14, 2);
     let race = |index| {
         let map = &map;

@@ -43,9 +43,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever is done in whatever order, the map does what the model does.
+    /// After any operations in any order, the map behaves like the model.
     #[test]
-    fn a_map_does_what_the_model_does(ops in prop::collection::vec(op(), 0..300)) {
+    fn a_map_behaves_like_the_model(ops in prop::collection::vec(op(), 0..300)) {
         ops::run(ops);
     }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Two CPUs that record stacks drawn from a Zipf law, round after round: new stacks keep coming, and
-//! every round ends with a map or a pool that is exhausted and with a reset, or has one in its midst.
+//! every round ends with a map or a pool that is exhausted and with a reset, or has a reset in the
+//! middle.
 //!
 //! Each thread remembers which id it was given for which stack. In one generation a stack that has
 //! an id must keep it, no two stacks may have one id, the two threads must agree, and whatever the
@@ -197,7 +198,7 @@ impl Run {
         }
     }
 
-    /// Both threads record `events` stacks each; every other round a reset comes in the midst.
+    /// Both threads record `events` stacks each; every other round has a reset in the middle.
     fn round(&mut self, round: usize, events: usize) {
         let (map, universe) = (&self.map, &self.universe);
         let reset_at = (round % 2 == 1).then_some(events / 2);

@@ -2,8 +2,8 @@
 /*
  * Is asked for permission when a file is opened, and takes its time: permit FILE.
  *
- * Says "ready", then "asked" when somebody opens FILE. Nobody gets an answer; who waits for one
- * goes on when this program ends, as it does with its standard input.
+ * Prints "ready", then "asked" when a process opens FILE. No process gets an answer; a process that
+ * waits goes on when this program ends, at the end of its standard input.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -11,7 +11,7 @@ use rules::{Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
 use walk::{Found, Frame, Registers, Stack, Unwinder};
 
-/// An unwinder, a stack and rules that are made of the bytes of somebody hostile.
+/// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {
     bytes: std::slice::Iter<'a, u8>,
     stack: Stack,

@@ -43,7 +43,7 @@ impl Frame {
 
 proptest! {
     #[test]
-    fn what_is_learnt_once_holds_everywhere(
+    fn a_rule_that_is_learnt_once_holds_for_each_stack(
         by_bp: bool,
         // The return address is on the stack for learning.
         distance in -15..500_i32,
@@ -77,7 +77,7 @@ fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
 }
 
 #[test]
-fn runs_that_do_not_agree_give_no_rule() {
+fn contradicting_walks_give_no_rule() {
     let run = |outcome| Run {
         sp: 16,
         bp: 400,
@@ -119,7 +119,7 @@ fn runs_that_do_not_agree_give_no_rule() {
 }
 
 #[test]
-fn registers_are_found_from_either_pointer() {
+fn saved_registers_are_found_from_sp_and_from_bp() {
     let learn = |one, two| {
         Rule::learn(&[
             Run {
@@ -195,12 +195,12 @@ fn only_text_has_rules() {
     assert_eq!(rules.get(TEXT), Rule::SLOW);
     assert_eq!(rules.get(outside), Rule::UNKNOWN);
     assert_eq!(rules.get(0), Rule::UNKNOWN);
-    // What an empty entry has in the place of an address.
+    // The address of an empty entry.
     assert_eq!(rules.get(!0 << 32), Rule::UNKNOWN);
 }
 
 #[test]
-fn text_that_goes_takes_its_rules() {
+fn rules_of_freed_text_are_removed() {
     let rules = table(64);
     let all: Vec<u64> = addresses(200).collect();
     for &ip in &all {
@@ -214,7 +214,7 @@ fn text_that_goes_takes_its_rules() {
         let gone = (51..=99).contains(&index);
         assert_eq!(rules.get(ip) == Rule::UNKNOWN, gone, "{index}");
     }
-    // There is room again, and what is behind a gap is found.
+    // There is room again, and entries behind a gap are found.
     for &ip in &all {
         rules.put(ip, rule_of(ip));
     }
@@ -222,7 +222,7 @@ fn text_that_goes_takes_its_rules() {
 }
 
 #[test]
-fn a_full_table_replaces() {
+fn a_full_table_replaces_old_rules() {
     let rules = table(4);
     for ip in addresses(1000) {
         rules.put(ip, rule_of(ip));

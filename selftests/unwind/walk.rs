@@ -13,7 +13,7 @@ use std::{collections::HashMap, mem::MaybeUninit};
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 
-/// What a tracer puts in the place of a return address.
+/// The address that a tracer puts in place of a return address.
 const REPLACED: u64 = TEXT + 1;
 
 /// The stack of an interrupt, then the task's, which lies higher.
@@ -46,7 +46,7 @@ enum Link {
 enum End {
     /// The registers of user space.
     User,
-    /// A function that nobody has called.
+    /// A function without a caller.
     Outermost,
     /// An address that is no text.
     NoText,
@@ -323,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn as_many_as_there_is_room_for(
+    fn a_walk_stops_when_the_buffer_is_full(
         shapes in vec(shape(), 0..60),
         end in end(),
         skip in 0..5_usize,
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_rule_can_do_is_not_asked_of_the_kernel(shapes in vec(shape(), 0..60), end in end()) {
+    fn a_frame_with_a_rule_does_not_call_the_kernel(shapes in vec(shape(), 0..60), end in end()) {
         let mut made = Made::new(shapes, end);
         let count = |link| made.shapes.iter().filter(|shape| shape.link == link).count();
         let after_interrupt = (made.frames.iter().zip(&made.shapes))
@@ -349,13 +349,13 @@ proptest! {
     }
 
     #[test]
-    fn nothing_leads_out_of_a_stack(bytes in vec(any::<u8>(), 0..2000)) {
+    fn no_rule_reads_outside_the_stack(bytes in vec(any::<u8>(), 0..2000)) {
         walk_hostile(&bytes);
     }
 }
 
 #[test]
-fn a_stack_holds_what_is_on_it() {
+fn the_bounds_of_a_stack_are_exact() {
     // SAFETY: Nothing is read.
     let stack = |begin, end| unsafe { Stack::new(begin, end) };
     let some = stack(1000, 1016);

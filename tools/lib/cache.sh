@@ -3,8 +3,8 @@
 # The cache: entries that are complete or absent, built once, with each step and its time printed.
 #
 # An entry is a directory $cache/NAME-KEY. It is built in $cache/.new/NAME.XXXXXX and renamed when
-# complete, so what is killed half way never looks finished. Whoever builds holds the lock of NAME;
-# a directory of NAME under .new that is seen with that lock held belongs to nobody and is removed.
+# complete, so an entry that is only half built never looks complete. The builder holds the lock of NAME; so
+# a process with that lock removes any leftover directory of NAME under .new.
 
 lib=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 checkout=$(cd "$lib/../.." && pwd -P)
@@ -18,7 +18,7 @@ exec {user}>&2
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd -P)
 
-# say TEXT...: a line to the user, also from where the output goes to a log.
+# say TEXT...: prints a line for the user, even where the output goes to a log.
 say() {
 	printf '%s\n' "$*" >&"$user"
 }
@@ -28,7 +28,7 @@ die() {
 	exit 126
 }
 
-# ours PATH...: stops where one belongs to another user, or others may write to it: what is there is run.
+# ours PATH...: stops if a path belongs to another user or others can write to it: files below it are run.
 ours() {
 	local path mode
 
@@ -37,7 +37,7 @@ ours() {
 		[[ -O $path || $(stat -L -c %u "$path") = 0 ]] ||
 			die "$path belongs to another user ($(stat -L -c %U "$path")): give STACKMAP_CACHE=..."
 		mode=$(stat -L -c %a "$path")
-		(((8#$mode & 8#22) == 0)) || die "others may write to $path (mode $mode): chmod go-w, if nobody has"
+		(((8#$mode & 8#22) == 0)) || die "other users can write to $path (mode $mode): check its contents, then run chmod go-w"
 	done
 }
 ours "$cache"

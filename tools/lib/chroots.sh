@@ -23,7 +23,7 @@ builder() {
 	chroot=$entry
 }
 
-# What a machine has on which they are installed: what starts a kernel, and nothing of what the packages
+# The packages of a machine to install them on: those that start a kernel, and none that the packages
 # depend on.
 machine_packages() {
 	echo apt,bash,ca-certificates,initramfs-tools,kmod,linux-base

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # Which versions: what the suites of a kernel offer now, asked once and remembered.
 
-# What the toolchain chroot holds, besides the kernel's compiler.
+# The packages of the toolchain chroot, besides the kernel's compiler.
 toolchain_packages=(
 	apt bash bc bindgen binutils bison busybox-static clang cpio diffutils e2fsprogs flex gcc
 	kmod libarchive13t64 libc6-dev libelf-dev libssl-dev lld llvm make openssl pahole patch perl
@@ -74,7 +74,7 @@ update_apt() {
 		return
 	fi
 	if grep -q 'is expired' "$log"; then
-		say "warning: $(grep -m1 -o 'Release file for.*is expired[^.]*' "$log"); taken all the same"
+		say "warning: $(grep -m1 -o 'Release file for.*is expired[^.]*' "$log"); used anyway"
 		touch "$apt/expired"
 		if apt-get -o Acquire::Check-Valid-Until=false update > "$log" 2>&1; then
 			touch "$apt/updated"
@@ -82,7 +82,7 @@ update_apt() {
 		fi
 	fi
 	cat "$log" >&"$user"
-	die "the package lists of $archives cannot be had from $mirror"
+	die "the package lists of $archives cannot be fetched from $mirror"
 }
 
 # closure PACKAGE...: every package, with its version, that installing these would bring.

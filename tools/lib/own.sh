@@ -5,7 +5,7 @@
 # build_own DIR: DIR/build is the tree to build modules against, DIR/lib/modules what a kernel's
 # packages would hold.
 build_own() {
-	# What the compiler could warn of is not ours to mend, and costs it a twelfth of its time.
+	# Warnings about the kernel's own code are off: they take a twelfth of the compiler's time.
 	local make=(in_chroot make -C "$source_tree" O="$1/build" "${make_arguments[@]}" KCFLAGS=-w -j"$(($(nproc) + 1))")
 	local release modules
 

@@ -14,7 +14,7 @@ bootstrap() {
 	done
 	[[ ! -f $apt/expired ]] || options+=(--aptopt='Acquire::Check-Valid-Until "false"')
 	if [[ $(id -u) = 0 ]]; then
-		# What is mounted there on the way goes away with its last process, however that ends.
+		# Its mounts disappear with its last process, even if it is killed.
 		apart=(env TMPDIR="${target%/*}" unshare --mount --pid --fork --mount-proc --kill-child)
 	else
 		need newuidmap uidmap

@@ -32,7 +32,7 @@ fn two_growths() {
     });
 }
 
-/// O4: a growth and a reset, in whatever order, leave a map that can be used.
+/// O4: a growth and a reset, in either order, leave a usable map.
 #[test]
 fn growth_beside_a_reset() {
     let frames = stack_at(2, 5, 4, 0);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports against inserts and resets: the cut and its grace period.
+//! Exports against inserts and resets: the snapshot and its grace period.
 
 use super::*;
 use stackmap_map::Stale;
 
-/// A cut holds what was there before it, and it stays the same while others insert.
+/// A snapshot holds the stacks of its beginning and does not change while others insert.
 #[test]
 fn a_cut_is_fixed() {
     let (old, new) = (stack_at(1, 0, 1, 0), stack_at(1, 2, 1, 0));
@@ -61,7 +61,7 @@ fn an_export_beside_a_reset() {
                 assert_eq!((stack.id, &buffer[..stack.nr]), (id, frames));
             }
             match (next, map.count(&cut)) {
-                // Begun after the reset, the cut is empty.
+                // A snapshot that begins after the reset is empty.
                 (Ok(stack), Ok(count)) => assert_eq!(count, u32::from(stack.is_some())),
                 (Err(Stale), Ok(_)) => panic!("what is stale stays so"),
                 (_, Err(Stale)) => {}
@@ -72,7 +72,7 @@ fn an_export_beside_a_reset() {
     });
 }
 
-/// An export of an empty map that a reset overtakes goes on, and stays empty.
+/// An export of an empty map goes on after a reset, and stays empty.
 #[test]
 fn an_export_beside_the_reset_of_an_empty_map() {
     let frames = stack_at(1, 0, 1, 0);
@@ -93,8 +93,8 @@ fn an_export_beside_the_reset_of_an_empty_map() {
 
 /// P5: a lookup takes as many steps in a full map as in one with a single stack.
 #[test]
-fn a_lookup_is_as_quick_at_any_load() {
-    exhaustively("a_lookup_is_as_quick_at_any_load", || {
+fn a_lookup_takes_as_few_steps_at_any_load() {
+    exhaustively("a_lookup_takes_as_few_steps_at_any_load", || {
         let map = map(2, 1);
         let insert = |home| id(&map, 0, stack_at(2, home, 2, 0));
         let steps_of = |id| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Inserts against each other: O1, the same stack, the same slot, the last place.
+//! Inserts against each other: O1, the same stack, the same slot, the last entry.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn apart(map: &Map) {
     assert_eq!(map.spare_bytes(), 3 * 8);
 }
 
-/// O1: whoever sees a slot's word sees the whole record.
+/// O1: a reader that sees the word of a slot sees the complete record.
 #[test]
 fn a_slot_is_empty_or_complete() {
     let frames = stack_at(1, 0, 3, 0);
@@ -98,7 +98,8 @@ fn three_inserts_two_stacks() {
     });
 }
 
-/// P3: of three stacks two find a place, and the third is refused for that reason alone.
+/// P3: of three stacks two get an entry; the third is refused because the map is full, for no other
+/// reason.
 #[test]
 fn the_last_place() {
     let stacks = [
@@ -127,7 +128,7 @@ fn the_last_place() {
     });
 }
 
-/// P3: a full neighbourhood. The loser gives its place and its record back.
+/// P3: the probe limit is reached. The loser gives its entry and its record back.
 #[test]
 fn the_last_slot() {
     let (one, two) = (stack_at(2, 6, 1, 0), stack_at(2, 6, 1, 1));

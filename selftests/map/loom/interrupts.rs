@@ -36,7 +36,7 @@ fn at_each_step(name: &str, check: fn(&str, Box<dyn Fn() + Send + Sync>), run: f
             }),
         );
         if !came.load(Ordering::Relaxed) {
-            // In no execution there were as many steps.
+            // No execution has this many steps.
             return;
         }
     }
@@ -88,7 +88,8 @@ fn an_interrupt_and_another_cpu_insert_the_same_stack() {
     );
 }
 
-/// P3: the interrupt takes the slot, the last place and the words that the insert was about to.
+/// P3: the interrupt takes the slot, the last entry and the words that the insert was about to
+/// take.
 #[test]
 fn an_interrupt_inserts_another_stack() {
     at_each_step(

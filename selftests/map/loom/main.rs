@@ -34,7 +34,7 @@ const SEED: Seed = Seed::new([1, 2]);
 type Frames = &'static [u64];
 
 /// The most steps of one `get_id`, see *P2* in `src/map/mod.rs`: in a model two slots, stacks of four
-/// frames, two attempts to reserve, three lists of spares.
+/// frames, two attempts to reserve, three lists of free extents.
 const STEPS_MAX: usize = 2 * (4 + 4) + 2 * 4 + 3 * 2 + 3 * 3 + 33;
 
 /// Runs a model in all executions.
@@ -143,7 +143,7 @@ fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     all
 }
 
-/// Checks a map that nobody records in: nothing leaked, all counts agree. Returns its stacks.
+/// Checks a map while no context records: nothing leaked, all counts agree. Returns its stacks.
 fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
@@ -220,11 +220,11 @@ fn stack_at(bits: u32, home: u64, nr: usize, n: usize) -> Frames {
 
 /// Of the model itself: a read comes before and after a write, also if the writer reads in between.
 #[test]
-fn no_read_is_hidden() {
+fn a_read_sees_every_state() {
     let frames = stack_at(1, 0, 1, 0);
     let seen = std::sync::Arc::new(AtomicU32::new(0));
     let all = std::sync::Arc::clone(&seen);
-    exhaustively("no_read_is_hidden", move || {
+    exhaustively("a_read_sees_every_state", move || {
         let map = map(1, 1);
         let writer = spawn(&map, move |map| id(map, 0, frames));
         all.fetch_or(1 << map.entries(), Ordering::Relaxed);

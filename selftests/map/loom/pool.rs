@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pool's growth against reservations: O3, the bounded cursor, spares.
+//! The pool's growth against reservations: O3, the bounded cursor, free extents.
 
 use super::*;
 use stackmap_map::ControlError;
 
-/// Fills both first chunks but for what no record of four frames fits in.
+/// Fills both first chunks, except for rests that are too small for a record of four frames.
 fn fill(map: &Map) {
     // 7 words are left of the first chunk, 8 in the second: a record of 5 in each.
     for home in 0..2 {
@@ -20,7 +20,7 @@ pub(super) fn in_third_chunk(map: &Map, frames: Frames) -> Id {
     id(map, 0, frames)
 }
 
-/// O3: whoever sees the new limit sees the chunk.
+/// O3: a context that sees the new limit sees the chunk.
 #[test]
 fn a_reservation_beside_growth() {
     let frames = stack_at(2, 5, 4, 0);
@@ -41,29 +41,24 @@ fn a_reservation_beside_growth() {
 
 /// O3 through O1: a third CPU reads from a chunk that only the inserting CPU saw come.
 #[test]
-fn a_record_in_a_chunk_that_just_came() {
+fn a_record_in_a_new_chunk() {
     let frames = stack_at(2, 5, 4, 0);
     let id = first_id(2, 5);
-    bounded(
-        "a_record_in_a_chunk_that_just_came",
-        1,
-        Some(2),
-        move || {
-            let map = map(2, 2);
-            fill(&map);
-            let grower = spawn(&map, |map| map.grow());
-            let writer = spawn(&map, move |map| record(map, 1, frames));
-            if let Some((read, _)) = read(&map, id) {
-                assert_eq!(read, frames);
-            }
-            grower.join().unwrap();
-            match writer.join() {
-                Ok(found) => assert_eq!(found.id, id),
-                Err(reason) => assert_eq!(reason, Fallback::Growing),
-            }
-            settle(&map);
-        },
-    );
+    bounded("a_record_in_a_new_chunk", 1, Some(2), move || {
+        let map = map(2, 2);
+        fill(&map);
+        let grower = spawn(&map, |map| map.grow());
+        let writer = spawn(&map, move |map| record(map, 1, frames));
+        if let Some((read, _)) = read(&map, id) {
+            assert_eq!(read, frames);
+        }
+        grower.join().unwrap();
+        match writer.join() {
+            Ok(found) => assert_eq!(found.id, id),
+            Err(reason) => assert_eq!(reason, Fallback::Growing),
+        }
+        settle(&map);
+    });
 }
 
 /// Whether to grow may be asked at any time, also when the cursor is seen beyond the limit.
@@ -114,7 +109,7 @@ fn a_contended_cursor() {
     });
 }
 
-/// What a reservation passes over at the end of a chunk is a spare, whoever passed over it.
+/// The rest of a chunk that a reservation skips becomes a free extent, whichever context skips it.
 #[test]
 fn the_end_of_a_chunk_beside_a_reservation() {
     let (one, two) = (stack_at(2, 0, 4, 0), stack_at(2, 2, 2, 0));
@@ -129,10 +124,10 @@ fn the_end_of_a_chunk_beside_a_reservation() {
     });
 }
 
-/// P6: a pool of which too much is in spares does not grow until they are used.
+/// P6: a pool with too many free extents does not grow until they are used.
 #[test]
-fn spares_are_used_before_the_pool_grows() {
-    exhaustively("spares_are_used_before_the_pool_grows", || {
+fn free_extents_are_used_before_the_pool_grows() {
+    exhaustively("free_extents_are_used_before_the_pool_grows", || {
         let map = map(4, 1);
         // Three of the eight words of a chunk are left behind each record.
         let mut large = (0..16).map(|n| stack_at(4, 2 * n, 4, 0));

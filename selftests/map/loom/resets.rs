@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// O2: whoever sees the new generation sees the empty table.
+/// O2: a context that sees the new generation sees the empty table.
 #[test]
 fn an_insert_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
@@ -50,7 +50,7 @@ fn an_insert_beside_the_reset_of_an_empty_map() {
     });
 }
 
-/// O2 for a context that knows the stack: what it remembers is forgotten with it.
+/// O2 for a context with a memo of the stack: the reset invalidates the memo.
 #[test]
 fn a_remembered_stack_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
@@ -84,7 +84,7 @@ fn a_lookup_beside_a_reset() {
     });
 }
 
-/// The grace period: a reset frees no chunk that somebody reads or writes.
+/// The grace period: a reset frees no chunk that is being read or written.
 #[test]
 fn a_chunk_goes_when_nobody_uses_it() {
     let far = stack_at(2, 3, 4, 0);
@@ -152,7 +152,7 @@ fn counts_beside_a_reset() {
         let successes = map.total(Counter::Hits) + map.total(Counter::Inserts);
         assert_eq!(successes, ok as u64);
         assert!(map.total(Counter::DropReset) <= refused as u64);
-        // A second reset, with nobody about, leaves nothing.
+        // A second reset, with no other context running, leaves nothing.
         map.reset().unwrap();
         for counter in Counter::ALL {
             assert_eq!(map.total(counter), 0);
@@ -163,9 +163,9 @@ fn counts_beside_a_reset() {
 
 /// A reset between two who insert: three threads.
 #[test]
-fn two_inserts_beside_a_reset() {
+fn two_inserts_during_a_reset() {
     let frames = stack_at(1, 0, 1, 0);
-    bounded("two_inserts_beside_a_reset", 1, Some(2), move || {
+    bounded("two_inserts_during_a_reset", 1, Some(2), move || {
         let map = map(1, 2);
         let one = spawn(&map, move |map| record(map, 0, frames));
         let two = spawn(&map, move |map| record(map, 1, frames));

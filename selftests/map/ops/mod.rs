@@ -196,7 +196,7 @@ impl Run {
         assert!(!self.map.wants_growth());
     }
 
-    /// Reads on in the export and compares with what was there at the cut.
+    /// Reads on in the export and compares it with the stacks at the snapshot.
     fn next(&mut self) {
         let Some(export) = &mut self.export else {
             return;
@@ -218,7 +218,7 @@ impl Run {
     }
 }
 
-/// Reads operations from bytes. Every sequence of bytes is one of operations.
+/// Reads operations from bytes. Every sequence of bytes is a valid sequence of operations.
 pub(crate) fn decode(bytes: &[u8]) -> Vec<Op> {
     let mut bytes = bytes.iter().copied();
     core::iter::from_fn(|| {

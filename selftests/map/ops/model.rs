@@ -95,7 +95,7 @@ impl Model {
                 assert_eq!(result, Err(Fallback::Full));
             }
             (Err(reason), Some(_)) => {
-                // It would have had to go beyond the chunks that are there.
+                // The reservation would have to go beyond the existing chunks.
                 let (words, cursor) = (1 + frames.len() as u64, 1 + reserved / 8);
                 let room = CHUNK_WORDS - cursor % CHUNK_WORDS;
                 let start = if room < words { cursor + room } else { cursor };

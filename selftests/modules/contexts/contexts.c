@@ -4,8 +4,8 @@
  *
  * In debugfs, contexts/run: write "CONTEXT COUNT" to record COUNT events on the writer's CPU, or on
  * each CPU for nmi. The contexts are task, softirq, hardirq, nmi, kprobe, kretprobe, and fprobe,
- * which records when a function is entered and when it returns. The fprobe is there only meanwhile:
- * beside the function graph tracer a fprobe makes Linux 7.2 and 7.3 warn.
+ * which records when a function is entered and when it returns. The fprobe is registered only
+ * during that time: beside the function graph tracer a fprobe makes Linux 7.2 and 7.3 warn.
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>

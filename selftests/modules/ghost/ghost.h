@@ -2,7 +2,7 @@
 /*
  * A module that has a stack recorded by its init, and each time that something is written to its
  * parameter "record". Modules of this kind differ in the names of their functions only: when one
- * goes, the next may come to the same place.
+ * is unloaded, the next may be loaded at the same address.
  */
 #include <linux/module.h>
 #include <linux/moduleparam.h>

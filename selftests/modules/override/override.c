@@ -11,7 +11,7 @@
  *
  *	insmod override.ko hold=1
  *
- * holds the first event that stackmap reserves, with preemption and interrupts as they are there,
+ * holds the first event that stackmap reserves, without changing preemption and interrupts,
  * until 0 is written to /sys/module/override/parameters/hold.
  */
 #include <linux/delay.h>
@@ -76,7 +76,7 @@ static bool from_stackmap(struct pt_regs *regs)
 	unsigned long calls[FRAMES];
 	unsigned int i, nr;
 
-	/* The kernel's walk goes astray behind a breakpoint on an instruction that pushes. */
+	/* The kernel's walk is wrong after a breakpoint on a push instruction. */
 	if (in_stackmap(regs_get_kernel_stack_nth(regs, 0)))
 		return true;
 	nr = stack_trace_save(calls, FRAMES, 0);

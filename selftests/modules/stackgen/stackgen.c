@@ -6,7 +6,7 @@
  *
  *	record	write "DEPTH FIRST COUNT": records COUNT stacks of DEPTH further frames, numbered
  *		from FIRST; two numbers make two stacks that differ in their outermost frames
- *	race	write "DEPTH FIRST COUNT": the same, by a thread on each CPU at the same moments
+ *	race	write "DEPTH FIRST COUNT": the same, by a thread on each CPU at the same time
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
@@ -46,7 +46,7 @@ struct racer {
 static struct dentry *dir;
 static u64 cost;
 
-/* The racers race for it, so that who looks for data races can be seen to find one. */
+/* A deliberate data race, which KCSAN must report. */
 static unsigned long raced_for;
 
 /* Each frame returns to one of four addresses, by two bits of the number. */
@@ -184,7 +184,7 @@ static const struct file_operations race_fops = {
 	.write = race_write,
 };
 
-/* What is hooked. It is aligned to 16 bytes, and a kprobe on it may be past an ENDBR. */
+/* The hooked function. It is aligned to 16 bytes; a kprobe on it may be behind an ENDBR. */
 static int find_entry(unsigned long *entry)
 {
 	struct kprobe kp = {

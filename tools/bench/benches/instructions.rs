@@ -48,7 +48,7 @@ fn known(depth: usize) -> Prepared {
     case(map, 1, vec![frames])
 }
 
-/// A stack that nobody has seen.
+/// A new stack.
 fn new(depth: usize) -> Prepared {
     case(map(10, 1), 0, vec![stack(0, depth)])
 }
@@ -63,7 +63,7 @@ fn loaded(percent: u64) -> Prepared {
     for frames in &all {
         record(&map, 0, frames).expect("an id");
     }
-    // From everywhere in the order of their coming: the last have the longest searches.
+    // Evenly spread over the order of insertion: the last stacks have the longest searches.
     let looked_up = (0..LOOKUPS).map(|n| all[n * all.len() / LOOKUPS].clone());
     case(map, 1, looked_up.collect())
 }

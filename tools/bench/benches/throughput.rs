@@ -49,7 +49,7 @@ impl Slice {
     }
 }
 
-/// Whether two slices were at the same time, but for a tenth of the longer one.
+/// Whether two slices overlap by all but a tenth of the longer one.
 fn overlap([one, other]: [Slice; 2]) -> bool {
     let both = one
         .ended

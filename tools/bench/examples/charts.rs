@@ -33,11 +33,11 @@ enum Kind {
 #[derive(Deserialize)]
 struct Series {
     name: String,
-    /// One for each place; there may be none.
+    /// One for each position on the x axis, or none.
     values: Vec<Option<f64>>,
 }
 
-/// Told apart by those who see colours otherwise, too (Okabe and Ito).
+/// Distinguishable with colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),

@@ -25,7 +25,7 @@ def install():
     found = runner.exists() and subprocess.run([runner, "--version"], text=True, check=False,
                                                stdout=subprocess.PIPE).stdout
     if not found or version not in found:
-        # It only starts valgrind and reads what comes of it: the build without optimisation is enough.
+        # It only starts valgrind and reads the output: a build without optimisation is enough.
         subprocess.run(["cargo", "install", "--quiet", "--locked", "--force", "--debug", "--root", CARGO_ROOT,
                         f"gungraun-runner@{version}"], check=True, env=os.environ | {"CARGO_PROFILE_DEV_DEBUG": "0"})
     os.environ["GUNGRAUN_RUNNER"] = str(runner)

@@ -45,7 +45,7 @@ def number(value):
 
 
 def chart(name, title, y_text, kind, places, series, aim=None):
-    """What the chart program reads; `series` is name to values."""
+    """The input of the chart program; `series` is name to values."""
     return {"file": f"bench-{name}.svg", "title": title, "y": y_text, "kind": kind,
             "places": [str(place) for place in places],
             "series": [{"name": name, "values": list(values)} for name, values in series.items()], "aim": aim}

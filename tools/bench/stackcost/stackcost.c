@@ -15,7 +15,7 @@
  *		unwind	captures the stack and records nothing
  *		id	reserves and commits an event as large as an id, in a buffer of its own
  *		full	the same with the stack's frames
- *		nothing	what it takes to measure, which is subtracted from all others
+ *		nothing	the cost of measuring itself, which is subtracted from all others
  *	cost	read: "COUNT SUM MIN MAX" of the last write to "measure", without the way to the
  *		stack and back, and with interrupts off
  *	together write "DEPTH FIRST COUNT CPUS": the same as dump, by a thread on each of CPUS CPUs

@@ -4,20 +4,20 @@
 
 T=/sys/kernel/tracing
 KO=/lib/stackmap/stackmap.ko
-# Only where the kernel watches for leaks.
+# Only in kernels with kmemleak.
 KMEMLEAK=/sys/kernel/debug/kmemleak
-# Only where the kernel watches for data races. It has some of its own.
+# Only in kernels with KCSAN. The kernel has data races of its own.
 KCSAN=/sys/kernel/debug/kcsan
 if [ -e $KCSAN ]; then
 	echo 'stackmap-expect: BUG: KCSAN' >/dev/kmsg
 	echo on >$KCSAN
-	# No child of the script, which may wait for all that it has.
+	# Not a child of the script, since a script may wait for all of its children.
 	(cat /dev/kmsg >/tmp/kmsg &)
 fi
 tap_number=0
 tap_failed=0
 tap_plan=0
-# Each stack is compared with the one that the kernel walks; 0 for what is to run as users have it.
+# 1: each stack is compared with the one that the kernel walks. 0: as users run the module.
 verify=1
 
 # plan NUMBER - how many tests follow, without those that finish adds. A test that is not reached is missed.
@@ -98,10 +98,10 @@ note() {
 	echo "# $*"
 }
 
-# leaks - what kmemleak has found that the module, or another that is gone by now, has allocated:
-# their frames have no symbol any more.
+# leaks - the leaks of kmemleak that the module, or a module that was unloaded, has allocated: frames of an
+# unloaded module have no symbol.
 leaks() {
-	# It reports what has been unreachable, and the same, in two scans and is 5 s old.
+	# kmemleak reports an object that is unreachable and unchanged in two scans and 5 s old.
 	for _ in 1 2; do
 		sleep 6
 		echo scan >$KMEMLEAK
@@ -128,18 +128,18 @@ finish() {
 	if [ -e $KMEMLEAK ]; then
 		# The kernel may have leaks of its own.
 		echo 'stackmap-expect: kmemleak: [0-9]+ new suspected memory leaks' >/dev/kmsg
-		is 'nothing was leaked' "$(leaks)" ''
+		is 'the module leaks no memory' "$(leaks)" ''
 	fi
 	if [ -e $KCSAN ]; then
-		# Its reader ends where it does not keep up.
+		# The reader of the log ends if it cannot keep up.
 		echo 'stackmap: end of the races' >/dev/kmsg
 		sleep 1
-		ok "the kernel's log was read to its end" grep -q 'stackmap: end of the races' /tmp/kmsg
+		ok "the whole kernel log was read" grep -q 'stackmap: end of the races' /tmp/kmsg
 		races stackmap >/tmp/races
-		is 'no data race in the module' "$(cat /tmp/races)" ''
+		is 'KCSAN reports no data race in the module' "$(cat /tmp/races)" ''
 		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races reported in all"
 	fi
-	is "no stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
+	is "no verified stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
 	[ "$tap_failed" = 0 ] && [ "$tap_number" = "$tap_plan" ]
 	exit
 }

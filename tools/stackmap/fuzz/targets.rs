@@ -26,7 +26,7 @@ use std::{
     rc::Rc,
 };
 
-/// A map: what is read is what it was written from.
+/// A map: a map that is written reads back the same.
 pub(crate) fn stack_map_bin(data: &[u8]) {
     let Ok(stacks) = Stacks::read(data, "input") else {
         return;

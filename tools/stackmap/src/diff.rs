@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_compared() {
+    fn the_requested_measure_is_compared() {
         let mut names = Names::default();
         let before = folded(&[("a;b", 10), ("a;c", 10)], &mut names);
         let after = folded(&[("a;b", 300), ("a;d", 100)], &mut names);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_compared_with_nothing() {
+    fn empty_captures_can_be_compared() {
         let mut names = Names::default();
         let nothing = Folded::default();
         let one = folded(&[("a", 1)], &mut names);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What can go wrong, as the user is told it, and the exit status that says so.
+//! Errors, in words for the user, and their exit statuses.
 
 use std::{fmt, io, path::Path};
 
@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// Something cannot be done as things are. What to do about it is part of the text.
     Refused(String),
-    /// Nobody reads our output any more.
+    /// The reader of the output has ended.
     BrokenPipe,
     /// The message was printed already; only the exit status is left.
     Status(u8),
@@ -136,7 +136,7 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
             Some("tracefs and kernel addresses need root")
         }
         io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
-            Some("only its owner can read a capture: root, if root recorded it")
+            Some("only its owner can read a capture, which is root if root recorded it")
         }
         io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
             "\"stackmap record\" writes it; give the name of another capture, or use --live for \

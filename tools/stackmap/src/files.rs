@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Files that are given in place of others: what they are, and what to do with them.
+//! Files of other kinds than the command needs: what they are, and what to do with them.
 
 /// What a file is, by how it begins, and what to do with it.
 pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
@@ -9,7 +9,7 @@ pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
         (
             b"PERFILE2",
             "a recording of perf",
-            "perf script reads it; \"stackmap record\" makes captures",
+            "use perf script; \"stackmap record\" makes captures",
         ),
         (
             b"\x17\x08\x44tracing",
@@ -19,7 +19,7 @@ pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
         (
             b"\x7fELF",
             "an ELF file",
-            "names are read from a vmlinux by --vmlinux FILE",
+            "to read symbol names from a vmlinux: --vmlinux FILE",
         ),
         (b"\x1f\x8b", "packed by gzip", UNPACK),
         (b"BZh", "packed by bzip2", UNPACK),
@@ -28,11 +28,11 @@ pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
         (
             b"# tracer:",
             "the text of a trace",
-            "stackmap resolve FILE puts stacks into it",
+            "stackmap resolve FILE replaces its ids by stacks",
         ),
         (
             b"stack_id ",
-            "the text of stack_map, which is for people",
+            "the text of stack_map",
             "copy stack_map_bin, or use \"stackmap record\"",
         ),
         (
@@ -40,12 +40,12 @@ pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
             "the text of stack_map_stat",
             "copy stack_map_bin, or use \"stackmap record\"",
         ),
-        (b"<?xml", "an XML file, as flame graphs are", NO_WAY_BACK),
+        (b"<?xml", "an XML file, such as a flame graph", NO_WAY_BACK),
         (b"{", "a JSON file", NO_WAY_BACK),
         (b"[", "a JSON file", NO_WAY_BACK),
         (b"!<arch>", "an archive", UNPACK),
     ];
-    const NO_WAY_BACK: &str = "what was exported is not read back; give the capture";
+    const NO_WAY_BACK: &str = "exported files cannot be read; give the capture";
     let found = known.iter().find(|(magic, ..)| head.starts_with(magic));
     if let Some((_, what, advice)) = found {
         return Some((what, advice));
@@ -53,8 +53,8 @@ pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let digits = head.iter().take_while(|byte| byte.is_ascii_hexdigit());
     match (digits.count(), head) {
         (16, _) => Some((
-            "a table of symbols, as /proc/kallsyms is",
-            "it is given by --kallsyms FILE",
+            "a table of symbols like /proc/kallsyms",
+            "use it with --kallsyms FILE",
         )),
         (_, head) if is_text(head) => Some((
             "a text",
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(what(b"# tracer: nop\n#"), Some("the text of a trace"));
         assert_eq!(
             what(b"ffffffff81000000"),
-            Some("a table of symbols, as /proc/kallsyms is")
+            Some("a table of symbols like /proc/kallsyms")
         );
         assert_eq!(what(b"total 12\n"), Some("a text"));
         assert_eq!(what(b"\0\0\0\0"), None);

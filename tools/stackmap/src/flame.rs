@@ -24,7 +24,7 @@ use std::{
 };
 
 /// The meaning of the colours, for the subtitle.
-pub const LEGEND: &str = "orange: the kernel, green: modules, blue: what is counted together";
+pub const LEGEND: &str = "orange: the kernel, green: modules, blue: groups (--by)";
 
 /// What stands for an address that is not shown.
 pub const UNKNOWN: &str = "[unknown]";
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_tells_no_address() {
+    fn a_frame_shows_no_address() {
         let mut look = Look::default();
         let name = "kfree <ffffffff81000000>";
         assert_eq!(look.frame(name, Kind::Kernel), "kfree <(address)>");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_by_kind() {
+    fn colours_depend_on_the_kind_of_frame() {
         let mut names = Names::default();
         // A task, a function of the kernel and one of a module, all of them with the same name.
         let name = "a [b]";
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_shown_only_if_they_are_wanted() {
+    fn addresses_are_shown_only_on_request() {
         let mut names = Names::default();
         let address = "0xffffffff81000000";
         let folded = folded(&[(&[(address, Kind::Address)], 1)], &mut names);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_seen_is_left_out() {
+    fn only_frames_too_narrow_to_see_are_omitted() {
         let mut names = Names::default();
         let mut stacks = vec![("main,rare,rarer".to_owned(), 1)];
         stacks.extend((0..100).map(|index| (format!("main,often{index}"), 200)));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_narrow_altogether_is_drawn_as_all() {
+    fn narrow_frames_are_drawn_together() {
         let mut names = Names::default();
         let mut folded = Folded::default();
         for index in 0..20_000 {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_of_the_stacks_that_end_there() {
+    fn a_difference_counts_the_stacks_that_end_in_a_frame() {
         let mut names = Names::default();
         let [a, b, c] = ["a", "b", "c"].map(|name| (name, Kind::Kernel));
         let before = folded(&[(&[a, b], 30), (&[a], 10)], &mut names);

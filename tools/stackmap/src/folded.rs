@@ -353,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_frame_ends_it() {
+    fn separators_in_a_frame_are_replaced() {
         let mut names = Names::default();
         let folded = folded(&[("a;b,c\nd,e f,\u{202e}g\u{9b}", 7)], &mut names);
         assert_eq!(text(&folded, &names), "a:b;c d;e f; g  7\n");
     }
 
     #[test]
-    fn the_same_stack_is_there_once() {
+    fn equal_stacks_are_merged() {
         let mut names = Names::default();
         let stacks = [("b,c", 1), ("a", 2), ("b,c", u64::MAX), ("b", 4)];
         let folded = folded(&stacks, &mut names);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn plumbing_is_shown_if_it_is_wanted() {
+    fn plumbing_is_shown_on_request() {
         let stack = [
             0xffff_ffff_8100_0510,
             0xffff_ffff_8100_0610,

@@ -7,16 +7,16 @@ use crate::{
     trace::Losses,
 };
 
-/// What was found missing while a result was made.
+/// What is missing in a result.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Notes {
-    /// Events whose id is of a map that was reset since.
+    /// Events whose id is from before a reset of the map.
     pub stale: u64,
     /// Events whose id is of another load of the module than the stacks.
     pub gone: u64,
     /// Events whose id the map does not have.
     pub unknown: u64,
-    /// The events were read from a text, in which names can look like events.
+    /// The events were read from text, in which names can look like events.
     pub text: bool,
     /// Events with a full stack in place of an id.
     pub whole: u64,
@@ -68,29 +68,29 @@ impl Notes {
         warn(
             self.stale,
             format!(
-                "{}: the map was reset in between",
+                "{}: the map was reset between these events and the reading of the stacks",
                 events(self.stale, "have a stale id")
             ),
         );
         warn(
             self.gone,
             format!(
-                "{}: the module was loaded anew in between",
+                "{}: the module was reloaded between these events and the reading of the stacks",
                 events(self.gone, "have an id of another load")
             ),
         );
         warn(
             self.losses.lost,
             format!(
-                "{} overwritten in the ring buffer before they were read: it was too small (record \
-                 -b)",
+                "{} overwritten in the ring buffer before they were read: use a larger buffer \
+                 (record -b)",
                 count_of(self.losses.lost, "record")
             ),
         );
         warn(
             self.losses.orphans,
             format!(
-                "{} without an event: it was overwritten, or there was none",
+                "{} without an event: the event was overwritten, or the stack never had one",
                 count_of(self.losses.orphans, "stack")
             ),
         );
@@ -99,7 +99,8 @@ impl Notes {
             manifest
                 .is_some_and(|manifest| manifest.modules_changed)
                 .into(),
-            "modules came or went during the recording: addresses in them may lack their names"
+            "modules were loaded or unloaded during the recording: addresses in them may have no \
+             name"
                 .to_owned(),
         );
         if let Some((after, before)) = loaded.and_then(|loaded| loaded.stat.as_ref()) {
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_missing_is_nothing_to_say() {
+    fn complete_results_have_no_notes() {
         assert!(Notes::default().lines(None).is_empty());
     }
 
@@ -191,11 +192,13 @@ mod tests {
             texts,
             [
                 "1 event has an unknown id: the map has no such stack",
-                "2 events have a stale id: the map was reset in between",
-                "4 events have an id of another load: the module was loaded anew in between",
-                "7 records overwritten in the ring buffer before they were read: it was too small \
-                 (record -b)",
-                "1 stack without an event: it was overwritten, or there was none",
+                "2 events have a stale id: the map was reset between these events and the reading \
+                 of the stacks",
+                "4 events have an id of another load: the module was reloaded between these events \
+                 and the reading of the stacks",
+                "7 records overwritten in the ring buffer before they were read: use a larger \
+                 buffer (record -b)",
+                "1 stack without an event: the event was overwritten, or the stack never had one",
                 "3 events have a full stack",
             ]
         );

@@ -34,7 +34,7 @@ pub const TITLE: Style = Style::new().bold();
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// For errors.
 pub const ERROR: Style = AnsiColor::Red.on_default().bold();
-/// For what is well.
+/// The style of good results.
 pub const GOOD: Style = AnsiColor::Green.on_default();
 /// For numbers that matter.
 pub const NUMBER: Style = AnsiColor::Cyan.on_default();
@@ -96,7 +96,7 @@ impl Out {
     }
 
     /// The file at `path`, or standard output for `-`. What was there stays until
-    /// [`finish`](Self::finish), and if that never comes.
+    /// [`finish`](Self::finish), and if that is never called.
     pub fn file(path: &Path, access: Access) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::stdout());
@@ -180,7 +180,7 @@ pub fn is_replaced(path: &Path) -> bool {
 }
 
 /// The directory of the file at `path`, which [is replaced](is_replaced), and its name there. No
-/// link of somebody else's leads there.
+/// link of another user leads there.
 pub fn place_of(path: &Path) -> Result<(OwnedFd, OsString)> {
     target::place(path)
 }
@@ -289,7 +289,7 @@ pub fn safe_lines(text: &[u8]) -> Cow<'_, [u8]> {
         while let Some(c) = chars.next() {
             match c {
                 '\n' | '\t' => safe.push(c as u8),
-                // Elsewhere, what follows is written over what is before.
+                // Elsewhere a carriage return lets the rest overwrite the beginning of the line.
                 '\r' if chars.peek() == Some(&'\n') => safe.push(b'\r'),
                 c if controls(c) => safe.extend_from_slice(SHOWN),
                 c => safe.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn styles_are_only_where_they_are_seen() {
+    fn styles_are_used_only_on_terminals() {
         let out = |color| Out {
             to: BufWriter::new(Target::Stream(Box::new(io::sink()))),
             color,

@@ -109,7 +109,7 @@ fn by_group(tally: &Tally) -> Vec<Section<'_>> {
     groups.map(section).collect()
 }
 
-/// The tally is by event; what is shown is the other way around.
+/// The tally is by event and then by stack; the result is by stack and then by event.
 fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
     let mut stacks: std::collections::HashMap<Key, Section<'_>> = Default::default();
     for (event, key, count) in tally.iter() {

@@ -42,14 +42,14 @@ enum Form {
     Inline,
 }
 
-/// Where newer stacks come from, when an id is met that is not known yet.
+/// Reads newer stacks when an id is not known yet.
 pub type Reload<'a> = dyn FnMut() -> Result<Option<Loaded>> + 'a;
 
 /// Puts stacks back.
 pub struct Resolver<'a> {
     loaded: Loaded,
     reload: &'a mut Reload<'a>,
-    /// Whether there is another load of the module by now than the one of the stacks.
+    /// Whether the module was reloaded since the stacks were read.
     loaded_anew: bool,
     format: Format,
     texts: Texts,
@@ -90,7 +90,7 @@ impl<'a> Resolver<'a> {
         let mut progress = Progress::bytes("resolving", size);
         let mut nr_lines = 0u64;
         loop {
-            // Before waiting for more, everything that is there goes out.
+            // Before waiting for more input, all complete output is written.
             if lines.input().buffer().is_empty() {
                 out.flush()?;
             }

@@ -77,7 +77,7 @@ pub struct Loaded {
 pub enum Missing {
     /// The map was reset since.
     Stale,
-    /// The module was loaded anew since: the stacks are of another load than the id.
+    /// The module was reloaded: the stacks are of another load than the id.
     Gone,
     /// The map does not have it.
     Unknown,
@@ -266,8 +266,8 @@ impl Source {
             }
             Source::Raw { name, .. } => Err(Error::input(
                 name.as_str(),
-                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both, and \
-                 \"stackmap resolve --map\" takes a trace apart from its stacks",
+                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both; \
+                 \"stackmap resolve --map FILE\" adds stacks to the text of a trace",
             )),
         }
     }

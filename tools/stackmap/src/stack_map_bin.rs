@@ -115,7 +115,7 @@ impl<R: Read> Reader<R> {
             return Err(Error::input_at(source, 4, what));
         }
         if nr_stacks > MAX_STACKS {
-            let what = format!("the header promises {nr_stacks} stacks; no map holds so many");
+            let what = format!("the header says {nr_stacks} stacks, more than any map holds");
             return Err(Error::input_at(source, 8, what));
         }
         if load_id != 0 && version == VERSION_V1 {
@@ -178,7 +178,7 @@ impl<R: Read> Reader<R> {
             return Err(self.wrong(start, format!("stack id 0x{id:x} has more than 31 bits")));
         }
         if nr > MAX_DEPTH {
-            let what = format!("stack {id} claims {nr} frames; no kernel writes so many");
+            let what = format!("stack {id} says {nr} frames, more than any kernel writes");
             return Err(self.wrong(start + 4, what));
         }
         if reserved != 0 {
@@ -229,7 +229,7 @@ impl<R: Read> Reader<R> {
         match read_full(&mut self.input, &mut [0]) {
             Ok(0) => Ok(()),
             Ok(_) => {
-                let what = format!("there is more behind the last of {} stacks", self.nr_stacks);
+                let what = format!("there is data after the last of {} stacks", self.nr_stacks);
                 Err(self.wrong(self.offset, what))
             }
             Err((_, error)) => Err(Error::reading(&self.source, self.offset, error)),

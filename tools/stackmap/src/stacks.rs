@@ -29,7 +29,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Reads them all. An id that comes twice would mean two stacks, so it is an error.
+    /// Reads all stacks. A duplicate id would mean two stacks, so it is an error.
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
         let mut reader = Reader::new(input, source)?;
         let mut stacks = Self {
@@ -54,7 +54,7 @@ impl Stacks {
             return Err(format!("more than {MAX_FRAMES} frames in all"));
         }
         if self.by_id.insert(stack.id, index).is_some() {
-            return Err(format!("stack id {} is there twice", stack.id));
+            return Err(format!("stack id {} occurs twice", stack.id));
         }
         self.heads.push(Head {
             id: stack.id,
@@ -145,17 +145,17 @@ mod tests {
     }
 
     #[test]
-    fn says_where_an_id_is_there_twice() {
+    fn reports_the_offset_of_a_duplicate_id() {
         let mut file = Vec::new();
         let twice = [stack(9, &[1]), stack(9, &[2])];
         stack_map_bin::write(&mut file, Order::Little, None, twice.into_iter()).unwrap();
         let error = Stacks::read(&file[..], "input").unwrap_err();
-        let want = "input: at byte 40: stack id 9 is there twice";
+        let want = "input: at byte 40: stack id 9 occurs twice";
         assert_eq!(error.to_string(), want);
     }
 
     #[test]
-    fn refuses_an_id_twice() {
+    fn refuses_a_duplicate_id() {
         let mut stacks = Stacks::default();
         stacks.push(stack(9, &[1])).unwrap();
         assert!(stacks.push(stack(9, &[2])).unwrap_err().contains("twice"));

@@ -10,34 +10,34 @@ pub struct Stat(Vec<(String, String)>);
 const REASONS: &[(&str, &str)] = &[
     (
         "drop_full",
-        "the map was full: load the module with more bits=",
+        "the map was full; load the module with a larger bits=",
     ),
     (
         "drop_pool",
-        "the memory for stacks was used up: load the module with more bits=",
+        "the pool was full; load the module with a larger bits=",
     ),
     ("drop_growing", "pool growth was pending"),
     (
         "drop_probe",
-        "the probe limit was reached: load the module with more bits=",
+        "the probe limit was reached; load the module with a larger bits=",
     ),
     (
         "drop_contended",
         "too many CPUs recorded new stacks at once",
     ),
     ("drop_reset", "the map was being reset"),
-    ("drop_nested", "interrupts nested too deep"),
+    ("drop_nested", "interrupts were nested too deep"),
     (
         "drop_missed",
         "nested kprobes are skipped, so the kernel records the full stack",
     ),
     (
         "drop_unwatched",
-        "RCU was not watching the CPU, as before the CPU goes idle",
+        "RCU was not watching the CPU, for example near idle",
     ),
     (
         "drop_foreign",
-        "the kernel printed into an instance, and asked for a stack of the top level",
+        "the kernel requested a top-level stack while it printed into an instance",
     ),
 ];
 
@@ -152,7 +152,7 @@ hook:           jump
     }
 
     #[test]
-    fn counts_what_came_since() {
+    fn counts_the_change_since_another_stat() {
         let before = Stat::parse("successes: 100\nhits: 200\nhook: jump\n");
         let since = Stat::parse(TEXT).since(&before);
         assert_eq!(since.number("successes"), Some(76));

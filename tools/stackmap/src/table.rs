@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_at_the_right() {
+    fn numbers_are_right_aligned() {
         let columns = [Column::Text("name"), Column::Number("n")];
         let rows = [["a", "5"], ["longer\x1b", "1234"]];
         let rows = rows.iter().map(|row| row.map(str::to_owned).to_vec());
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_nothing_are_nothing() {
+    fn shares_of_zero_are_zero() {
         assert_eq!(percent(1, 4), 25.0);
         assert_eq!(percent(0, 0), 0.0);
     }

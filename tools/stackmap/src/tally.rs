@@ -241,7 +241,7 @@ pub enum Style {
 pub fn missing_name(id: u32, missing: Missing) -> String {
     match missing {
         Missing::Stale => format!("<stack_id {id}: stale, the map was reset>"),
-        Missing::Gone => format!("<stack_id {id}: gone, the module was loaded anew>"),
+        Missing::Gone => format!("<stack_id {id}: gone, the module was reloaded>"),
         Missing::Unknown => format!("<stack_id {id}: unknown>"),
     }
 }

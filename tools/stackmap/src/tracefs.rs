@@ -16,14 +16,14 @@ use std::{
 
 /// Where tracefs is mounted by default, and where debugfs shows it.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// How often a map that is reset meanwhile is read again.
+/// How often reading is retried if the map is reset meanwhile.
 const ATTEMPTS: usize = 5;
 /// What the kernel says of a file that was reset while it was read.
 const ESTALE: i32 = 116;
 
 /// Where instances are.
 const INSTANCES: &str = "instances";
-/// What the top level has for its instances, too; besides what is the module's.
+/// Files that only the top level has, for its instances, too; besides those of the module.
 const OF_ALL: [&str; 8] = [
     "available_events",
     "available_filter_functions",
@@ -124,7 +124,7 @@ impl Tracefs {
         }
         Err(Error::Refused(format!(
             "the stackmap module is not loaded: there is no {}\n  hint: modprobe stackmap; \
-             \"stackmap doctor\" tells what else is missing",
+             \"stackmap doctor\" says what else is missing",
             self.path("options/stackmap").display()
         )))
     }
@@ -174,7 +174,7 @@ impl Tracefs {
         Ok(Stat::parse(&self.read("stack_map_stat")?))
     }
 
-    /// The stacks of the map. If it is reset meanwhile, what is there afterwards.
+    /// The stacks of the map. If it is reset meanwhile, those after the reset.
     pub fn stacks(&self) -> Result<Stacks> {
         self.stack_map_bin(Stacks::read)
     }
@@ -195,7 +195,7 @@ impl Tracefs {
         })
     }
 
-    /// What `read` has of the map. If it is reset meanwhile, what is there afterwards.
+    /// The result of `read` on the map. If the map is reset meanwhile, the result after the reset.
     fn stack_map_bin<T>(&self, read: impl Fn(BufReader<File>, &str) -> Result<T>) -> Result<T> {
         self.require_stackmap()?;
         let path = self.path("stack_map_bin");

@@ -68,7 +68,7 @@ const READERS: [&[&str]; 8] = [
     &["resolve"],
 ];
 
-/// A wrong input is told with status 2, never by a panic.
+/// A wrong input gives status 2, never a panic.
 fn assert_refused(path: &Path, says: &str) {
     for reader in READERS {
         let mut arguments = reader.to_vec();
@@ -112,7 +112,7 @@ fn wrong_files_are_refused() {
 }
 
 #[test]
-fn no_truncation_of_a_capture_passes() {
+fn truncated_captures_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("input.data");
     let whole = fs::read(data("function.data")).unwrap();
@@ -124,7 +124,7 @@ fn no_truncation_of_a_capture_passes() {
 }
 
 #[test]
-fn no_damage_of_a_capture_makes_a_panic() {
+fn damaged_captures_cause_no_panic() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("input.data");
     let whole = fs::read(data("function.data")).unwrap();
@@ -133,7 +133,7 @@ fn no_damage_of_a_capture_makes_a_panic() {
         damaged[at] ^= 0x55;
         fs::write(&path, &damaged).unwrap();
         let output = run(&["report", path.to_str().unwrap()]);
-        // What is damaged may not matter: a date, a comment.
+        // Damage to a date or a comment has no effect.
         assert!(
             matches!(output.status.code(), Some(0 | 2)),
             "{at}: {}",
@@ -173,7 +173,7 @@ fn an_endless_input_is_refused_at_once() {
 }
 
 #[test]
-fn a_pipe_that_ends_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     for arguments in [
         &["dump", "full.data"][..],
         &["resolve", "full.data"],
@@ -195,7 +195,7 @@ fn a_pipe_that_ends_is_no_error() {
 }
 
 #[test]
-fn colours_are_as_they_are_wanted() {
+fn colours_follow_the_option_and_the_environment() {
     let report = ["report", "before.data"];
     let has_color = |command: &mut Command| command.output().unwrap().stdout.contains(&0x1b);
     assert!(!has_color(&mut command(&report)));
@@ -213,7 +213,7 @@ fn colours_are_as_they_are_wanted() {
 }
 
 #[test]
-fn without_tracefs_it_says_so() {
+fn a_missing_tracefs_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_str().unwrap();
     for arguments in [
@@ -319,9 +319,9 @@ fn ids_of_another_load_are_gone() {
         let output = run(arguments);
         assert!(output.status.success(), "{}", stderr(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let note = "1 event has an id of another load: the module was loaded anew";
+        let note = "1 event has an id of another load: the module was reloaded";
         let said = text.contains(note) || stderr(&output).contains(note);
-        let shown = text.contains(": gone, the module was loaded anew>");
+        let shown = text.contains(": gone, the module was reloaded>");
         let resolved = text.contains("foo");
         assert_eq!(shown, !resolved, "{arguments:?}: {text}");
         assert_eq!(said, !resolved, "{arguments:?}: {}", stderr(&output));
@@ -344,7 +344,7 @@ fn ids_of_another_load_are_gone() {
 }
 
 #[test]
-fn the_module_may_be_loaded_anew_between_trace_and_stacks() {
+fn the_module_may_be_reloaded_between_trace_and_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, content: &[u8]| fs::write(dir.path().join(name), content).unwrap();
     fs::create_dir(dir.path().join("options")).unwrap();
@@ -371,7 +371,7 @@ fn the_module_may_be_loaded_anew_between_trace_and_stacks() {
 }
 
 #[test]
-fn nothing_is_nothing_to_draw() {
+fn an_empty_capture_has_no_flame_graph() {
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
     let svg = dir.path().join("out.svg");
@@ -397,7 +397,7 @@ fn nothing_is_nothing_to_draw() {
 }
 
 #[test]
-fn what_fails_leaves_no_half_of_a_file() {
+fn failures_leave_no_partial_file() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let name = out.to_str().unwrap();
@@ -410,7 +410,7 @@ fn what_fails_leaves_no_half_of_a_file() {
     assert!(run(&good).status.success());
     assert_eq!(fs::read(&out).unwrap().first(), Some(&b'{'));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    // What is no file is written to, not replaced.
+    // Devices and pipes are written to, not replaced.
     let output = run(&["flame", "-o", "/dev/full", "function.data"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("No space left"));

@@ -41,7 +41,7 @@ fn fits(got: &[&str], want: &[String]) -> bool {
 }
 
 #[test]
-fn examples_are_true() {
+fn examples_print_what_the_documentation_shows() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(top.join("../../Documentation/stackmap-tool.rst")).unwrap();
     let sessions = sessions(&text);

@@ -156,7 +156,7 @@ fn dump_is_the_kernels_own_text() {
 
 /// What `resolve` puts into a trace, `report` reads as it reads the ids.
 #[test]
-fn what_was_resolved_reads_as_before() {
+fn resolved_text_can_be_read_again() {
     let (resolved, _, _) = stackmap(&["resolve", "before.data"]);
     let frames = |text: &str| text.lines().filter(|line| line.starts_with(" => ")).count();
     let (inline, _, _) = stackmap(&["resolve", "--inline", "before.data"]);

@@ -111,7 +111,7 @@ fn frames_of_tracing_are_hidden_everywhere() {
 }
 
 #[test]
-fn what_an_interrupt_interrupted_is_looked_up_as_it_is() {
+fn an_interrupted_address_is_looked_up_exactly() {
     let dir = tempfile::tempdir().unwrap();
     let [map, names] = ["map", "names"].map(|name| dir.path().join(name));
     let kallsyms = "ffffffff81000000 T _text\nffffffff81000100 t memchr\nffffffff81000200 t \
@@ -198,7 +198,7 @@ fn inverted_graphs_begin_with_innermost_frames() {
 }
 
 #[test]
-fn exports_do_not_tell_where_the_kernel_lies() {
+fn exports_hide_kernel_addresses() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let name = out.to_str().unwrap();
@@ -242,7 +242,7 @@ fn exports_do_not_tell_where_the_kernel_lies() {
                 assert!(!told || addresses, "{arguments:?}");
                 let want = if addresses { 0o600 } else { 0o644 };
                 assert_eq!(mode(&out) & !0o022, want, "{arguments:?}");
-                // What is there to tell is told if it is wanted.
+                // Addresses are shown on request.
                 let some = file == "stack_map_bin" || index == 1 || index == 3;
                 assert!(told || !addresses || !some, "{arguments:?}");
             }
@@ -335,7 +335,7 @@ fn no_name_controls_the_terminal() {
 }
 
 #[test]
-fn no_output_follows_a_link_of_others() {
+fn output_follows_no_link_of_other_users() {
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
     fs::create_dir(&open).unwrap();
@@ -353,7 +353,7 @@ fn no_output_follows_a_link_of_others() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(
-            stderr(&output).contains("others may write to"),
+            stderr(&output).contains("other users can write to"),
             "{}",
             stderr(&output)
         );
@@ -370,9 +370,9 @@ fn no_output_follows_a_link_of_others() {
 }
 
 #[test]
-fn different_events_are_not_compared_in_silence() {
-    let warning = "WARNING: different events were recorded: only before.data: kmem:kmalloc \
-                   sched:sched_switch; only function.data: ";
+fn comparing_different_events_warns() {
+    let warning = "WARNING: the captures recorded different events: only in before.data: \
+                   kmem:kmalloc sched:sched_switch; only in function.data: ";
     let output = run(&["diff", "before.data", "function.data"]);
     assert!(stderr(&output).starts_with(warning), "{}", stderr(&output));
     let output = run(&["diff", "before.data", "after.data"]);
@@ -467,7 +467,7 @@ fn long_results_go_through_a_pager() {
         let lines = paged.lines().filter(|line| line.starts_with("PAGE:"));
         assert_eq!(lines.count(), plain.lines().count(), "{command}");
     }
-    // Not if it is not wanted, if there is none, and never into a pipe.
+    // No pager with --no-pager or if PAGER is empty, cat or missing, and never into a pipe.
     for (arguments, pager) in [
         ("--no-pager", Some(pager)),
         ("", Some("")),

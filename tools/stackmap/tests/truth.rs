@@ -40,7 +40,7 @@ fn counts_equal_an_independent_count() {
     assert!(output.status.success(), "{text}");
 }
 
-/// What was recorded while somebody without any right ran programs with hostile names.
+/// A recording of an unprivileged user who runs programs with hostile names.
 fn attack() -> Vec<serde_json::Value> {
     let (text, notes) = stackmap(&["export", "--format", "json", "attack.data"]);
     assert!(!notes.contains("WARNING"), "{notes}");
@@ -114,6 +114,6 @@ fn no_name_of_a_task_hides_its_events() {
         assert!(own.len() > 3, "{comm}: {}", own.len());
         assert!(own.iter().any(|event| event["stack"].is_u64()), "{comm}");
     }
-    // Nobody else has the name that follows a newline.
+    // No other task has the name after the newline.
     assert!(!events.iter().any(|event| event["comm"] == "evil"));
 }

@@ -89,7 +89,7 @@ class Machine:
 
     def start(self, errors):
         """Starts QEMU, its messages to the stream ERRORS. True once its channels are open."""
-        # Its own group: a Ctrl-C at the terminal is for us, who then end it.
+        # Its own group: Ctrl-C at the terminal reaches only this program, which then ends QEMU.
         self.process = subprocess.Popen(
             self.arguments, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
             start_new_session=True, preexec_fn=_die_with_parent)

@@ -44,7 +44,7 @@ exit status:
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose complaints do not look like the status of a script."""
+    """A parser whose errors do not exit with a status that a script may have."""
 
     def error(self, message):
         self.exit(NOT_STARTED, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -67,19 +67,19 @@ def parser():
         help="threads that run the CPUs (default single). With multi, even a stock kernel dies "
              "(Oops: int3) when its text is patched under load; for races that patch nothing")
     add("--icount", action="store_true",
-        help="guest time counts instructions, on one CPU if --smp does not say otherwise: for "
-             "figures to be compared, and for what must not depend on how busy this machine is")
+        help="guest time counts instructions, on one CPU unless --smp is given: for figures that "
+             "can be compared and do not depend on the load of this machine")
     add("--timeout", type=float, metavar="S",
         help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal). "
-             "Those in which QEMU waits for a CPU of this machine do not count")
+             "Time in which QEMU waits for a CPU of this machine does not count")
     add("--boot-timeout", type=float, metavar="S",
         help="seconds until SCRIPT starts (default 90, debug and kcsan: 720)")
     add("--add", action="append", default=[], metavar="HOST:GUEST",
         help="copies a file or directory into the guest; can be repeated")
     add("--share", metavar="DIR",
         help="mounts a directory of this machine at /share, writable; debug and kcsan, which have "
-             "no file systems for that, copy it in, and out when SCRIPT has ended. It has to be yours; what could "
-             "be of use to others (setuid, links that lead out, devices) does not stay in it")
+             "no file systems for that, copy it in, and out when SCRIPT has ended. It must belong to you; "
+             "set-user-ID files, links that lead out and devices do not stay in it")
     which = parse.add_mutually_exclusive_group()
     which.add_argument("--module", metavar="KO",
                        help="the file to put at /lib/stackmap/stackmap.ko, instead of building it")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One run: what comes from the guest and goes to it, until the script ends or something fails."""
+"""One run: input and output of the guest, until the script ends or something fails."""
 
 import os
 import selectors
@@ -170,7 +170,7 @@ class Session:
 
 
 def _write(stream, data):
-    """Writes it all and at once; when nobody reads any more, that ends the run."""
+    """Writes it completely and at once; ends the run if the reader has ended."""
     view = memoryview(data)
     while view:
         view = view[os.write(stream.fileno(), view):]

@@ -25,7 +25,7 @@ def check(path):
 
 @contextlib.contextmanager
 def closed(path, say):
-    """Whoever runs this has the directory to themselves, and then it is cleaned."""
+    """Closes the directory to other users during the run, and cleans it afterwards."""
     check(path)
     mode, before = stat.S_IMODE(os.stat(path).st_mode), _entries(path)
     if os.geteuid() == 0:
@@ -75,7 +75,7 @@ def clean(path, before=None):
 
 
 def _walk(path):
-    """All below PATH: name, directory, and what it is; no link is followed."""
+    """All files below PATH: name, directory and type; no link is followed."""
     for directory, below, files in os.walk(path):
         for name in below + files:
             yield name, directory, os.lstat(os.path.join(directory, name))

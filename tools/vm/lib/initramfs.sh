@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The initramfs: busybox, the guest's init and the modules that a test may want.
 
-# Names for modprobe; what they depend on comes along. Absent ones are left out.
+# Names for modprobe, which adds their dependencies. Absent modules are left out.
 initramfs_modules=(
 	virtio_pci virtio_console virtio_blk virtio_net virtio_rng 9p 9pnet_virtio ext4 overlay fuse
 	loop brd null_blk zram dummy veth tun

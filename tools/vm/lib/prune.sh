@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# Removes from the cache what no kernel uses as it is defined and chosen now.
+# Removes cache entries that no kernel uses by its present definition and versions.
 
 # entries: the directories that the kernels use, one a line.
 entries() {

@@ -17,7 +17,7 @@ build_userland() {
 	[[ -z ${userland_lacking[*]} ]] || say "         $suite lacks ${userland_lacking[*]}"
 }
 
-# The same for a kernel without disks, in the initramfs: without what it cannot run, which is most of it.
+# The same for a kernel without disks, in the initramfs, without the many packages that it cannot run.
 build_userland_archive() {
 	local include
 

@@ -71,14 +71,14 @@ pub struct Manifest {
     /// Whether the map was reset during the recording: ids from before are stale.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reset: bool,
-    /// Whether somebody switched tracing off before the recording ended.
+    /// Whether another process switched tracing off during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub switched_off: bool,
     /// What others had left in tracefs that would have cut the recording, and was put aside: files,
     /// and what they had.
     #[serde(default, skip_serializing_if = "is_default")]
     pub put_aside: BTreeMap<String, String>,
-    /// What was asked for.
+    /// The requested events and functions.
     #[serde(default)]
     pub recorded: Recorded,
     /// What the ring buffer says of each CPU.
@@ -120,7 +120,7 @@ pub struct CpuStat {
     /// Bytes that the events it held took.
     #[serde(default, skip_serializing_if = "is_default")]
     pub bytes: u64,
-    /// Events that somebody else had read, and so taken away, before the end.
+    /// Events that another process read, and so removed from the buffer, during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub read: u64,
 }

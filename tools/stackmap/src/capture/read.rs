@@ -249,7 +249,7 @@ mod tests {
     use crate::capture::Writer;
 
     #[test]
-    fn nothing_is_unpacked_without_end() {
+    fn unpacking_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bomb");
         let mut writer = Writer::create(&path).unwrap();

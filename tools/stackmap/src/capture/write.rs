@@ -64,13 +64,14 @@ impl Writer {
     pub fn create(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Err(Error::Refused(format!(
-                "{}: this is a directory\n  hint: -o names the file to write",
+                "{}: this is a directory\n  hint: give a file with -o",
                 path.display()
             )));
         }
         if path == Path::new("-") && io::stdout().is_terminal() {
             return Err(Error::Refused(
-                "a capture is not for a terminal\n  hint: -o FILE, or a pipe behind -o -"
+                "a capture is binary and is not written to a terminal\n  hint: -o FILE, or a pipe: \
+                 -o - | COMMAND"
                     .to_owned(),
             ));
         }
@@ -184,7 +185,7 @@ impl Writer {
             .and_then(|file| file.into_inner().map_err(io::IntoInnerError::into_error))
             .map_err(failed)?;
         let len = file.stream_position().map_err(failed)?;
-        // What was reserved and is not needed.
+        // Frees reserved space that is not needed.
         file.set_len(len).map_err(failed)?;
         match self.target {
             Target::Name(named, place) => {
@@ -210,7 +211,7 @@ impl Writer {
     }
 }
 
-/// Takes room behind the end of `file`, which stays where it is.
+/// Reserves space after the end of `file` without changing its length.
 fn reserve(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         // Such a file system can only be asked.
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_to() {
+    fn devices_and_pipes_are_written_to() {
         let dir = tempfile::tempdir().unwrap();
         let [link, target, fifo, copy] =
             ["link", "target", "fifo", "copy"].map(|name| dir.path().join(name));
@@ -275,7 +276,7 @@ mod tests {
         assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
         Capture::open(&copy).unwrap();
 
-        // By a link: whoever may replace /dev/null itself should not lose it by this test.
+        // By a link, so that this test, run as root, does not replace /dev/null itself.
         let null = dir.path().join("null");
         std::os::unix::fs::symlink("/dev/null", &null).unwrap();
         write(&null);
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_is_made_where_its_path_led_at_first() {
+    fn a_capture_is_created_where_its_path_led_at_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("one")).unwrap();
@@ -295,7 +296,7 @@ mod tests {
             Some(&*at("one").canonicalize().unwrap())
         );
         assert!(unfinished.exists());
-        // Somebody who may has put a link in its place.
+        // A user with access to the directory puts a link in its place.
         fs::rename(at("one"), at("moved")).unwrap();
         fs::create_dir(at("other")).unwrap();
         std::os::unix::fs::symlink("other", at("one")).unwrap();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_and_not_needed_is_given_back() {
+    fn reserved_space_that_is_not_needed_is_freed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capture");
         let writer = Writer::create(&path).unwrap();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_full_is_told() {
+    fn a_full_device_is_reported() {
         let mut writer = Writer::create(Path::new("/dev/full")).unwrap();
         writer.member(member::TRACE, &mut &b"x"[..]).unwrap();
         let error = writer.finish(&Manifest::default()).unwrap_err();

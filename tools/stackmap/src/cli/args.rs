@@ -71,7 +71,7 @@ pub(super) struct SymbolArgs {
     /// Directory with .ko files, for inlined functions and source lines of modules
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Copy of /proc/kallsyms to use in place of that of the running kernel or the capture
+    /// Copy of /proc/kallsyms to use instead of the running kernel's or the capture's
     #[arg(long, value_name = "FILE")]
     kallsyms: Option<PathBuf>,
     /// Offset that KASLR added to the addresses of --vmlinux [default: found from kallsyms]

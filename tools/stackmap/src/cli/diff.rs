@@ -154,7 +154,7 @@ impl Diff {
     fn draw(&self, path: &Path, before: &Read, after: &Read, names: &Names) -> Result {
         let what = match self.compare {
             Measure::Share => "share",
-            Measure::Rate => "number a second",
+            Measure::Rate => "number per second",
             Measure::Total => "number",
         };
         let scale = match self.compare {
@@ -190,9 +190,10 @@ fn recorded_differ(before: &Read, after: &Read) -> Option<String> {
         let mut words = missing(&of.events, &not.events);
         let functions = missing(&of.functions, &not.functions);
         words.extend(functions.iter().map(|function| format!("{function}()")));
-        (!words.is_empty()).then(|| format!("only {}: {}", read.name, words.join(" ")))
+        (!words.is_empty()).then(|| format!("only in {}: {}", read.name, words.join(" ")))
     };
     let parts = [only(before, one, other), only(after, other, one)];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("different events were recorded: {}", parts.join("; ")))
+    let parts = parts.join("; ");
+    (!parts.is_empty()).then(|| format!("the captures recorded different events: {parts}"))
 }

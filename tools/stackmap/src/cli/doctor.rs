@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `stackmap doctor`: what this kernel lacks, and what to do.
+//! `stackmap doctor`: whether the module works on this kernel, and what to do.
 
 use super::args::Global;
 use crate::{
@@ -13,13 +13,13 @@ use std::io::{self, Write};
 
 const EXAMPLES: &str = "\
 examples:
-  stackmap doctor            before the module is loaded, or when it will not load
+  stackmap doctor            before the module is loaded, or if it does not load
   stackmap doctor --json     for a program";
 
 const NOTES: &str = "\
-The exit status is 1 if something keeps the module from working.";
+The exit status is 1 if the module cannot work.";
 
-/// Look for what this kernel lacks for the module, and say what to do
+/// Check whether the module works on this kernel, and say what to do
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES, after_help = NOTES)]
 pub(super) struct Doctor {

@@ -58,7 +58,8 @@ impl Export {
         let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
         if to_terminal && self.format == Format::Pprof {
             return Err(Error::Refused(
-                "a pprof profile is binary: not for a terminal\n  hint: -o FILE".to_owned(),
+                "a pprof profile is binary and is not written to a terminal\n  hint: -o FILE"
+                    .to_owned(),
             ));
         }
         let (mut source, loaded) = self.input.open(global)?;

@@ -37,7 +37,7 @@ pub(super) struct ByArgs {
     /// What the first frame of each stack names; "stack" adds no such frame
     #[arg(long, value_name = "KEY", default_value = "event")]
     by: By,
-    /// Count the references of the map since it was emptied, not the events in the trace
+    /// Count the references since the map was reset, not the events in the trace
     #[arg(long)]
     map: bool,
 }

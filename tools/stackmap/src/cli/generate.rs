@@ -83,7 +83,8 @@ fn page_of(command: &Command) -> io::Result<Vec<u8>> {
     while let Some(line) = lines.next() {
         writeln!(page, "{line}")?;
         if line == ".SH SYNOPSIS" {
-            // Theirs has neither the values of options nor what a command stands behind.
+            // The synopsis of clap_mangen lacks the values of options and the "--" before a
+            // command.
             lines.next();
             writeln!(page, "{}", synopsis(command))?;
         }
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_synopsis_is_whole() {
+    fn a_synopsis_lists_all_arguments() {
         assert_eq!(
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [-d SECS] [-b KB] [-i NAME] [-o FILE] [--slim] \

@@ -31,7 +31,7 @@ examples:
   stackmap flame -o out.svg                 the same as a flame graph
   stackmap top                              the hottest stacks of the running kernel, live
   stackmap resolve < trace_pipe             replace the ids in a trace by stacks
-  stackmap doctor                           what this kernel lacks, and what to do";
+  stackmap doctor                           whether the module works here, and what to do";
 
 /// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.
 #[derive(Debug, Parser)]
@@ -64,7 +64,7 @@ enum Command {
     UndoRecording,
 }
 
-/// Runs the command that the arguments of the process ask for.
+/// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.global.set_color();

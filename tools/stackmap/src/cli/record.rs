@@ -21,7 +21,7 @@ examples:
   stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
 
 const NOTES: &str = "\
-Whatever the recording changes in tracefs is restored when the recording ends, also after Ctrl-C,
+Everything that the recording changes in tracefs is restored when it ends, also after Ctrl-C,
 after an error, and if stackmap itself is killed. The old contents of the trace buffer are lost.
 Each buffer has one recording at a time; --instance uses a buffer of its own. The exit status is
 that of COMMAND (127 if it does not exist, 126 if it cannot be run), 0 if the recording ended after
@@ -39,10 +39,10 @@ pub(super) struct Record {
     /// Function whose calls to record, as set_ftrace_filter takes it
     #[arg(short, long, value_name = "FUNC")]
     function: Vec<String>,
-    /// Record for SECS seconds; a COMMAND that still runs is ended then
+    /// Record for SECS seconds; a COMMAND that is still running is terminated
     #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Ring buffer for each CPU, in KiB
+    /// Size of the ring buffer of each CPU, in KiB
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer_size: Option<u64>,
     /// Record into the instance NAME; if it does not exist, it is created, and removed afterwards
@@ -58,10 +58,10 @@ pub(super) struct Record {
     /// arguments of COMMAND
     #[arg(long)]
     no_args: bool,
-    /// Empty the map first, so that its counters belong to this recording alone
+    /// Reset the map first, so that its counters count only this recording
     #[arg(long)]
     reset: bool,
-    /// Put aside what somebody else traces, and restore it afterwards
+    /// Put aside tracing settings that are in use, and restore them afterwards
     #[arg(long)]
     force: bool,
     /// Run COMMAND as the user NAME, with the user's groups, HOME, USER and LOGNAME

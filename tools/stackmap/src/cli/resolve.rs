@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long stacks that were just read are taken as new.
+/// Stacks younger than this are not read again.
 const FRESH: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\

@@ -82,7 +82,7 @@ impl StatArgs {
         Ok(())
     }
 
-    /// Shows `stat`, and what was counted since another one, so long ago.
+    /// Shows `stat`, and the change `since` an earlier one, with the time between them.
     fn show(&self, stat: &Stat, since: Option<(&Stat, Duration)>) -> Result {
         let since = since.map(|(before, duration)| (stat.since(before), duration));
         let mut out = Out::stdout();
@@ -94,7 +94,7 @@ impl StatArgs {
     }
 }
 
-/// What is a level rather than a count that grows.
+/// Keys whose value is a level, not a count that grows.
 const LEVELS: [&str; 6] = [
     "table_size",
     "success_rate",
@@ -135,7 +135,7 @@ fn write_text(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
     Ok(writeln!(out)?)
 }
 
-/// What the ids are good for, in words.
+/// The bytes that ids save, in words.
 fn saved(stat: &Stat) -> Option<String> {
     /// What an id takes in the ring buffer.
     const ID_BYTES: u64 = 16;
@@ -184,10 +184,10 @@ fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
 
 const RESET_EXAMPLES: &str = "\
 examples:
-  stackmap reset            empty the map; tracing has to be off
+  stackmap reset            reset the map; tracing must be off
   stackmap reset --stop     turn tracing off first, and leave it off";
 
-/// Empty the map of the running kernel
+/// Reset the map of the running kernel: remove its stacks and clear its counters
 #[derive(Args, Debug)]
 #[command(before_help = RESET_EXAMPLES)]
 pub(super) struct Reset {
@@ -207,7 +207,7 @@ impl Reset {
         match tracefs.write("stack_map", "reset") {
             Ok(()) => {
                 say(format_args!(
-                    "the map is empty; {} forgotten",
+                    "the map was reset; {} removed",
                     count_of(entries, "stack")
                 ));
                 Ok(())
@@ -220,13 +220,13 @@ impl Reset {
     }
 }
 
-/// Why the kernel would not.
+/// Why the kernel refused a reset.
 fn refused(tracefs: &Tracefs) -> Result<Error> {
     let text = match tracefs.read("tracing_on")?.trim() {
-        "0" => "the map cannot be emptied: another reset runs\n  hint: try again".to_owned(),
+        "0" => "the map cannot be reset: another reset is running\n  hint: try again".to_owned(),
         _ => format!(
-            "the map cannot be emptied while tracing is on: events would carry ids that mean \
-             nothing\n  hint: stackmap reset --stop, or echo 0 > {}",
+            "the map cannot be reset while tracing is on: new events would have ids without \
+             stacks\n  hint: stackmap reset --stop, or echo 0 > {}",
             tracefs.path("tracing_on").display()
         ),
     };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_no_rate() {
+    fn a_duration_of_zero_has_no_rate() {
         assert_eq!(rate(5, Duration::ZERO), None);
         assert_eq!(rate(5, Duration::from_millis(500)), Some(10.0));
     }

@@ -50,7 +50,7 @@ pub(super) struct Top {
     /// Seconds between two updates
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one snapshot and end, also on a terminal
+    /// Print one snapshot and exit, also on a terminal
     #[arg(long)]
     once: bool,
     /// Number of stacks in a snapshot
@@ -118,10 +118,10 @@ impl Top {
         while !ended.load(Ordering::Relaxed) {
             terminal.draw(|frame| draw(model, frame)).map_err(failed)?;
             let mut wait = next.saturating_duration_since(Instant::now());
-            // All keys that have come are done before anything is shown again.
+            // All pending keys are handled before the screen is drawn again.
             while poll(wait).map_err(failed)? {
                 wait = Duration::ZERO;
-                // Anything but a key, a new size for one, only needs to be shown.
+                // Other events, such as a new size of the terminal, only need a redraw.
                 if let Event::Key(key) = event::read().map_err(failed)? {
                     if key.kind != KeyEventKind::Release && model.key(key) == Reaction::Quit {
                         return Ok(());

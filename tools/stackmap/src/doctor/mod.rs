@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a kernel lacks for the module, and what to do about it.
+//! Checks whether the module works on a kernel, and says what to do.
 
 mod config;
 mod module;
@@ -10,7 +10,7 @@ use config::Config;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// How a thing is.
+/// The verdict of a check.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -18,18 +18,18 @@ pub enum Verdict {
     Good,
     /// Worth knowing, and no obstacle.
     Note,
-    /// It cannot be told, or something will be worse than it could be.
+    /// The result is not known, or something works less well than it could.
     Warning,
     /// The module cannot work.
     Bad,
 }
 
-/// A thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Check {
-    /// How it is.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was looked at.
+    /// The subject of the check.
     pub what: &'static str,
     /// What was found.
     pub found: String,
@@ -60,19 +60,19 @@ use Verdict::{Bad, Good, Note, Warning};
 const REQUIRED: [(&str, &str); 6] = [
     ("CONFIG_MODULES", "modules"),
     ("CONFIG_RUST", "modules written in Rust"),
-    ("CONFIG_EVENT_TRACING", "events"),
-    ("CONFIG_STACKTRACE", "stacks"),
+    ("CONFIG_EVENT_TRACING", "trace events"),
+    ("CONFIG_STACKTRACE", "stack traces"),
     (
         "CONFIG_KPROBES",
         "finding the functions that the module needs",
     ),
-    ("CONFIG_KALLSYMS", "names"),
+    ("CONFIG_KALLSYMS", "symbol names"),
 ];
 
-/// By this the module finds what it needs; a kernel without kprobes does not have it.
+/// The module finds unexported symbols by this one, which a kernel without kprobes does not have.
 const FINDER: &str = "register_kprobe";
 
-/// What the module needs and the kernel does not export. It does not load without.
+/// The unexported symbols without which the module does not load.
 const NEEDED: [&str; 9] = [
     "kallsyms_lookup_name",
     "__ftrace_trace_stack",
@@ -85,7 +85,8 @@ const NEEDED: [&str; 9] = [
     "ftrace_ops_trampoline",
 ];
 
-/// What the jump needs; without it a kprobe does, which costs more for each event.
+/// The unexported symbols that the jump needs; without them the hook is a kprobe, which costs more
+/// for each event.
 const FOR_THE_JUMP: [&str; 4] = [
     "smp_text_poke_single",
     "get_kprobe",
@@ -93,7 +94,8 @@ const FOR_THE_JUMP: [&str; 4] = [
     "kprobe_mutex",
 ];
 
-/// What the unwind cache needs; without it stacks are walked by the kernel's unwinder.
+/// The unexported symbols that the unwind cache needs; without them stacks are walked by the
+/// kernel's unwinder.
 const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
 
 /// The system that is looked at.
@@ -136,7 +138,7 @@ impl System {
         }
         checks.push(match &tracefs {
             Ok(tracefs) => Check::new(Good, "tracefs", tracefs.root().display().to_string()),
-            Err(error) => Check::new(Bad, "tracefs", "not there").advise(error.to_string()),
+            Err(error) => Check::new(Bad, "tracefs", "not found").advise(error.to_string()),
         });
         let config = Config::read(&self.root, &release);
         checks.extend(self.check_config(config.as_ref(), loaded));
@@ -169,26 +171,27 @@ impl System {
         match self.is_root {
             true => Check::new(Good, "user", "root"),
             false => Check::new(Warning, "user", "not root")
-                .advise("tracing needs root; what follows may be incomplete without"),
+                .advise("tracing needs root; without it, the checks below may be incomplete"),
         }
     }
 
     fn check_config(&self, config: Option<&Config>, loaded: bool) -> Vec<Check> {
         let Some(config) = config else {
-            // A module that is loaded has answered the question.
+            // A loaded module shows that the configuration is good.
             let verdict = if loaded { Note } else { Warning };
-            let check = Check::new(verdict, "configuration", "not to be found");
+            let check = Check::new(verdict, "configuration", "not found");
             return vec![check.advise("/proc/config.gz and /boot/config-* are missing")];
         };
         let missing = REQUIRED.iter().filter(|(option, _)| !config.has(option));
         let mut checks: Vec<_> = missing
             .map(|(option, purpose)| {
-                Check::new(Bad, "configuration", format!("{option} is not set"))
-                    .advise(format!("take a kernel that has it: it is for {purpose}"))
+                Check::new(Bad, "configuration", format!("{option} is not set")).advise(format!(
+                    "use a kernel with this option: it is needed for {purpose}"
+                ))
             })
             .collect();
         if checks.is_empty() {
-            let found = format!("{}: has all that is needed", config.name());
+            let found = format!("{}: all required options are set", config.name());
             checks.push(Check::new(Good, "configuration", found));
         }
         if !config.has("CONFIG_FUNCTION_TRACER") {
@@ -218,22 +221,22 @@ impl System {
         let mut checks = Vec::new();
         checks.push(match missing.is_empty() {
             _ if !has(FINDER) => Check::new(Bad, "kernel symbols", format!("no {FINDER}"))
-                .advise("take a kernel with kprobes (CONFIG_KPROBES)"),
-            true => Check::new(Good, "kernel symbols", "all that the module needs"),
+                .advise("use a kernel with kprobes (CONFIG_KPROBES)"),
+            true => Check::new(Good, "kernel symbols", "all symbols that the module needs"),
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
-                .advise("this kernel is too old, or too new for this module"),
+                .advise("this kernel is too old or too new for the module"),
         });
-        // A module that is loaded tells what it uses.
+        // A loaded module reports its hook and its unwinder itself.
         for (names, what, cost) in [
             (
                 &FOR_THE_JUMP[..],
                 "hook",
-                "the module will use a kprobe, which costs more",
+                "the module will use a kprobe, which costs more for each event than a jump",
             ),
             (
                 &FOR_THE_CACHE,
                 "unwinder",
-                "the module will use the kernel's, and an id costs as much as a full stack",
+                "the module will use the kernel's unwinder: an id costs as much as a full stack",
             ),
         ] {
             let missing = missing_of(names);
@@ -248,14 +251,14 @@ impl System {
                 .line("proc/sys/kernel/kptr_restrict")
                 .unwrap_or_default();
             let found = format!("hidden (kernel.kptr_restrict is {restrict})");
-            let advice = "without addresses there are no names: be root, and sysctl \
+            let advice = "without addresses there are no symbol names; as root: sysctl \
                           kernel.kptr_restrict=1";
             checks.push(Check::new(Warning, "kernel addresses", found).advise(advice));
         }
         checks
     }
 
-    /// What may keep any module from being loaded.
+    /// Settings that may keep any module from being loaded.
     fn check_loading(&self) -> Vec<Check> {
         let mut checks = Vec::new();
         if self.line("proc/sys/kernel/modules_disabled").as_deref() == Some("1") {
@@ -288,7 +291,7 @@ impl System {
             .unwrap_or_default()
     }
 
-    /// What may keep a module, even one that is loaded, from being of use.
+    /// Whether lockdown keeps even a loaded module from working.
     fn check_lockdown(&self) -> Option<Check> {
         let off = self.lockdown().contains("[confidentiality]");
         off.then(|| {
@@ -306,8 +309,7 @@ impl System {
         match places.iter().find(|place| self.path(place).exists()) {
             Some(place) => {
                 let found = self.path(place).display().to_string();
-                let advice =
-                    format!("for inlined functions and lines of source: --vmlinux {found}");
+                let advice = format!("for inlined functions and source lines: --vmlinux {found}");
                 Check::new(Note, "debug information", found).advise(advice)
             }
             None => Check::new(Note, "debug information", "none; names come from kallsyms"),
@@ -315,7 +317,7 @@ impl System {
     }
 }
 
-/// How a loaded module fares.
+/// The state of a loaded module.
 fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
     let mut checks = Vec::new();
     let stat = match tracefs.stat() {
@@ -327,7 +329,7 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
             "hook",
             "hook",
             "jump",
-            "it costs more for each event than a jump",
+            "a kprobe costs more for each event than a jump",
         ),
         (
             "unwind",
@@ -338,19 +340,18 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
     ] {
         let check = match stat.text(key) {
             Some(found) if found == best => Check::new(Good, what, found),
-            Some(found) => Check::new(Warning, what, found)
-                .advise(format!("{cost}; the kernel's log says why")),
+            Some(found) => {
+                Check::new(Warning, what, found).advise(format!("{cost}; dmesg says why"))
+            }
             None => continue,
         };
         checks.push(check);
     }
     if let Some(count @ 1..) = stat.number("unwind_mismatches") {
-        let found = format!("{count} stacks were not as the kernel walks them");
-        checks.push(
-            Check::new(Warning, "unwinder", found).advise(
-                "load the module with unwind=kernel, and report what the kernel's log says",
-            ),
-        );
+        let found = format!("{count} stacks differ from those of the kernel's unwinder");
+        checks.push(Check::new(Warning, "unwinder", found).advise(
+            "load the module with unwind=kernel, and report this with the output of dmesg",
+        ));
     }
     if let Some(name) = tracefs.instance_name() {
         let list = tracefs.read("stack_map_instances").unwrap_or_default();

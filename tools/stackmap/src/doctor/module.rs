@@ -22,7 +22,7 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
         let check = Check::new(
             Bad,
             what,
-            format!("not loaded, and not below {}", dir.display()),
+            format!("not loaded, and not installed below {}", dir.display()),
         );
         let advice = "build and install it for this kernel: make && make install, or the package \
                       stackmap-dkms";
@@ -32,7 +32,7 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
     match vermagic(&path) {
         Ok(Some(magic)) if magic.split(' ').next() != Some(release) => {
             let found = format!("{shown} is for {magic}");
-            Check::new(Bad, what, found).advise("build it again, for this kernel")
+            Check::new(Bad, what, found).advise("build it for this kernel")
         }
         Err(error) => Check::new(Warning, what, format!("{shown}: {error}")),
         Ok(_) => {
@@ -44,7 +44,7 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
                 false => Check::new(
                     Warning,
                     what,
-                    format!("at {shown}, where modprobe misses it"),
+                    format!("{shown} is not in modules.dep, so modprobe does not find it"),
                 )
                 .advise("depmod -a, then modprobe stackmap"),
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Systems that lack one thing or another.
+//! Systems in which something is missing.
 
 use super::*;
 use std::fs;
@@ -53,7 +53,7 @@ impl Patient {
         system.check()
     }
 
-    /// The worst of its verdicts, what is worst, and what to do.
+    /// Its worst verdict, the subject of that, and what to do.
     fn worst(&self) -> (Verdict, &'static str, String) {
         let checks = self.check();
         let worst = checks.iter().max_by_key(|check| check.verdict).unwrap();
@@ -67,7 +67,7 @@ impl Patient {
 }
 
 #[test]
-fn a_system_that_is_well_has_nothing_to_be_done_but_to_load_the_module() {
+fn a_good_system_only_needs_the_module_loaded() {
     let (verdict, what, text) = Patient::new().worst();
     assert_eq!((verdict, what), (Note, "debug information"), "{text}");
     let checks = Patient::new().check();
@@ -120,7 +120,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn what_may_be_in_the_way_is_a_warning() {
+fn possible_obstacles_are_warnings() {
     let patient = Patient::new();
     patient.file("sys/module/module/parameters/sig_enforce", "Y\n");
     assert_eq!(patient.worst().0, Warning);
@@ -140,7 +140,7 @@ fn what_may_be_in_the_way_is_a_warning() {
 }
 
 #[test]
-fn a_loaded_module_is_asked_how_it_fares() {
+fn the_state_of_a_loaded_module_is_checked() {
     let patient = Patient::new();
     patient.file("tracing/options/stackmap", "1\n");
     patient.file("tracing/options/stacktrace", "0\n");
@@ -161,7 +161,7 @@ fn a_loaded_module_is_asked_how_it_fares() {
     assert!(found("lockdown", "confidentiality"));
     assert!(found("hook", "kprobe"));
     assert!(found("unwinder", "kernel"));
-    assert!(found("unwinder", "2 stacks were not"));
+    assert!(found("unwinder", "2 stacks differ"));
     assert!(found("options", "stackmap is on"));
     assert!(found("options", "stacktrace is off"));
     assert!(found("counters", "3 full stacks recorded"));
@@ -180,7 +180,7 @@ fn without(name: &str) -> Patient {
 }
 
 #[test]
-fn what_dkms_has_said_is_said_again() {
+fn the_message_of_dkms_is_repeated() {
     let patient = Patient::new();
     patient.remove(&format!("lib/modules/{RELEASE}/updates/stackmap.ko"));
     let log = "var/lib/dkms/stackmap/0.1.0/build/make.log";
@@ -200,7 +200,7 @@ fn what_dkms_has_said_is_said_again() {
 }
 
 #[test]
-fn a_kernel_without_kprobes_is_not_said_to_be_well() {
+fn a_kernel_without_kprobes_is_bad() {
     let checks = without(FINDER).check();
     let symbols = checks.iter().find(|check| check.what == "kernel symbols");
     let symbols = symbols.unwrap();
@@ -213,7 +213,7 @@ fn a_kernel_without_kprobes_is_not_said_to_be_well() {
 }
 
 #[test]
-fn each_symbol_that_is_missing_is_told() {
+fn each_missing_symbol_is_named() {
     for (names, verdict, what) in [
         (&NEEDED[..], Bad, "kernel symbols"),
         (&FOR_THE_JUMP, Warning, "hook"),
@@ -227,7 +227,7 @@ fn each_symbol_that_is_missing_is_told() {
     }
 }
 
-/// What the module looks for, and what is not worth a word where it is missing.
+/// Symbols that the module looks for and that `doctor` does not mention if they are missing.
 const UNTOLD: [&str; 5] = [
     "global_ops",
     "return_to_handler",
@@ -239,7 +239,7 @@ const UNTOLD: [&str; 5] = [
 #[test]
 fn knows_every_symbol_that_the_module_looks_for() {
     let module = include_str!("../../../../src/shim/unexported.c");
-    // All of the ways to look for one, with what is in the quotes behind.
+    // The names in quotes after each of the calls that look a symbol up.
     let names = |calls: &[&str]| {
         let mut names = Vec::new();
         for call in calls {

@@ -97,7 +97,7 @@ pub struct Writer<'a, W: Write> {
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    /// Writes what comes before the events; addresses of the kernel only if they are wanted.
+    /// Writes the part before the events; addresses of the kernel only on request.
     pub fn new(out: &'a mut W, loaded: &'a Loaded, addresses: bool) -> Result<Self> {
         write!(
             out,
@@ -184,7 +184,7 @@ impl<'a, W: Write> Writer<'a, W> {
         )
     }
 
-    /// Writes what comes after the events.
+    /// Writes the part after the events.
     pub fn finish(self, notes: &[Note]) -> Result {
         write!(self.out, "\n],\n\"notes\": ")?;
         let notes: Vec<_> = notes

@@ -98,7 +98,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(unfinished) = &self.unfinished {
-            // What fails here cannot be told.
+            // An error here cannot be reported.
             let _ = unlinkat(&self.dir, unfinished, AtFlags::empty());
         }
     }
@@ -159,7 +159,7 @@ enum What {
     Other,
 }
 
-/// Follows `path`, but no link that somebody else may have put there.
+/// Follows `path`, but no link that another user may have made.
 fn find(path: &Path) -> Result<Found> {
     let failed = |error: Errno| Error::io(format!("write {}", path.display()), error.into());
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -243,12 +243,12 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Whether somebody else may write to a directory.
+/// Whether other users can write to a directory.
 fn is_of_others(dir: &Stat) -> bool {
     dir.st_mode & WRITABLE != 0 || !is_trusted(dir.st_uid)
 }
 
-/// Whether somebody else may have put `link` into `dir`. As the last component of a path, no link
+/// Whether another user may have put `link` into `dir`. As the last component of a path, no link
 /// in such a directory is followed; before that, links of the user and of root are.
 fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
     is_of_others(dir) && (is_last || !is_trusted(link.st_uid))
@@ -256,8 +256,8 @@ fn may_be_forged(dir: &Stat, link: &Stat, is_last: bool) -> bool {
 
 fn forged(path: &Path, name: &OsStr) -> Error {
     Error::Refused(format!(
-        "cannot write {}: {} is in a directory that others may write to, so it may be theirs\n  \
-         hint: remove it, or write to another path",
+        "cannot write {}: {} is in a directory that other users can write to, and may be a link \
+         made by one of them\n  hint: remove it, or write to another path",
         path.display(),
         Path::new(name).display()
     ))
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_where_nobody_else_may_write() {
+    fn links_are_followed_only_in_directories_that_others_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["own", "open", "other"] {
@@ -315,7 +315,10 @@ mod tests {
         for mode in [0o1777, 0o777, 0o770, 0o1757] {
             set_mode(&at("open"), mode);
             let error = write(&at("open/link"), "forged", Access::Umask).unwrap_err();
-            assert!(error.to_string().contains("others may write to"), "{error}");
+            assert!(
+                error.to_string().contains("other users can write to"),
+                "{error}"
+            );
             // Its own links on the way are followed.
             write(&at("open/dir/file"), "own", Access::Umask).unwrap();
             write(&at("open/new"), "new", Access::Umask).unwrap();
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_others_are_known() {
+    fn links_of_other_users_are_recognised() {
         let me = geteuid().as_raw();
         let stat = |uid, mode| {
             let mut stat = statat(CWD, "/", AtFlags::empty()).unwrap();
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_not_there() {
+    fn unfinished_files_are_not_visible() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         fs::write(&path, "before").unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whose rights a command has that is recorded.
+//! The user whose rights the recorded command has.
 //!
 //! The users of this machine are read from `/etc/passwd` and `/etc/group`; `getent` and `id` are asked
 //! for others, such as those of LDAP. The C library cannot look them up in a program without shared
@@ -95,7 +95,8 @@ impl Account {
     /// Starts `command` with the rights of this user.
     ///
     /// A thread gives up its own rights, for good, and starts it: a process inherits what its
-    /// thread has. So it is found and started as the user could, and errors are told as ever.
+    /// thread has. So the program is found and started with the rights of the user, and errors are
+    /// returned as usual.
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         command
             .env("HOME", &self.home)
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_account_is_not_taken_for_one() {
+    fn invalid_accounts_are_refused() {
         for name in ["", "broken", "bad", "an", "ann:x", "x"] {
             assert_eq!(Account::parse(name, PASSWD), None, "{name}");
         }

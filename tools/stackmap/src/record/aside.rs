@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Settings that others have left in tracefs and that would cut a recording, or end it.
+//! Settings of others in tracefs that would leave events out of a recording, or end it.
 //!
 //! Filters of events, of CPUs and of processes leave events out in silence; triggers and function
 //! commands switch tracing or events off, or swap the buffer. They are put aside for the recording
@@ -129,7 +129,7 @@ impl Aside {
                 continue;
             }
             let file = file_of(event, "filter");
-            // What has gone meanwhile has no filter.
+            // An event that was removed meanwhile has no filter.
             let Ok(text) = tracefs.read(&file) else {
                 continue;
             };
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn triggers_are_written_as_they_are_meant() {
+    fn triggers_are_removed_and_restored() {
         for (line, away, back) in [
             ("traceoff:unlimited", "!traceoff", "traceoff"),
             ("traceoff:count=3", "!traceoff", "traceoff:3"),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_functions_are_told_from_filters() {
+    fn function_commands_are_not_filters() {
         for (line, away, back) in [
             (
                 "schedule:traceoff:unlimited",
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_that_lack_a_cpu_are_made_wider() {
+    fn masks_that_lack_a_cpu_are_widened() {
         assert_eq!(wider_mask("3", &[0, 1]), None);
         assert_eq!(wider_mask("ff", &[0, 1]), None);
         assert_eq!(wider_mask("1", &[0, 1]).as_deref(), Some("00000003"));

@@ -167,7 +167,7 @@ fn drain(
                 progress.set(done);
             }
             Err(damage) => warn(format_args!(
-                "{}: {damage}: the page is left out",
+                "{}: {damage}: the page is skipped",
                 source.path
             )),
         }
@@ -219,7 +219,7 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
                 Err(error) if error.raw_os_error() == Some(ENODEV) => break 0,
                 Err(error) => {
-                    warn(format_args!("{}: {error}: the rest is left out", self.path));
+                    warn(format_args!("{}: {error}: the rest is skipped", self.path));
                     break 0;
                 }
             }
@@ -242,18 +242,19 @@ impl Seen {
         texts: &mut BTreeMap<u16, (String, String, String)>,
     ) {
         let path = format!("events/{system}/{name}/format");
-        // Events come and go with their modules.
+        // Events appear and disappear with their modules.
         if let Ok(text) = tracefs.read(&path) {
             match self.formats.add(system, &text) {
                 Ok(id) => drop(texts.insert(id, (system.to_owned(), name.to_owned(), text))),
                 Err(damage) => warn(format_args!(
-                    "{path}: {damage}: these events are recorded with their number only"
+                    "{path}: {damage}: these events are recorded by number only, without name and \
+                     fields"
                 )),
             }
         }
     }
 
-    /// Reads the formats of recorded events that are not enabled: somebody else may have enabled
+    /// Reads the formats of recorded events that are not enabled: another user may have enabled
     /// them.
     fn describe_rest(
         &mut self,
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_left_out_of_the_pages() {
+    fn fields_are_removed_from_pages() {
         let (left, seen) = passed("sys", "x", false);
         assert_eq!(left, [0; 8]);
         assert!(seen.ids.contains(&7) && seen.pids.contains(&42));
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_without_fields_has_what_all_events_have() {
+    fn a_description_without_fields_has_the_common_fields() {
         let text = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\
                     \tfield:int y;\toffset:8;\n\nprint fmt: \"%d\", REC->y\n";
         let want = "name: x\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\n\n\n";

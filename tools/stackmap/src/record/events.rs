@@ -159,12 +159,12 @@ odd:sched
             words(&["sche*"]),
             ["sched:sched_switch", "sched:sched_wakeup", "odd:sched"]
         );
-        // What comes twice is asked for once.
+        // Duplicates are removed.
         assert_eq!(words(&["sys_enter_*", "syscalls:sys_enter_read"]), enters);
     }
 
     #[test]
-    fn what_the_kernel_takes_is_left_as_it_is() {
+    fn patterns_of_the_kernel_are_unchanged() {
         for word in ["sched:*", "sched:", "sched", "sched:sched_switch"] {
             assert_eq!(words(&[word]), [word]);
         }
@@ -179,7 +179,7 @@ odd:sched
     }
 
     #[test]
-    fn what_there_is_not_is_named() {
+    fn missing_events_are_named() {
         for word in [
             "nothing",
             "sched:nothing",
@@ -203,7 +203,7 @@ odd:sched
     }
 
     #[test]
-    fn events_that_are_on_for_a_trigger_are_not_recorded() {
+    fn events_enabled_for_a_trigger_are_not_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         let write = |file: &str, text: &str| {

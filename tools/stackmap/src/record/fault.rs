@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What goes wrong at a step when a test wants it; only with the feature `fault`, which is never shipped.
+//! Fault injection at a step, for tests; only with the feature `fault`, which is never shipped.
 
 use super::{wait::Signals, Step};
 use crate::{
@@ -14,11 +14,11 @@ use std::{str::FromStr, thread::sleep, time::Duration};
 enum Kind {
     /// It fails.
     Fail,
-    /// It takes as long as no signal comes.
+    /// The step waits for a signal.
     Hold,
 }
 
-/// Something that goes wrong: `step:kind`.
+/// A fault: `step:kind`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fault {
     step: Step,
@@ -26,7 +26,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Goes wrong if this is its step.
+    /// Triggers the fault if this is its step.
     pub(super) fn at(self, step: Step, signals: &Signals) -> Result {
         if self.step != step {
             return Ok(());
@@ -36,7 +36,7 @@ impl Fault {
         if self.kind == Kind::Fail {
             return Err(Error::Refused(format!("failed at {name}, as was asked")));
         }
-        // Who reads that it is held may be quick.
+        // A reader of this message may send its signal at once.
         let before = signals.count();
         say(format_args!("held at {name}"));
         while signals.count() == before {

@@ -27,7 +27,8 @@ impl Place {
         };
         if let Some(other) = tracefs.instance_name() {
             return Err(Error::Refused(format!(
-                "--tracefs is instance {other} already\n  hint: --instance needs the top level"
+                "--tracefs is already an instance, {other}\n  hint: use --instance with the \
+                 top-level tracefs"
             )));
         }
         if name.is_empty() || name.contains(['/', '\n']) || [".", ".."].contains(&name) {
@@ -71,7 +72,7 @@ impl Place {
         })
     }
 
-    /// From now on, whoever does [`undo`](Self::undo) removes the instance.
+    /// From now on, the undo list of [`undo`](Self::undo) removes the instance.
     pub(super) fn settle(mut self) -> Tracefs {
         self.made = false;
         self.tracefs.clone()
@@ -81,7 +82,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.made {
-            // The error that led here is what is told.
+            // The error that led here is the one to report.
             let _ = fs::remove_dir(self.tracefs.root());
         }
     }
@@ -98,14 +99,14 @@ pub(super) fn list(tracefs: &Tracefs) -> Result {
     let written = tracefs.append(undo::INSTANCES, &format!("{name}\n"));
     written.map_err(|error| match error {
         Error::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull => Error::Refused(
-            "the module cannot serve more instances\n  hint: stack_map_instances in tracefs lists \
+            "the module serves no more instances\n  hint: stack_map_instances in tracefs lists \
              them; writing \"!NAME\" removes one"
                 .to_owned(),
         ),
         Error::Io { error, .. } if error.kind() == io::ErrorKind::Unsupported => {
             Error::Refused(format!(
-                "the buffer of instance {name} is kept over a reboot, and its ids would have no \
-                 stacks then\n  hint: record into another instance"
+                "the buffer of instance {name} survives a reboot; the stacks of its ids do not\n  \
+                 hint: record into another instance"
             ))
         }
         error => error,

@@ -22,7 +22,7 @@ pub(super) fn ensure(tracefs: &Tracefs, module: Option<&Path>) -> Result {
     if !tracefs.has_stackmap() {
         return tracefs.require_stackmap();
     }
-    say("note: loaded the module stackmap; it stays loaded (rmmod stackmap)");
+    say("note: loaded the module stackmap; rmmod stackmap unloads it");
     Ok(())
 }
 
@@ -32,7 +32,7 @@ fn insert(path: &Path) -> Result {
         if error == rustix::io::Errno::NOEXEC {
             return Error::Refused(format!(
                 "{}: not a module for this kernel, {}\n  hint: dmesg says more; build it for this \
-                 kernel, or leave --module out to use modprobe",
+                 kernel, or use modprobe, without --module",
                 path.display(),
                 kernel::release()
             ));

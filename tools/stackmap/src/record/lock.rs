@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who records: one recording for each buffer, and one switch for all of them.
+//! The locks of recordings: one recording for each buffer, and one switch for all of them.
 //!
 //! The locks are flock(2) locks on directories and files of tracefs itself, so that they work for
 //! any path or mount, and end with the processes that hold them. The guard process inherits them:
@@ -91,7 +91,7 @@ fn refusal(tracefs: &Tracefs, holder: Option<Holder>) -> Error {
         Some(Holder { pid, alive: None }) => {
             format!("process {pid} died while recording, and tracefs is still being restored")
         }
-        None => "somebody is recording already".to_owned(),
+        None => "another process is recording already".to_owned(),
     };
     let place = match tracefs.instance_name() {
         Some(name) => format!("instance {name}"),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_puts_the_switch_off() {
+    fn the_last_recording_switches_the_option_off() {
         let dir = tempfile::tempdir().unwrap();
         let tracefs = tracefs(dir.path());
         let value = || fs::read_to_string(dir.path().join(SWITCH)).unwrap();
@@ -313,7 +313,7 @@ mod tests {
         off(on());
         assert_eq!(value(), "0");
 
-        // What somebody has put on stays on.
+        // An option that another user has enabled stays on.
         tracefs.write(SWITCH, "1").unwrap();
         let (one, other) = (on(), on());
         off(other);

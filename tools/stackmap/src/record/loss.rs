@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording has lost, as `record` says when it ends.
+//! The losses of a recording, which `record` reports at its end.
 
 use crate::{
     capture::{CpuStat, Manifest},
@@ -22,7 +22,7 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
             None => String::new(),
         };
         lines.push(format!(
-            "{} overwritten in the ring buffer before the recording ended{hint}",
+            "{} overwritten in the ring buffer during the recording{hint}",
             count_of(overrun, "record")
         ));
     }
@@ -35,21 +35,20 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     let read = sum(|cpu| cpu.read);
     if read > 0 {
         lines.push(format!(
-            "somebody read {} out of the ring buffer (trace_pipe) during the recording: they are \
-             missing",
+            "{} missing: another process read them from the ring buffer (trace_pipe) during the \
+             recording",
             count_of(read, "record")
         ));
     }
     if manifest.switched_off {
         lines.push(
-            "somebody switched tracing off during the recording: later events are missing"
-                .to_owned(),
+            "tracing was switched off during the recording: later events are missing".to_owned(),
         );
     }
     if manifest.reset {
         lines.push(
-            "somebody reset the map during the recording: ids from before the reset are stale and \
-             have no stacks"
+            "the map was reset during the recording: ids from before the reset are stale and have \
+             no stacks"
                 .to_owned(),
         );
     }
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_said() {
+    fn losses_are_reported() {
         assert!(lines(&manifest(&[(7, 0, 0, 500)])).is_empty());
         assert_eq!(
             lines(&manifest(&[(0, 0, 0, 0)])),
@@ -121,8 +120,8 @@ mod tests {
                 (5, 0, 0, 300)
             ])),
             [
-                "3010 records overwritten in the ring buffer before the recording ended; -b 5184 \
-                 would have held them",
+                "3010 records overwritten in the ring buffer during the recording; -b 5184 would \
+                 have held them",
                 "2 records did not fit into the ring buffer"
             ]
         );
@@ -134,28 +133,28 @@ mod tests {
         let lines = lines(&manifest);
         assert_eq!(
             lines[0],
-            "1 record overwritten in the ring buffer before the recording ended"
+            "1 record overwritten in the ring buffer during the recording"
         );
-        assert!(lines[1].starts_with("somebody switched tracing off"));
-        assert!(lines[2].starts_with("somebody reset the map"));
+        assert!(lines[1].starts_with("tracing was switched off"));
+        assert!(lines[2].starts_with("the map was reset"));
         assert_eq!(lines.len(), 3);
     }
 
     #[test]
-    fn what_somebody_else_has_read_is_missing() {
+    fn records_read_by_others_are_reported_missing() {
         let mut manifest = manifest(&[(0, 0, 0, 0), (0, 0, 0, 0)]);
         manifest.cpus[1].read = 12;
         assert_eq!(
             lines(&manifest),
             [
-                "somebody read 12 records out of the ring buffer (trace_pipe) during the \
-                 recording: they are missing"
+                "12 records missing: another process read them from the ring buffer (trace_pipe) \
+                 during the recording"
             ]
         );
     }
 
     #[test]
-    fn no_count_is_too_large() {
+    fn large_counts_do_not_overflow() {
         let max = u64::MAX;
         assert_eq!(
             lines(&manifest(&[(max, max, max, max), (1, max, max, max)])).len(),

@@ -34,6 +34,7 @@ pub use undo::Undo;
 use crate::{
     capture::{Recorded, Writer},
     error::{Error, Result},
+    notes::count_of,
     output::{is_replaced, say},
     tracefs::Tracefs,
 };
@@ -66,17 +67,17 @@ pub struct Options {
     pub command: Vec<OsString>,
     /// The user whose rights the command has, if not those of this process.
     pub user: Option<String>,
-    /// The module to load if none is there.
+    /// The module file to load if the module is not loaded.
     pub module: Option<PathBuf>,
     /// Whether the map is emptied first.
     pub reset: bool,
-    /// Whether tracing that somebody else has set up is put aside.
+    /// Whether tracing settings that are in use are put aside.
     pub force: bool,
     /// Whether only those names are kept that the stacks need.
     pub slim: bool,
     /// Whether the fields of events and the arguments of the command are left out.
     pub no_args: bool,
-    /// What goes wrong, for tests.
+    /// A fault to inject, for tests.
     #[cfg(feature = "fault")]
     pub fault: Option<Fault>,
 }
@@ -177,19 +178,20 @@ impl Options {
         ))
     }
 
-    /// Tracing that somebody else has set up is not ours to take.
+    /// Refuses to take over tracing that is in use.
     fn check_unused(&self, tracefs: &Tracefs) -> Result {
         let tracer = tracefs.read("current_tracer")?;
         let nr_events = events::on(tracefs)?.len();
+        let events = format!("{} enabled", count_of(nr_events as u64, "event"));
         let used = match tracer.trim() {
             "nop" if nr_events == 0 => None,
-            "nop" => Some(format!("{nr_events} events are on")),
-            tracer => Some(format!("the tracer {tracer} is on, and {nr_events} events")),
+            "nop" => Some(events),
+            tracer => Some(format!("tracer {tracer}, {events}")),
         };
         match used {
             Some(used) if !self.force => Err(Error::Refused(format!(
-                "somebody is tracing already: {used}\n  hint: --force puts that aside and restores \
-                 it afterwards; the events in the buffer are lost"
+                "tracing is in use: {used}\n  hint: --force puts these settings aside and restores \
+                 them afterwards; the events in the buffer are lost"
             ))),
             Some(used) => {
                 say(format_args!("note: put aside for the recording: {used}"));

@@ -218,7 +218,7 @@ impl Collected {
         let size = to.finish(&self.manifest)?;
         if self.loaded_anew {
             warn(format_args!(
-                "the module was loaded anew during the recording: its ids are gone, without stacks"
+                "the module was reloaded during the recording: ids from before have no stacks"
             ));
         }
         for line in loss::lines(&self.manifest) {
@@ -248,7 +248,7 @@ fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
 
 /// Whether the map was reset since `map` was opened.
 fn is_stale(map: &mut dyn Read) -> bool {
-    // The kernel reports that behind the header.
+    // The kernel reports a stale map only after the header.
     let mut buffer = [0; 4096];
     for _ in 0..16 {
         match map.read(&mut buffer) {
@@ -260,7 +260,7 @@ fn is_stale(map: &mut dyn Read) -> bool {
     false
 }
 
-/// Ends when one signal more than `limit` has come.
+/// A reader that fails after more than `limit` signals.
 struct Interruptible<'a> {
     content: &'a [u8],
     signals: &'a Signals,
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_stale_when_the_kernel_says_so_behind_its_header() {
+    fn estale_after_the_header_means_a_stale_map() {
         struct Behind(i32);
         impl Read for Behind {
             fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_of_a_module_are_no_change() {
+    fn use_counts_of_a_module_are_no_change() {
         let a = b"9p 86016 1 - Live 0xffffffffc09e0000\n";
         let b = b"9p 86016 7 x, Live 0xffffffffc09e0000\n";
         let c = b"9p 86016 7 x, Live 0xffffffffc09f0000\n";

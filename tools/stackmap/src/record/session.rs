@@ -37,7 +37,7 @@ pub(super) struct Session<'a> {
 /// Where a recording failed.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// There is nothing to keep, or nobody wants it.
+    /// Nothing was recorded, or the recording was discarded.
     Lost(Error),
     /// The buffer has a recording that could not be saved.
     Unsaved(Error),
@@ -116,7 +116,7 @@ impl Session<'_> {
         }
         options.before(Step::Emptied, signals)?;
         for (option, value) in FORMAT {
-            // Those of a tracer are there while it is on, with older kernels.
+            // Older kernels have the options of a tracer only while it is on.
             if tracefs.has(option) && tracefs.read(option)?.trim() != value {
                 tracefs.write(option, value)?;
             }
@@ -189,7 +189,8 @@ impl Session<'_> {
         let written = first_that_works(writer, write)?;
         let (path, moved_again) = written.ok_or_else(|| {
             Failed::Lost(Error::Refused(
-                "the recording could not be written anywhere and is lost: its buffer is empty"
+                "the recording is lost: the ring buffer is emptied already, and no file could be \
+                 written"
                     .to_owned(),
             ))
         })?;
@@ -247,9 +248,8 @@ fn first_that_works<T>(
 
 /// Why the map cannot be emptied, and what to do.
 const MAP_IN_USE: &str = "\
-    the map cannot be emptied while it is in use: tracing is on at the top level or in an instance \
-    that stack_map_instances lists\n  hint: without --reset, the counters go on from their present \
-    values";
+    the map cannot be reset while it is in use: tracing is on at the top level or in an instance \
+    that stack_map_instances lists\n  hint: without --reset, the counters keep their values";
 
 /// Empties the map.
 fn reset(tracefs: &Tracefs) -> Result {
@@ -275,12 +275,12 @@ fn file_name() -> String {
     format!("stackmap-{time}-{}.data", std::process::id())
 }
 
-/// Asks whoever is at the terminal for a file; [`None`]: nobody is, or none is given.
+/// Asks the user at the terminal for a file; [`None`]: there is no terminal, or no file is given.
 fn ask() -> Option<PathBuf> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return None;
     }
-    say("save the recording as (an empty line gives up):");
+    say("file to save the recording to (an empty line discards it):");
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line).ok()?;
     let line = line.trim_end_matches('\n');

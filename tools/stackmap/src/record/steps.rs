@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "fault", derive(clap::ValueEnum))]
 pub enum Step {
-    /// The second process is there.
+    /// The process that guards tracefs is running.
     Guarded,
     /// Tracing is off.
     Stopped,
@@ -26,7 +26,7 @@ pub enum Step {
     Saving,
     /// The buffer was read, and the capture is about to be written; once more if that has failed.
     Taken,
-    /// The capture is there.
+    /// The capture is at its path.
     Written,
     /// Tracefs is as it was.
     Restored,

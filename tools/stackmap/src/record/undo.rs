@@ -56,9 +56,9 @@ pub(super) struct Instance {
 pub(super) enum Recording {
     /// It is saved: the buffer is emptied.
     Empty,
-    /// It is of no use to anybody.
+    /// It is not worth keeping.
     Ignore,
-    /// It is all that there is: tracing stays off.
+    /// The buffer holds the only copy: tracing stays off.
     Keep,
 }
 
@@ -139,7 +139,7 @@ impl Undo {
         Ok(())
     }
 
-    /// An option that is set to what is `wanted`, if it is there and something else.
+    /// Sets an option to `wanted` if it exists and has another value.
     fn read_option(&mut self, tracefs: &Tracefs, option: &str, wanted: &str) -> Result {
         if tracefs.has(option) {
             let value = tracefs.read(option)?;
@@ -194,7 +194,7 @@ impl Undo {
         self.writes.push(Write::new(file, text));
     }
 
-    /// Does all the writes, whatever becomes of each; returns the first error. `switch` is that of
+    /// Does all the writes, even if some of them fail; returns the first error. `switch` is that of
     /// the module, open.
     pub(super) fn run(
         &self,
@@ -226,10 +226,10 @@ impl Undo {
         first
     }
 
-    /// Does all the writes in the place of a process that could not.
+    /// Does all the writes for a recording process that died.
     pub(super) fn run_for_the_dead(&self, switch: &impl AsFd) -> Result {
         if self.instance.remove && !self.root.exists() {
-            // The last thing was done.
+            // All was undone already.
             return Ok(());
         }
         let tracefs = Tracefs::find(Some(&self.root))?;
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_written_as_they_are_meant() {
+    fn filters_are_restored() {
         assert_eq!(filter("vfs_read").as_deref(), Some("vfs_read"));
         assert_eq!(
             filter("p9_tag_alloc [9pnet]").as_deref(),

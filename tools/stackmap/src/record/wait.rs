@@ -31,11 +31,11 @@ pub(super) const INTERRUPTED: u8 = 130;
 /// How long a command may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A signal that has come.
+/// A caught signal.
 #[derive(Clone, Copy)]
 struct Caught {
     signal: i32,
-    /// The kernel sends what is typed at a terminal, to everything that runs there.
+    /// The kernel sent it: Ctrl-C at a terminal reaches all processes in the foreground there.
     by_kernel: bool,
 }
 
@@ -71,7 +71,7 @@ impl Stopped {
         }
     }
 
-    /// Says how the command ended, if not well.
+    /// Says how the command ended, unless it succeeded.
     pub(super) fn say(self) {
         if let Stopped::Command(status) = self {
             if !status.success() {
@@ -156,7 +156,7 @@ pub(super) fn wait(
     }
 }
 
-/// Ends the command because the time is over, if need be the hard way.
+/// Ends the command because the time is over: by SIGTERM, then by SIGKILL.
 fn end_command(pid: Pid, signals: &Signals) {
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = kill_process(pid, signal);
@@ -176,7 +176,7 @@ impl Caught {
     /// The terminal sends its signals to the command as well; what others send is passed on.
     fn pass_on(self, pid: Pid) {
         if !self.by_kernel {
-            // If the command is gone, that is what is awaited.
+            // If the command has ended, its end is reported anyway.
             let _ = kill_process(
                 pid,
                 Signal::from_named_raw(self.signal).unwrap_or(Signal::TERM),

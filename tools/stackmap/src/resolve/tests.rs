@@ -76,7 +76,7 @@ fn prints_as_trace_cmd_does() {
 }
 
 #[test]
-fn prints_on_the_line() {
+fn inline_prints_stacks_on_the_line_of_the_id() {
     let inline = Format {
         inline: true,
         ..Format::default()
@@ -95,7 +95,7 @@ fn lines(text: &str) -> String {
 }
 
 #[test]
-fn an_id_in_a_name_is_no_id() {
+fn an_id_in_a_name_is_not_resolved() {
     for line in [
         "a-1 [000] ..... 1.0: sched_process_exec: filename=./<stack_id 21> pid=1 old_pid=1\n",
         "a-1 [000] ..... 1.0: sched_process_exec: filename=./<stack_id 21>\n",
@@ -118,7 +118,7 @@ fn an_id_in_a_name_is_no_id() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_counted() {
+fn missing_stacks_are_named_and_counted() {
     let (text, notes) = resolve(
         &lines("<stack_id 30>\n<stack_id 5>\n<stack_id 5>\n<stack_id x>\n<stack_id -1>\n"),
         Format::default(),
@@ -130,7 +130,7 @@ fn what_is_missing_is_said_and_counted() {
 }
 
 #[test]
-fn other_text_stays_as_it_is() {
+fn other_text_is_unchanged() {
     let mut text = b"\xff\xfe <stack_id\n\n".to_vec();
     text.extend(vec![b'y'; 1 << 20]);
     let mut reload = || Ok(None);
@@ -160,7 +160,7 @@ fn nothing_controls_the_terminal() {
 }
 
 #[test]
-fn newer_stacks_are_asked_for() {
+fn newer_stacks_are_read_again() {
     let mut newer = vec![loaded(&[(0x15, STACK), (0x17, &[0xffff_ffff_8100_0100])])];
     let mut reload = || Ok(newer.pop());
     let format = Format {
@@ -219,7 +219,7 @@ fn resolve_beside(load_id: u32) -> (String, Notes, u32) {
 #[test]
 fn ids_are_not_resolved_by_another_load() {
     let stack = "foo <- bar [mod] <- 0x1234";
-    let gone = "gone, the module was loaded anew";
+    let gone = "gone, the module was reloaded";
     let (text, notes, asked) = resolve_beside(8);
     let want = format!(
         "<stack_id 21: {stack}>\n<stack_id 23: {gone}>\n<stack_id 21: {stack}>\n<stack_id 7: {gone}>\n"

@@ -140,7 +140,7 @@ pub enum Special {
     KernelStack,
     /// A stack of user space.
     UserStack,
-    /// A text that somebody wrote into the trace.
+    /// A text that was written to trace_marker.
     Print,
     /// A text of the kernel: the address of a format, and what it prints.
     BinaryPrint,

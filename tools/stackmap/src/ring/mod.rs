@@ -10,7 +10,7 @@
 //! - [`stream`]: pages of all CPUs in one stream, and their records in the order of time;
 //! - [`format`](mod@format): `events/*/*/format`, and the fields of an event;
 //! - [`show`]: how a field is shown, as the format's `print fmt` has it;
-//! - [`fields`]: the fields of one event, decoded when somebody asks;
+//! - [`fields`]: the fields of one event, decoded on demand;
 //! - [`decode`]: records become events with their stacks;
 //! - [`tasks`]: the names of tasks.
 

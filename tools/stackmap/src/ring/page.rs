@@ -180,7 +180,7 @@ impl Cursor {
         &mut self.page
     }
 
-    /// The time of what was read last.
+    /// The time of the record that was read last.
     pub fn time(&self) -> u64 {
         self.time
     }

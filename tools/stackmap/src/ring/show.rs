@@ -386,7 +386,7 @@ impl Constant<'_> {
         }
     }
 
-    /// Whether this comes next; then it is passed.
+    /// Whether this token is next; if so, it is consumed.
     fn take(&mut self, token: &str) -> bool {
         let rest = self.rest.trim_start();
         match rest.strip_prefix(token) {

@@ -108,7 +108,7 @@ pub struct Records<R> {
     next: BinaryHeap<Reverse<(u64, u32, usize, usize)>>,
     waiting: usize,
     waiting_bytes: usize,
-    /// The queue whose first page holds what was given out last.
+    /// The queue whose first page holds the record that was returned last.
     last: Option<u32>,
     /// Records that are missing, as far as their number is known.
     pub lost: u64,

@@ -15,7 +15,7 @@ const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
 const MAX_COMM: usize = 15;
 
-/// What is known of the tasks of a trace.
+/// The names of the tasks of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Tasks {
     /// Their names.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_name_has_room_for_may_be_of_it() {
+    fn a_short_line_may_be_part_of_a_name() {
         // With its newline the line makes a name of 15 bytes; of 16, which there is none.
         let text = "1 12345678\n7 bcde\n";
         assert_eq!(tasks(&[7], text, &[(7, "asked")]).comm(7), "asked");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_newlines_names_nobody_else() {
+    fn a_name_with_newlines_names_no_other_task() {
         // The task 500 is called "x\n1 evil", and the name of 1 is known, or the task is alive.
         let text = "500 x\n1 evil\n1000 a-long-name\n1 systemd\n";
         assert_eq!(tasks(&[1], text, &[]).comm(1), "systemd");

@@ -83,7 +83,7 @@ fn reads_both_magics() {
 }
 
 #[test]
-fn without_a_load_id_it_is_not_known() {
+fn a_file_without_a_load_id_has_none() {
     let bytes = patched(12, 0);
     assert_eq!(read(&bytes).unwrap().len(), STACKS.len());
     assert_eq!(Reader::new(&bytes[..], "").unwrap().load_id(), None);
@@ -111,7 +111,7 @@ fn refuses_every_truncation() {
 }
 
 #[test]
-fn refuses_what_lies() {
+fn refuses_inconsistent_headers() {
     let (what, offset) = refusal(&patched(0, 0x1234_5678));
     assert!(what.contains("0x12345678"), "{what}");
     assert_eq!(offset, 0);
@@ -120,7 +120,7 @@ fn refuses_what_lies() {
         (4, 3, "version 3"),
         (8, u32::MAX, "4294967295 stacks"),
         (16, 1 << 31, "more than 31 bits"),
-        (20, u32::MAX, "claims 4294967295 frames"),
+        (20, u32::MAX, "says 4294967295 frames"),
         (28, 9, "reserved word of stack 42"),
     ] {
         let (what, offset) = refusal(&patched(at, word));
@@ -128,20 +128,20 @@ fn refuses_what_lies() {
         assert_eq!(offset, at as u64, "{what}");
     }
     let (what, offset) = refusal(&patched(8, STACKS.len() as u32 - 1));
-    assert!(what.contains("more behind the last of 2"), "{what}");
+    assert!(what.contains("data after the last of 2"), "{what}");
     assert_eq!(offset, 64);
     let (what, _) = refusal(&patched(8, STACKS.len() as u32 + 1));
     assert!(what.contains("inside stack 4 of 4"), "{what}");
 }
 
 #[test]
-fn a_frame_count_that_swallows_the_next_stack_does_not_pass() {
+fn a_frame_count_that_covers_the_next_stack_is_refused() {
     let (_, offset) = refusal(&patched(20, 100));
     assert_eq!(offset, sample(Order::Little).len() as u64);
 }
 
 #[test]
-fn does_not_allocate_what_is_only_claimed() {
+fn does_not_allocate_by_the_header_alone() {
     let mut bytes = sample(Order::Little)[..16].to_vec();
     bytes[8..12].copy_from_slice(&MAX_STACKS.to_le_bytes());
     let mut reader = Reader::new(&bytes[..], "").unwrap();

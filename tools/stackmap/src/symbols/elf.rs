@@ -259,7 +259,7 @@ fn check_build_id(path: &Path, expected: Option<&str>) -> Result {
     let found: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
     if found != expected {
         let what = format!(
-            "this is another kernel: its build id is {found}, that of the stacks is {expected}"
+            "this file is of another kernel: its build id is {found}, the stacks need {expected}"
         );
         return Err(Error::input(source, what));
     }
@@ -282,8 +282,8 @@ fn find_kaslr_offset(vmlinux: &Path, kallsyms: &Kallsyms) -> Result<u64> {
             return Ok(offset);
         }
     }
-    let what = "neither _stext nor _text tells how far KASLR has moved this kernel\n  hint: give \
-                it with --kaslr-offset";
+    let what = "the KASLR offset is not known: neither _stext nor _text is in both this file and \
+                kallsyms\n  hint: give it with --kaslr-offset";
     Err(Error::input(vmlinux.display().to_string(), what))
 }
 

@@ -14,7 +14,7 @@ use super::{frames::is_entry, lookup_address, modules::Modules, Symbol};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
-/// How far the last symbol may reach of what is not in `/proc/modules`, as BPF programs are.
+/// The largest size of a last symbol that is not in `/proc/modules`, such as a BPF program.
 const REACH_UNKNOWN: u64 = 64 << 10;
 /// Longer than any kernel's table, in bytes.
 pub const MAX_LEN: u64 = 256 << 20;
@@ -67,7 +67,7 @@ impl Kallsyms {
             return Err(Error::input_at(
                 source,
                 MAX_LEN,
-                "no kernel has so many symbols",
+                "more symbols than any kernel has",
             ));
         }
         let mut table = Table::default();

@@ -77,7 +77,7 @@ impl Texts {
         }
     }
 
-    /// Brings what is kept of a stack's frames near, all at once: one after the other, each of them
+    /// Prefetches the entries of all frames of a stack at once: one after the other, each of them
     /// would be waited for. Of many stacks, the texts are more than a cache holds.
     pub fn fetch(&mut self, ips: &[u64]) {
         self.fetched.clear();

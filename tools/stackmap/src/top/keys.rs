@@ -8,10 +8,10 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// How far a page goes.
 const PAGE: isize = 10;
 
-/// What is to be done after a key.
+/// The reaction to a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reaction {
-    /// Nothing but to show the model anew.
+    /// Draw the model again.
     Show,
     /// The end.
     Quit,

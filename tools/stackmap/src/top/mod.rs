@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The hottest stacks of a running kernel: what is shown, apart from how.
+//! The hottest stacks of a running kernel: the model of the screen, without the drawing.
 
 mod keys;
 mod sample;
@@ -86,7 +86,7 @@ impl Row {
 /// Everything that is shown.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// What was seen last.
+    /// The last sample.
     pub sample: Sample,
     /// The order.
     pub sort: Sort,
@@ -122,7 +122,7 @@ impl Model {
         rows
     }
 
-    /// Takes in what was seen now.
+    /// Takes a new sample.
     pub fn update(&mut self, sample: Sample) {
         if !self.paused {
             self.sample = sample;

@@ -18,10 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long names are taken as complete, though some frames have none: modules come and go.
+/// How long names are not read again although some frames have none, as modules are loaded and
+/// unloaded.
 const NAMES_LAST: Duration = Duration::from_secs(10);
 
-/// What was seen at one time.
+/// The counters and the stacks at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// The stacks, in no order.
@@ -153,7 +154,7 @@ impl Sampler {
 fn symbols() -> Result<Symbols> {
     Ok(Symbols {
         kallsyms: Some(kernel::kallsyms()?),
-        // What is hidden later tells the event.
+        // Frames that are hidden later name the event.
         plumbing: true,
         ..Symbols::default()
     })

@@ -79,7 +79,7 @@ fn keys_sort() {
 }
 
 #[test]
-fn a_filter_counts_as_it_is_typed() {
+fn a_filter_applies_while_it_is_typed() {
     let mut model = model();
     press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('B')]);
     assert_eq!(ids(&model), [5, 7]);
@@ -119,7 +119,7 @@ fn the_selection_stays_with_its_stack() {
 }
 
 #[test]
-fn a_pause_keeps_what_is_there() {
+fn a_pause_keeps_the_present_rows() {
     let mut model = model();
     press(&mut model, &[KeyCode::Char('p')]);
     model.update(Sample::default());
@@ -151,7 +151,7 @@ fn the_screen() {
 }
 
 #[test]
-fn any_size_of_screen_will_do() {
+fn any_size_of_screen_works() {
     let mut model = model();
     model.filter = "ö\x1b[31m".to_owned();
     for (width, height) in [(1, 1), (2, 3), (10, 5), (80, 1), (300, 100)] {

@@ -106,7 +106,7 @@ fn draw_table(model: &Model, rows: &[&Row], selected: usize, area: Rect, frame: 
     });
     let header = Cells::new(titles.chain([Cell::new("stack, innermost first")])).style(HEADER);
     let sum: u64 = rows.iter().map(|row| u64::from(row.total)).sum();
-    // Only what is near the part that is seen is laid out.
+    // Only the rows near the visible part are laid out.
     let height = usize::from(area.height.saturating_sub(1)).max(1);
     let from = (selected + 1).saturating_sub(height);
     let cells = rows.iter().skip(from).take(height).map(|row| {

@@ -5,7 +5,7 @@
 //! The kernel writes a stack behind its event: on the same CPU, from the same task, with the same
 //! flags. An interrupt may come between the two and write events of its own; its flags differ. So
 //! each CPU has a few events that wait for their stacks, and a stack belongs to the last of them
-//! that it fits. What is passed over then has none.
+//! that it fits. An event that is skipped has no stack.
 
 use super::line::{Body, Line, Time};
 use crate::ring::fields::Fields;
@@ -104,7 +104,7 @@ impl Pairs {
             .try_for_each(|waiting| out(&waiting.event, StackRef::None))
     }
 
-    /// The event that a stack belongs to. Those behind it are without one, and go out.
+    /// The event that a stack belongs to. Later events have no stack and are given out.
     pub fn take<E>(
         &mut self,
         cpu: u32,
@@ -146,10 +146,10 @@ impl Pairs {
 #[derive(Default)]
 pub struct Joiner {
     pairs: Pairs,
-    /// The event whose whole stack is being read.
+    /// The event whose full stack is being read.
     open: Option<Event>,
     frames: Vec<String>,
-    /// Whether frames are those of a stack that nobody wants.
+    /// Whether the frames belong to a stack that is skipped.
     skipping: bool,
     losses: Losses,
 }

@@ -68,7 +68,7 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// What a line says behind its timestamp.
+/// The part of a line after its timestamp.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Body<'a> {
     /// An event, and its fields.

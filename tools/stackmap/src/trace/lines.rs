@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn newlines_are_no_text() {
+    fn newlines_are_not_part_of_the_text() {
         let mut lines = Lines::new(&b"ab\r\n\n"[..]);
         assert_eq!(lines.next_chunk().unwrap().unwrap().text(), b"ab");
         assert_eq!(lines.next_chunk().unwrap().unwrap().text(), b"");

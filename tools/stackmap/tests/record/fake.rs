@@ -225,7 +225,7 @@ impl Fake {
         text
     }
 
-    /// A recording that goes on until a signal comes.
+    /// A recording that runs until a signal.
     pub(super) fn start(&self, log: &str, arguments: &[&str]) -> Started {
         let log = self.path(log);
         let mut command = self.command(arguments, "");

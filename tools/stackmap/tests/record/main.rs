@@ -19,7 +19,7 @@ use std::{
 };
 
 #[test]
-fn all_is_as_it_was() {
+fn tracefs_is_restored() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
     fake.put("t/options/verbose", "1\n");
@@ -43,7 +43,7 @@ fn all_is_as_it_was() {
 }
 
 #[test]
-fn buffers_of_cpus_have_their_own_sizes_again() {
+fn buffer_sizes_of_cpus_are_restored() {
     let fake = Fake::new();
     let sizes = [("cpu0", "640"), ("cpu1", "1408")];
     let file = |cpu| format!("t/per_cpu/{cpu}/buffer_size_kb");
@@ -59,7 +59,7 @@ fn buffers_of_cpus_have_their_own_sizes_again() {
 }
 
 #[test]
-fn all_is_as_it_was_whatever_comes_at_any_step() {
+fn tracefs_is_restored_after_a_fault_at_any_step() {
     let fake = Fake::new();
     fake.put("t/set_event", "sched:sched_switch\n");
     fake.put("t/set_event_notrace_pid", "5\n");
@@ -135,7 +135,7 @@ fn a_buffer_has_one_recording_at_a_time() {
         assert!(text.contains("record --tracefs t"), "{text}");
         assert!(!fake.path("other").exists());
     }
-    // What was set up for the first one is as it was.
+    // The settings of the first recording are unchanged.
     assert_eq!(fake.get("t/set_event"), "kmem:kmalloc\n");
 
     // Beside it, with the module's switch for both.
@@ -160,7 +160,7 @@ fn a_buffer_has_one_recording_at_a_time() {
 }
 
 #[test]
-fn what_was_killed_is_undone_before_the_next_one_begins() {
+fn a_killed_recording_is_undone_before_the_next_begins() {
     let fake = Fake::new();
     let mut first = fake.start("log", &with(&["--fault", "running:hold"]));
     send("-KILL", &first);
@@ -172,7 +172,7 @@ fn what_was_killed_is_undone_before_the_next_one_begins() {
 }
 
 #[test]
-fn instances_are_listed_and_left_as_they_were() {
+fn instances_are_listed_and_restored() {
     let fake = Fake::new();
     let before = fake.state();
     for arguments in [&["--instance", "x"][..], &["--tracefs", "t/instances/x"]] {
@@ -195,7 +195,7 @@ fn instances_are_listed_and_left_as_they_were() {
         let manifest = fake.manifest("stackmap.data");
         assert_eq!(manifest.recorded.instance.as_deref(), Some("x"));
     }
-    // One that somebody has listed stays listed.
+    // An instance that was listed before stays listed.
     fake.put("t/stack_map_instances", "x\n");
     fake.recorded(&with(&["-i", "x"]), "true");
     assert_eq!(fake.get("t/stack_map_instances"), "x\n");
@@ -207,7 +207,7 @@ fn instances_are_listed_and_left_as_they_were() {
     let mut nested = fake.stackmap(&["record", "--tracefs", "t/instances/x", "-i", "y"]);
     let output = nested.args(KMALLOC).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("is instance x already"), "{text}");
+    assert!(text.contains("is already an instance, x"), "{text}");
     // A kernel would make its files, too: what fails leaves no instance.
     let (_, text) = fake.record(&with(&["-i", "y"]), "true");
     assert!(
@@ -245,15 +245,15 @@ fn patterns_are_expanded() {
 }
 
 #[test]
-fn losses_are_said_where_they_happen() {
+fn record_reports_losses() {
     let fake = Fake::new();
     assert!(!fake.recorded(&KMALLOC, "true").contains("WARNING"));
 
     let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
     fake.put("t/per_cpu/cpu1/stats", full);
     let text = fake.recorded(&KMALLOC, "true");
-    let said = "WARNING: 900 records overwritten in the ring buffer before the recording ended; \
-                -b 1280 would have held them";
+    let said = "WARNING: 900 records overwritten in the ring buffer during the recording; -b 1280 \
+                would have held them";
     assert!(text.contains(said), "{text}");
 
     for cpu in ["cpu0", "cpu1"] {
@@ -263,16 +263,16 @@ fn losses_are_said_where_they_happen() {
         );
     }
     let text = fake.recorded(&KMALLOC, "echo 0 > tracing_on");
-    assert!(
-        text.contains("WARNING: somebody switched tracing off"),
-        "{text}"
-    );
+    assert!(text.contains("WARNING: tracing was switched off"), "{text}");
     assert!(text.contains("WARNING: nothing was recorded"), "{text}");
     assert!(fake.manifest("stackmap.data").switched_off);
 
     fake.put("t/per_cpu/cpu0/stats", "entries: 0\nread events: 7\n");
     let text = fake.recorded(&KMALLOC, "true");
-    assert!(text.contains("WARNING: somebody read 7 records"), "{text}");
+    assert!(
+        text.contains("WARNING: 7 records missing: another process read them"),
+        "{text}"
+    );
     assert!(!text.contains("nothing was recorded"), "{text}");
 }
 
@@ -312,7 +312,7 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
         "t/per_cpu/cpu1/stats",
         "entries: 1\noverrun: 0\nbytes: 1000000000000000000\n",
     );
-    // Whoever reads this fails otherwise.
+    // Otherwise readers of this file would fail.
     fake.put("t/per_cpu/cpu0/trace_pipe_raw", "damaged");
     let (output, text) = fake.record(&KMALLOC, "true");
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -334,7 +334,7 @@ fn the_buffer_is_read_only_when_there_is_room_for_it() {
 }
 
 #[test]
-fn a_page_that_is_damaged_costs_no_other() {
+fn a_damaged_page_leaves_the_others_intact() {
     let fake = Fake::new();
     let before = fake.state();
     let mut longer = page();
@@ -346,7 +346,7 @@ fn a_page_that_is_damaged_costs_no_other() {
         let text = fake.recorded(&KMALLOC, "true");
         assert!(
             text.contains("WARNING: t/per_cpu/cpu1/trace_pipe_raw: ")
-                && text.contains("the page is left out"),
+                && text.contains("the page is skipped"),
             "{text}"
         );
         has_the_page(&fake.path("stackmap.data"));
@@ -357,12 +357,12 @@ fn a_page_that_is_damaged_costs_no_other() {
     fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     fs::create_dir(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     let text = fake.recorded(&KMALLOC, "true");
-    assert!(text.contains("the rest is left out"), "{text}");
+    assert!(text.contains("the rest is skipped"), "{text}");
     has_the_page(&fake.path("stackmap.data"));
 }
 
 #[test]
-fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
+fn a_buffer_that_cannot_be_opened_is_not_changed() {
     let fake = Fake::new();
     fs::remove_file(fake.path("t/per_cpu/cpu1/trace_pipe_raw")).unwrap();
     let (output, text) = fake.record(&KMALLOC, "true");
@@ -373,7 +373,7 @@ fn a_buffer_that_cannot_be_opened_is_left_as_it_is() {
 }
 
 #[test]
-fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
+fn a_recording_that_cannot_be_written_anywhere_is_reported_lost() {
     let fake = Fake::new();
     let before = fake.state();
     let (output, text) = fake.record(&with(&["--fault", "taken:fail"]), "true");
@@ -381,7 +381,7 @@ fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
     // In the file, and in each other place.
     assert!(text.matches("failed at taken").count() > 1, "{text}");
     assert!(
-        text.contains("could not be written anywhere and is lost"),
+        text.contains("the recording is lost: the ring buffer is emptied already"),
         "{text}"
     );
     assert!(!text.contains("still in the buffer"), "{text}");
@@ -389,7 +389,7 @@ fn what_was_read_and_can_be_written_nowhere_is_said_to_be_lost() {
 }
 
 #[test]
-fn what_is_recorded_is_what_the_buffer_has() {
+fn a_capture_holds_the_records_of_the_buffer() {
     let fake = Fake::new();
     fake.recorded(&KMALLOC, "true");
     has_the_page(&fake.path("stackmap.data"));
@@ -419,7 +419,7 @@ fn what_is_recorded_is_what_the_buffer_has() {
 }
 
 #[test]
-fn what_is_no_file_is_written_to() {
+fn devices_and_pipes_are_written_to() {
     let fake = Fake::new();
     fake.put("target", "what was there");
     std::os::unix::fs::symlink("target", fake.path("link")).unwrap();
@@ -438,10 +438,10 @@ fn what_is_no_file_is_written_to() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said() {
+fn errors_of_the_output_file_are_reported() {
     let fake = Fake::new();
     for (output, says) in [
-        ("t", "t: this is a directory\n  hint: -o names the file"),
+        ("t", "t: this is a directory\n  hint: give a file with -o"),
         ("no/file", "cannot write no/file: there is no directory no"),
         ("new/file", "cannot write new/file: Not a directory"),
     ] {

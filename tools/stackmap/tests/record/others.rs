@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What somebody else has set up, left behind, or made.
+//! Settings, leftovers and files of other users.
 
 use super::fake::{map, with, Fake, KMALLOC};
 use std::{fs, process::Command};
 
 #[test]
-fn what_others_left_is_put_aside() {
+fn settings_of_others_are_put_aside() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
     fake.put("t/events/sched/sched_switch/filter", "prev_pid == 1\n");
@@ -46,7 +46,7 @@ fn what_others_left_is_put_aside() {
 }
 
 #[test]
-fn an_event_with_a_trigger_is_not_on() {
+fn an_event_enabled_by_a_trigger_is_not_in_use() {
     let fake = Fake::new();
     // What a kernel shows of sched_switch, which has one, and of kfree, which is on.
     fake.put("t/events/sched/sched_switch/enable", "0*\n");
@@ -57,13 +57,13 @@ fn an_event_with_a_trigger_is_not_on() {
 
     fake.put("t/set_event", "sched:sched_switch\nkmem:kfree\n");
     let (_, text) = fake.record(&KMALLOC, "true");
-    assert!(text.contains("already: 1 events are on"), "{text}");
+    assert!(text.contains("in use: 1 event enabled"), "{text}");
     fake.recorded(&with(&["--force"]), "true");
     assert_eq!(fake.get("t/set_event"), "kmem:kfree\n");
 }
 
 #[test]
-fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
+fn lists_of_filters_and_triggers_are_used() {
     let fake = Fake::new();
     fake.put("t/events/kmem/kmalloc/filter", "bytes_req > 8\n");
     fake.put("t/events/kmem/kfree/filter", "not asked for\n");
@@ -87,7 +87,7 @@ fn kernels_that_list_filters_and_triggers_are_asked_for_the_lists() {
 
 /// Only root can make such files; the guest has the same test.
 #[test]
-fn nothing_of_somebody_else_leads_to_a_capture_or_takes_it() {
+fn links_of_other_users_do_not_redirect_a_capture() {
     let fake = Fake::new();
     for dir in ["open", "victim"] {
         fs::create_dir(fake.path(dir)).unwrap();
@@ -101,10 +101,10 @@ fn nothing_of_somebody_else_leads_to_a_capture_or_takes_it() {
     }
     let (output, text) = fake.record(&with(&["-o", "open/link/out"]), "true");
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("others may write"), "{text}");
+    assert!(text.contains("other users can write to"), "{text}");
     assert_eq!(fs::read_dir(fake.path("victim")).unwrap().count(), 0);
 
-    // Whoever reads it would get the capture.
+    // A reader of the FIFO would get the capture.
     let fifo = fake.path("open/fifo");
     assert!(Command::new("mkfifo")
         .arg(&fifo)
@@ -114,11 +114,11 @@ fn nothing_of_somebody_else_leads_to_a_capture_or_takes_it() {
     std::os::unix::fs::chown(&fifo, Some(65534), None).unwrap();
     let (output, text) = fake.record(&with(&["-o", "open/fifo"]), "true");
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("others may write"), "{text}");
+    assert!(text.contains("other users can write to"), "{text}");
 }
 
 #[test]
-fn a_reset_by_somebody_else_is_said() {
+fn a_reset_during_the_recording_is_reported() {
     let fake = Fake::new();
     for (ids, reset) in [
         (&[0x0010_0005][..], false),
@@ -129,11 +129,7 @@ fn a_reset_by_somebody_else_is_said() {
         fs::write(fake.path("t/stack_map_bin"), map(&[0x0010_0005])).unwrap();
         fs::write(fake.path("map"), map(ids)).unwrap();
         let text = fake.recorded(&KMALLOC, "cat ../map > stack_map_bin");
-        assert_eq!(
-            text.contains("WARNING: somebody reset the map"),
-            reset,
-            "{text}"
-        );
+        assert_eq!(text.contains("WARNING: the map was reset"), reset, "{text}");
         assert_eq!(fake.manifest("stackmap.data").reset, reset);
         let output = fake.stackmap(&["report"]).output().unwrap();
         let report = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -142,7 +138,7 @@ fn a_reset_by_somebody_else_is_said() {
 }
 
 #[test]
-fn events_that_somebody_else_has_on_have_their_names() {
+fn events_enabled_by_others_have_names() {
     let fake = Fake::new();
     // The buffer has one of kmalloc.
     fake.put("t/events/kmem/kmalloc/id", "7\n");

@@ -52,8 +52,8 @@ fn a_signal_ends_the_recording() {
     send(SIGINT, true);
     assert_eq!(wait(&[], None, None, &signals).unwrap(), Stopped::Signal);
     // The command is passed what the terminal does not send it.
-    // Not SIGINT or SIGHUP: whoever runs the tests in the background, or by nohup, has them ignored, and so
-    // has the command.
+    // Not SIGINT or SIGHUP: tests that run in the background, or under nohup, have them ignored,
+    // and so has the command.
     for (signal, status) in [(SIGTERM, 128 + 15), (SIGUSR1, 128 + 10)] {
         send(signal, false);
         let command = ["sleep".into(), "60".into()];

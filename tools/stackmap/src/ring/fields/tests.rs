@@ -25,7 +25,7 @@ fn escaped(text: &[u8], quoted: bool) -> String {
 }
 
 #[test]
-fn nothing_in_a_name_ends_it() {
+fn names_are_escaped() {
     let name = b"x\n init-1 [000] ..... 1.0: kmalloc: y\n\0";
     let mut data = (16u32 | (name.len() as u32) << 16).to_le_bytes().to_vec();
     data.extend((-5i32).to_le_bytes());
@@ -47,7 +47,7 @@ fn nothing_in_a_name_ends_it() {
 }
 
 #[test]
-fn what_a_pointer_of_a_system_call_points_to_stands_for_it() {
+fn a_system_call_argument_is_shown_by_its_contents() {
     let mut data = 1u32.to_le_bytes().to_vec();
     data.extend([0; 4]);
     data.extend(0x7fff_0000u64.to_le_bytes());
@@ -62,7 +62,7 @@ fn what_a_pointer_of_a_system_call_points_to_stands_for_it() {
 }
 
 #[test]
-fn addresses_are_exported_only_if_they_are_wanted() {
+fn addresses_are_exported_only_on_request() {
     let address = 0xffff_8881_003b_d000u64;
     let mut data = address.to_le_bytes().to_vec();
     data.extend((address as i64).to_le_bytes());
@@ -96,7 +96,7 @@ fn addresses_are_exported_only_if_they_are_wanted() {
 }
 
 #[test]
-fn an_event_takes_no_more_than_it_accounts_for() {
+fn the_memory_of_an_event_is_accounted_for() {
     const LEN: usize = 60 << 10;
     let word = (8u32 | (LEN as u32) << 16).to_le_bytes();
     let data = [&word[..], &[0xff; LEN]].concat();

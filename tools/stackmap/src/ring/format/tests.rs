@@ -75,7 +75,7 @@ fn values_are_what_the_description_says() {
 }
 
 #[test]
-fn every_event_has_a_head() {
+fn every_event_has_the_common_fields() {
     let formats = formats(Order::Big, &describe("", "\"\""));
     let head = formats.head(&[0, 7, 0x11, 0x22, 0xff, 0xff, 0xff, 0xff]);
     let want = Head {

@@ -87,7 +87,7 @@ fn records_have_their_times_and_data() {
 }
 
 #[test]
-fn what_was_discarded_is_zeroed() {
+fn discarded_records_are_zeroed() {
     for order in [Order::Little, Order::Big] {
         let end = [&head(order, PADDING, 0)[..], b"stale"].concat();
         let data = [
@@ -115,7 +115,7 @@ fn a_time_stamp_takes_its_highest_bits_from_before() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn lost_events_are_reported() {
     for order in [Order::Little, Order::Big] {
         let data = record(order, 0, &[1; 4]);
         let missed = |flags, more: &[u8]| {
@@ -136,7 +136,7 @@ fn what_is_missing_is_told() {
 }
 
 #[test]
-fn no_page_says_more_than_it_has() {
+fn a_page_with_inconsistent_sizes_is_refused() {
     let order = Order::Little;
     let good = page(
         order,

@@ -94,7 +94,7 @@ fn constants_are_what_c_makes_of_them() {
 }
 
 #[test]
-fn what_is_not_simple_stays_as_it_is() {
+fn complex_expressions_are_unchanged() {
     for print in [
         "",
         "\"",

@@ -97,7 +97,7 @@ fn large_pages_of_many_cpus_wait_in_bounded_memory() {
 }
 
 #[test]
-fn no_truncation_passes() {
+fn truncated_streams_are_refused() {
     let bytes = stream(&[(0, 10, &[0, 5])]);
     assert!(read(&[]).unwrap().is_empty());
     for len in 1..bytes.len() {

@@ -104,7 +104,7 @@ fn open(path: &Path) -> Result<ModuleFile> {
     let mut content = Vec::new();
     let read = unpacked(path).and_then(|file| file.take(MAX_UNPACKED).read_to_end(&mut content));
     read.map_err(failed)?;
-    // What is not relocatable is taken as it is.
+    // A file that is not relocatable is used as it is.
     let _ = relocate(&mut content);
     let mut file = NamedTempFile::new().map_err(failed)?;
     file.write_all(&content).map_err(failed)?;

@@ -21,10 +21,10 @@ use object::{
 type Le = LittleEndian;
 const LE: Le = LittleEndian;
 
-/// Where the first section comes to lie; no address of anything is 0.
+/// The address of the first section, so that no address is 0.
 const FIRST: u64 = 0x1000;
 
-/// Relocates the file in `bytes`. [`None`]: it is not relocatable, or not whole.
+/// Relocates the file in `bytes`. [`None`]: it is not relocatable, or truncated.
 pub(super) fn relocate(bytes: &mut [u8]) -> Option<()> {
     let (header, _) = from_bytes_mut::<FileHeader64<Le>>(bytes).ok()?;
     let ident = &header.e_ident;

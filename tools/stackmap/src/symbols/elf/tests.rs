@@ -6,7 +6,7 @@ use super::*;
 use crate::symbols::Symbols;
 
 #[test]
-fn compilers_suffixes_do_not_make_another_function() {
+fn compiler_suffixes_do_not_make_another_function() {
     assert!(same_function("foo", "foo.isra.0"));
     assert!(same_function("foo.constprop.0", "foo"));
     assert!(!same_function("foo", "bar"));
@@ -17,7 +17,7 @@ fn compilers_suffixes_do_not_make_another_function() {
 }
 
 #[test]
-fn an_elf_file_is_asked_at_its_own_addresses() {
+fn an_elf_file_is_read_at_its_link_addresses() {
     let exe = std::env::current_exe().unwrap();
     let inspector = inspect::Inspector::new();
     let source = inspect::source::Source::Elf(inspect::source::Elf::new(&exe));

@@ -62,12 +62,12 @@ fn a_return_address_belongs_to_the_caller() {
 }
 
 #[test]
-fn of_aliases_the_first_is_taken() {
+fn the_first_of_aliases_is_used() {
     assert_eq!(name(0xffff_ffff_8100_0001, true), "_text+1/100");
 }
 
 #[test]
-fn nothing_is_guessed_beyond_the_ends() {
+fn addresses_outside_the_table_have_no_name() {
     assert_eq!(name(0xffff_ffff_8000_0000, true), "-");
     assert_eq!(name(0xffff_ffff_8200_0001, true), "-");
     // The last function of a module reaches to the module's end at most.
@@ -122,7 +122,7 @@ fn refuses_other_files() {
 }
 
 #[test]
-fn a_slim_table_names_the_same() {
+fn a_slim_table_gives_the_same_names() {
     let frames = [
         (0xffff_ffff_8100_0210, true),
         (0xffff_ffff_8100_0240, false),

@@ -85,7 +85,7 @@ b-2 [000] ..... 1.000003: <stack_id 10>
 }
 
 #[test]
-fn whole_stacks_are_read() {
+fn full_stacks_are_read() {
     let (joined, _) = join(
         "\
 a-1 [000] ..... 1.000000: one: x=1
@@ -140,7 +140,7 @@ fn no_name_of_a_task_hides_its_events() {
 }
 
 #[test]
-fn an_id_in_a_field_is_no_stack() {
+fn an_id_in_a_field_is_not_a_stack() {
     let (joined, losses) = join(
         "\
 a-1 [000] ..... 1.000000: sched_process_exec: filename=<stack_id 7>
