@@ -126,7 +126,7 @@ struct stackmap_stack {
 #define STACKMAP_LEARN_WORDS	512
 
 /* What the kernel's unwinder did on that stack. Values that it did not read there are any. */
-struct stackmap_tried {
+struct stackmap_trial {
 	bool next;		/* it found a frame */
 	bool signal;		/* that was interrupted; as it was if it never looked */
 	bool same_stack;	/* on the same stack */
@@ -197,17 +197,17 @@ int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
 /* unwind/orc.c: the kernel's unwinder, a step at a time. Any context, but to prepare. */
 int stackmap_unwind_prepare(void);
-bool stackmap_unwind_keeps(unsigned long ip);
+bool stackmap_unwind_is_stable(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
-			 struct stackmap_tried *tried);
+			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
 bool stackmap_unwind_is_text(unsigned long ip);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_self_test(void);
-void stackmap_mismatch_tell(const struct stackmap_mismatch *found);
-void stackmap_mismatch_end(void);
+void stackmap_mismatch_report(const struct stackmap_mismatch *found);
+void stackmap_mismatch_flush(void);
 
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 int stackmap_stack_alloc(bool rules, bool verify);

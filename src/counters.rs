@@ -8,7 +8,7 @@
 use crate::{
     map::{self, Map},
     record, shim,
-    unwind::{self, walk::Found},
+    unwind::{self, walk::WalkCounter},
 };
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ enum Source {
     /// The map, which has the same rule.
     Map(map::Counter),
     /// Somebody else, since the module was loaded; and what that was at the last reset.
-    Ever(fn() -> u64, AtomicU64),
+    SinceLoad(fn() -> u64, AtomicU64),
 }
 
 impl Counter {
@@ -52,11 +52,11 @@ impl Counter {
         }
     }
 
-    const fn new(key: &'static str, kind: Kind, ever: fn() -> u64) -> Self {
+    const fn new(key: &'static str, kind: Kind, since_load: fn() -> u64) -> Self {
         Self {
             key,
             kind,
-            source: Source::Ever(ever, AtomicU64::new(0)),
+            source: Source::SinceLoad(since_load, AtomicU64::new(0)),
         }
     }
 
@@ -64,7 +64,9 @@ impl Counter {
     pub(crate) fn total(&self, map: Option<&Map>) -> u64 {
         match &self.source {
             Source::Map(counter) => map.map_or(0, |map| map.total(*counter)),
-            Source::Ever(ever, before) => ever().saturating_sub(before.load(Ordering::Relaxed)),
+            Source::SinceLoad(since_load, before) => {
+                since_load().saturating_sub(before.load(Ordering::Relaxed))
+            }
         }
     }
 }
@@ -91,16 +93,24 @@ pub(crate) static COUNTERS: [Counter; 24] = {
         Counter::new("drop_foreign:", Drop, record::foreign),
         Counter::of_map("bytes_saved:", Saved, OfMap::BytesSaved),
         Counter::new("unwind_replaced:", Walk, unwind::nr_replaced),
-        Counter::new("unwind_fast:", Walk, || unwind::count(Found::Fast)),
-        Counter::new("unwind_slow_new:", Walk, || unwind::count(Found::New)),
-        Counter::new("unwind_slow_text:", Walk, || unwind::count(Found::Text)),
-        Counter::new("unwind_slow_odd:", Walk, || unwind::count(Found::Odd)),
-        Counter::new("unwind_slow_regs:", Walk, || {
-            unwind::count(Found::Registers)
+        Counter::new("unwind_fast:", Walk, || unwind::count(WalkCounter::Fast)),
+        Counter::new("unwind_slow_new:", Walk, || unwind::count(WalkCounter::New)),
+        Counter::new("unwind_slow_text:", Walk, || {
+            unwind::count(WalkCounter::Text)
         }),
-        Counter::new("unwind_slow_return:", Walk, || unwind::count(Found::Return)),
-        Counter::new("unwind_slow_stack:", Walk, || unwind::count(Found::Stack)),
-        Counter::new("unwind_slow_whole:", Walk, || unwind::count(Found::Whole)),
+        Counter::new("unwind_slow_odd:", Walk, || unwind::count(WalkCounter::Odd)),
+        Counter::new("unwind_slow_regs:", Walk, || {
+            unwind::count(WalkCounter::Registers)
+        }),
+        Counter::new("unwind_slow_return:", Walk, || {
+            unwind::count(WalkCounter::Return)
+        }),
+        Counter::new("unwind_slow_stack:", Walk, || {
+            unwind::count(WalkCounter::Stack)
+        }),
+        Counter::new("unwind_slow_whole:", Walk, || {
+            unwind::count(WalkCounter::Whole)
+        }),
         Counter::new("unwind_verified:", Walk, unwind::verified),
         Counter::new("unwind_mismatches:", Walk, unwind::mismatches),
     ]
@@ -109,8 +119,8 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 /// Begins to count anew. Context: process, with the reset of the map.
 pub(crate) fn reset() {
     for counter in &COUNTERS {
-        if let Source::Ever(ever, before) = &counter.source {
-            before.store(ever(), Ordering::Relaxed);
+        if let Source::SinceLoad(since_load, before) = &counter.source {
+            before.store(since_load(), Ordering::Relaxed);
         }
     }
 }

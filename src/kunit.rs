@@ -160,22 +160,22 @@ mod tests {
         for number in 0..100 {
             assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
         }
-        let Ok(cut) = map.cut() else {
+        let Ok(snapshot) = map.snapshot() else {
             return Err(EBUSY);
         };
         for number in 100..200 {
             assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
         }
-        assert_eq!(map.count(&cut), Ok(100));
+        assert_eq!(map.count(&snapshot), Ok(100));
         let mut buffer = KBox::new([0; MAX_FRAMES], GFP_KERNEL)?;
         let (mut nr, mut from) = (0, 0);
-        while let Ok(Some(stack)) = map.next(&cut, from, &mut buffer) {
+        while let Ok(Some(stack)) = map.next(&snapshot, from, &mut buffer) {
             from = stack.next();
             nr += 1;
         }
         assert_eq!(nr, 100);
         assert!(map.reset().is_ok());
-        assert!(map.count(&cut).is_err());
+        assert!(map.count(&snapshot).is_err());
         Ok(())
     }
 }

@@ -11,9 +11,9 @@
 //! a stack is that came by lately: it need not be hashed, only compared.
 
 use super::{
-    spares::Spares,
+    free_extents::FreeExtents,
     sys::{
-        sizes::{PLACES, REFS_BATCH_MAX},
+        sizes::{MEMOS, REFS_BATCH_MAX},
         AtomicU64, Ordering,
     },
 };
@@ -67,7 +67,7 @@ impl Counter {
 /// of cache lines, which CPUs fetch together.
 #[repr(align(128))]
 pub struct Context {
-    places: [AtomicU64; PLACES],
+    memos: [AtomicU64; MEMOS],
     /// References that were held back here and are in the records now. Every success is one
     /// reference, so hits need no counter of their own.
     moved: AtomicU64,
@@ -75,17 +75,17 @@ pub struct Context {
     counters: [AtomicU64; Counter::COUNT],
     /// Words of the records that were published here since the last reset.
     stored: AtomicU64,
-    pub(super) spares: Spares,
+    pub(super) free_extents: FreeExtents,
 }
 
 impl Context {
     pub(super) fn new() -> Self {
         Self {
-            places: core::array::from_fn(|_| AtomicU64::new(0)),
+            memos: core::array::from_fn(|_| AtomicU64::new(0)),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
             stored: AtomicU64::new(0),
-            spares: Spares::new(),
+            free_extents: FreeExtents::new(),
         }
     }
 
@@ -100,7 +100,7 @@ impl Context {
         if counter != Counter::Hits {
             return self.counters[counter as usize].load(Ordering::Relaxed);
         }
-        let held = self.places.iter().map(|place| Held::in_place(place).refs());
+        let held = self.memos.iter().map(|memo| MemoWord::load(memo).refs());
         let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
         references.saturating_sub(self.get(Counter::Inserts))
     }
@@ -118,13 +118,13 @@ impl Context {
 
     /// Where this context keeps what it knows of a stack.
     #[inline(always)]
-    pub(super) fn place(&self, frames: &[u64]) -> Place<'_> {
-        Place(&self.places[glance(frames)])
+    pub(super) fn memo(&self, frames: &[u64]) -> Memo<'_> {
+        Memo(&self.memos[memo_index(frames)])
     }
 
     /// The references held back for the stack with these frames in `slot`. Context: any.
     pub(super) fn held(&self, slot: u32, frames: &[u64]) -> u64 {
-        let held = Held::in_place(&self.places[glance(frames)]);
+        let held = MemoWord::load(&self.memos[memo_index(frames)]);
         if held.slot() == slot {
             held.refs()
         } else {
@@ -136,64 +136,64 @@ impl Context {
     ///
     /// What has to make place goes to `flush(slot, refs)`.
     #[inline(always)]
-    pub(super) fn add_ref(&self, place: &Place<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
-        let Place(place) = place;
-        let held = Held::in_place(place);
+    pub(super) fn add_ref(&self, memo: &Memo<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
+        let Memo(memo) = memo;
+        let held = MemoWord::load(memo);
         if held.slot() == slot && held.has_room() {
-            place.store(held.one_more().0, Ordering::Relaxed);
+            memo.store(held.one_more().0, Ordering::Relaxed);
             return;
         }
         if held.refs() != 0 {
             flush(held.slot(), held.refs() as u32);
             add(&self.moved, held.refs());
         }
-        place.store(Held::first(slot).0, Ordering::Relaxed);
+        memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
     /// Forgets stacks, references and spares; counters stay. Nobody may own the context meanwhile,
     /// except to add to a counter.
     pub(super) fn clear(&self) {
-        for place in &self.places {
-            add(&self.moved, Held::in_place(place).refs());
-            place.store(0, Ordering::Relaxed);
+        for memo in &self.memos {
+            add(&self.moved, MemoWord::load(memo).refs());
+            memo.store(0, Ordering::Relaxed);
         }
         self.stored.store(0, Ordering::Relaxed);
-        self.spares.clear();
+        self.free_extents.clear();
     }
 }
 
 /// The place of one stack in a context, for its owner.
-pub(super) struct Place<'a>(&'a AtomicU64);
+pub(super) struct Memo<'a>(&'a AtomicU64);
 
-impl Place<'_> {
+impl Memo<'_> {
     /// The slot of the stack that has the place and room for one more reference.
     #[inline(always)]
     pub(super) fn slot(&self) -> Option<u32> {
-        let held = Held::in_place(self.0);
+        let held = MemoWord::load(self.0);
         held.has_room().then_some(held.slot())
     }
 
-    /// Counts a reference to the stack of [`Place::slot`].
+    /// Counts a reference to the stack of [`Memo::slot`].
     #[inline(always)]
     pub(super) fn add_ref(&self) {
-        let held = Held::in_place(self.0);
+        let held = MemoWord::load(self.0);
         self.0.store(held.one_more().0, Ordering::Relaxed);
     }
 }
 
 /// References that are held back, above the slot of their stack.
 #[derive(Clone, Copy)]
-struct Held(u64);
+struct MemoWord(u64);
 
-// `Held::has_room` looks at one bit.
+// `MemoWord::has_room` looks at one bit.
 const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
 
-impl Held {
+impl MemoWord {
     const ONE: u64 = 1 << 32;
 
     #[inline(always)]
-    fn in_place(place: &AtomicU64) -> Self {
-        Self(place.load(Ordering::Relaxed))
+    fn load(memo: &AtomicU64) -> Self {
+        Self(memo.load(Ordering::Relaxed))
     }
 
     const fn first(slot: u32) -> Self {
@@ -228,7 +228,7 @@ impl Held {
 /// system call. Who caused the event and what is half way tells them apart about as well as a hash
 /// of all frames would, see `Documentation/map.rst`. Stacks of two frames are too rare to matter.
 #[inline(always)]
-fn glance(frames: &[u64]) -> usize {
+fn memo_index(frames: &[u64]) -> usize {
     let [_, second, third, ..] = frames else {
         return 0;
     };
@@ -236,7 +236,7 @@ fn glance(frames: &[u64]) -> usize {
         .wrapping_add(*third)
         .wrapping_add(frames[frames.len() / 2]);
     // The highest bits of a product depend on all bits of its factors.
-    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
+    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - MEMOS.ilog2())) as usize
 }
 
 /// Adds to a word that nobody else writes, saturating.

@@ -18,7 +18,7 @@ pub enum ControlError {
     /// No memory.
     NoMemory,
     /// Too much of the pool is in spares; contexts use them before they reserve anything.
-    Unused,
+    EnoughFree,
 }
 
 impl Map {
@@ -37,7 +37,7 @@ impl Map {
                 // What is stored only grows meanwhile: a reset is kept out.
                 let stored = self.stored_bytes();
                 if self.pool.bytes() + CHUNK_BYTES > stored + stored / 4 + POOL_SLACK {
-                    return Err(ControlError::Unused);
+                    return Err(ControlError::EnoughFree);
                 }
                 self.pool.grow().ok_or(ControlError::NoMemory)?;
             }
@@ -48,7 +48,7 @@ impl Map {
     /// Removes all stacks and counts, and begins a new generation of ids if there was a stack.
     ///
     /// Without one no id of the generation was given out, so it goes on: generations are few, see
-    /// `id.rs`. A [`Cut`](super::Cut) of it stays valid, and empty.
+    /// `id.rs`. A [`Snapshot`](super::Snapshot) of it stays valid, and empty.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
     /// [`Fallback::Resetting`](super::Fallback::Resetting).
@@ -70,7 +70,7 @@ impl Map {
             }
             // Those who are turned away meanwhile go on counting.
             for (before, counter) in self.before.iter().zip(Counter::ALL) {
-                before.store(self.ever(counter), Ordering::Relaxed);
+                before.store(self.total_since_new(counter), Ordering::Relaxed);
             }
             // SAFETY: Whoever came after the grace period began has seen `RESETTING` and turned
             // away, the others have left; `exclusively` keeps growth out.

@@ -2,7 +2,7 @@
 
 //! Reading the map while it is used: by id, and all of it in constant memory.
 //!
-//! An export begins with a [`Cut`]. It raises the epoch and waits for a grace period: every insert
+//! An export begins with a [`Snapshot`]. It raises the epoch and waits for a grace period: every insert
 //! that read an older epoch has then ended, and all later ones carry a newer epoch. The stacks up to
 //! the cut are therefore fixed until the next reset: they can be counted first and walked later, by
 //! slot, and count and walk agree whatever is inserted meanwhile.
@@ -17,26 +17,26 @@ use super::{
     Id, Map, ReadSide, MAX_FRAMES,
 };
 
-/// The stacks that were in the map at one moment.
+/// The stacks that were in the map at one inserted.
 #[derive(Clone, Copy)]
-pub struct Cut(Moment);
+pub struct Snapshot(InsertEpoch);
 
-impl Cut {
+impl Snapshot {
     /// Whether a stack that was inserted at `moment` is one of them.
-    pub fn holds(&self, moment: Moment) -> bool {
-        self.0.generation == moment.generation && self.has_begun(moment.epoch)
+    pub fn includes(&self, inserted: InsertEpoch) -> bool {
+        self.0.generation == inserted.generation && self.includes_epoch(inserted.epoch)
     }
 
     /// Whether an epoch is not later than the cut. Epochs are compared as if they never wrapped:
     /// wrong after 2^31 cuts of one generation, each of which took a grace period.
-    fn has_begun(&self, epoch: u32) -> bool {
+    fn includes_epoch(&self, epoch: u32) -> bool {
         self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
     }
 }
 
-/// When a stack was inserted, for [`Cut::holds`].
+/// When a stack was inserted, for [`Snapshot::includes`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Moment {
+pub struct InsertEpoch {
     generation: Generation,
     epoch: u32,
 }
@@ -55,7 +55,7 @@ pub struct Stack {
     /// The events that carry the id, at most [`i32::MAX`].
     pub ref_count: u32,
     /// When it was inserted.
-    pub inserted: Moment,
+    pub inserted: InsertEpoch,
     /// The slot, from which the next search goes on.
     slot: u32,
 }
@@ -80,31 +80,31 @@ impl Iterator for Frames<'_> {
 
 impl Map {
     /// Begins an export. Context: process, waits for a grace period.
-    pub fn cut(&self) -> Result<Cut, Stale> {
+    pub fn snapshot(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         synchronize();
-        Ok(Cut(Moment { generation, epoch }))
+        Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
     /// The stacks that are in the map now. What is inserted meanwhile may be among them, so two walks
     /// need not agree. Context: any.
-    pub fn now(&self) -> Result<Cut, Stale> {
+    pub fn current(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.load(Ordering::Relaxed);
-        Ok(Cut(Moment { generation, epoch }))
+        Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
     /// Whether a stack that was inserted at `moment` is in the map still. Asked inside a read-side
     /// section, it stays so until its end.
-    pub fn has(&self, moment: Moment) -> bool {
-        self.generation() == Some(moment.generation)
+    pub fn has(&self, inserted: InsertEpoch) -> bool {
+        self.generation() == Some(inserted.generation)
     }
 
     /// Counts the stacks of a cut. Context: process.
-    pub fn count(&self, cut: &Cut) -> Result<u32, Stale> {
+    pub fn count(&self, snapshot: &Snapshot) -> Result<u32, Stale> {
         let mut nr = 0;
-        self.walk(cut, 0, |_, _| {
+        self.walk(snapshot, 0, |_, _| {
             nr += 1;
             None::<()>
         })?;
@@ -116,12 +116,12 @@ impl Map {
     /// [`None`]: there is none. Context: process.
     pub fn next(
         &self,
-        cut: &Cut,
+        snapshot: &Snapshot,
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
     ) -> Result<Option<Stack>, Stale> {
-        self.walk(cut, from, |slot, word| {
-            Some(self.read_slot(cut.0.generation, slot, word, frames))
+        self.walk(snapshot, from, |slot, word| {
+            Some(self.read_slot(snapshot.0.generation, slot, word, frames))
         })
     }
 
@@ -138,12 +138,12 @@ impl Map {
     /// no such stack, or no more.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
-    pub fn read<R>(&self, id: Id, read: impl FnOnce(Moment, Frames<'_>) -> R) -> Option<R> {
+    pub fn read<R>(&self, id: Id, read: impl FnOnce(InsertEpoch, Frames<'_>) -> R) -> Option<R> {
         let _section = ReadSide::enter();
         let (generation, _, word) = self.find_id(id)?;
-        let moment = self.moment(generation, word);
+        let inserted = self.insert_epoch(generation, word);
         let frames = self.pool.frames(word.record(), word.nr());
-        Some(read(moment, Frames(frames.iter())))
+        Some(read(inserted, Frames(frames.iter())))
     }
 
     /// The slot that an id names, and what it holds. The caller is inside a read-side section.
@@ -155,8 +155,8 @@ impl Map {
             .then_some((generation, slot, word))
     }
 
-    fn moment(&self, generation: Generation, word: Word) -> Moment {
-        Moment {
+    fn insert_epoch(&self, generation: Generation, word: Word) -> InsertEpoch {
+        InsertEpoch {
             generation,
             epoch: self.pool.epoch(word.record()),
         }
@@ -165,7 +165,7 @@ impl Map {
     /// Calls `visit` for each slot of the cut from `from` on, until it returns something.
     fn walk<R>(
         &self,
-        cut: &Cut,
+        snapshot: &Snapshot,
         from: u32,
         mut visit: impl FnMut(u32, Word) -> Option<R>,
     ) -> Result<Option<R>, Stale> {
@@ -173,14 +173,14 @@ impl Map {
         let mut from = from;
         while from < end {
             let _section = ReadSide::enter();
-            if self.generation() != Some(cut.0.generation) {
+            if self.generation() != Some(snapshot.0.generation) {
                 return Err(Stale);
             }
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;
             for slot in part {
                 let word = self.word(slot);
-                if !word.is_empty() && cut.has_begun(self.pool.epoch(word.record())) {
+                if !word.is_empty() && snapshot.includes_epoch(self.pool.epoch(word.record())) {
                     if let Some(result) = visit(slot, word) {
                         return Ok(Some(result));
                     }
@@ -206,7 +206,7 @@ impl Map {
             id: generation.id(slot),
             nr,
             ref_count: refs as u32,
-            inserted: self.moment(generation, word),
+            inserted: self.insert_epoch(generation, word),
             slot,
         }
     }

@@ -27,7 +27,7 @@
 //!
 //! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside
 //! a read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
-//! [`Map::cut`] run in process context. A reset first turns `get_id` away, then waits until
+//! [`Map::snapshot`] run in process context. A reset first turns `get_id` away, then waits until
 //! everybody who was inside has left, and only then clears; exports look at the generation inside
 //! their read-side section.
 //!
@@ -44,7 +44,7 @@
 //!   where `P` = 128 slots, `L` = 11 lists of spares, `T` = 16 attempts to reserve: 3,226 for 20 frames.
 //!   A hit that the context remembers makes `n + 6`. *loom: every model counts the accesses.*
 //! - **P3** What the map cannot serve gets the [`Fallback`] that says why, each with its counter.
-//!   Nothing leaks: a record that lost its race is used for a later stack, see `spares.rs`, and a
+//!   Nothing leaks: a record that lost its race is used for a later stack, see `free_extents.rs`, and a
 //!   place that was taken in vain is given back. *loom: `inserts`, `pool`, `interrupts`;
 //!   `property.rs`; the models' `settle` adds up every word of the pool.*
 //! - **P4** A stack keeps its id until a reset, is found at every load, full map and pool included
@@ -75,16 +75,16 @@
 //! Each pair has models in `selftests/map/loom/` and litmus tests in `selftests/litmus/`, and both
 //! fail without it. All else is relaxed: words of a record are written before O1's release and read
 //! after its acquire, counters are summed only approximately while they change, and the epoch (see
-//! [`Map::cut`]) leans on the grace period.
+//! [`Map::snapshot`]) leans on the grace period.
 
 mod context;
 mod control;
 mod export;
+mod free_extents;
 mod get_id;
 mod hash;
 mod id;
 mod pool;
-mod spares;
 mod sys;
 mod word;
 
@@ -93,7 +93,7 @@ pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
     control::ControlError,
-    export::{Cut, Frames, Moment, Stack, Stale},
+    export::{Frames, InsertEpoch, Snapshot, Stack, Stale},
     get_id::Entered,
     hash::Seed,
     id::Id,
@@ -106,10 +106,10 @@ pub use self::{
 
 use self::{
     id::{Generation, Layout},
-    pool::{Pool, Refusal},
+    pool::{Pool, ReserveError},
     sys::{
         sizes::{CHUNK_WORDS, POOL_BYTES_PER_STACK},
-        Apart, Array, AtomicU32, AtomicU64, Ordering,
+        Array, AtomicU32, AtomicU64, CachePadded, Ordering,
     },
     word::Word,
 };
@@ -142,7 +142,7 @@ pub enum Fallback {
     /// The pool is growing and has no room yet.
     Growing,
     /// Every slot that the stack could take is taken by another stack.
-    Neighbourhood,
+    ProbeLimit,
     /// Other CPUs reserved records at the same time, too often.
     Contended,
     /// The map is being reset.
@@ -156,19 +156,19 @@ impl Fallback {
             Fallback::Full => Counter::DropFull,
             Fallback::PoolFull => Counter::DropPool,
             Fallback::Growing => Counter::DropGrowing,
-            Fallback::Neighbourhood => Counter::DropProbe,
+            Fallback::ProbeLimit => Counter::DropProbe,
             Fallback::Contended => Counter::DropContended,
             Fallback::Resetting => Counter::DropReset,
         }
     }
 }
 
-impl From<Refusal> for Fallback {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Full => Fallback::PoolFull,
-            Refusal::Growing => Fallback::Growing,
-            Refusal::Contended => Fallback::Contended,
+impl From<ReserveError> for Fallback {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Full => Fallback::PoolFull,
+            ReserveError::Growing => Fallback::Growing,
+            ReserveError::Contended => Fallback::Contended,
         }
     }
 }
@@ -190,13 +190,13 @@ pub struct Map {
     capacity: u32,
     /// The generation, and [`RESETTING`].
     state: AtomicU32,
-    /// Raised by every [`Cut`]; written into each record.
+    /// Raised by every [`Snapshot`]; written into each record.
     epoch: AtomicU32,
     control: AtomicU32,
     /// By [`Counter`]: what was counted before the last reset.
     before: [AtomicU64; Counter::COUNT],
     /// Stacks in the map, those that are just being inserted included.
-    entries: Apart<AtomicU32>,
+    entries: CachePadded<AtomicU32>,
 }
 
 impl Map {
@@ -223,7 +223,7 @@ impl Map {
             epoch: AtomicU32::new(0),
             control: AtomicU32::new(0),
             before: core::array::from_fn(|_| AtomicU64::new(0)),
-            entries: Apart(AtomicU32::new(0)),
+            entries: CachePadded(AtomicU32::new(0)),
         })
     }
 
@@ -285,8 +285,8 @@ impl Map {
     }
 
     /// Bytes of the pool that contexts keep for later records.
-    pub fn spare_bytes(&self) -> u64 {
-        let words = |ctx: &Context| u64::from(ctx.spares.words());
+    pub fn free_extent_bytes(&self) -> u64 {
+        let words = |ctx: &Context| u64::from(ctx.free_extents.words());
         self.contexts.iter().map(words).sum::<u64>() * 8
     }
 
@@ -300,11 +300,11 @@ impl Map {
     /// Exact when nothing is recorded; a value that is near it meanwhile. Context: any.
     pub fn total(&self, counter: Counter) -> u64 {
         let before = self.before[counter as usize].load(Ordering::Relaxed);
-        self.ever(counter).saturating_sub(before)
+        self.total_since_new(counter).saturating_sub(before)
     }
 
     /// The sum of a counter over all contexts since the map was made, saturating.
-    fn ever(&self, counter: Counter) -> u64 {
+    fn total_since_new(&self, counter: Counter) -> u64 {
         let counts = self.contexts.iter().map(|ctx| ctx.get(counter));
         counts.fold(0, u64::saturating_add)
     }
@@ -345,18 +345,18 @@ impl Map {
     }
 
     /// Takes one of the `capacity` places. Whoever publishes no record must give it back.
-    fn take_place(&self) -> bool {
+    fn claim_entry(&self) -> bool {
         if self.entries.load(Ordering::Relaxed) >= self.capacity {
             return false;
         }
         if self.entries.fetch_add(1, Ordering::Relaxed) < self.capacity {
             return true;
         }
-        self.give_place_back();
+        self.release_entry();
         false
     }
 
-    fn give_place_back(&self) {
+    fn release_entry(&self) {
         self.entries.fetch_sub(1, Ordering::Relaxed);
     }
 }

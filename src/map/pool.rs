@@ -13,11 +13,11 @@
 //! ```
 //!
 //! Offsets are handed out upwards and taken back only by a reset. What was reserved but never
-//! published (its writer lost a race) becomes a *spare*, see `spares.rs`.
+//! published (its writer lost a race) becomes a *spare*, see `free_extents.rs`.
 
 use super::sys::{
     sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_BATCH_MAX, REFS_MAX},
-    Apart, Array, AtomicPtr, AtomicU32, AtomicU64, Ordering,
+    Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Ordering,
 };
 
 /// The most contexts of a map: as many as can add a batch at one moment to a record that is just
@@ -36,7 +36,7 @@ pub(super) const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * 8;
 
 /// Why no record could be reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Refusal {
+pub(super) enum ReserveError {
     /// All the memory that the map may use is used.
     Full,
     /// The next chunk is not there yet.
@@ -54,7 +54,7 @@ pub(super) struct Extent {
 
 impl Extent {
     /// What is left behind the first `words` words, if anything is.
-    pub(super) fn behind(self, words: u32) -> Option<Self> {
+    pub(super) fn rest_after(self, words: u32) -> Option<Self> {
         (words < self.words).then(|| Self {
             offset: self.offset + words,
             words: self.words - words,
@@ -73,7 +73,7 @@ impl Extent {
 pub(super) struct Pool {
     chunks: Array<AtomicPtr<AtomicU64>>,
     limit: AtomicU32,
-    cursor: Apart<AtomicU32>,
+    cursor: CachePadded<AtomicU32>,
 }
 
 impl Pool {
@@ -84,7 +84,7 @@ impl Pool {
         let pool = Self {
             chunks,
             limit: AtomicU32::new(0),
-            cursor: Apart(AtomicU32::new(HEADER_WORDS)),
+            cursor: CachePadded(AtomicU32::new(HEADER_WORDS)),
         };
         for _ in 0..INITIAL_CHUNKS.min(max_chunks) {
             pool.grow()?;
@@ -137,7 +137,7 @@ impl Pool {
         &self,
         words: u32,
         leave: impl FnOnce(Extent),
-    ) -> Result<Extent, Refusal> {
+    ) -> Result<Extent, ReserveError> {
         for _ in 0..CURSOR_TRIES {
             let cursor = self.cursor.load(Ordering::Relaxed);
             // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is there.
@@ -146,9 +146,9 @@ impl Pool {
             let start = if room < words { cursor + room } else { cursor };
             if start + words > limit {
                 return Err(if self.may_grow(limit) {
-                    Refusal::Growing
+                    ReserveError::Growing
                 } else {
-                    Refusal::Full
+                    ReserveError::Full
                 });
             }
             let passed_over = Extent {
@@ -172,7 +172,7 @@ impl Pool {
                 return Ok(extent);
             }
         }
-        Err(Refusal::Contended)
+        Err(ReserveError::Contended)
     }
 
     /// `words` words from `offset` on.

@@ -40,9 +40,9 @@ pub use self::imp::ReadSide;
 
 /// A value that many CPUs write, apart from what others read at every event.
 #[repr(align(128))]
-pub(super) struct Apart<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
-impl<T> Deref for Apart<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -80,7 +80,7 @@ pub(super) mod sizes {
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
     /// Stacks that one context remembers, and holds references back for.
-    pub(in super::super) const PLACES: usize = 64;
+    pub(in super::super) const MEMOS: usize = 64;
 
     /// References at which a record stops counting: saturation, with room for every context that
     /// is between the check and the addition.
@@ -105,7 +105,7 @@ pub(super) mod sizes {
     pub(in super::super) const POOL_BYTES_PER_STACK: usize = 128;
     pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
-    pub(in super::super) const PLACES: usize = 2;
+    pub(in super::super) const MEMOS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

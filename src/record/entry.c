@@ -80,7 +80,7 @@ void stackmap_stack_free(void)
 {
 	int cpu;
 
-	stackmap_mismatch_end();
+	stackmap_mismatch_flush();
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);

@@ -159,7 +159,7 @@ extern "C" fn stackmap_grow() -> c_int {
     let error = match map.grow() {
         // A reset makes room itself.
         Ok(()) | Err(ControlError::Busy) => return 0,
-        Err(ControlError::Unused) => EAGAIN,
+        Err(ControlError::EnoughFree) => EAGAIN,
         Err(ControlError::NoMemory) => {
             pr_warn_once!("no memory for more stacks: new ones are recorded in full meanwhile\n");
             ENOMEM

@@ -9,7 +9,7 @@
 //! C header: [`include/linux/trace_seq.h`](srctree/include/linux/trace_seq.h)
 
 use crate::{
-    map::{Frames, Id, Moment, ReadSide},
+    map::{Frames, Id, InsertEpoch, ReadSide},
     modules::{Symbol, Symbols},
     shim,
 };
@@ -73,7 +73,7 @@ impl Seq<'_> {
     }
 
     /// Prints a stack as the kernel's own `trace_stack_print()` does.
-    fn stack(&mut self, symbols: &Symbols<'_>, inserted: Moment, frames: Frames<'_>) {
+    fn stack(&mut self, symbols: &Symbols<'_>, inserted: InsertEpoch, frames: Frames<'_>) {
         self.text(fmt!("<stack trace>\n"));
         for address in frames {
             if shim::stackmap_seq_full(self.seq) {
@@ -82,9 +82,9 @@ impl Seq<'_> {
             self.text(fmt!(" => "));
             match symbols.of(inserted, address) {
                 Symbol::Trampoline => self.text(fmt!("[FTRACE TRAMPOLINE]")),
-                Symbol::Now => self.ip(address),
-                Symbol::Then(name) => self.named(address, Some(name)),
-                Symbol::Gone => self.named(address, None),
+                Symbol::Current => self.ip(address),
+                Symbol::Saved(name) => self.named(address, Some(name)),
+                Symbol::Unknown => self.named(address, None),
             }
             self.text(fmt!("\n"));
         }

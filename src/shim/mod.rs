@@ -59,7 +59,7 @@ safe! {
     stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
     stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
     stackmap_seq_full(seq: &mut trace_seq) -> bool;
-    stackmap_mismatch_tell(found: &stackmap_mismatch);
+    stackmap_mismatch_report(found: &stackmap_mismatch);
     stackmap_tracefs_allowed() -> c_int;
     stackmap_tracefs_drain();
     stackmap_tracefs_enter() -> bool;

@@ -11,12 +11,12 @@ pub mod walk;
 
 use self::{
     rules::{Outcome, Rule, Rules, Run, Set, Sets},
-    walk::{Found, Frame, Registers, Stack},
+    walk::{Frame, Registers, Stack, WalkCounter},
 };
 use crate::{
     published::Published,
     shim::{
-        self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_tried,
+        self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_trial,
         unwind_state, Frames, Recording, Watched,
     },
 };
@@ -61,10 +61,10 @@ struct Walker {
     replaced: AtomicU64,
 }
 
-/// How frames were found, by [`Found`]. Only who records in this context writes.
+/// How frames were found, by [`WalkCounter`]. Only who records in this context writes.
 #[derive(Default)]
 #[repr(align(64))]
-struct Counts([AtomicU64; Found::COUNT]);
+struct Counts([AtomicU64; WalkCounter::COUNT]);
 
 /// Nothing while stacks are walked by the kernel's unwinder alone.
 static WALKER: Published<Walker> = Published::nothing();
@@ -208,15 +208,15 @@ pub(crate) fn nr_replaced() -> u64 {
     now.max(walker.replaced.load(Ordering::Relaxed))
 }
 
-/// The number of frames, or of [`Found::Whole`] stacks, that were found so. Context: process.
-pub(crate) fn count(found: Found) -> u64 {
+/// The number of frames, or of [`WalkCounter::Whole`] stacks, that were found so. Context: process.
+pub(crate) fn count(found: WalkCounter) -> u64 {
     let Some(walker) = WALKER.get() else {
         return 0;
     };
     let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
     let sum: u64 = walker.counts.iter().map(of).sum();
     match found {
-        Found::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
+        WalkCounter::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
         _ => sum,
     }
 }
@@ -252,7 +252,7 @@ pub(crate) fn forget(text: &[stackmap_text]) {
 
 impl Counts {
     #[inline(always)]
-    fn add(&self, found: Found, nr: u64) {
+    fn add(&self, found: WalkCounter, nr: u64) {
         let count = &self.0[found as usize];
         let sum = count.load(Ordering::Relaxed).wrapping_add(nr);
         count.store(sum, Ordering::Relaxed);
@@ -278,7 +278,7 @@ pub(crate) fn frames(
     }
     let frames = recording.kernels()?;
     match walker.and_then(|walker| walker.counts.get(recording.context())) {
-        Some(counts) => counts.add(Found::Whole, 1),
+        Some(counts) => counts.add(WalkCounter::Whole, 1),
         None if section.is_none() => {
             UNWATCHED.fetch_add(1, Ordering::Relaxed);
         }
@@ -302,12 +302,12 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     let longer = if same < our.len() { our } else { their };
     // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
     // guesses; who is in it is in it still.
-    if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_kept(*ip)) {
+    if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_stable(*ip)) {
         recording.ask_again();
         return None;
     }
     MISMATCHES.fetch_add(1, Ordering::Relaxed);
-    shim::stackmap_mismatch_tell(&shim::stackmap_mismatch {
+    shim::stackmap_mismatch_report(&shim::stackmap_mismatch {
         frame: same as u32,
         nr: our.len() as u32,
         nr_kernel: their.len() as u32,
@@ -330,9 +330,9 @@ pub(crate) fn mismatches() -> u64 {
 /// Whether a rule may be kept for text: it stays as it is, or is told of when it goes.
 ///
 /// Context: any in which stacks are walked: RCU is watching.
-fn is_kept(ip: u64) -> bool {
+fn is_stable(ip: u64) -> bool {
     // SAFETY: RCU is watching, and preemption is off, as for all that walks.
-    unsafe { shim::stackmap_unwind_keeps(ip as usize) }
+    unsafe { shim::stackmap_unwind_is_stable(ip as usize) }
 }
 
 /// Walks a stack by rules. [`None`]: that cannot be done here.
@@ -433,7 +433,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
-        if !is_kept(ip) {
+        if !is_stable(ip) {
             return Rule::UNKNOWN;
         }
         let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
@@ -484,7 +484,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     }
 
     #[inline(always)]
-    fn count(&mut self, found: Found, nr: u64) {
+    fn count(&mut self, found: WalkCounter, nr: u64) {
         self.counts.add(found, nr);
     }
 }
@@ -532,39 +532,39 @@ unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
 
 /// Has the kernel's unwinder make the step after the call that returns to `ip`.
 fn run(ip: u64, bp: u32, signal: bool) -> Run {
-    let mut tried = stackmap_tried::default();
+    let mut trial = stackmap_trial::default();
     // SAFETY: RCU is watching, as for all that learns; both are words of the stack for learning.
-    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut tried) };
+    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut trial) };
     Run {
         sp: SP,
         bp,
-        outcome: outcome(&tried, bp, signal).unwrap_or(Outcome::Other),
+        outcome: outcome(&trial, bp, signal).unwrap_or(Outcome::Other),
     }
 }
 
-fn outcome(tried: &stackmap_tried, bp: u32, signal: bool) -> Option<Outcome> {
-    if !tried.next {
+fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
+    if !trial.next {
         // It has not even looked whether the frame was interrupted.
-        return (tried.signal == signal).then_some(Outcome::End);
+        return (trial.signal == signal).then_some(Outcome::End);
     }
-    if !tried.same_stack {
+    if !trial.same_stack {
         return None;
     }
-    if tried.some_regs {
-        return tried
+    if trial.some_regs {
+        return trial
             .all_regs
-            .then(|| word(tried.regs))?
+            .then(|| word(trial.regs))?
             .map(Outcome::Registers);
     }
-    if tried.signal {
+    if trial.signal {
         return None;
     }
-    let ip = index(tried.ip)?;
-    let sp = word(tried.sp)?;
-    let bp = if tried.bp == u64::from(bp) * 8 {
+    let ip = index(trial.ip)?;
+    let sp = word(trial.sp)?;
+    let bp = if trial.bp == u64::from(bp) * 8 {
         None
     } else {
-        Some(index(tried.bp_word)?)
+        Some(index(trial.bp_word)?)
     };
     Some(Outcome::Caller { ip, sp, bp })
 }

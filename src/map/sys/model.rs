@@ -211,7 +211,7 @@ atomic!(AtomicPtr<T>, *mut T);
 const THREADS: usize = 3;
 
 loom::lazy_static! {
-    /// Held by each thread in its read-side sections.
+    /// MemoWord by each thread in its read-side sections.
     static ref READING: [Mutex<()>; THREADS] = core::array::from_fn(|_| Mutex::new(()));
 
     /// Not a part of the model, only a way to number its threads.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Spares: words of the pool that a context has reserved and not published, kept for later records.
+//! FreeExtents: words of the pool that a context has reserved and not published, kept for later records.
 //!
 //! They come from lost races, from the ends of chunks, and from spares that were larger than the
 //! record they were taken for. Together with the records they are all that was ever reserved, so
@@ -16,14 +16,14 @@ use super::{
 const LISTS: usize = (HEADER_WORDS + MAX_FRAMES as u32).ilog2() as usize + 1;
 
 /// The spares of one context. Only its owner changes them.
-pub(super) struct Spares {
+pub(super) struct FreeExtents {
     /// The first spare with at least `2^i` words and less than twice as many, or 0.
     firsts: [AtomicU32; LISTS],
     /// The words of all of them.
     words: AtomicU32,
 }
 
-impl Spares {
+impl FreeExtents {
     pub(super) fn new() -> Self {
         Self {
             firsts: core::array::from_fn(|_| AtomicU32::new(0)),
@@ -37,14 +37,15 @@ impl Spares {
     }
 
     /// Keeps an extent for later records. Context: any; owner only.
-    pub(super) fn keep(&self, pool: &Pool, spare: Extent) {
-        let first = &self.firsts[spare.words.ilog2() as usize];
+    pub(super) fn keep(&self, pool: &Pool, extent: Extent) {
+        let first = &self.firsts[extent.words.ilog2() as usize];
         let next = first.load(Ordering::Relaxed);
-        let link = u64::from(spare.words) << 32 | u64::from(next);
-        pool.first_word(spare.offset).store(link, Ordering::Relaxed);
-        first.store(spare.offset, Ordering::Relaxed);
+        let link = u64::from(extent.words) << 32 | u64::from(next);
+        pool.first_word(extent.offset)
+            .store(link, Ordering::Relaxed);
+        first.store(extent.offset, Ordering::Relaxed);
         self.words
-            .store(self.words() + spare.words, Ordering::Relaxed);
+            .store(self.words() + extent.words, Ordering::Relaxed);
     }
 
     /// Takes a spare of at least `words` words. Context: any; owner only.
@@ -57,15 +58,15 @@ impl Spares {
                 continue;
             }
             let link = pool.first_word(offset).load(Ordering::Relaxed);
-            let spare = Extent {
+            let extent = Extent {
                 offset,
                 words: (link >> 32) as u32,
             };
-            if spare.words >= words {
+            if extent.words >= words {
                 first.store(link as u32, Ordering::Relaxed);
                 self.words
-                    .store(self.words() - spare.words, Ordering::Relaxed);
-                return Some(spare);
+                    .store(self.words() - extent.words, Ordering::Relaxed);
+                return Some(extent);
             }
         }
         None
