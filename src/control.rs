@@ -138,7 +138,7 @@ pub(crate) fn enable() -> Result {
 fn hook(control: &mut Control) -> Result {
     allocate(control.bits).inspect_err(|_| {
         pr_err!(
-            "no memory for a map of {} stacks: the option stays off\n",
+            "out of memory for a map of {} stacks; options/stackmap stays 0\n",
             1 << control.bits
         );
     })?;

@@ -60,7 +60,7 @@ impl kernel::Module for Stackmap {
         shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
-            pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
+            pr_err!("tracefs already has a file stack_map, of another copy of the module or of the kernel\n");
             return Err(EBUSY);
         }
         if shim::stackmap_event_type() == 0 {
@@ -73,7 +73,7 @@ impl kernel::Module for Stackmap {
         let modules = modules::Watch::begin()?;
         let files = files::Files::create(&tracefs)?;
         pr_info!(
-            "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
+            "ready, capacity {} stacks; enable with: echo 1 > options/stackmap\n",
             1 << bits
         );
         Ok(Self {

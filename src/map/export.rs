@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reading the map while it is used: by id, and all of it in constant memory.
+//! Reading the map while it is in use: one stack by id, or all stacks in constant memory.
 //!
-//! An export begins with a [`Snapshot`]. It raises the epoch and waits for a grace period: every insert
-//! that read an older epoch has then ended, and all later ones carry a newer epoch. The stacks up to
-//! the cut are therefore fixed until the next reset: they can be counted first and walked later, by
-//! slot, and count and walk agree whatever is inserted meanwhile.
+//! An export begins with a [`Snapshot`]. [`Map::snapshot`] raises the epoch and waits for a grace
+//! period. After it, each insert that read the old epoch has ended, and each later insert has a newer
+//! epoch. So the stacks of a snapshot are fixed until the next reset: an export can count them first
+//! and walk them later, by slot, and both agree whatever is inserted meanwhile.
 
 use super::{
     id::Generation,
@@ -17,31 +17,31 @@ use super::{
     Id, Map, ReadSide, MAX_FRAMES,
 };
 
-/// The stacks that were in the map at one inserted.
+/// The set of stacks in the map at one time: those of a generation, up to an epoch.
 #[derive(Clone, Copy)]
 pub struct Snapshot(InsertEpoch);
 
 impl Snapshot {
-    /// Whether a stack that was inserted at `moment` is one of them.
+    /// Whether a stack that was inserted in epoch `inserted` belongs to the snapshot.
     pub fn includes(&self, inserted: InsertEpoch) -> bool {
         self.0.generation == inserted.generation && self.includes_epoch(inserted.epoch)
     }
 
-    /// Whether an epoch is not later than the cut. Epochs are compared as if they never wrapped:
-    /// wrong after 2^31 cuts of one generation, each of which took a grace period.
+    /// Whether an epoch is at or before that of the snapshot. The comparison tolerates wrapping; it
+    /// is wrong only after 2^31 snapshots of one generation, each of which waits for a grace period.
     fn includes_epoch(&self, epoch: u32) -> bool {
         self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
     }
 }
 
-/// When a stack was inserted, for [`Snapshot::includes`].
+/// The generation and epoch in which a stack was inserted, for [`Snapshot::includes`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InsertEpoch {
     generation: Generation,
     epoch: u32,
 }
 
-/// A reset has removed the stacks that were to be read.
+/// Error: a reset has removed the stacks of the snapshot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stale;
 
@@ -56,18 +56,18 @@ pub struct Stack {
     pub ref_count: u32,
     /// When it was inserted.
     pub inserted: InsertEpoch,
-    /// The slot, from which the next search goes on.
+    /// The slot; the next search starts after it.
     slot: u32,
 }
 
 impl Stack {
-    /// Where a walk goes on behind this stack.
+    /// The slot from which a walk continues after this stack.
     pub fn next(&self) -> u32 {
         self.slot + 1
     }
 }
 
-/// The frames of a stack, innermost first, read where they are.
+/// The frames of a stack, innermost first, read directly from the pool.
 pub struct Frames<'a>(core::slice::Iter<'a, AtomicU64>);
 
 impl Iterator for Frames<'_> {
@@ -79,7 +79,9 @@ impl Iterator for Frames<'_> {
 }
 
 impl Map {
-    /// Begins an export. Context: process, waits for a grace period.
+    /// Takes a snapshot for an export. Context: process, waits for a grace period.
+    ///
+    /// Errors: [`Stale`] while a reset runs.
     pub fn snapshot(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
@@ -87,21 +89,21 @@ impl Map {
         Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
-    /// The stacks that are in the map now. What is inserted meanwhile may be among them, so two walks
-    /// need not agree. Context: any.
+    /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
+    /// it, so two walks of it can differ. Context: any. Errors: [`Stale`] while a reset runs.
     pub fn current(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.load(Ordering::Relaxed);
         Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
-    /// Whether a stack that was inserted at `moment` is in the map still. Asked inside a read-side
-    /// section, it stays so until its end.
+    /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a read-side
+    /// section, a stack found in the map stays until the section ends.
     pub fn has(&self, inserted: InsertEpoch) -> bool {
         self.generation() == Some(inserted.generation)
     }
 
-    /// Counts the stacks of a cut. Context: process.
+    /// Counts the stacks of a snapshot. Context: process.
     pub fn count(&self, snapshot: &Snapshot) -> Result<u32, Stale> {
         let mut nr = 0;
         self.walk(snapshot, 0, |_, _| {
@@ -111,9 +113,9 @@ impl Map {
         Ok(nr)
     }
 
-    /// Reads the first stack of a cut at or behind slot `from` into `frames`.
+    /// Reads the first stack of a snapshot at or after slot `from` into `frames`.
     ///
-    /// [`None`]: there is none. Context: process.
+    /// [`None`]: no such stack. Errors: [`Stale`] after a reset. Context: process.
     pub fn next(
         &self,
         snapshot: &Snapshot,
@@ -125,7 +127,7 @@ impl Map {
         })
     }
 
-    /// Reads the stack behind an id. [`None`]: there is no such stack, or no more.
+    /// Reads the stack of an id. [`None`]: the id is unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`].
     pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<Stack> {
@@ -134,8 +136,8 @@ impl Map {
         Some(self.read_slot(generation, slot, word, frames))
     }
 
-    /// Has the frames behind an id read, and says when the stack was inserted. [`None`]: there is
-    /// no such stack, or no more.
+    /// Calls `read` with the insert epoch and the frames of an id's stack. [`None`]: the id is
+    /// unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
     pub fn read<R>(&self, id: Id, read: impl FnOnce(InsertEpoch, Frames<'_>) -> R) -> Option<R> {
@@ -146,7 +148,7 @@ impl Map {
         Some(read(inserted, Frames(frames.iter())))
     }
 
-    /// The slot that an id names, and what it holds. The caller is inside a read-side section.
+    /// The slot that an id names, and its word. The caller is inside a read-side section.
     fn find_id(&self, id: Id) -> Option<(Generation, u32, Word)> {
         let generation = self.generation()?;
         let slot = self.layout.slot(id);
@@ -162,7 +164,7 @@ impl Map {
         }
     }
 
-    /// Calls `visit` for each slot of the cut from `from` on, until it returns something.
+    /// Calls `visit` for each slot of the snapshot from `from` on, until `visit` returns a value.
     fn walk<R>(
         &self,
         snapshot: &Snapshot,

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! FreeExtents: words of the pool that a context has reserved and not published, kept for later records.
+//! Free extents: words of the pool that a context has reserved, not published, and keeps for reuse.
 //!
-//! They come from lost races, from the ends of chunks, and from spares that were larger than the
-//! record they were taken for. Together with the records they are all that was ever reserved, so
-//! nothing leaks. They are kept in lists by size, one for each power of two, linked through the
-//! spares themselves: the first word of a spare is its length and the offset of the next.
+//! They come from lost races, from the ends of chunks, and from the rest of a free extent that was
+//! larger than its record. Records and free extents together are all reserved words, so nothing
+//! leaks. Free extents are in linked lists by size, one list for each power of two: the first word of
+//! a free extent holds its length and the offset of the next one.
 
 use super::{
     pool::{Extent, Pool, HEADER_WORDS},
     sys::{sizes::MAX_FRAMES, AtomicU32, Ordering},
 };
 
-/// Lists: the words of the largest record have the largest power of two.
+/// Number of lists; the last one is for the size of the largest record.
 const LISTS: usize = (HEADER_WORDS + MAX_FRAMES as u32).ilog2() as usize + 1;
 
-/// The spares of one context. Only its owner changes them.
+/// The free extents of one context. Only its owner changes them.
 pub(super) struct FreeExtents {
-    /// The first spare with at least `2^i` words and less than twice as many, or 0.
+    /// The offset of the first free extent of `2^i` to `2^(i+1) - 1` words, or 0.
     firsts: [AtomicU32; LISTS],
-    /// The words of all of them.
+    /// The sum of their words.
     words: AtomicU32,
 }
 
@@ -31,7 +31,7 @@ impl FreeExtents {
         }
     }
 
-    /// The words of all spares. Context: any.
+    /// The words of all free extents. Context: any.
     pub(super) fn words(&self) -> u32 {
         self.words.load(Ordering::Relaxed)
     }
@@ -48,9 +48,10 @@ impl FreeExtents {
             .store(self.words() + extent.words, Ordering::Relaxed);
     }
 
-    /// Takes a spare of at least `words` words. Context: any; owner only.
+    /// Takes a free extent of at least `words` words. Context: any; owner only.
     ///
-    /// Of the list of its own size the first one is tried; in those of larger ones any will do.
+    /// In the list of the requested size only the first extent is tried, as it may be too small; each
+    /// extent of a larger list fits.
     pub(super) fn take(&self, pool: &Pool, words: u32) -> Option<Extent> {
         for first in &self.firsts[words.ilog2() as usize..] {
             let offset = first.load(Ordering::Relaxed);
@@ -72,7 +73,7 @@ impl FreeExtents {
         None
     }
 
-    /// Forgets all. Nobody may own the context meanwhile.
+    /// Empties all lists. The context has no owner meanwhile.
     pub(super) fn clear(&self) {
         for word in self.firsts.iter().chain([&self.words]) {
             word.store(0, Ordering::Relaxed);

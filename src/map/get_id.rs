@@ -38,11 +38,11 @@ impl Entered<'_> {
         self.ctx.add(counter, n);
     }
 
-    /// Counts a stack that this context has seen lately and returns its slot.
+    /// Counts a stack that this context has a memo of, and returns its slot.
     #[inline(always)]
     fn recall(&self, memo: &Memo<'_>, frames: &[u64]) -> Option<u32> {
         if frames.len() < 2 {
-            // They are rare, and nothing in a slot distinguishes no frames from no stack.
+            // Such stacks are rare, and a word with 0 frames could also be an empty slot.
             return None;
         }
         let slot = memo.slot()?;
@@ -81,7 +81,7 @@ impl Entered<'_> {
         Err(Fallback::ProbeLimit)
     }
 
-    /// Inserts a stack that is not in the slots before the `from`-th attempt.
+    /// Inserts a stack that the first `from` probes did not find.
     #[cold]
     #[inline(never)]
     fn insert(
@@ -120,13 +120,13 @@ impl Entered<'_> {
         Err(Fallback::ProbeLimit)
     }
 
-    /// Whether a word that is not empty names the record of a stack.
+    /// Whether a non-empty word names the record of the stack with these frames.
     #[inline(always)]
     fn matches(&self, word: Word, fingerprint: u32, frames: &[u64]) -> bool {
         word.has(fingerprint) && self.map.pool.holds(word.record(), frames)
     }
 
-    /// Takes a place and an extent, and writes the record to its front.
+    /// Claims an entry, takes an extent, and writes the record to the front of the extent.
     fn prepare(&self, frames: &[u64]) -> Result<Extent, Fallback> {
         let (map, free_extents) = (self.map, &self.ctx.free_extents);
         if !map.claim_entry() {
@@ -150,7 +150,7 @@ impl Entered<'_> {
         Ok(extent)
     }
 
-    /// Gives back what [`Entered::prepare`] took.
+    /// Gives back the entry and the extent that [`Entered::prepare`] took.
     fn put_back(&self, prepared: Option<Extent>) {
         if let Some(extent) = prepared {
             self.ctx.free_extents.keep(&self.map.pool, extent);
@@ -158,7 +158,7 @@ impl Entered<'_> {
         }
     }
 
-    /// Counts a stack that was published, and keeps what is behind its record in the extent.
+    /// Counts a published stack, and keeps the rest of its extent as a free extent.
     fn finish(&self, extent: Extent, frames: &[u64]) {
         let words = HEADER_WORDS + frames.len() as u32;
         if let Some(rest) = extent.rest_after(words) {
@@ -169,7 +169,7 @@ impl Entered<'_> {
 
     fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
         self.ctx.add_ref(memo, slot, |slot, refs| {
-            // This context has seen the slot in this generation: it still sees what is there.
+            // This context has seen the slot's word in this generation, and only a reset changes it.
             let record = self.map.word(slot).record();
             self.map.pool.add_refs(record, refs);
         });

@@ -7,11 +7,11 @@
 //! +-------------+----------+-------------+
 //! |  hash tag   |    nr    |   record    |
 //! +-------------+----------+-------------+
-//! |<------- print -------->|
+//! |<---- fingerprint ----->|
 //! ```
 //!
 //! The record's offset is never 0, so a word that names one is never 0. The tag is the highest bits
-//! of the hash, the slot is found by the lowest, so the two are independent.
+//! of the hash. The lowest bits select the slot, so tag and slot are independent.
 
 const NR_BITS: u32 = 11;
 const FINGERPRINT_SHIFT: u32 = 32;
@@ -24,7 +24,7 @@ pub(super) struct Word(u64);
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// What the word of a stack has besides its record.
+    /// The fingerprint of a stack: the tag of its hash, and its number of frames.
     #[inline(always)]
     pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
         (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32

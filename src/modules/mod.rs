@@ -246,7 +246,7 @@ fn remember_change(
     if change().is_err() {
         text.iter().for_each(|part| UNNAMED_TEXT.add(part));
         pr_warn_once!(
-            "out of memory saving module symbols; their frames are shown as addresses until reset\n"
+            "out of memory saving module symbols; frames are shown as addresses until reset\n"
         );
     }
 }

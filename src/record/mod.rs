@@ -161,7 +161,9 @@ extern "C" fn stackmap_grow() -> c_int {
         Ok(()) | Err(ControlError::Busy) => return 0,
         Err(ControlError::EnoughFree) => EAGAIN,
         Err(ControlError::NoMemory) => {
-            pr_warn_once!("no memory for more stacks: new ones are recorded in full meanwhile\n");
+            pr_warn_once!(
+                "out of memory for pool growth; new stacks are recorded as full stacks\n"
+            );
             ENOMEM
         }
     };

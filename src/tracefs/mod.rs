@@ -98,7 +98,7 @@ impl Mount {
             && layout.caller_len % 8 == 0;
         if !expected {
             pr_err!(
-                "ftrace:kernel_stack has a format that is not known: type {}, {} fields, \
+                "unknown format of ftrace:kernel_stack: type {}, {} fields, \
                  size at {} ({} bytes), caller at {} ({} bytes)\n",
                 layout.type_,
                 layout.nr_fields,

@@ -113,10 +113,10 @@ impl Drop for Unwinder {
 
 fn refusal(error: Error) -> &'static str {
     match error {
-        ENOENT => "this kernel lacks a symbol that it needs",
-        ENOMEM => "no memory for its test",
-        EINVAL => "its test did not find what the kernel's unwinder finds",
-        _ => "this kernel has another unwinder than ORC",
+        ENOENT => "rules unavailable: this kernel lacks a needed symbol",
+        ENOMEM => "rules unavailable: out of memory for the self-test",
+        EINVAL => "rules unavailable: the self-test differs from the kernel's unwinder",
+        _ => "rules unavailable: the kernel's unwinder is not ORC",
     }
 }
 

@@ -20,7 +20,7 @@ static atomic_t reporting;
 
 static void report(struct irq_work *work)
 {
-	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
+	pr_warn("unwind: frame %u differs (rules: %u frames, kernel: %u): %pS by rules, %pS by the kernel\n",
 		mismatch.frame, mismatch.nr, mismatch.nr_kernel, (void *)mismatch.ip,
 		(void *)mismatch.kernel_ip);
 	/* What was told has been read; pairs with the cmpxchg, which acquires. */
