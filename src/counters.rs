@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All that is counted, as `stack_map_stat` shows it.
+//! The counters that `stack_map_stat` shows.
 //!
-//! One rule for all counters: they are never written by a reset, which only remembers what they were.
-//! So whoever counts meanwhile needs no care, and what is shown is what came since.
+//! One rule for all counters: a reset does not write them, it only remembers their values. So
+//! counting needs no synchronisation with a reset, and the values shown are those since the last
+//! reset.
 
 use crate::{
     map::{self, Map},
@@ -16,30 +17,30 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counter {
     /// Its line in `stack_map_stat`, without the value.
     pub(crate) key: &'static str,
-    /// What it says of an event.
+    /// The meaning of the counter.
     pub(crate) kind: Kind,
     source: Source,
 }
 
-/// What a counter says of an event.
+/// The meaning of a counter.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Kind {
-    /// It has an id.
+    /// Events with an id.
     Success,
-    /// It has a full stack, for this reason.
+    /// Events with a full stack, by reason.
     Drop,
-    /// What ids have saved.
+    /// Bytes that ids have saved.
     Saved,
-    /// How its stack was walked: frames by a rule, frames that the kernel's unwinder was asked for, by
-    /// reason, and whole stacks that it walked; then what `verify=1` has found.
+    /// How stacks were walked: frames by rules, frames by the kernel's unwinder (by reason), and
+    /// stacks that the kernel's unwinder walked as a whole; then the results of `verify=1`.
     Walk,
 }
 
-/// Who counts.
+/// Where a counter is kept.
 enum Source {
-    /// The map, which has the same rule.
+    /// In the map, which subtracts the values at the last reset itself.
     Map(map::Counter),
-    /// Somebody else, since the module was loaded; and what that was at the last reset.
+    /// Elsewhere: a function that returns the count since load, and the count at the last reset.
     SinceLoad(fn() -> u64, AtomicU64),
 }
 
@@ -60,7 +61,7 @@ impl Counter {
         }
     }
 
-    /// What was counted since the last reset. Context: process.
+    /// The count since the last reset. Context: process.
     pub(crate) fn total(&self, map: Option<&Map>) -> u64 {
         match &self.source {
             Source::Map(counter) => map.map_or(0, |map| map.total(*counter)),
@@ -116,7 +117,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
     ]
 };
 
-/// Begins to count anew. Context: process, with the reset of the map.
+/// Restarts all counters that are not in the map. Context: process, together with a map reset.
 pub(crate) fn reset() {
     for counter in &COUNTERS {
         if let Source::SinceLoad(since_load, before) = &counter.source {

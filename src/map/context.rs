@@ -150,8 +150,8 @@ impl Context {
         memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
-    /// Clears memos and free extents; counters stay. Meanwhile the owner of the context may only add
-    /// to counters.
+    /// Clears memos and free extents; counters stay. Meanwhile the owner of the context may only
+    /// add to counters.
     pub(super) fn clear(&self) {
         for memo in &self.memos {
             add(&self.moved, MemoWord::load(memo).refs());
@@ -225,8 +225,9 @@ impl MemoWord {
 /// The index of the memo for a stack, computed from three of its frames.
 ///
 /// Consecutive stacks often have the same innermost frame (the event) and the same outermost frames
-/// (the system call). The callers of the event and the middle frame distinguish stacks about as well
-/// as a hash of all frames, see `Documentation/map.rst`. Stacks of two frames are too rare to matter.
+/// (the system call). The callers of the event and the middle frame distinguish stacks about as
+/// well as a hash of all frames, see `Documentation/map.rst`. Stacks of two frames are too rare to
+/// matter.
 #[inline(always)]
 fn memo_index(frames: &[u64]) -> usize {
     let [_, second, third, ..] = frames else {

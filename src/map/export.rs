@@ -3,9 +3,9 @@
 //! Reading the map while it is in use: one stack by id, or all stacks in constant memory.
 //!
 //! An export begins with a [`Snapshot`]. [`Map::snapshot`] raises the epoch and waits for a grace
-//! period. After it, each insert that read the old epoch has ended, and each later insert has a newer
-//! epoch. So the stacks of a snapshot are fixed until the next reset: an export can count them first
-//! and walk them later, by slot, and both agree whatever is inserted meanwhile.
+//! period. After it, each insert that read the old epoch has ended, and each later insert has a
+//! newer epoch. So the stacks of a snapshot are fixed until the next reset: an export can count
+//! them first and walk them later, by slot, and both agree whatever is inserted meanwhile.
 
 use super::{
     id::Generation,
@@ -28,7 +28,8 @@ impl Snapshot {
     }
 
     /// Whether an epoch is at or before that of the snapshot. The comparison tolerates wrapping; it
-    /// is wrong only after 2^31 snapshots of one generation, each of which waits for a grace period.
+    /// is wrong only after 2^31 snapshots of one generation, each of which waits for a grace
+    /// period.
     fn includes_epoch(&self, epoch: u32) -> bool {
         self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
     }
@@ -97,8 +98,8 @@ impl Map {
         Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
-    /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a read-side
-    /// section, a stack found in the map stays until the section ends.
+    /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a
+    /// read-side section, a stack found in the map stays until the section ends.
     pub fn has(&self, inserted: InsertEpoch) -> bool {
         self.generation() == Some(inserted.generation)
     }

@@ -4,8 +4,8 @@
 //!
 //! They come from lost races, from the ends of chunks, and from the rest of a free extent that was
 //! larger than its record. Records and free extents together are all reserved words, so nothing
-//! leaks. Free extents are in linked lists by size, one list for each power of two: the first word of
-//! a free extent holds its length and the offset of the next one.
+//! leaks. Free extents are in linked lists by size, one list for each power of two: the first word
+//! of a free extent holds its length and the offset of the next one.
 
 use super::{
     pool::{Extent, Pool, HEADER_WORDS},
@@ -50,8 +50,8 @@ impl FreeExtents {
 
     /// Takes a free extent of at least `words` words. Context: any; owner only.
     ///
-    /// In the list of the requested size only the first extent is tried, as it may be too small; each
-    /// extent of a larger list fits.
+    /// In the list of the requested size only the first extent is tried, as it may be too small;
+    /// each extent of a larger list fits.
     pub(super) fn take(&self, pool: &Pool, words: u32) -> Option<Extent> {
         for first in &self.firsts[words.ilog2() as usize..] {
             let offset = first.load(Ordering::Relaxed);

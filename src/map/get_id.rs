@@ -169,7 +169,8 @@ impl Entered<'_> {
 
     fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
         self.ctx.add_ref(memo, slot, |slot, refs| {
-            // This context has seen the slot's word in this generation, and only a reset changes it.
+            // This context has seen the slot's word in this generation, and only a reset changes
+            // it.
             let record = self.map.word(slot).record();
             self.map.pool.add_refs(record, refs);
         });

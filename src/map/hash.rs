@@ -4,9 +4,9 @@
 //!
 //! A step is that of the wyhash family: one frame is mixed with the seed, the other with the state,
 //! and the two halves of their 128-bit product, folded together, are the next state. That is five
-//! instructions for two frames on x86-64; jhash spends about thirty. A product is 0 only if a factor
-//! is, that is if a frame happens to equal a word which depends on the seed, so no frame that an
-//! outsider chooses can cancel the frames before it.
+//! instructions for two frames on x86-64; jhash spends about thirty. A product is 0 only if a
+//! factor is, that is if a frame happens to equal a word which depends on the seed, so no frame
+//! that an outsider chooses can cancel the frames before it.
 //!
 //! The hash only spreads the stacks over the table: whether two stacks are the same is always
 //! decided by comparing every frame.

@@ -13,15 +13,16 @@
 //! 20 (`bits=10`). Generation 0 is never used, so no id is 0. That leaves 1,023 (`bits=20`) to
 //! 1,048,575 (`bits=10`) generations.
 //!
-//! **Within a map** a reset that removes a stack moves on to the next generation. A reset that finds
-//! no stack keeps the generation, because no id of it was given out. So an id is recognised as stale
-//! until as many resets as there are generations have removed stacks: 1,023 with `bits=20`. Then the
-//! generation is reused, and the old id names the stack that now is in its slot.
+//! **Within a map** a reset that removes a stack moves on to the next generation. A reset that
+//! finds no stack keeps the generation, because no id of it was given out. So an id is recognised
+//! as stale until as many resets as there are generations have removed stacks: 1,023 with
+//! `bits=20`. Then the generation is reused, and the old id names the stack that now is in its
+//! slot.
 //!
-//! **Between maps** generations are random. The ring buffer of a CPU that was offline at unload still
-//! holds ids of the freed map. The first generation of a map is drawn from its seed, so an id of
-//! another map has this map's generation with a probability of one in the number of generations. Such
-//! an id names a wrong stack if its slot is in use.
+//! **Between maps** generations are random. The ring buffer of a CPU that was offline at unload
+//! still holds ids of the freed map. The first generation of a map is drawn from its seed, so an id
+//! of another map has this map's generation with a probability of one in the number of generations.
+//! Such an id names a wrong stack if its slot is in use.
 
 use super::Seed;
 

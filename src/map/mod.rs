@@ -17,19 +17,19 @@
 //! A stack is searched for from the slot that its hash names, upwards, to the first empty slot,
 //! [`PROBE_LIMIT`] slots at most. For a new stack the complete record is written first. Then one
 //! compare-and-swap turns the empty slot into a word that names the record. So a slot is empty or
-//! complete: no CPU waits for the unfinished insert of another, and an insert that is interrupted and
-//! never resumed leaves an empty slot.
+//! complete: no CPU waits for the unfinished insert of another, and an insert that is interrupted
+//! and never resumed leaves an empty slot.
 //!
 //! The id is the slot's number under a generation (see `id.rs`), so finding a stack by its id is
 //! one load. A reset makes a new generation; ids of an older one resolve to nothing.
 //!
 //! # Contexts
 //!
-//! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside
-//! a read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
+//! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside a
+//! read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
 //! [`Map::snapshot`] run in process context. A reset first makes `get_id` return
-//! [`Fallback::Resetting`], then waits until each CPU has left `get_id`, and only then clears the map.
-//! Exports check the generation inside their read-side section.
+//! [`Fallback::Resetting`], then waits until each CPU has left `get_id`, and only then clears the
+//! map. Exports check the generation inside their read-side section.
 //!
 //! # Properties
 //!
@@ -40,10 +40,9 @@
 //!   order, no slot becomes empty again, and the loser of a swap compares with the winner's stack.
 //!   *loom: `inserts`, `interrupts`; `scale.rs`.*
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
-//!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic words,
-//!   where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to
-//!   reserve: 3,226 for 20 frames.
-//!   A hit with a memo makes `n + 6`. *loom: every model counts the accesses.*
+//!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
+//!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
+//!   3,226 for 20 frames. A hit with a memo makes `n + 6`. *loom: every model counts the accesses.*
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
 //!   Nothing leaks: the words of a record that lost a race serve a later stack, see
 //!   `free_extents.rs`, and an unused entry is released. *loom: `inserts`, `pool`, `interrupts`;
@@ -51,13 +50,14 @@
 //! - **P4** A stack keeps its id until a reset, is found at every load, full map and pool included
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
 //!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
-//! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves to
-//!   nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by its id
-//!   is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it without a
-//!   stack; loom: `resets`, `exports`.*
-//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the bytes
-//!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
-//!   when races have left many free extents. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
+//! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
+//!   to nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by
+//!   its id is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it
+//!   without a stack; loom: `resets`, `exports`.*
+//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the
+//!   bytes of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break
+//!   this, also when races have left many free extents. *`map.rs`, `property.rs`; loom: `pool`,
+//!   `control`.*
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
 //!   stack are counted in a memo; only one in 32,768 writes a word that other CPUs write too, see
 //!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
@@ -179,8 +179,8 @@ impl From<ReserveError> for Fallback {
 /// # Invariants
 ///
 /// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
-/// - In a generation a slot changes once, from 0 to a word that names a filled record. Of a published
-///   record only the references change. Only a reset makes the slot 0 again.
+/// - In a generation a slot changes once, from 0 to a word that names a filled record. Of a
+///   published record only the references change. Only a reset makes the slot 0 again.
 /// - `control` is 1 while, and only while, a growth or a reset runs.
 pub struct Map {
     slots: Array<AtomicU64>,
@@ -201,8 +201,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or more
-    /// contexts than [`CONTEXTS_MAX`].
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or
+    /// more contexts than [`CONTEXTS_MAX`].
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
@@ -262,8 +262,9 @@ impl Map {
         self.entries_claimed().min(self.capacity)
     }
 
-    /// The entries that are claimed now. Inserts in progress count, also those that find the map full,
-    /// so this can exceed [`Map::entries`]. When nothing is recorded, both are the number of stacks.
+    /// The entries that are claimed now. Inserts in progress count, also those that find the map
+    /// full, so this can exceed [`Map::entries`]. When nothing is recorded, both are the number of
+    /// stacks.
     pub fn entries_claimed(&self) -> u32 {
         self.entries.load(Ordering::Relaxed)
     }

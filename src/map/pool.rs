@@ -177,8 +177,8 @@ impl Pool {
 
     /// `words` words from `offset` on.
     ///
-    /// The words belong to an extent, or to a record in it, of the current generation. The caller is
-    /// in a read-side section of that generation, or has the pool for itself.
+    /// The words belong to an extent, or to a record in it, of the current generation. The caller
+    /// is in a read-side section of that generation, or has the pool for itself.
     #[inline(always)]
     fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
         let within = offset % CHUNK_WORDS;

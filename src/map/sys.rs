@@ -9,8 +9,8 @@
 //! The atomics are those of `core` in the kernel too, and not `kernel::sync::atomic`: without
 //! `CONFIG_RUST_INLINE_HELPERS` each operation of the latter is a call to a `rust_helper_*`
 //! function of vmlinux, and those functions can be traced. A tracer's callback must not call
-//! functions that can be traced. The map shares no atomic with C code, so the kernel's memory model and
-//! Rust's never meet on one variable.
+//! functions that can be traced. The map shares no atomic with C code, so the kernel's memory model
+//! and Rust's never meet on one variable.
 
 #[cfg(CONFIG_RUST)]
 mod kernel;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the addresses in recorded stacks are called, also when the module that was there has gone.
+//! Symbol names of recorded frames, also of modules that were unloaded after recording.
 //!
-//! The kernel names what is at an address now. That is another module's function, if the one that
-//! was recorded has been unloaded since and the place is used again. So each time that the text of a
-//! module comes or goes, the stacks that have an address there are looked for; if there are any, the
-//! place is remembered, together with the [`Snapshot`] of these stacks, and what is there later does not
-//! name them. What goes leaves its names, for as long as nothing new comes to the same place: from
-//! then on a stack with the same addresses, hence the same id, can be either's.
+//! The kernel's kallsyms names the function that is at an address now. If the recorded module was
+//! unloaded and its memory reused, that is a function of another module. So each time module text
+//! is added or removed, this file looks for recorded stacks with an address in that text. If there
+//! are any, it remembers the text range and a [`Snapshot`] of the stacks; kallsyms does not name
+//! the frames of that snapshot any more. When text is removed, its symbol names are saved. They are
+//! dropped when new text uses the same range: then a stack with the same addresses has the same id,
+//! and its frames can be of either module.
 //!
 //! C header: [`include/linux/kallsyms.h`](srctree/include/linux/kallsyms.h)
 
@@ -24,25 +25,25 @@ use core::{
 };
 use kernel::{error::to_result, global_lock, pr_warn_once, prelude::*, sync::Arc};
 
-/// What an address in a stack is called.
+/// The symbol name of a frame.
 pub(crate) enum Symbol<'a> {
-    /// It stands for an ftrace trampoline.
+    /// The frame is the marker of an ftrace trampoline.
     Trampoline,
-    /// As the kernel says now.
+    /// The kernel's current name is right.
     Current,
-    /// As the kernel said before that went: `name+0x48/0xc0 [module]`.
+    /// The name saved when the text was removed: `name+0x48/0xc0 [module]`.
     Saved(&'a [u8]),
-    /// By nothing but its number: what was there has gone.
+    /// No name; the frame is shown as an address.
     Unknown,
 }
 
-/// An address, and what it was called.
+/// An address and its saved symbol name.
 type Name = (u64, KVec<u8>);
 
 /// Names, sorted by address.
 type Names = Arc<KVVec<Name>>;
 
-/// A part of memory in which the kernel's symbols are not those of the stacks of a cut.
+/// A text range in which the kernel's current symbols are wrong for the stacks of a snapshot.
 #[derive(Clone)]
 struct ChangedText {
     text: Range<u64>,
@@ -50,16 +51,16 @@ struct ChangedText {
     names: Option<Names>,
 }
 
-/// The places, the oldest first. Replaced under `CHANGE_LOCK`.
+/// All changed text ranges, the oldest first. Replaced under `CHANGE_LOCK`.
 static CHANGED_TEXT: Published<KVVec<ChangedText>> = Published::nothing();
 
-/// Module text that there was no memory to remember: nothing in it is named until the next reset.
+/// Module text whose change was not remembered, out of memory: its frames have no name until reset.
 static UNNAMED_TEXT: UnnamedText = UnnamedText {
     start: AtomicU64::new(u64::MAX),
     end: AtomicU64::new(0),
 };
 
-/// One range around all text that was added, empty at first. Changed under `CHANGE_LOCK`.
+/// The smallest range that contains all added text, initially empty. Changed under `CHANGE_LOCK`.
 struct UnnamedText {
     start: AtomicU64,
     end: AtomicU64,
@@ -82,20 +83,20 @@ impl UnnamedText {
 }
 
 global_lock! {
-    // SAFETY: Initialised in `Watch::begin`, before anything takes it.
+    // SAFETY: Initialised in `Watch::begin`, before the lock is first taken.
     unsafe(uninit) static CHANGE_LOCK: Mutex<()> = ();
 }
 
-/// The names, while a read-side section lasts.
+/// The saved symbol names, readable during a read-side section.
 pub(crate) struct Symbols<'a>(&'a [ChangedText]);
 
 impl<'a> Symbols<'a> {
-    /// Gets at the names. Context: any.
+    /// Loads the changed text ranges. Context: any.
     pub(crate) fn read(section: &'a ReadSide) -> Self {
         Self(CHANGED_TEXT.read(section).map_or(&[], |changed| changed))
     }
 
-    /// What `address` is called in a stack that was inserted at `inserted`.
+    /// The symbol name of `address` in a stack that was inserted in epoch `inserted`.
     pub(crate) fn of(&self, inserted: InsertEpoch, address: u64) -> Symbol<'a> {
         if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
@@ -116,7 +117,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// The first place since the stack was inserted.
+    /// The first change of the text at `address` after the stack was inserted.
     fn changed_text(&self, inserted: InsertEpoch, address: u64) -> Option<&'a ChangedText> {
         let mut changed = self.0.iter();
         changed.find(|part| part.text.contains(&address) && part.snapshot.includes(inserted))
@@ -127,7 +128,7 @@ impl<'a> Symbols<'a> {
 pub(crate) struct Watch(());
 
 impl Watch {
-    /// Begins. Context: process, once.
+    /// Registers the module notifier. Context: process, once.
     pub(crate) fn begin() -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { CHANGE_LOCK.init() };
@@ -139,15 +140,15 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: `begin` began it; process context.
+        // SAFETY: `begin` registered the notifier; process context.
         unsafe { shim::stackmap_modules_unwatch() };
         let _lock = CHANGE_LOCK.lock();
         CHANGED_TEXT.replace(None);
     }
 }
 
-/// Has `reset` remove all stacks, and forgets all changed. Text that comes or goes meanwhile waits: what
-/// is remembered of it is of the stacks after the reset. Context: process.
+/// Calls `reset`, which removes all stacks, then forgets all changed text. A module load or unload
+/// meanwhile waits for the lock, and then looks only at stacks after the reset. Context: process.
 pub(crate) fn reset(reset: impl FnOnce()) {
     let _lock = CHANGE_LOCK.lock();
     reset();
@@ -155,8 +156,8 @@ pub(crate) fn reset(reset: impl FnOnce()) {
     UNNAMED_TEXT.clear();
 }
 
-/// Text of a module comes, and nothing of it has run yet; or goes: nothing of it will run any more,
-/// and its symbols are still known. Context: process.
+/// Called when text of a module is added, before any of it runs; or removed, after all of it has
+/// run and while kallsyms still knows its symbols. Context: process, may sleep.
 ///
 /// # Safety
 ///
@@ -174,7 +175,7 @@ unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uin
 
 fn text_added(text: &[stackmap_text]) {
     remember_change(text, |map| {
-        // Nobody records an address in it yet. So those that are there now are all.
+        // No CPU records an address in the new text yet, so the current stacks are complete.
         let old = addresses(map, &map.current().map_err(stale)?, text)?;
         if old.is_empty() {
             return Ok(None);
@@ -189,13 +190,14 @@ fn text_removed(text: &[stackmap_text]) {
         unwind::forget(text);
     }
     remember_change(text, |map| {
-        // Who has walked a stack in it may not have inserted it yet, if anybody records at all.
+        // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
+        // for such a CPU.
         let mut snapshot = map.current().map_err(stale)?;
         if recording || !addresses(map, &snapshot, text)?.is_empty() {
             snapshot = map.snapshot().map_err(stale)?;
         }
         if recording {
-            // Nor have kept a rule of what was alive then.
+            // Before the grace period, such a CPU may also have stored a rule for this text.
             unwind::forget(text);
         }
         let old = addresses(map, &snapshot, text)?;
@@ -207,7 +209,7 @@ fn text_removed(text: &[stackmap_text]) {
     });
 }
 
-/// Remembers that what is at `text` changes, if `look` finds addresses there in the stacks of a cut.
+/// Remembers a change of `text`, if `look` finds addresses in it in the stacks of a snapshot.
 fn remember_change(
     text: &[stackmap_text],
     look: impl FnOnce(&Map) -> Result<Option<(Snapshot, KVVec<u64>, Option<Names>)>>,
@@ -232,12 +234,12 @@ fn remember_change(
                 drop_names(&mut changed, &part);
             }
             if addresses.iter().any(|address| part.contains(address)) {
-                let place = ChangedText {
+                let entry = ChangedText {
                     text: part,
                     snapshot,
                     names: names.clone(),
                 };
-                changed.push(place, GFP_KERNEL)?;
+                changed.push(entry, GFP_KERNEL)?;
             }
         }
         CHANGED_TEXT.replace(Some(Arc::new(changed, GFP_KERNEL)?));
@@ -251,20 +253,20 @@ fn remember_change(
     }
 }
 
-/// What is called by old names from now on may be the new text: they are forgotten.
+/// Drops saved names in `text`: a frame recorded from now on may be of the new text.
 fn drop_names(changed: &mut KVVec<ChangedText>, text: &Range<u64>) {
     for part in changed.iter_mut() {
         if part.text.start < text.end && text.start < part.text.end {
             part.names = None;
         }
     }
-    // The cut of the place that is about to be remembered holds all stacks of these.
+    // The snapshot that the caller is about to add includes all stacks of these ranges.
     changed.retain(|part| {
         part.names.is_some() || part.text.start < text.start || part.text.end > text.end
     });
 }
 
-/// What the kernel calls these addresses now.
+/// The kernel's current symbol names of these addresses.
 fn names(addresses: &[u64]) -> Result<Names> {
     let mut names = KVVec::with_capacity(addresses.len(), GFP_KERNEL)?;
     let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;
@@ -278,12 +280,12 @@ fn names(addresses: &[u64]) -> Result<Names> {
     Ok(Arc::new(names, GFP_KERNEL)?)
 }
 
-/// A reset removes all stacks, but none runs while we hold `CHANGE_LOCK`.
+/// Not expected: only a reset makes a snapshot stale, and `CHANGE_LOCK` excludes resets.
 fn stale(Stale: Stale) -> Error {
     EBUSY
 }
 
-/// The addresses in `text` that the kernel's symbols name in a stack of the cut, sorted.
+/// The addresses in `text` that occur in the stacks of a snapshot, sorted.
 fn addresses(map: &Map, snapshot: &Snapshot, text: &[stackmap_text]) -> Result<KVVec<u64>> {
     let mut addresses = KVVec::new();
     if map.entries() == 0 {

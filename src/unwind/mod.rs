@@ -2,9 +2,10 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how rules
-//! are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words tell
-//! their own places. `Documentation/design.rst` says why a rule is a function of the address alone.
+//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how
+//! rules are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words
+//! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
+//! alone.
 
 pub mod rules;
 pub mod walk;
@@ -66,16 +67,16 @@ struct Walker {
 #[repr(align(64))]
 struct Counts([AtomicU64; WalkCounter::COUNT]);
 
-/// Nothing while stacks are walked by the kernel's unwinder alone.
+/// None while only the kernel's unwinder walks stacks.
 static WALKER: Published<Walker> = Published::nothing();
 
-/// Stacks that the kernel's unwinder has walked as RCU was not watching.
+/// Stacks that the kernel's unwinder walked because RCU was not watching.
 static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Stacks that both ways to walk gave the same frames for.
+/// Stacks for which both walks gave the same frames.
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
-/// Stacks that they did not, and that the kernel's frames were taken for.
+/// Stacks for which the walks differed; the kernel's frames were recorded.
 static MISMATCHES: AtomicU64 = AtomicU64::new(0);
 
 /// While it lives, stacks are walked as was chosen; then, by the kernel's unwinder alone.
@@ -120,7 +121,7 @@ fn refusal(error: Error) -> &'static str {
     }
 }
 
-/// Makes the walker, and sees whether rules give here what the kernel's unwinder gives.
+/// Makes the walker, and tests whether rules give the frames of the kernel's unwinder.
 fn use_rules(verify: bool) -> Result {
     to_result(shim::stackmap_unwind_prepare())?;
     let walker = Arc::new(Walker::new(verify)?, GFP_KERNEL)?;
@@ -131,7 +132,7 @@ fn use_rules(verify: bool) -> Result {
     tested
 }
 
-/// Has stacks walked by the kernel's unwinder alone. Context: process.
+/// Stops walking by rules; only the kernel's unwinder walks stacks. Context: process.
 fn stop() {
     free();
     WALKER.replace(None);
@@ -167,7 +168,8 @@ impl Walker {
     /// Forgets all rules, and their memory. Context: process; callers serialise.
     fn drop_rules(&self) {
         if let Some(rules) = self.rules.get() {
-            // Before the table goes, so that what is shown never becomes less; and what came until then.
+            // Before the table goes, so that what is shown never becomes less; and what came until
+            // then.
             self.replaced.store(rules.replaced(), Ordering::Relaxed);
             self.rules.replace(None);
             self.replaced.store(rules.replaced(), Ordering::Relaxed);
@@ -240,8 +242,8 @@ pub(crate) fn verifies() -> bool {
     WALKER.get().is_some_and(|walker| walker.verify)
 }
 
-/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a grace
-/// period has passed. Context: process.
+/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a
+/// grace period has passed. Context: process.
 pub(crate) fn forget(text: &[stackmap_text]) {
     if let Some(rules) = rules() {
         for part in text {
@@ -288,7 +290,8 @@ pub(crate) fn frames(
     Some(frames)
 }
 
-/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made again.
+/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made
+/// again.
 #[cold]
 fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     let kernels = recording.kernels()?;
@@ -300,8 +303,8 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
-    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
-    // guesses; who is in it is in it still.
+    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline,
+    // or guesses; who is in it is in it still.
     if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_stable(*ip)) {
         recording.ask_again();
         return None;
@@ -317,12 +320,12 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     Some(kernels)
 }
 
-/// Stacks that were walked both ways, and were the same.
+/// Stacks for which both walks gave the same frames. Context: any.
 pub(crate) fn verified() -> u64 {
     VERIFIED.load(Ordering::Relaxed)
 }
 
-/// Stacks that were not.
+/// Stacks for which the walks differed. Context: any.
 pub(crate) fn mismatches() -> u64 {
     MISMATCHES.load(Ordering::Relaxed)
 }
@@ -398,8 +401,8 @@ impl KernelUnwinder<'_> {
             return Some(frame);
         }
         let mut caller = *caller;
-        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for the
-        // state.
+        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for
+        // the state.
         self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.state) };
         self.begun.then(|| self.frame(&caller))
     }
@@ -412,7 +415,8 @@ impl KernelUnwinder<'_> {
                 sp: frame.sp,
                 bp: frame.bp,
             },
-            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or above it.
+            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or
+            // above it.
             stack: unsafe { Stack::new(frame.begin, frame.end) },
             interrupted: frame.interrupted,
         }

@@ -116,7 +116,7 @@ pub struct Registers {
     pub bp: u64,
 }
 
-/// What a walk needs of the kernel, and of who keeps the rules.
+/// The kernel functions and the table of rules that a walk uses.
 pub trait Unwinder {
     /// Reads a word of a stack.
     ///
@@ -125,8 +125,8 @@ pub trait Unwinder {
     /// The 8 bytes from `addr` on are on a [`Stack`].
     unsafe fn load(&self, addr: u64) -> u64;
 
-    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there is
-    /// a rule there is text.
+    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there
+    /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
     /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept.
@@ -149,7 +149,8 @@ pub trait Unwinder {
 }
 
 /// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
-/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in `ips`.
+/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in
+/// `ips`.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]

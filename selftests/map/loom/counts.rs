@@ -23,7 +23,7 @@ fn references_of_one_stack_from_two_cpus() {
     });
 }
 
-/// Stacks that take each other's place in a context lose no reference.
+/// Stacks that replace each other's memo in a context lose no reference.
 #[test]
 fn references_of_two_stacks_in_one_place() {
     let (one, two) = (stack_at(2, 0, 1, 0), stack_at(2, 2, 1, 0));
@@ -135,7 +135,7 @@ fn a_remembered_hit_takes_few_steps() {
     });
 }
 
-/// A stack keeps its place in a context while others come to other places.
+/// A stack keeps its memo in a context while others use other memos.
 #[test]
 fn a_context_remembers_more_than_one_stack() {
     let first = stack_at(3, 0, 3, 0);
@@ -149,7 +149,7 @@ fn a_context_remembers_more_than_one_stack() {
             id(&map, 0, first);
             model::steps() - before == first.len() + 6
         });
-        // A model has two places.
+        // A model has two memos.
         assert!((1..others.len()).contains(&kept.count()));
     });
 }

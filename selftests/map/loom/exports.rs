@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Exports against inserts and resets: the cut and its grace period.
+//! Exports against inserts and resets: the snapshot and its grace period.
 
 use super::*;
 use stackmap_map::Stale;
 
-/// A cut holds what was there before it, and it stays the same while others insert.
+/// A snapshot has the stacks inserted before it, and stays the same while others insert.
 #[test]
 fn a_cut_is_fixed() {
     let (old, new) = (stack_at(1, 0, 1, 0), stack_at(1, 2, 1, 0));
@@ -24,7 +24,11 @@ fn a_cut_is_fixed() {
         assert_eq!(walked.len(), counted as usize, "count and walk disagree");
         assert!(walked.contains(&(old_id, old.to_vec())));
         writer.join();
-        assert_eq!(map.count(&snapshot), Ok(counted), "the cut has changed");
+        assert_eq!(
+            map.count(&snapshot),
+            Ok(counted),
+            "the snapshot has changed"
+        );
         assert_eq!(settle(&map).len(), 2);
     });
 }
@@ -61,7 +65,7 @@ fn an_export_beside_a_reset() {
                 assert_eq!((stack.id, &buffer[..stack.nr]), (id, frames));
             }
             match (next, map.count(&snapshot)) {
-                // Begun after the reset, the cut is empty.
+                // Begun after the reset, the snapshot is empty.
                 (Ok(stack), Ok(count)) => assert_eq!(count, u32::from(stack.is_some())),
                 (Err(Stale), Ok(_)) => panic!("what is stale stays so"),
                 (_, Err(Stale)) => {}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Inserts against each other: O1, the same stack, the same slot, the last place.
+//! Inserts against each other: O1, the same stack, the same slot, the last entry.
 
 use super::*;
 
 /// Prepares two inserts of at most two frames that do not meet at the pool's cursor: context 1 has
-/// a spare, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
+/// a free extent, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
 fn prepare_two_stacks(map: &Map) {
     id(map, 0, stack_at(2, 7, 3, 0));
     // Three words are left behind it; they are not enough for this.
@@ -98,7 +98,7 @@ fn three_inserts_two_stacks() {
     });
 }
 
-/// P3: of three stacks two find a place, and the third is refused for that reason alone.
+/// P3: of three stacks two get an entry, and the third is refused for that reason alone.
 #[test]
 fn the_last_place() {
     let stacks = [
@@ -117,17 +117,17 @@ fn the_last_place() {
         for result in [mine, theirs] {
             assert!(matches!(result, Ok(_) | Err(Fallback::Full)));
         }
-        assert!(mine.is_ok() || theirs.is_ok(), "P3: the place was lost");
+        assert!(mine.is_ok() || theirs.is_ok(), "P3: the entry was lost");
         assert!(
             mine.is_err() || theirs.is_err(),
-            "P3: more stacks than places"
+            "P3: more stacks than entries"
         );
         assert_eq!(map.total(Counter::DropFull), 1);
         assert_eq!(settle(&map).len(), 2);
     });
 }
 
-/// P3: a full neighbourhood. The loser gives its place and its record back.
+/// P3: the probe limit. The loser releases its entry and keeps its record as a free extent.
 #[test]
 fn the_last_slot() {
     let (one, two) = (stack_at(2, 6, 1, 0), stack_at(2, 6, 1, 1));

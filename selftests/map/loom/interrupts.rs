@@ -88,7 +88,7 @@ fn an_interrupt_and_another_cpu_insert_the_same_stack() {
     );
 }
 
-/// P3: the interrupt takes the slot, the last place and the words that the insert was about to.
+/// P3: the interrupt takes the slot, the last entry and the words that the insert was about to.
 #[test]
 fn an_interrupt_inserts_another_stack() {
     at_each_step(

@@ -34,7 +34,7 @@ const SEED: Seed = Seed::new([1, 2]);
 type Frames = &'static [u64];
 
 /// The most steps of one `get_id`, see *P2* in `src/map/mod.rs`: in a model two slots, stacks of four
-/// frames, two attempts to reserve, three lists of spares.
+/// frames, two attempts to reserve, three lists of free extents.
 const STEPS_MAX: usize = 2 * (4 + 4) + 2 * 4 + 3 * 2 + 3 * 3 + 33;
 
 /// Runs a model in all executions.
@@ -150,7 +150,7 @@ fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
 fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
-    assert_eq!(map.entries_claimed() as usize, all.len(), "P3: places");
+    assert_eq!(map.entries_claimed() as usize, all.len(), "P3: entries");
     assert_eq!(map.stored_bytes(), stored as u64, "P6: bytes of records");
     assert_eq!(
         map.reserved_bytes(),

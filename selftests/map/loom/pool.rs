@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pool's growth against reservations: O3, the bounded cursor, spares.
+//! The pool's growth against reservations: O3, the bounded cursor, free extents.
 
 use super::*;
 use stackmap_map::ControlError;
@@ -114,7 +114,7 @@ fn a_contended_cursor() {
     });
 }
 
-/// What a reservation passes over at the end of a chunk is a spare, whoever passed over it.
+/// What a reservation passes over at the end of a chunk is a free extent, whoever passed over it.
 #[test]
 fn the_end_of_a_chunk_beside_a_reservation() {
     let (one, two) = (stack_at(2, 0, 4, 0), stack_at(2, 2, 2, 0));
@@ -129,7 +129,7 @@ fn the_end_of_a_chunk_beside_a_reservation() {
     });
 }
 
-/// P6: a pool of which too much is in spares does not grow until they are used.
+/// P6: a pool with enough free extents does not grow until they are used.
 #[test]
 fn spares_are_used_before_the_pool_grows() {
     exhaustively("spares_are_used_before_the_pool_grows", || {
@@ -152,7 +152,11 @@ fn spares_are_used_before_the_pool_grows() {
         while map.grow().is_err() {
             id(&map, 0, small.next().unwrap());
         }
-        assert_eq!(map.reserved_bytes(), reserved, "a spare was left unused");
+        assert_eq!(
+            map.reserved_bytes(),
+            reserved,
+            "a free extent was left unused"
+        );
         id(&map, 0, large.next().unwrap());
         settle(&map);
     });

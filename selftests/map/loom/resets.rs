@@ -127,7 +127,7 @@ fn a_chunk_that_an_export_reads() {
             let mut buffer = [0; MAX_FRAMES];
             // Behind the other two.
             let found = map.next(&snapshot, 3, &mut buffer);
-            found.map(|stack| buffer[..stack.expect("the cut has it").nr].to_vec())
+            found.map(|stack| buffer[..stack.expect("the snapshot has it").nr].to_vec())
         });
         map.reset().unwrap();
         let found = reader.join();

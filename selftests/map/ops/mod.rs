@@ -196,7 +196,7 @@ impl Run {
         assert!(!self.map.wants_growth());
     }
 
-    /// Reads on in the export and compares with what was there at the cut.
+    /// Reads on in the export and compares with the stacks of the snapshot.
     fn next(&mut self) {
         let Some(export) = &mut self.export else {
             return;

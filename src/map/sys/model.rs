@@ -5,8 +5,8 @@
 //! Each atomic operation is a *step* of its thread. A model counts the steps. It can inject an
 //! interrupt before any step: a function that runs to its end on the interrupted thread.
 //!
-//! Freed memory must not be in use, in any order: each word tracks its accesses, and the model fails
-//! if one of them does not happen before the word is dropped.
+//! Freed memory must not be in use, in any order: each word tracks its accesses, and the model
+//! fails if one of them does not happen before the word is dropped.
 
 use core::cell::{Cell, OnceCell, RefCell};
 use loom::{
@@ -83,8 +83,8 @@ fn step() -> usize {
 /// The reads of a word since it was last written.
 ///
 /// When loom looks for an order to try, it considers only the last access to an object. So a thread
-/// that reads and then writes a word hides an earlier read by another thread. Therefore each read also
-/// accesses an object that belongs to the reader, and a write after a hidden read accesses the
+/// that reads and then writes a word hides an earlier read by another thread. Therefore each read
+/// also accesses an object that belongs to the reader, and a write after a hidden read accesses the
 /// reader's object too. The object is a condition variable without waiters: it has no value and
 /// orders nothing.
 struct Reads {
