@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The boundary between the module's Rust and its C: all that either calls of the other.
+ * The interface between the module's Rust and C: the functions and types that both use.
  *
  * The C side does what the kernel offers as macros and inline functions only. It decides nothing:
  * it reports facts and errnos, and the Rust side says what they mean. bindgen reads this file.
@@ -125,10 +125,10 @@ struct stackmap_stack {
 /* Words of the stack that rules are learnt on. */
 #define STACKMAP_LEARN_WORDS	512
 
-/* What the kernel's unwinder did on that stack. Values that it did not read there are any. */
-struct stackmap_tried {
-	bool next;		/* it found a frame */
-	bool signal;		/* that was interrupted; as it was if it never looked */
+/* The unwinder's step on that stack. Fields not read from this stack are undefined. */
+struct stackmap_trial {
+	bool next;		/* the unwinder found a frame */
+	bool signal;		/* that frame was interrupted; unchanged if not checked */
 	bool same_stack;	/* on the same stack */
 	bool some_regs;		/* with registers */
 	bool all_regs;
@@ -197,17 +197,17 @@ int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
 /* unwind/orc.c: the kernel's unwinder, a step at a time. Any context, but to prepare. */
 int stackmap_unwind_prepare(void);
-bool stackmap_unwind_keeps(unsigned long ip);
+bool stackmap_unwind_is_stable(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
-			 struct stackmap_tried *tried);
+			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
 bool stackmap_unwind_is_text(unsigned long ip);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_self_test(void);
-void stackmap_mismatch_tell(const struct stackmap_mismatch *found);
-void stackmap_mismatch_end(void);
+void stackmap_mismatch_report(const struct stackmap_mismatch *found);
+void stackmap_mismatch_flush(void);
 
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 int stackmap_stack_alloc(bool rules, bool verify);
@@ -233,25 +233,25 @@ void stackmap_growth_stop(void);
 /* The Rust side. */
 
 /*
- * Walks and records a stack. Called with preemption off, in any context, NMI included. Returns
- * false if it wants to be called again with what the kernel's unwinder finds.
+ * Walks and records a stack. Context: any, NMI included, preemption off. Returns false if the
+ * caller has to set the frames of the kernel's unwinder and call again.
  */
 bool stackmap_record(struct stackmap_stack *stack);
 
-/* Only walks it, from its caller, by rules. Returns the number of frames, -1 if it cannot. */
+/* Walks a stack by rules, without recording. Returns the number of frames, or -1. */
 int stackmap_walk(struct stackmap_stack *stack);
 
 /*
- * Shows a reader of the trace the event of an id. Any context: @dumped says that a dying kernel
- * shows it. @flags are those that the event's print function was called with.
+ * Prints the event of an id. Context: any. @dumped: the kernel is dying and dumps its ring buffers.
+ * @flags: the flags of the event's print function.
  */
 void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
 
 /*
- * Text of a module is there and nothing of it has run; or it goes: nothing of it will run any more,
- * and its symbols are known still. @nr parts, all at once. Process context, may sleep.
+ * Called when module text is added, before any of it runs; or removed, after all of it has run and
+ * while kallsyms knows its symbols. @nr parts, all at once. Process context, may sleep.
  */
-void stackmap_text_changes(const struct stackmap_text *text, unsigned int nr, bool goes);
+void stackmap_text_changes(const struct stackmap_text *text, unsigned int nr, bool removed);
 
 /* Adds memory to the map. Process context. Returns 0 or -ENOMEM: try again later. */
 int stackmap_grow(void);

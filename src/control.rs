@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The control path: the option's on and off, reset, and the end.
+//! The control path: turning the option on and off, reset, and unload.
 
 use crate::{
     counters,
@@ -19,20 +19,20 @@ use kernel::{
     time::{delay::fsleep, Delta},
 };
 
-/// All that the module has while it is loaded, but what is found without a lock: see
-/// [`crate::published`].
+/// State of the loaded module under one lock. State that is read without a lock is in
+/// [`crate::published`] values.
 struct Control {
     bits: u32,
     choice: HookChoice,
-    /// The hook that is, or was last, or will be used.
+    /// The hook in use, or the one chosen last while the option is off.
     hook: Hook,
     enabled: bool,
     /// Whether a reset runs.
     resetting: bool,
-    /// What tells this load of the module from all others; never 0, which means that a writer of
-    /// the binary format has none.
+    /// A random number that identifies this load of the module; never 0, which means unknown in the
+    /// binary format.
     load_id: u32,
-    /// The top-level trace array: there while the module can record.
+    /// The top-level trace array; [`None`] only before [`Recorder::begin`].
     top: Option<TraceArray>,
     instances: Instances,
 }
@@ -51,7 +51,7 @@ global_lock! {
     };
 }
 
-/// From when the module can record until it cannot any more.
+/// While this value exists, the option can be turned on. Dropping it ends recording.
 pub(crate) struct Recorder(());
 
 impl Recorder {
@@ -61,7 +61,7 @@ impl Recorder {
         unsafe { CONTROL.init() };
         let [word] = random();
         let hook = Hook::choose(choice, None)?;
-        // SAFETY: `drop` waits until nobody records.
+        // SAFETY: `drop` waits until no CPU records.
         unsafe { top.serve() }?;
         *CONTROL.lock() = Control {
             bits,
@@ -79,21 +79,22 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Nobody drops a static: the memory of the list goes here.
+        // A static is never dropped, so free the list here.
         drop(core::mem::replace(
             &mut CONTROL.lock().instances,
             Instances::new(),
         ));
         disable();
-        // What has kept the text from being restored may be gone by now.
+        // The kprobe that prevented restoring the text may be removed by now.
         Hook::restore_text();
         if record::map().is_some() {
-            // SAFETY: Process context. The hook is gone, so nobody asks for growth or walks a stack.
+            // SAFETY: Process context. The hook is removed, so no CPU requests growth or walks a
+            // stack.
             unsafe {
                 shim::stackmap_growth_stop();
                 shim::stackmap_stack_free();
             }
-            // The files are gone: only the trace may still show stacks.
+            // The files are removed; only readers of the trace may still use the map.
             record::set_map(None);
         }
         unwind::free();
@@ -110,12 +111,12 @@ pub(crate) fn bits() -> u32 {
     CONTROL.lock().bits
 }
 
-/// A number that tells this load of the module from others; never 0.
+/// A number that identifies this load of the module; never 0.
 pub(crate) fn load_id() -> u32 {
     CONTROL.lock().load_id
 }
 
-/// The name of the hook in use, or that will be used.
+/// The name of the hook in use, or of the one chosen last.
 pub(crate) fn hook_name() -> &'static str {
     CONTROL.lock().hook.name()
 }
@@ -134,11 +135,11 @@ pub(crate) fn enable() -> Result {
     Ok(())
 }
 
-/// Allocates what recording needs, and begins it.
+/// Allocates the buffers and the map, and installs the hook.
 fn hook(control: &mut Control) -> Result {
     allocate(control.bits).inspect_err(|_| {
         pr_err!(
-            "no memory for a map of {} stacks: the option stays off\n",
+            "out of memory for a map of {} stacks; options/stackmap stays 0\n",
             1 << control.bits
         );
     })?;
@@ -148,11 +149,12 @@ fn hook(control: &mut Control) -> Result {
     // The kernel may have changed since the last time, for example by a kprobe of the user.
     control.hook = Hook::choose(control.choice, Some(control.hook))?;
     record::set_on(true);
-    // SAFETY: The buffers and the map are there; no hook is installed, and the caller holds the lock.
+    // SAFETY: The buffers and the map are allocated; no hook is installed, and the caller holds the
+    // lock.
     unsafe { control.hook.install() }
 }
 
-/// Turns the option off, and waits until nobody records. Context: process.
+/// Turns the option off, and waits until no CPU records. Context: process.
 pub(crate) fn disable() {
     let mut control = CONTROL.lock();
     if !control.enabled {
@@ -166,7 +168,7 @@ pub(crate) fn disable() {
     unwind::free();
 }
 
-/// Allocates what recording needs and is not there yet.
+/// Allocates the rules, the frame buffers and the map, as far as they do not exist yet.
 fn allocate(bits: u32) -> Result {
     const _: () = assert!((bindings::NR_CPUS * shim::STACKMAP_LEVELS) as usize <= CONTEXTS_MAX);
     unwind::allocate()?;
@@ -194,7 +196,7 @@ impl Control {
     }
 }
 
-/// Has `change` see or change the list of instances. Context: process.
+/// Calls `change` with the list of instances, under the lock. Context: process.
 pub(crate) fn instances<R>(change: impl FnOnce(&mut Instances) -> R) -> R {
     change(&mut CONTROL.lock().instances)
 }
@@ -207,17 +209,20 @@ fn random<const N: usize>() -> [u64; N] {
     words
 }
 
-/// Clears the map. EBUSY while tracing is on, at the top level or in a listed instance, or another reset runs. Context: process.
+/// Removes all stacks and counts. Context: process.
+///
+/// Errors: EBUSY while tracing is on, at the top level or in a listed instance, or while another
+/// reset runs.
 pub(crate) fn reset() -> Result {
     let Some(map) = begin_reset()? else {
         return Ok(());
     };
     modules::reset(|| {
-        // Growth holds the map for no longer than one allocation.
+        // Pool growth keeps the map busy for one allocation at most.
         while map.reset() == Err(ControlError::Busy) {
             fsleep(Delta::from_millis(1));
         }
-        // Going off adds up what the kprobe missed.
+        // Under the lock, because turning the option off adds to the missed hits of the kprobe.
         let _control = CONTROL.lock();
         counters::reset();
     });
@@ -225,7 +230,7 @@ pub(crate) fn reset() -> Result {
     Ok(())
 }
 
-/// What is to be reset. Another reset is refused until the control says that this one has ended.
+/// Returns the map to reset, if there is one, and refuses other resets until `resetting` is false.
 fn begin_reset() -> Result<Option<Arc<Map>>> {
     let mut control = CONTROL.lock();
     if control.resetting || control.tracing_is_on() {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All that is counted, as `stack_map_stat` shows it.
+//! The counters that `stack_map_stat` shows.
 //!
-//! One rule for all counters: they are never written by a reset, which only remembers what they were.
-//! So whoever counts meanwhile needs no care, and what is shown is what came since.
+//! One rule for all counters: a reset does not write them, it only remembers their values. So
+//! counting needs no synchronisation with a reset, and the values shown are those since the last
+//! reset.
 
 use crate::{
     map::{self, Map},
     record, shim,
-    unwind::{self, walk::Found},
+    unwind::{self, walk::WalkCounter},
 };
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,31 +17,31 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counter {
     /// Its line in `stack_map_stat`, without the value.
     pub(crate) key: &'static str,
-    /// What it says of an event.
+    /// The meaning of the counter.
     pub(crate) kind: Kind,
     source: Source,
 }
 
-/// What a counter says of an event.
+/// The meaning of a counter.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Kind {
-    /// It has an id.
+    /// Events with an id.
     Success,
-    /// It has a full stack, for this reason.
+    /// Events with a full stack, by reason.
     Drop,
-    /// What ids have saved.
+    /// Bytes that ids have saved.
     Saved,
-    /// How its stack was walked: frames by a rule, frames that the kernel's unwinder was asked for, by
-    /// reason, and whole stacks that it walked; then what `verify=1` has found.
+    /// How stacks were walked: frames by rules, frames by the kernel's unwinder (by reason), and
+    /// stacks that the kernel's unwinder walked as a whole; then the results of `verify=1`.
     Walk,
 }
 
-/// Who counts.
+/// Where a counter is kept.
 enum Source {
-    /// The map, which has the same rule.
+    /// In the map, which subtracts the values at the last reset itself.
     Map(map::Counter),
-    /// Somebody else, since the module was loaded; and what that was at the last reset.
-    Ever(fn() -> u64, AtomicU64),
+    /// Elsewhere: a function that returns the count since load, and the count at the last reset.
+    SinceLoad(fn() -> u64, AtomicU64),
 }
 
 impl Counter {
@@ -52,19 +53,21 @@ impl Counter {
         }
     }
 
-    const fn new(key: &'static str, kind: Kind, ever: fn() -> u64) -> Self {
+    const fn new(key: &'static str, kind: Kind, since_load: fn() -> u64) -> Self {
         Self {
             key,
             kind,
-            source: Source::Ever(ever, AtomicU64::new(0)),
+            source: Source::SinceLoad(since_load, AtomicU64::new(0)),
         }
     }
 
-    /// What was counted since the last reset. Context: process.
+    /// The count since the last reset. Context: process.
     pub(crate) fn total(&self, map: Option<&Map>) -> u64 {
         match &self.source {
             Source::Map(counter) => map.map_or(0, |map| map.total(*counter)),
-            Source::Ever(ever, before) => ever().saturating_sub(before.load(Ordering::Relaxed)),
+            Source::SinceLoad(since_load, before) => {
+                since_load().saturating_sub(before.load(Ordering::Relaxed))
+            }
         }
     }
 }
@@ -91,26 +94,34 @@ pub(crate) static COUNTERS: [Counter; 24] = {
         Counter::new("drop_foreign:", Drop, record::foreign),
         Counter::of_map("bytes_saved:", Saved, OfMap::BytesSaved),
         Counter::new("unwind_replaced:", Walk, unwind::nr_replaced),
-        Counter::new("unwind_fast:", Walk, || unwind::count(Found::Fast)),
-        Counter::new("unwind_slow_new:", Walk, || unwind::count(Found::New)),
-        Counter::new("unwind_slow_text:", Walk, || unwind::count(Found::Text)),
-        Counter::new("unwind_slow_odd:", Walk, || unwind::count(Found::Odd)),
-        Counter::new("unwind_slow_regs:", Walk, || {
-            unwind::count(Found::Registers)
+        Counter::new("unwind_fast:", Walk, || unwind::count(WalkCounter::Fast)),
+        Counter::new("unwind_slow_new:", Walk, || unwind::count(WalkCounter::New)),
+        Counter::new("unwind_slow_text:", Walk, || {
+            unwind::count(WalkCounter::Text)
         }),
-        Counter::new("unwind_slow_return:", Walk, || unwind::count(Found::Return)),
-        Counter::new("unwind_slow_stack:", Walk, || unwind::count(Found::Stack)),
-        Counter::new("unwind_slow_whole:", Walk, || unwind::count(Found::Whole)),
+        Counter::new("unwind_slow_odd:", Walk, || unwind::count(WalkCounter::Odd)),
+        Counter::new("unwind_slow_regs:", Walk, || {
+            unwind::count(WalkCounter::Registers)
+        }),
+        Counter::new("unwind_slow_return:", Walk, || {
+            unwind::count(WalkCounter::Return)
+        }),
+        Counter::new("unwind_slow_stack:", Walk, || {
+            unwind::count(WalkCounter::Stack)
+        }),
+        Counter::new("unwind_slow_whole:", Walk, || {
+            unwind::count(WalkCounter::Whole)
+        }),
         Counter::new("unwind_verified:", Walk, unwind::verified),
         Counter::new("unwind_mismatches:", Walk, unwind::mismatches),
     ]
 };
 
-/// Begins to count anew. Context: process, with the reset of the map.
+/// Restarts all counters that are not in the map. Context: process, together with a map reset.
 pub(crate) fn reset() {
     for counter in &COUNTERS {
-        if let Source::Ever(ever, before) = &counter.source {
-            before.store(ever(), Ordering::Relaxed);
+        if let Source::SinceLoad(since_load, before) = &counter.source {
+            before.store(since_load(), Ordering::Relaxed);
         }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit tests of the map where it serves: in the kernel's memory, with the kernel's RCU, watched by
-//! the kernel's own checks. What the map does is tested at length on the host, in `selftests/map/`.
+//! KUnit tests of the map inside the kernel: with the kernel's allocator, RCU and debug checks. The
+//! larger tests of the map run on the host, in `selftests/map/`.
 //!
-//! There is nothing of this in kernels without `CONFIG_KUNIT`.
+//! Compiled only with `CONFIG_KUNIT`.
 //!
 //! C header: [`include/kunit/test.h`](srctree/include/kunit/test.h)
 
@@ -31,18 +31,18 @@ mod tests {
         Ok(frames)
     }
 
-    /// Records a stack, with the memory that there is.
+    /// Records a stack without pool growth.
     fn record(map: &Map, frames: &[u64]) -> Result<Found, Fallback> {
         let _section = ReadSide::enter();
         // SAFETY: A test is one thread, and its map is its own; inside a read-side section.
         unsafe { map.enter(0) }.get_id(frames)
     }
 
-    /// Records a stack and lets the pool grow when it wants to.
+    /// Records a stack, then grows the pool if needed.
     fn record_and_grow(map: &Map, frames: &[u64]) -> Result<Found, Fallback> {
         let found = record(map, frames);
         if map.wants_growth() && map.grow().is_err() {
-            pr_warn!("no memory to grow\n");
+            pr_warn!("out of memory for pool growth\n");
         }
         found
     }
@@ -160,22 +160,22 @@ mod tests {
         for number in 0..100 {
             assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
         }
-        let Ok(cut) = map.cut() else {
+        let Ok(snapshot) = map.snapshot() else {
             return Err(EBUSY);
         };
         for number in 100..200 {
             assert!(record_and_grow(&map, &stack(number, 30)?).is_ok());
         }
-        assert_eq!(map.count(&cut), Ok(100));
+        assert_eq!(map.count(&snapshot), Ok(100));
         let mut buffer = KBox::new([0; MAX_FRAMES], GFP_KERNEL)?;
         let (mut nr, mut from) = (0, 0);
-        while let Ok(Some(stack)) = map.next(&cut, from, &mut buffer) {
+        while let Ok(Some(stack)) = map.next(&snapshot, from, &mut buffer) {
             from = stack.next();
             nr += 1;
         }
         assert_eq!(nr, 100);
         assert!(map.reset().is_ok());
-        assert!(map.count(&cut).is_err());
+        assert!(map.count(&snapshot).is_err());
         Ok(())
     }
 }

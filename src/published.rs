@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What others find without a lock, while it is there: protected by RCU.
+//! Values that readers find without a lock, protected by RCU.
 
 use crate::map::ReadSide;
 use core::{
@@ -16,21 +16,22 @@ use kernel::{
 ///
 /// # Safety
 ///
-/// Every grace period that begins while the value exists waits until it does not exist any more.
+/// Each grace period that begins while the value exists ends only after the value is dropped.
 pub(crate) unsafe trait Section {}
 
 // SAFETY: It holds `rcu_read_lock()`.
 unsafe impl Section for ReadSide {}
 
-/// A place for a value that readers find at any time.
+/// A pointer to a value; readers can load it at any time.
 ///
 /// # Invariants
 ///
-/// The pointer is null, or of an [`Arc`] that is dropped a grace period after the pointer is replaced.
+/// The pointer is null, or of an [`Arc`] that is dropped a grace period after the pointer is
+/// replaced.
 pub(crate) struct Published<T: Send + Sync>(AtomicPtr<T>);
 
 impl<T: Send + Sync> Published<T> {
-    /// There is nothing yet.
+    /// No value yet.
     pub(crate) const fn nothing() -> Self {
         // INVARIANT: Null.
         Self(AtomicPtr::new(null_mut()))
@@ -41,32 +42,33 @@ impl<T: Send + Sync> Published<T> {
     pub(crate) fn read<'s>(&self, _section: &'s impl Section) -> Option<&'s T> {
         // ORDERING: Acquire; pairs with the swap in `replace`.
         let value = self.0.load(Ordering::Acquire);
-        // SAFETY: By the invariant it is there until the section ends.
+        // SAFETY: By the invariant the value is not freed before the section ends.
         unsafe { value.as_ref() }
     }
 
-    /// The value, if there is one, for as long as the caller wants. Context: process.
+    /// A reference to the value, if there is one. Context: process.
     pub(crate) fn get(&self) -> Option<Arc<T>> {
         let _section = ReadSide::enter();
         // ORDERING: Acquire; pairs with the swap in `replace`.
         let value = self.0.load(Ordering::Acquire);
-        // SAFETY: By the invariant, if not null, it is that of an `Arc`, which is there until the section
-        // ends.
+        // SAFETY: By the invariant, a non-null pointer is that of an `Arc`, which is not dropped
+        // before the section ends.
         (!value.is_null()).then(|| unsafe { ArcBorrow::from_raw(value) }.into())
     }
 
-    /// Publishes another value, or none, and waits until nobody reads the old one. Context: process,
-    /// may sleep; callers serialise.
+    /// Publishes another value, or none, then waits a grace period and drops the old value.
+    /// Context: process, may sleep; callers serialise.
     pub(crate) fn replace(&self, value: Option<Arc<T>>) {
         let new = value.map_or(null_mut(), |value| Arc::into_raw(value).cast_mut());
-        // ORDERING: Release; pairs with the load in `read`. INVARIANT: The old one is dropped below.
+        // ORDERING: Release; pairs with the load in `read`. INVARIANT: The old value is dropped
+        // below.
         let old = self.0.swap(new, Ordering::Release);
         if old.is_null() {
             return;
         }
         // SAFETY: Process context.
         unsafe { bindings::synchronize_rcu() };
-        // SAFETY: By the invariant it is that of an `Arc`, whose pointer nobody finds any more.
+        // SAFETY: By the invariant `old` is of an `Arc`; after the grace period no reader has it.
         drop(unsafe { Arc::from_raw(old) });
     }
 }

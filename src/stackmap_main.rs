@@ -4,8 +4,8 @@
 //!
 //! While `options/stackmap` is on, a kernel stack that ftrace would write into the ring buffer
 //! becomes a 4-byte id, and the distinct stacks are kept once, in a map that tracefs serves.
-//! This file is the module's life: what it checks before it loads, what it creates, in which order
-//! it goes. `Documentation/trace/ftrace-stackmap.rst` is the manual.
+//! This file loads and unloads the module: the checks at load, the objects that it creates, and
+//! their order. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
 pub mod map;
 
@@ -42,9 +42,9 @@ module! {
     },
 }
 
-/// A loaded module. Fields are dropped in the order of their declaration: first nobody can reach
-/// the module through tracefs any more, then recording ends and the map goes. As long as there is a
-/// map, whose stacks the trace may show, modules are watched.
+/// A loaded module. Fields are dropped in the order of their declaration: first the tracefs files
+/// are removed, then recording ends and the map is freed. Modules are watched until the map is
+/// freed, because the trace may show its stacks until then.
 struct Stackmap {
     _files: files::Files,
     _recording: control::Recorder,
@@ -60,7 +60,7 @@ impl kernel::Module for Stackmap {
         shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
-            pr_err!("tracefs has a stack_map already: another copy, or the kernel's own\n");
+            pr_err!("tracefs already has a file stack_map, of another module or the kernel\n");
             return Err(EBUSY);
         }
         if shim::stackmap_event_type() == 0 {
@@ -73,7 +73,7 @@ impl kernel::Module for Stackmap {
         let modules = modules::Watch::begin()?;
         let files = files::Files::create(&tracefs)?;
         pr_info!(
-            "for up to {} distinct stacks; on: echo 1 > options/stackmap\n",
+            "ready, capacity {} stacks; enable with: echo 1 > options/stackmap\n",
             1 << bits
         );
         Ok(Self {

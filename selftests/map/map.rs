@@ -56,16 +56,19 @@ fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
 
 /// All stacks of the map by one export.
 fn export(map: &Map) -> HashMap<Id, (Vec<u64>, u32)> {
-    let cut = map.cut().expect("no reset runs");
+    let snapshot = map.snapshot().expect("no reset runs");
     let mut buffer = [0; MAX_FRAMES];
     let mut from = 0;
     let mut all = HashMap::new();
-    while let Some(stack) = map.next(&cut, from, &mut buffer).expect("no reset runs") {
+    while let Some(stack) = map
+        .next(&snapshot, from, &mut buffer)
+        .expect("no reset runs")
+    {
         from = stack.next();
         let old = all.insert(stack.id, (buffer[..stack.nr].to_vec(), stack.ref_count));
         assert_eq!(old, None, "an id was exported twice");
     }
-    assert_eq!(map.count(&cut), Ok(all.len() as u32));
+    assert_eq!(map.count(&snapshot), Ok(all.len() as u32));
     all
 }
 
@@ -108,7 +111,7 @@ fn stacks_of_one_hash_have_ids_of_their_own() {
         let id = record(&map, 0, &[first, second]).unwrap();
         assert_eq!(ids.insert(id, second), None, "two stacks have one id");
     }
-    assert_eq!(record(&map, 0, &[first, 0]), Err(Fallback::Neighbourhood));
+    assert_eq!(record(&map, 0, &[first, 0]), Err(Fallback::ProbeLimit));
     for (id, second) in ids {
         // By the slots, and once it is remembered by the context.
         for index in [0, 1, 1] {
@@ -140,14 +143,14 @@ fn a_full_map_refuses_new_stacks_and_finds_known_ones() {
 fn a_pool_at_its_limit_refuses_new_stacks_and_finds_known_ones() {
     let map = map(10, 1);
     let mut known = Vec::new();
-    let refusal = (0..1024).find_map(|number| match record(&map, 0, &stack(number, MAX_FRAMES)) {
+    let reason = (0..1024).find_map(|number| match record(&map, 0, &stack(number, MAX_FRAMES)) {
         Ok(id) => {
             known.push(id);
             None
         }
         Err(reason) => Some(reason),
     });
-    assert_eq!(refusal, Some(Fallback::PoolFull));
+    assert_eq!(reason, Some(Fallback::PoolFull));
     assert_eq!(map.entries() as usize, known.len());
     for (number, id) in known.iter().enumerate() {
         assert_eq!(record(&map, 0, &stack(number as u64, MAX_FRAMES)), Ok(*id));
@@ -180,11 +183,14 @@ fn the_rest_of_a_chunk_is_used() {
         record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
     }
     record(&map, 0, &stack(30, 992)).unwrap();
-    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 31_743 * 8));
+    assert_eq!(
+        (map.free_extent_bytes(), map.reserved_bytes()),
+        (0, 31_743 * 8)
+    );
     record(&map, 0, &stack(31, MAX_FRAMES)).unwrap();
     let reserved = (31_743 + 1024 + 1025) * 8;
     assert_eq!(
-        (map.spare_bytes(), map.reserved_bytes()),
+        (map.free_extent_bytes(), map.reserved_bytes()),
         (1024 * 8, reserved)
     );
     for (depth, spare) in [(23, 1000), (99, 900), (899, 0)] {
@@ -192,7 +198,7 @@ fn the_rest_of_a_chunk_is_used() {
         let id = record(&map, 0, &frames).unwrap();
         assert_eq!(read(&map, id), Some((frames, 1)));
         assert_eq!(
-            (map.spare_bytes(), map.reserved_bytes()),
+            (map.free_extent_bytes(), map.reserved_bytes()),
             (spare * 8, reserved)
         );
     }
@@ -223,14 +229,14 @@ fn growth_is_requested_when_less_than_a_chunk_is_free() {
 fn a_full_pool_with_growth_pending_is_reported() {
     let map = map(14, 1);
     let mut number = 0;
-    let refusal = loop {
+    let reason = loop {
         let result = get_id(&map, 0, &stack(number, 100));
         number += 1;
         if let Err(reason) = result {
             break reason;
         }
     };
-    assert_eq!(refusal, Fallback::Growing);
+    assert_eq!(reason, Fallback::Growing);
     map.grow().unwrap();
     assert!(record(&map, 0, &stack(number, 100)).is_ok());
 }
@@ -295,14 +301,14 @@ fn a_reset_of_an_empty_map_clears_counters() {
 #[test]
 fn an_export_of_an_empty_map_outlives_its_reset() {
     let map = map(10, 1);
-    let cut = map.cut().unwrap();
+    let snapshot = map.snapshot().unwrap();
     map.reset().unwrap();
     record(&map, 0, &stack(0, 20)).unwrap();
     // It is as empty as it was when it began.
-    assert_eq!(map.count(&cut), Ok(0));
-    assert_eq!(map.next(&cut, 0, &mut [0; MAX_FRAMES]), Ok(None));
+    assert_eq!(map.count(&snapshot), Ok(0));
+    assert_eq!(map.next(&snapshot, 0, &mut [0; MAX_FRAMES]), Ok(None));
     map.reset().unwrap();
-    assert!(map.count(&cut).is_err());
+    assert!(map.count(&snapshot).is_err());
 }
 
 #[test]
@@ -323,11 +329,11 @@ fn the_first_generation_follows_from_the_seed() {
 fn an_export_that_overlaps_a_reset_is_stale() {
     let map = map(10, 1);
     record(&map, 0, &stack(0, 20)).unwrap();
-    let cut = map.cut().unwrap();
+    let snapshot = map.snapshot().unwrap();
     map.reset().unwrap();
     record(&map, 0, &stack(0, 20)).unwrap();
-    assert!(map.next(&cut, 0, &mut [0; MAX_FRAMES]).is_err());
-    assert!(map.count(&cut).is_err());
+    assert!(map.next(&snapshot, 0, &mut [0; MAX_FRAMES]).is_err());
+    assert!(map.count(&snapshot).is_err());
 }
 
 #[test]
@@ -339,13 +345,13 @@ fn an_export_that_has_read_the_last_slot_has_read_all() {
         .into_iter()
         .find(|frames| SEED.hash(frames) & last == last);
     let id = record(&map, 0, &at_last.unwrap()).unwrap();
-    let cut = map.cut().unwrap();
+    let snapshot = map.snapshot().unwrap();
     let mut buffer = [0; MAX_FRAMES];
-    let stack = map.next(&cut, 0, &mut buffer).unwrap().unwrap();
+    let stack = map.next(&snapshot, 0, &mut buffer).unwrap().unwrap();
     assert_eq!((stack.id, u64::from(stack.next())), (id, last + 1));
     map.reset().unwrap();
-    assert_eq!(map.next(&cut, stack.next(), &mut buffer), Ok(None));
-    assert!(map.next(&cut, 0, &mut buffer).is_err());
+    assert_eq!(map.next(&snapshot, stack.next(), &mut buffer), Ok(None));
+    assert!(map.next(&snapshot, 0, &mut buffer).is_err());
 }
 
 #[test]
@@ -354,7 +360,11 @@ fn a_map_reports_its_memory() {
     assert_eq!((map.capacity(), map.table_size()), (1024, 2048));
     assert_eq!(map.table_bytes(), 16 * 1024);
     assert_eq!(
-        (map.stored_bytes(), map.spare_bytes(), map.reserved_bytes()),
+        (
+            map.stored_bytes(),
+            map.free_extent_bytes(),
+            map.reserved_bytes()
+        ),
         (0, 0, 0)
     );
     for (depth, stored) in [(0, 8), (1, 24), (20, 192)] {
@@ -412,11 +422,11 @@ fn an_export_holds_what_was_there_when_it_began() {
     for number in 0..500 {
         record(&map, 0, &stack(number, 20)).unwrap();
     }
-    let cut = map.cut().unwrap();
+    let snapshot = map.snapshot().unwrap();
     for number in 500..1000 {
         record(&map, 0, &stack(number, 20)).unwrap();
     }
-    assert_eq!(map.count(&cut), Ok(500));
+    assert_eq!(map.count(&snapshot), Ok(500));
     assert_eq!(export(&map).len(), 1000);
 }
 
@@ -426,23 +436,25 @@ fn a_stack_is_read_in_place_and_knows_its_snapshot() {
     let inserted = |number| {
         let frames = stack(number, 20);
         let id = record(&map, 0, &frames).unwrap();
-        let (moment, read) = map
-            .read(id, |moment, frames| (moment, frames.collect::<Vec<_>>()))
+        let (inserted, read) = map
+            .read(id, |inserted, frames| {
+                (inserted, frames.collect::<Vec<_>>())
+            })
             .unwrap();
         assert_eq!(read, frames);
-        (id, moment)
+        (id, inserted)
     };
     let (first, before) = inserted(1);
-    let cut = map.cut().unwrap();
+    let snapshot = map.snapshot().unwrap();
     let (_, behind) = inserted(2);
-    assert!(cut.holds(before) && !cut.holds(behind));
-    assert!(map.cut().unwrap().holds(behind));
+    assert!(snapshot.includes(before) && !snapshot.includes(behind));
+    assert!(map.snapshot().unwrap().includes(behind));
     map.reset().unwrap();
     assert_eq!(map.read(first, |_, _| ()), None);
     let (_, later) = inserted(1);
-    assert!(!cut.holds(later));
-    let cut = map.cut().unwrap();
-    assert!(cut.holds(later) && !cut.holds(before));
+    assert!(!snapshot.includes(later));
+    let snapshot = map.snapshot().unwrap();
+    assert!(snapshot.includes(later) && !snapshot.includes(before));
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Grow),
         2 => any::<bool>().prop_map(Op::FollowGrowth),
         2 => Just(Op::Reset),
-        4 => Just(Op::Cut),
+        4 => Just(Op::Snapshot),
         20 => Just(Op::Next),
         4 => Just(Op::Count),
     ]

@@ -272,7 +272,10 @@ impl Run {
             assert_eq!((Some(id), refs), (last.ids[number], last.refs[number]));
         });
         assert_eq!(exported, of_last, "an id was lost");
-        assert_eq!(map.reserved_bytes(), map.stored_bytes() + map.spare_bytes());
+        assert_eq!(
+            map.reserved_bytes(),
+            map.stored_bytes() + map.free_extent_bytes()
+        );
         for (sum, n) in self.counts.iter_mut().zip(counts) {
             *sum += n;
         }
@@ -292,7 +295,7 @@ fn control(
     let mut exported = false;
     while progress() < end {
         match map.grow() {
-            Ok(()) | Err(ControlError::Unused) => {}
+            Ok(()) | Err(ControlError::EnoughFree) => {}
             Err(error) => panic!("{error:?}"),
         }
         let (stored, pool) = (map.stored_bytes(), map.pool_bytes());
@@ -311,10 +314,13 @@ fn control(
 
 /// Calls `visit` for the number, the id and the references of each stack; returns how many there are.
 fn export(map: &Map, universe: &Universe, mut visit: impl FnMut(usize, Id, u32)) -> usize {
-    let cut = map.cut().expect("no reset runs");
+    let snapshot = map.snapshot().expect("no reset runs");
     let mut frames = [0; MAX_FRAMES];
     let (mut from, mut nr) = (0, 0);
-    while let Some(stack) = map.next(&cut, from, &mut frames).expect("no reset runs") {
+    while let Some(stack) = map
+        .next(&snapshot, from, &mut frames)
+        .expect("no reset runs")
+    {
         from = stack.next();
         nr += 1;
         visit(
@@ -323,7 +329,7 @@ fn export(map: &Map, universe: &Universe, mut visit: impl FnMut(usize, Id, u32))
             stack.ref_count,
         );
     }
-    assert_eq!(map.count(&cut), Ok(nr));
+    assert_eq!(map.count(&snapshot), Ok(nr));
     nr as usize
 }
 

@@ -9,7 +9,7 @@ pub mod walk;
 
 use rules::{Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
-use walk::{Found, Frame, Registers, Stack, Unwinder};
+use walk::{Frame, Registers, Stack, Unwinder, WalkCounter};
 
 /// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {
@@ -123,7 +123,7 @@ impl Unwinder for Hostile<'_> {
         })
     }
 
-    fn count(&mut self, _: Found, nr: u64) {
+    fn count(&mut self, _: WalkCounter, nr: u64) {
         self.counted += nr;
     }
 }

@@ -5,7 +5,7 @@
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
     rules::{Outcome, Rule, Run},
-    walk::{walk, Found, Frame, Registers, Stack, Unwinder},
+    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter},
     walk_hostile,
 };
 use std::{collections::HashMap, mem::MaybeUninit};
@@ -101,7 +101,7 @@ struct Made {
     rules: HashMap<u64, Rule>,
     learnt: usize,
     steps: usize,
-    counts: [u64; Found::COUNT],
+    counts: [u64; WalkCounter::COUNT],
 }
 
 impl Made {
@@ -141,7 +141,7 @@ impl Made {
             rules: HashMap::new(),
             learnt: 0,
             steps: 0,
-            counts: [0; Found::COUNT],
+            counts: [0; WalkCounter::COUNT],
         };
         made.lay_out();
         made
@@ -299,7 +299,7 @@ impl Unwinder for Made {
         self.frames.get(index + 1).copied()
     }
 
-    fn count(&mut self, found: Found, nr: u64) {
+    fn count(&mut self, found: WalkCounter, nr: u64) {
         self.counts[found as usize] += nr;
     }
 }
@@ -316,10 +316,10 @@ proptest! {
         let all = made.ips();
         let wanted = &all[skip.min(all.len())..];
         prop_assert_eq!(made.walk(skip, 1024), wanted);
-        let (learnt, slow) = (made.learnt, made.counts[Found::New as usize]);
+        let (learnt, slow) = (made.learnt, made.counts[WalkCounter::New as usize]);
         prop_assert_eq!(made.walk(skip, 1024), wanted);
         // Now all that can be known is: nothing is learnt a second time.
-        prop_assert_eq!((made.learnt, made.counts[Found::New as usize]), (learnt, slow));
+        prop_assert_eq!((made.learnt, made.counts[WalkCounter::New as usize]), (learnt, slow));
     }
 
     #[test]
@@ -391,5 +391,8 @@ fn a_stack_is_not_walked_backwards() {
     made.frames[0].at.sp += 64;
     let all = made.ips();
     assert_eq!(made.walk(0, 10), all);
-    assert_eq!((made.steps, made.counts[Found::Stack as usize]), (1, 1));
+    assert_eq!(
+        (made.steps, made.counts[WalkCounter::Stack as usize]),
+        (1, 1)
+    );
 }

@@ -59,9 +59,9 @@ impl Reader for TextReader {
             out.text(fmt!("  [{}] ", index));
             match symbols.of(stack.inserted, *frame) {
                 Symbol::Trampoline => out.text(fmt!("[FTRACE TRAMPOLINE]")),
-                Symbol::Now => out.symbol(*frame),
-                Symbol::Then(name) => out.bytes(name),
-                Symbol::Gone => out.text(fmt!("{:#x}", frame)),
+                Symbol::Current => out.symbol(*frame),
+                Symbol::Saved(name) => out.bytes(name),
+                Symbol::Unknown => out.text(fmt!("{:#x}", frame)),
             }
             out.bytes(b"\n");
         }

@@ -4,7 +4,7 @@
 
 use crate::{
     control,
-    map::{Cut, Map, Stack, Stale, MAX_FRAMES},
+    map::{Map, Snapshot, Stack, Stale, MAX_FRAMES},
     record, shim,
     tracefs::{File, Output, Reader},
 };
@@ -17,7 +17,7 @@ use kernel::{
 /// One walk over the stacks that were there when the file was opened, in constant memory.
 pub(super) struct Walk {
     /// [`None`]: there was no map yet.
-    map: Option<(Arc<Map>, Cut)>,
+    map: Option<(Arc<Map>, Snapshot)>,
     stack: Option<Stack>,
     frames: KBox<[u64; MAX_FRAMES]>,
 }
@@ -26,8 +26,8 @@ impl Walk {
     pub(super) fn begin() -> Result<Self> {
         let map = match record::map() {
             Some(map) => {
-                let cut = map.cut().map_err(|Stale| EBUSY)?;
-                Some((map, cut))
+                let snapshot = map.snapshot().map_err(|Stale| EBUSY)?;
+                Some((map, snapshot))
             }
             None => None,
         };
@@ -41,19 +41,21 @@ impl Walk {
     /// Goes to the first stack at or behind slot `from` and returns its slot.
     pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, Stale> {
         self.stack = None;
-        let Some((map, cut)) = &self.map else {
+        let Some((map, snapshot)) = &self.map else {
             return Ok(None);
         };
         let Ok(from) = u32::try_from(from) else {
             return Ok(None);
         };
-        self.stack = map.next(cut, from, &mut self.frames)?;
+        self.stack = map.next(snapshot, from, &mut self.frames)?;
         Ok(self.stack.map(|stack| u64::from(stack.next()) - 1))
     }
 
     /// Counts all stacks of the walk.
     fn count(&self) -> Result<u32, Stale> {
-        self.map.as_ref().map_or(Ok(0), |(map, cut)| map.count(cut))
+        self.map
+            .as_ref()
+            .map_or(Ok(0), |(map, snapshot)| map.count(snapshot))
     }
 
     /// The stack that was sought last, and its frames.

@@ -12,22 +12,21 @@
  *	  4:	...				  4:	...
  *
  * The entry's first instruction is four bytes long in any form (ENDBR64, or the NOP that sealing
- * makes of it), so nobody can have been interrupted inside, and whoever is at 0 or 4 goes on right
- * before, during and after the change. Whoever is at -5 when the padding is restored runs NOPs into
- * the entry.
+ * makes of it), so no CPU can be interrupted inside it. A CPU at 0 or 4 executes valid code before,
+ * during and after the change. A CPU at -5 while the padding is restored runs NOPs into the entry.
  *
- * kprobes decode a function from its start and refuse what is no instruction, and INT3. So nobody
- * else's kprobe can come to what is restored later, from 1 to 3 and from -9 to -1, where it would
- * be left with half an instruction or with a copy of our jump. kprobe_mutex keeps kprobes from
- * coming and going while we look and change.
+ * kprobes decode a function from its start and refuse INT3 and invalid instructions. So no other
+ * user can place a kprobe on bytes that are restored later, from 1 to 3 and from -9 to -1, where it
+ * would keep half an instruction or a copy of the jump. kprobe_mutex excludes registration and
+ * removal of kprobes during the check and the change.
  *
- * A kprobe on the function's entry is placed at 4 while the entry is an ENDBR64, which is not in
- * our way, and at 0 while it is our jump. The latter keeps a copy of "jmp -5", which it executes as
- * long as it is there. The jumps then stay when the hook is removed, and the one at -5 leads to 4:
- * the function without the ENDBR64 that a direct call does not need. Nothing of it belongs to the
- * module, which may go. The text is restored when the hook is removed again, or a module unloaded,
- * without such a kprobe. The operand of the movabs tells what is to be restored, also to a module
- * that is loaded later.
+ * A kprobe on the function's entry is placed at 4 while the entry is an ENDBR64, which does no
+ * harm, and at 0 while the entry is the jump. A kprobe at 0 executes its copy of "jmp -5" until it
+ * is removed. Then the jumps stay when the hook is removed, and the jump at -5 leads to 4: the
+ * function without the ENDBR64, which a direct call does not need. These jumps do not lead into the
+ * module, so it can be unloaded. The text is restored when the hook is removed, or the module
+ * unloaded, after that kprobe is gone. The operand of the movabs holds the original bytes, also for
+ * a module loaded later.
  */
 #include <linux/bug.h>
 #include <linux/cpu.h>
@@ -45,7 +44,7 @@
 #define PADDING		16
 #define ENTRY_LEN	4	/* of ENDBR64 */
 
-/* Where what is changed lies, from the entry. */
+/* Offsets of the changed bytes from the entry. */
 #define HIDE		(-10)
 #define JUMP		(-JMP32_INSN_SIZE)
 #define TAIL		2
@@ -59,7 +58,7 @@ static const u8 jump_past_endbr[] = { JMP32_INSN_OPCODE, ENTRY_LEN, 0, 0, 0 };
 static const u8 movabs[] = { 0x48, 0xb8 };
 static const u8 nops[] = { BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1 };
 
-/* What a CPU that comes by during a change executes; jumps count from the end of the change. */
+/* Emulated for a CPU that hits the change in progress; jumps count from the end of the change. */
 static const u8 do_nothing[] = { BYTES_NOP2 };
 static const u8 do_nothing_5[] = { BYTES_NOP5 };
 static const u8 to_padding[] = { JMP8_INSN_OPCODE, (u8)(JUMP - ENTRY_LEN) };
@@ -76,7 +75,7 @@ static void poke(int at, const u8 *text, size_t len, const u8 *emulate)
 	static_call(stackmap_text_poke)(entry() + at, text, len, emulate);
 }
 
-/* Whether there is a kprobe on what would be changed, or on what has been. */
+/* Whether a kprobe is on bytes that the hook changes, or has changed. */
 static bool probed(void)
 {
 	int i;
@@ -97,7 +96,7 @@ static bool is_endbr_or_sealed(const u8 *text)
 #endif
 }
 
-/* Whether the jumps are there, under a kprobe or not, and what the entry was before. */
+/* Whether the jumps are installed, under a kprobe or not; if so, sets the original entry. */
 static bool has_jumps(u8 was[ENTRY_LEN])
 {
 	static const u8 first[] = { 0xf3, 0x0f };
@@ -146,7 +145,7 @@ static int check(void)
 }
 
 /**
- * stackmap_jump_original - where __ftrace_trace_stack() is itself, jump or not
+ * stackmap_jump_original - address of the original __ftrace_trace_stack(), hooked or not
  *
  * Context: process, may sleep. All symbols are resolved.
  * Return: the address behind the ENDBR64 or the jump, or the entry if it has another instruction.
@@ -186,7 +185,7 @@ int stackmap_jump_check(void)
 }
 
 /**
- * stackmap_jump_install - hook
+ * stackmap_jump_install - install the jump hook
  *
  * Context: process, may sleep.
  * Return: as stackmap_jump_check().
@@ -218,10 +217,10 @@ int stackmap_jump_install(void)
 }
 
 /**
- * stackmap_jump_remove - unhook, if it is hooked; restore the text
+ * stackmap_jump_remove - remove the jump hook, if installed, and restore the text
  *
  * Context: process, may sleep.
- * Return: 0, or -EBUSY if the text cannot be restored now: it leads around the module.
+ * Return: 0, or -EBUSY if a kprobe prevents restoring the text: the jumps bypass the module.
  */
 int stackmap_jump_remove(void)
 {

@@ -76,10 +76,10 @@ int stackmap_hook_install(enum stackmap_hook hook)
  * stackmap_hook_remove - make the kernel call its own function again
  * @hook: the hook that is installed, or was last
  *
- * CPUs may be inside stackmap_trace_stack() still when this returns.
+ * CPUs may still be inside stackmap_trace_stack() when this returns.
  *
  * Context: process, may sleep.
- * Return: 0, or -EBUSY if the jumps stay for somebody else's kprobe, and lead around the module.
+ * Return: 0, or -EBUSY if another user's kprobe keeps the jumps in place; they bypass the module.
  */
 int stackmap_hook_remove(enum stackmap_hook hook)
 {
@@ -91,19 +91,19 @@ static void do_nothing(void *unused)
 }
 
 /**
- * stackmap_hook_drain - wait until nobody is inside stackmap_trace_stack()
+ * stackmap_hook_drain - wait until no CPU or task is inside stackmap_trace_stack()
  *
- * Who is inside, and what waits for him:
+ * Three waits cover all cases:
  *
- * - who records, with preemption off, while RCU is watching: a grace period;
- * - who records while it is not: an interrupt on each CPU, since interrupts are off where a CPU
- *   goes idle; where it comes or goes, the lock against hotplug;
- * - a task that was preempted on the way in or out: RCU tasks, which skips idle tasks only, and
- *   these run with preemption off.
+ * - a CPU that records with RCU watching has preemption off: a grace period waits for it;
+ * - a CPU that records with RCU not watching has interrupts off: an interrupt on each CPU waits for
+ *   it; while a CPU goes offline or comes online, the hotplug lock does;
+ * - a task preempted at the entry or exit of the function: RCU tasks waits for it. RCU tasks
+ *   ignores only idle tasks, and these run with preemption off.
  *
  * synchronize_rcu_tasks_rude() waits for nothing on x86.
  *
- * Context: process, may sleep. The hook, or what it is to find, has been removed.
+ * Context: process, may sleep. The hook, or the served trace array, has been removed.
  */
 void stackmap_hook_drain(void)
 {

@@ -26,8 +26,8 @@ pub(crate) enum Hook {
 }
 
 impl Hook {
-    /// Picks the hook that `choice` allows and this kernel can take now. Says so in the log if it is
-    /// another one than `last`.
+    /// Picks the hook that `choice` allows and this kernel can take now. Says so in the log if it
+    /// is another one than `last`.
     pub(crate) fn choose(choice: HookChoice, last: Option<Hook>) -> Result<Self> {
         let (hook, why) = if choice == HookChoice::Kprobe {
             (Hook::Kprobe, None)
@@ -90,14 +90,14 @@ impl Hook {
         // SAFETY: As required of the caller.
         if unsafe { shim::stackmap_hook_remove(self.raw()) } != 0 {
             pr_info_once!(
-                "hook: a kprobe holds the entry of __ftrace_trace_stack: \
-                 a jump stays there, and leads around the module\n"
+                "hook: the jump stays: a kprobe is on the entry of __ftrace_trace_stack; \
+                 the jump now bypasses the module\n"
             );
         }
     }
 
-    /// Restores the text where a kprobe kept [`Hook::remove`] from it, in this load or an earlier one.
-    /// No hook is installed.
+    /// Restores the text where a kprobe kept [`Hook::remove`] from it, in this load or an earlier
+    /// one. No hook is installed.
     pub(crate) fn restore_text() {
         // SAFETY: Process context. Where the text is as it was, this does nothing.
         unsafe { shim::stackmap_hook_remove(Hook::Jump.raw()) };
@@ -106,9 +106,9 @@ impl Hook {
 
 fn refusal(error: Error) -> &'static str {
     match error {
-        ENOENT => "no jump: this kernel lacks a symbol that it needs",
-        ERANGE => "no jump: the module is too far from the kernel's text",
-        EBUSY => "no jump: there is a kprobe on __ftrace_trace_stack",
-        _ => "no jump: the entry of __ftrace_trace_stack is not as expected",
+        ENOENT => "jump unavailable: this kernel lacks a needed symbol",
+        ERANGE => "jump unavailable: the module is too far from the kernel's text",
+        EBUSY => "jump unavailable: a kprobe is on __ftrace_trace_stack",
+        _ => "jump unavailable: unexpected code at __ftrace_trace_stack",
     }
 }

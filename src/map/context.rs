@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one CPU keeps for itself at one level of nesting: the stacks it saw lately, counts, spares.
+//! What one CPU owns at one level of nesting: memos of recent stacks, counters, free extents.
 //!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
 //! reference is first counted here, beside the slot of its stack, in a small direct-mapped cache;
-//! the count moves to the record when another stack takes the place. A reader adds what is still
-//! held here, see [`Context::held`], which makes the sum exact as soon as nothing is recorded.
+//! the count moves to the record when another stack takes the memo. A reader adds the counts that
+//! are still held here, see [`Context::held`], so the sum is exact when nothing is recorded.
 //!
-//! The place of a stack follows from a few of its frames. So the same cache tells at a glance where
-//! a stack is that came by lately: it need not be hashed, only compared.
+//! A few frames of a stack select its memo. A memo also names the slot of its stack, so a recently
+//! recorded stack is only compared, not hashed.
 
 use super::{
-    spares::Spares,
+    free_extents::FreeExtents,
     sys::{
-        sizes::{PLACES, REFS_BATCH_MAX},
+        sizes::{MEMOS, REFS_BATCH_MAX},
         AtomicU64, Ordering,
     },
 };
@@ -34,7 +34,7 @@ pub enum Counter {
     DropPool,
     /// Full stacks because the pool was still growing.
     DropGrowing,
-    /// Full stacks because every slot that the stack could take was taken.
+    /// Full stacks because all slots up to the probe limit held other stacks.
     DropProbe,
     /// Full stacks because other CPUs reserved records at the same time, too often.
     DropContended,
@@ -60,32 +60,32 @@ impl Counter {
     ];
 }
 
-/// The counts and spares of one CPU at one level of nesting.
+/// The memos, counters and free extents of one CPU at one level of nesting.
 ///
-/// Only the owner (see `Map::enter`) writes, so plain loads and stores do where else an atomic
-/// addition would be needed; others read at any time. Aligned so that no two contexts share a pair
-/// of cache lines, which CPUs fetch together.
+/// Only the owner (see `Map::enter`) writes, so plain loads and stores replace atomic additions.
+/// Other CPUs read at any time. The alignment keeps two contexts out of one pair of cache lines,
+/// because CPUs fetch such a pair together.
 #[repr(align(128))]
 pub struct Context {
-    places: [AtomicU64; PLACES],
-    /// References that were held back here and are in the records now. Every success is one
-    /// reference, so hits need no counter of their own.
+    memos: [AtomicU64; MEMOS],
+    /// References that moved from memos to records. Each event with an id is one reference, so
+    /// hits need no counter of their own.
     moved: AtomicU64,
-    /// By [`Counter`]; that of hits is not used.
+    /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
     counters: [AtomicU64; Counter::COUNT],
     /// Words of the records that were published here since the last reset.
     stored: AtomicU64,
-    pub(super) spares: Spares,
+    pub(super) free_extents: FreeExtents,
 }
 
 impl Context {
     pub(super) fn new() -> Self {
         Self {
-            places: core::array::from_fn(|_| AtomicU64::new(0)),
+            memos: core::array::from_fn(|_| AtomicU64::new(0)),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
             stored: AtomicU64::new(0),
-            spares: Spares::new(),
+            free_extents: FreeExtents::new(),
         }
     }
 
@@ -100,7 +100,7 @@ impl Context {
         if counter != Counter::Hits {
             return self.counters[counter as usize].load(Ordering::Relaxed);
         }
-        let held = self.places.iter().map(|place| Held::in_place(place).refs());
+        let held = self.memos.iter().map(|memo| MemoWord::load(memo).refs());
         let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
         references.saturating_sub(self.get(Counter::Inserts))
     }
@@ -116,15 +116,15 @@ impl Context {
         self.stored.load(Ordering::Relaxed)
     }
 
-    /// Where this context keeps what it knows of a stack.
+    /// The memo that a stack with these frames uses in this context.
     #[inline(always)]
-    pub(super) fn place(&self, frames: &[u64]) -> Place<'_> {
-        Place(&self.places[glance(frames)])
+    pub(super) fn memo(&self, frames: &[u64]) -> Memo<'_> {
+        Memo(&self.memos[memo_index(frames)])
     }
 
     /// The references held back for the stack with these frames in `slot`. Context: any.
     pub(super) fn held(&self, slot: u32, frames: &[u64]) -> u64 {
-        let held = Held::in_place(&self.places[glance(frames)]);
+        let held = MemoWord::load(&self.memos[memo_index(frames)]);
         if held.slot() == slot {
             held.refs()
         } else {
@@ -132,68 +132,68 @@ impl Context {
         }
     }
 
-    /// Counts a reference to the stack in `slot`, whose place is `place`. Context: any; owner only.
+    /// Counts a reference to the stack in `slot`, whose memo is `memo`. Context: any; owner only.
     ///
-    /// What has to make place goes to `flush(slot, refs)`.
+    /// If the memo is full or holds another stack, its references go to `flush(slot, refs)`.
     #[inline(always)]
-    pub(super) fn add_ref(&self, place: &Place<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
-        let Place(place) = place;
-        let held = Held::in_place(place);
+    pub(super) fn add_ref(&self, memo: &Memo<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
+        let Memo(memo) = memo;
+        let held = MemoWord::load(memo);
         if held.slot() == slot && held.has_room() {
-            place.store(held.one_more().0, Ordering::Relaxed);
+            memo.store(held.one_more().0, Ordering::Relaxed);
             return;
         }
         if held.refs() != 0 {
             flush(held.slot(), held.refs() as u32);
             add(&self.moved, held.refs());
         }
-        place.store(Held::first(slot).0, Ordering::Relaxed);
+        memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
-    /// Forgets stacks, references and spares; counters stay. Nobody may own the context meanwhile,
-    /// except to add to a counter.
+    /// Clears memos and free extents; counters stay. Meanwhile the owner of the context may only
+    /// add to counters.
     pub(super) fn clear(&self) {
-        for place in &self.places {
-            add(&self.moved, Held::in_place(place).refs());
-            place.store(0, Ordering::Relaxed);
+        for memo in &self.memos {
+            add(&self.moved, MemoWord::load(memo).refs());
+            memo.store(0, Ordering::Relaxed);
         }
         self.stored.store(0, Ordering::Relaxed);
-        self.spares.clear();
+        self.free_extents.clear();
     }
 }
 
-/// The place of one stack in a context, for its owner.
-pub(super) struct Place<'a>(&'a AtomicU64);
+/// What a CPU remembers of a stack; only the owner of the context has one.
+pub(super) struct Memo<'a>(&'a AtomicU64);
 
-impl Place<'_> {
-    /// The slot of the stack that has the place and room for one more reference.
+impl Memo<'_> {
+    /// The slot of the remembered stack, if the memo has room for one more reference.
     #[inline(always)]
     pub(super) fn slot(&self) -> Option<u32> {
-        let held = Held::in_place(self.0);
+        let held = MemoWord::load(self.0);
         held.has_room().then_some(held.slot())
     }
 
-    /// Counts a reference to the stack of [`Place::slot`].
+    /// Counts a reference to the stack of [`Memo::slot`].
     #[inline(always)]
     pub(super) fn add_ref(&self) {
-        let held = Held::in_place(self.0);
+        let held = MemoWord::load(self.0);
         self.0.store(held.one_more().0, Ordering::Relaxed);
     }
 }
 
-/// References that are held back, above the slot of their stack.
+/// The content of a memo: references not yet in the record, above the slot of the stack.
 #[derive(Clone, Copy)]
-struct Held(u64);
+struct MemoWord(u64);
 
-// `Held::has_room` looks at one bit.
+// `MemoWord::has_room` looks at one bit.
 const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
 
-impl Held {
+impl MemoWord {
     const ONE: u64 = 1 << 32;
 
     #[inline(always)]
-    fn in_place(place: &AtomicU64) -> Self {
-        Self(place.load(Ordering::Relaxed))
+    fn load(memo: &AtomicU64) -> Self {
+        Self(memo.load(Ordering::Relaxed))
     }
 
     const fn first(slot: u32) -> Self {
@@ -222,13 +222,14 @@ impl Held {
     }
 }
 
-/// The place of a stack in a context, by three of its frames.
+/// The index of the memo for a stack, computed from three of its frames.
 ///
-/// Stacks that follow each other often begin alike, at the same event, and end alike, in the same
-/// system call. Who caused the event and what is half way tells them apart about as well as a hash
-/// of all frames would, see `Documentation/map.rst`. Stacks of two frames are too rare to matter.
+/// Consecutive stacks often have the same innermost frame (the event) and the same outermost frames
+/// (the system call). The callers of the event and the middle frame distinguish stacks about as
+/// well as a hash of all frames, see `Documentation/map.rst`. Stacks of two frames are too rare to
+/// matter.
 #[inline(always)]
-fn glance(frames: &[u64]) -> usize {
+fn memo_index(frames: &[u64]) -> usize {
     let [_, second, third, ..] = frames else {
         return 0;
     };
@@ -236,10 +237,10 @@ fn glance(frames: &[u64]) -> usize {
         .wrapping_add(*third)
         .wrapping_add(frames[frames.len() / 2]);
     // The highest bits of a product depend on all bits of its factors.
-    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2())) as usize
+    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - MEMOS.ilog2())) as usize
 }
 
-/// Adds to a word that nobody else writes, saturating.
+/// Adds to a word that only the caller writes, saturating.
 #[inline(always)]
 fn add(word: &AtomicU64, n: u64) {
     let sum = word.load(Ordering::Relaxed).saturating_add(n);

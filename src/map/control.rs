@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is done to a map by one at a time, in process context: growth and reset.
+//! Control operations, one at a time, in process context: growth and reset.
 
 use super::{
     id::Generation,
@@ -13,12 +13,12 @@ use super::{
 /// Why a control operation did nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ControlError {
-    /// A reset or a growth runs.
+    /// Another reset or growth is running.
     Busy,
     /// No memory.
     NoMemory,
-    /// Too much of the pool is in spares; contexts use them before they reserve anything.
-    Unused,
+    /// The pool has enough free extents; contexts use them before they reserve new words.
+    EnoughFree,
 }
 
 impl Map {
@@ -27,17 +27,17 @@ impl Map {
         self.pool.wants_growth()
     }
 
-    /// Adds memory to the pool if it wants some. Context: process, may sleep.
+    /// Adds chunks to the pool while less than one chunk is free. Context: process, may sleep.
     ///
-    /// The pool never has more than the bytes of the records that are published, a quarter of them
-    /// and [`POOL_SLACK`](super::sys::sizes::POOL_SLACK).
+    /// The pool never has more than 1.25 times the bytes of the published records plus
+    /// [`POOL_SLACK`](super::sys::sizes::POOL_SLACK).
     pub fn grow(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             while self.pool.wants_growth() {
-                // What is stored only grows meanwhile: a reset is kept out.
+                // `stored` cannot shrink here: `exclusively` keeps a reset out.
                 let stored = self.stored_bytes();
                 if self.pool.bytes() + CHUNK_BYTES > stored + stored / 4 + POOL_SLACK {
-                    return Err(ControlError::Unused);
+                    return Err(ControlError::EnoughFree);
                 }
                 self.pool.grow().ok_or(ControlError::NoMemory)?;
             }
@@ -47,8 +47,8 @@ impl Map {
 
     /// Removes all stacks and counts, and begins a new generation of ids if there was a stack.
     ///
-    /// Without one no id of the generation was given out, so it goes on: generations are few, see
-    /// `id.rs`. A [`Cut`](super::Cut) of it stays valid, and empty.
+    /// An empty map has given out no id, so it keeps its generation: generations are few, see
+    /// `id.rs`. A [`Snapshot`](super::Snapshot) of the empty map stays valid.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
     /// [`Fallback::Resetting`](super::Fallback::Resetting).
@@ -57,10 +57,10 @@ impl Map {
             let state = self.state.load(Ordering::Relaxed);
             self.state.store(state | RESETTING, Ordering::Relaxed);
             synchronize();
-            // Nobody is inside any more: every entry that is claimed is that of a published stack.
+            // No CPU is inside `get_id` any more: each claimed entry belongs to a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter() {
-                // Most are empty: they need not be written.
+                // Most slots are empty; writing them would only dirty cache lines.
                 if slot.load(Ordering::Relaxed) != Word::EMPTY.bits() {
                     slot.store(Word::EMPTY.bits(), Ordering::Relaxed);
                 }
@@ -68,12 +68,12 @@ impl Map {
             for ctx in self.contexts.iter() {
                 ctx.clear();
             }
-            // Those who are turned away meanwhile go on counting.
+            // CPUs that are refused with `Fallback::Resetting` still count.
             for (before, counter) in self.before.iter().zip(Counter::ALL) {
-                before.store(self.ever(counter), Ordering::Relaxed);
+                before.store(self.total_since_new(counter), Ordering::Relaxed);
             }
-            // SAFETY: Whoever came after the grace period began has seen `RESETTING` and turned
-            // away, the others have left; `exclusively` keeps growth out.
+            // SAFETY: Each CPU that entered before the grace period has left, each later one sees
+            // `RESETTING` and uses nothing of the pool; `exclusively` keeps growth out.
             unsafe { self.pool.rewind() };
             self.entries.store(0, Ordering::Relaxed);
             let generation = Generation::from_bits(state);
@@ -92,7 +92,7 @@ impl Map {
         &self,
         operation: impl FnOnce() -> Result<(), ControlError>,
     ) -> Result<(), ControlError> {
-        // ORDERING: Acquire; O4, pairs with the store below: one operation sees what the last did.
+        // ORDERING: Acquire; O4, pairs with the store below: an operation sees the one before it.
         self.control
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .map_err(|_| ControlError::Busy)?;

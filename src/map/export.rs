@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Reading the map while it is used: by id, and all of it in constant memory.
+//! Reading the map while it is in use: one stack by id, or all stacks in constant memory.
 //!
-//! An export begins with a [`Cut`]. It raises the epoch and waits for a grace period: every insert
-//! that read an older epoch has then ended, and all later ones carry a newer epoch. The stacks up to
-//! the cut are therefore fixed until the next reset: they can be counted first and walked later, by
-//! slot, and count and walk agree whatever is inserted meanwhile.
+//! An export begins with a [`Snapshot`]. [`Map::snapshot`] raises the epoch and waits for a grace
+//! period. After it, each insert that read the old epoch has ended, and each later insert has a
+//! newer epoch. So the stacks of a snapshot are fixed until the next reset: an export can count
+//! them first and walk them later, by slot, and both agree whatever is inserted meanwhile.
 
 use super::{
     id::Generation,
@@ -17,31 +17,32 @@ use super::{
     Id, Map, ReadSide, MAX_FRAMES,
 };
 
-/// The stacks that were in the map at one moment.
+/// The set of stacks in the map at one time: those of a generation, up to an epoch.
 #[derive(Clone, Copy)]
-pub struct Cut(Moment);
+pub struct Snapshot(InsertEpoch);
 
-impl Cut {
-    /// Whether a stack that was inserted at `moment` is one of them.
-    pub fn holds(&self, moment: Moment) -> bool {
-        self.0.generation == moment.generation && self.has_begun(moment.epoch)
+impl Snapshot {
+    /// Whether a stack that was inserted in epoch `inserted` belongs to the snapshot.
+    pub fn includes(&self, inserted: InsertEpoch) -> bool {
+        self.0.generation == inserted.generation && self.includes_epoch(inserted.epoch)
     }
 
-    /// Whether an epoch is not later than the cut. Epochs are compared as if they never wrapped:
-    /// wrong after 2^31 cuts of one generation, each of which took a grace period.
-    fn has_begun(&self, epoch: u32) -> bool {
+    /// Whether an epoch is at or before that of the snapshot. The comparison tolerates wrapping; it
+    /// is wrong only after 2^31 snapshots of one generation, each of which waits for a grace
+    /// period.
+    fn includes_epoch(&self, epoch: u32) -> bool {
         self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
     }
 }
 
-/// When a stack was inserted, for [`Cut::holds`].
+/// The generation and epoch in which a stack was inserted, for [`Snapshot::includes`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Moment {
+pub struct InsertEpoch {
     generation: Generation,
     epoch: u32,
 }
 
-/// A reset has removed the stacks that were to be read.
+/// Error: a reset has removed the stacks of the snapshot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stale;
 
@@ -55,19 +56,19 @@ pub struct Stack {
     /// The events that carry the id, at most [`i32::MAX`].
     pub ref_count: u32,
     /// When it was inserted.
-    pub inserted: Moment,
-    /// The slot, from which the next search goes on.
+    pub inserted: InsertEpoch,
+    /// The slot; the next search starts after it.
     slot: u32,
 }
 
 impl Stack {
-    /// Where a walk goes on behind this stack.
+    /// The slot from which a walk continues after this stack.
     pub fn next(&self) -> u32 {
         self.slot + 1
     }
 }
 
-/// The frames of a stack, innermost first, read where they are.
+/// The frames of a stack, innermost first, read directly from the pool.
 pub struct Frames<'a>(core::slice::Iter<'a, AtomicU64>);
 
 impl Iterator for Frames<'_> {
@@ -79,53 +80,55 @@ impl Iterator for Frames<'_> {
 }
 
 impl Map {
-    /// Begins an export. Context: process, waits for a grace period.
-    pub fn cut(&self) -> Result<Cut, Stale> {
+    /// Takes a snapshot for an export. Context: process, waits for a grace period.
+    ///
+    /// Errors: [`Stale`] while a reset runs.
+    pub fn snapshot(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         synchronize();
-        Ok(Cut(Moment { generation, epoch }))
+        Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
-    /// The stacks that are in the map now. What is inserted meanwhile may be among them, so two walks
-    /// need not agree. Context: any.
-    pub fn now(&self) -> Result<Cut, Stale> {
+    /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
+    /// it, so two walks of it can differ. Context: any. Errors: [`Stale`] while a reset runs.
+    pub fn current(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.load(Ordering::Relaxed);
-        Ok(Cut(Moment { generation, epoch }))
+        Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
-    /// Whether a stack that was inserted at `moment` is in the map still. Asked inside a read-side
-    /// section, it stays so until its end.
-    pub fn has(&self, moment: Moment) -> bool {
-        self.generation() == Some(moment.generation)
+    /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a
+    /// read-side section, a stack found in the map stays until the section ends.
+    pub fn has(&self, inserted: InsertEpoch) -> bool {
+        self.generation() == Some(inserted.generation)
     }
 
-    /// Counts the stacks of a cut. Context: process.
-    pub fn count(&self, cut: &Cut) -> Result<u32, Stale> {
+    /// Counts the stacks of a snapshot. Context: process.
+    pub fn count(&self, snapshot: &Snapshot) -> Result<u32, Stale> {
         let mut nr = 0;
-        self.walk(cut, 0, |_, _| {
+        self.walk(snapshot, 0, |_, _| {
             nr += 1;
             None::<()>
         })?;
         Ok(nr)
     }
 
-    /// Reads the first stack of a cut at or behind slot `from` into `frames`.
+    /// Reads the first stack of a snapshot at or after slot `from` into `frames`.
     ///
-    /// [`None`]: there is none. Context: process.
+    /// [`None`]: no such stack. Errors: [`Stale`] after a reset. Context: process.
     pub fn next(
         &self,
-        cut: &Cut,
+        snapshot: &Snapshot,
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
     ) -> Result<Option<Stack>, Stale> {
-        self.walk(cut, from, |slot, word| {
-            Some(self.read_slot(cut.0.generation, slot, word, frames))
+        self.walk(snapshot, from, |slot, word| {
+            Some(self.read_slot(snapshot.0.generation, slot, word, frames))
         })
     }
 
-    /// Reads the stack behind an id. [`None`]: there is no such stack, or no more.
+    /// Reads the stack of an id. [`None`]: the id is unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`].
     pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<Stack> {
@@ -134,19 +137,19 @@ impl Map {
         Some(self.read_slot(generation, slot, word, frames))
     }
 
-    /// Has the frames behind an id read, and says when the stack was inserted. [`None`]: there is
-    /// no such stack, or no more.
+    /// Calls `read` with the insert epoch and the frames of an id's stack. [`None`]: the id is
+    /// unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
-    pub fn read<R>(&self, id: Id, read: impl FnOnce(Moment, Frames<'_>) -> R) -> Option<R> {
+    pub fn read<R>(&self, id: Id, read: impl FnOnce(InsertEpoch, Frames<'_>) -> R) -> Option<R> {
         let _section = ReadSide::enter();
         let (generation, _, word) = self.find_id(id)?;
-        let moment = self.moment(generation, word);
+        let inserted = self.insert_epoch(generation, word);
         let frames = self.pool.frames(word.record(), word.nr());
-        Some(read(moment, Frames(frames.iter())))
+        Some(read(inserted, Frames(frames.iter())))
     }
 
-    /// The slot that an id names, and what it holds. The caller is inside a read-side section.
+    /// The slot that an id names, and its word. The caller is inside a read-side section.
     fn find_id(&self, id: Id) -> Option<(Generation, u32, Word)> {
         let generation = self.generation()?;
         let slot = self.layout.slot(id);
@@ -155,17 +158,17 @@ impl Map {
             .then_some((generation, slot, word))
     }
 
-    fn moment(&self, generation: Generation, word: Word) -> Moment {
-        Moment {
+    fn insert_epoch(&self, generation: Generation, word: Word) -> InsertEpoch {
+        InsertEpoch {
             generation,
             epoch: self.pool.epoch(word.record()),
         }
     }
 
-    /// Calls `visit` for each slot of the cut from `from` on, until it returns something.
+    /// Calls `visit` for each slot of the snapshot from `from` on, until `visit` returns a value.
     fn walk<R>(
         &self,
-        cut: &Cut,
+        snapshot: &Snapshot,
         from: u32,
         mut visit: impl FnMut(u32, Word) -> Option<R>,
     ) -> Result<Option<R>, Stale> {
@@ -173,14 +176,14 @@ impl Map {
         let mut from = from;
         while from < end {
             let _section = ReadSide::enter();
-            if self.generation() != Some(cut.0.generation) {
+            if self.generation() != Some(snapshot.0.generation) {
                 return Err(Stale);
             }
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;
             for slot in part {
                 let word = self.word(slot);
-                if !word.is_empty() && cut.has_begun(self.pool.epoch(word.record())) {
+                if !word.is_empty() && snapshot.includes_epoch(self.pool.epoch(word.record())) {
                     if let Some(result) = visit(slot, word) {
                         return Ok(Some(result));
                     }
@@ -206,7 +209,7 @@ impl Map {
             id: generation.id(slot),
             nr,
             ref_count: refs as u32,
-            inserted: self.moment(generation, word),
+            inserted: self.insert_epoch(generation, word),
             slot,
         }
     }

@@ -3,7 +3,7 @@
 //! From a stack to its id: the path that every event takes.
 
 use super::{
-    context::Place,
+    context::Memo,
     id::Generation,
     pool::{Extent, HEADER_WORDS},
     sys::Ordering,
@@ -25,11 +25,11 @@ impl Entered<'_> {
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
         let generation = self.map.generation().ok_or(Fallback::Resetting)?;
-        let place = self.ctx.place(frames);
-        if let Some(slot) = self.recall(&place, frames) {
+        let memo = self.ctx.memo(frames);
+        if let Some(slot) = self.recall(&memo, frames) {
             return Ok(found(generation, slot, false));
         }
-        self.search(generation, place, frames)
+        self.search(generation, memo, frames)
     }
 
     /// Adds to a counter. Context: any.
@@ -38,19 +38,19 @@ impl Entered<'_> {
         self.ctx.add(counter, n);
     }
 
-    /// Counts a stack that this context has seen lately and returns its slot.
+    /// Counts a stack that this context has a memo of, and returns its slot.
     #[inline(always)]
-    fn recall(&self, place: &Place<'_>, frames: &[u64]) -> Option<u32> {
+    fn recall(&self, memo: &Memo<'_>, frames: &[u64]) -> Option<u32> {
         if frames.len() < 2 {
-            // They are rare, and nothing in a slot distinguishes no frames from no stack.
+            // Such stacks are rare, and a word with 0 frames could also be an empty slot.
             return None;
         }
-        let slot = place.slot()?;
+        let slot = memo.slot()?;
         let word = self.map.word(slot);
         if word.nr() != frames.len() || !self.map.pool.holds(word.record(), frames) {
             return None;
         }
-        place.add_ref();
+        memo.add_ref();
         Some(slot)
     }
 
@@ -59,41 +59,41 @@ impl Entered<'_> {
     fn search(
         &self,
         generation: Generation,
-        place: Place<'_>,
+        memo: Memo<'_>,
         frames: &[u64],
     ) -> Result<Found, Fallback> {
         if frames.len() > MAX_FRAMES {
             return Err(Fallback::PoolFull);
         }
         let hash = self.map.seed.hash(frames);
-        let print = Word::print(hash, frames.len());
+        let fingerprint = Word::fingerprint(hash, frames.len());
         for probe in 0..PROBE_LIMIT {
             let slot = self.map.slot(hash, probe);
             let word = self.map.word(slot);
             if word.is_empty() {
-                return self.insert(generation, place, frames, hash, probe);
+                return self.insert(generation, memo, frames, hash, probe);
             }
-            if self.is_at(word, print, frames) {
-                self.add_ref(&place, slot);
+            if self.matches(word, fingerprint, frames) {
+                self.add_ref(&memo, slot);
                 return Ok(found(generation, slot, false));
             }
         }
-        Err(Fallback::Neighbourhood)
+        Err(Fallback::ProbeLimit)
     }
 
-    /// Inserts a stack that is not in the slots before the `from`-th attempt.
+    /// Inserts a stack that the first `from` probes did not find.
     #[cold]
     #[inline(never)]
     fn insert(
         &self,
         generation: Generation,
-        place: Place<'_>,
+        memo: Memo<'_>,
         frames: &[u64],
         hash: u64,
         from: u32,
     ) -> Result<Found, Fallback> {
         let map = self.map;
-        let print = Word::print(hash, frames.len());
+        let fingerprint = Word::fingerprint(hash, frames.len());
         let mut prepared = None;
         for probe in from..PROBE_LIMIT {
             let slot = map.slot(hash, probe);
@@ -103,44 +103,46 @@ impl Entered<'_> {
                     Some(extent) => extent,
                     None => *prepared.insert(self.prepare(frames)?),
                 };
-                if map.publish(slot, Word::new(print, extent.offset)) {
+                if map.publish(slot, Word::new(fingerprint, extent.offset)) {
                     self.finish(extent, frames);
-                    self.add_ref(&place, slot);
+                    self.add_ref(&memo, slot);
                     return Ok(found(generation, slot, true));
                 }
                 word = map.word(slot);
             }
-            if self.is_at(word, print, frames) {
+            if self.matches(word, fingerprint, frames) {
                 self.put_back(prepared);
-                self.add_ref(&place, slot);
+                self.add_ref(&memo, slot);
                 return Ok(found(generation, slot, false));
             }
         }
         self.put_back(prepared);
-        Err(Fallback::Neighbourhood)
+        Err(Fallback::ProbeLimit)
     }
 
-    /// Whether a word that is not empty names the record of a stack.
+    /// Whether a non-empty word names the record of the stack with these frames.
     #[inline(always)]
-    fn is_at(&self, word: Word, print: u32, frames: &[u64]) -> bool {
-        word.has(print) && self.map.pool.holds(word.record(), frames)
+    fn matches(&self, word: Word, fingerprint: u32, frames: &[u64]) -> bool {
+        word.has(fingerprint) && self.map.pool.holds(word.record(), frames)
     }
 
-    /// Takes a place and an extent, and writes the record to its front.
+    /// Claims an entry, takes an extent, and writes the record to the front of the extent.
     fn prepare(&self, frames: &[u64]) -> Result<Extent, Fallback> {
-        let (map, spares) = (self.map, &self.ctx.spares);
-        if !map.take_place() {
+        let (map, free_extents) = (self.map, &self.ctx.free_extents);
+        if !map.claim_entry() {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let extent = match spares.take(&map.pool, words) {
-            Some(spare) => spare,
+        let extent = match free_extents.take(&map.pool, words) {
+            Some(extent) => extent,
             None => map
                 .pool
-                .reserve(words, |passed_over| spares.keep(&map.pool, passed_over))
-                .map_err(|refusal| {
-                    map.give_place_back();
-                    Fallback::from(refusal)
+                .reserve(words, |passed_over| {
+                    free_extents.keep(&map.pool, passed_over)
+                })
+                .map_err(|error| {
+                    map.release_entry();
+                    Fallback::from(error)
                 })?,
         };
         let epoch = map.epoch.load(Ordering::Relaxed);
@@ -148,26 +150,27 @@ impl Entered<'_> {
         Ok(extent)
     }
 
-    /// Gives back what [`Entered::prepare`] took.
+    /// Gives back the entry and the extent that [`Entered::prepare`] took.
     fn put_back(&self, prepared: Option<Extent>) {
         if let Some(extent) = prepared {
-            self.ctx.spares.keep(&self.map.pool, extent);
-            self.map.give_place_back();
+            self.ctx.free_extents.keep(&self.map.pool, extent);
+            self.map.release_entry();
         }
     }
 
-    /// Counts a stack that was published, and keeps what is behind its record in the extent.
+    /// Counts a published stack, and keeps the rest of its extent as a free extent.
     fn finish(&self, extent: Extent, frames: &[u64]) {
         let words = HEADER_WORDS + frames.len() as u32;
-        if let Some(rest) = extent.behind(words) {
-            self.ctx.spares.keep(&self.map.pool, rest);
+        if let Some(rest) = extent.rest_after(words) {
+            self.ctx.free_extents.keep(&self.map.pool, rest);
         }
         self.ctx.inserted(words);
     }
 
-    fn add_ref(&self, place: &Place<'_>, slot: u32) {
-        self.ctx.add_ref(place, slot, |slot, refs| {
-            // This context has seen the slot in this generation: it still sees what is there.
+    fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
+        self.ctx.add_ref(memo, slot, |slot, refs| {
+            // This context has seen the slot's word in this generation, and only a reset changes
+            // it.
             let record = self.map.word(slot).record();
             self.map.pool.add_refs(record, refs);
         });

@@ -4,9 +4,9 @@
 //!
 //! A step is that of the wyhash family: one frame is mixed with the seed, the other with the state,
 //! and the two halves of their 128-bit product, folded together, are the next state. That is five
-//! instructions for two frames on x86-64; jhash spends about thirty. A product is 0 only if a factor
-//! is, that is if a frame happens to equal a word which depends on the seed, so no frame that an
-//! outsider chooses can wipe out what came before it.
+//! instructions for two frames on x86-64; jhash spends about thirty. A product is 0 only if a
+//! factor is, that is if a frame happens to equal a word which depends on the seed, so no frame
+//! that an outsider chooses can cancel the frames before it.
 //!
 //! The hash only spreads the stacks over the table: whether two stacks are the same is always
 //! decided by comparing every frame.
@@ -26,7 +26,7 @@ impl Seed {
         ])
     }
 
-    /// A number below `bound` that follows from the seed, and tells little of it.
+    /// A number below `bound`, derived from the seed; it discloses little of the seed.
     pub fn draw(self, bound: u32) -> u32 {
         // The hash of a stack of one frame; the highest half of the product is below `bound`.
         let hash = self.hash(&[0x3c6e_f372_fe94_f82b]) >> 32;

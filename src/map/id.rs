@@ -10,18 +10,19 @@
 //! ```
 //!
 //! The table has `2^(bits+1)` slots, so a generation has `30 - bits` bits: from 10 (`bits=20`) to
-//! 20 (`bits=10`). Generation 0 is never used, hence no id is 0. That leaves 1,023 (`bits=20`) to
+//! 20 (`bits=10`). Generation 0 is never used, so no id is 0. That leaves 1,023 (`bits=20`) to
 //! 1,048,575 (`bits=10`) generations.
 //!
-//! **Within a map** a reset that removes a stack moves on to the next generation. A reset that finds
-//! no stack keeps the generation: no id of it was given out. So an id is recognised as stale until
-//! as many resets as there are generations have removed stacks: 1,023 with `bits=20`. Then its
-//! generation is back, and it names whatever stack is in its slot.
+//! **Within a map** a reset that removes a stack moves on to the next generation. A reset that
+//! finds no stack keeps the generation, because no id of it was given out. So an id is recognised
+//! as stale until as many resets as there are generations have removed stacks: 1,023 with
+//! `bits=20`. Then the generation is reused, and the old id names the stack that now is in its
+//! slot.
 //!
-//! **Between maps** nothing is known: the ring buffer of a CPU that was offline when the module was
-//! unloaded still has the ids of a map that is gone. The first generation of a map is drawn from its
-//! seed, so an id of another map has this map's generation with a probability of one in the number
-//! of generations; it then names a stack if its slot is taken.
+//! **Between maps** generations are random. The ring buffer of a CPU that was offline at unload
+//! still holds ids of the freed map. The first generation of a map is drawn from its seed, so an id
+//! of another map has this map's generation with a probability of one in the number of generations.
+//! Such an id names a wrong stack if its slot is in use.
 
 use super::Seed;
 
@@ -42,7 +43,7 @@ impl Id {
     }
 }
 
-/// A generation of ids: what all of them have above the slot, at its place. Never 0.
+/// A generation of ids: the bits above the slot, not shifted down. Never 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Generation(u32);
 
@@ -86,7 +87,7 @@ impl Layout {
         Generation(id.0 >> self.slot_bits << self.slot_bits)
     }
 
-    /// The first generation of a map with this seed: any of them, one as likely as another.
+    /// The first generation of a map with this seed; all generations are equally likely.
     pub(super) fn first(self, seed: Seed) -> Generation {
         let generations = (1 << (31 - self.slot_bits)) - 1;
         Generation((1 + seed.draw(generations)) << self.slot_bits)

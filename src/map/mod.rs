@@ -15,50 +15,51 @@
 //! ```
 //!
 //! A stack is searched for from the slot that its hash names, upwards, to the first empty slot,
-//! [`PROBE_LIMIT`] slots at most. If it is not there, its record is written first, completely, and
-//! then one compare-and-swap turns the empty slot into a word that names it. So a slot is empty or
-//! complete: nobody ever waits for another's half-done work, and an insert that is interrupted for
-//! good leaves an empty slot.
+//! [`PROBE_LIMIT`] slots at most. For a new stack the complete record is written first. Then one
+//! compare-and-swap turns the empty slot into a word that names the record. So a slot is empty or
+//! complete: no CPU waits for the unfinished insert of another, and an insert that is interrupted
+//! and never resumed leaves an empty slot.
 //!
 //! The id is the slot's number under a generation (see `id.rs`), so finding a stack by its id is
 //! one load. A reset makes a new generation; ids of an older one resolve to nothing.
 //!
-//! # Who may do what
+//! # Contexts
 //!
-//! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside
-//! a read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
-//! [`Map::cut`] run in process context. A reset first turns `get_id` away, then waits until
-//! everybody who was inside has left, and only then clears; exports look at the generation inside
-//! their read-side section.
+//! [`Entered::get_id`] runs in any context, on a [`Context`] that is its caller's own, and inside a
+//! read-side section (in the kernel: with preemption off). [`Map::grow`], [`Map::reset`] and
+//! [`Map::snapshot`] run in process context. A reset first makes `get_id` return
+//! [`Fallback::Resetting`], then waits until each CPU has left `get_id`, and only then clears the
+//! map. Exports check the generation inside their read-side section.
 //!
 //! # Properties
 //!
-//! How to run what shows them, and with which results, is in `Documentation/map.rst`.
+//! `Documentation/map.rst` says how to run the tests named here, and lists their results.
 //!
-//! - **P1** A stack has one id, whoever inserts it at once, an NMI on top of an interrupt on top of a
-//!   task included. All who insert the same stack try the same slots in the same order, no slot
-//!   becomes empty again, and who loses a swap compares with what the winner published.
+//! - **P1** A stack has one id, even if several contexts insert it at the same time, such as an NMI
+//!   on top of an interrupt on top of a task. All inserts of a stack try the same slots in the same
+//!   order, no slot becomes empty again, and the loser of a swap compares with the winner's stack.
 //!   *loom: `inserts`, `interrupts`; `scale.rs`.*
-//! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever the others
-//!   do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic words,
-//!   where `P` = 128 slots, `L` = 11 lists of spares, `T` = 16 attempts to reserve: 3,226 for 20 frames.
-//!   A hit that the context remembers makes `n + 6`. *loom: every model counts the accesses.*
-//! - **P3** What the map cannot serve gets the [`Fallback`] that says why, each with its counter.
-//!   Nothing leaks: a record that lost its race is used for a later stack, see `spares.rs`, and a
-//!   place that was taken in vain is given back. *loom: `inserts`, `pool`, `interrupts`;
+//! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
+//!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
+//!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
+//!   3,226 for 20 frames. A hit with a memo makes `n + 6`. *loom: every model counts the accesses.*
+//! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
+//!   Nothing leaks: the words of a record that lost a race serve a later stack, see
+//!   `free_extents.rs`, and an unused entry is released. *loom: `inserts`, `pool`, `interrupts`;
 //!   `property.rs`; the models' `settle` adds up every word of the pool.*
 //! - **P4** A stack keeps its id until a reset, is found at every load, full map and pool included
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
 //!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
-//! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves to
-//!   nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by its id
-//!   is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it without a
-//!   stack; loom: `resets`, `exports`.*
-//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the bytes
-//!   of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break this, also
-//!   when races have left much in spares. *`map.rs`, `property.rs`; loom: `pool`, `control`.*
+//! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
+//!   to nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by
+//!   its id is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it
+//!   without a stack; loom: `resets`, `exports`.*
+//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the
+//!   bytes of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break
+//!   this, also when races have left many free extents. *`map.rs`, `property.rs`; loom: `pool`,
+//!   `control`.*
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
-//!   stack are counted in the context; only one in 32,768 changes a word that other CPUs change, see
+//!   stack are counted in a memo; only one in 32,768 writes a word that other CPUs write too, see
 //!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`. *`hash.rs` of the tests.*
@@ -70,21 +71,21 @@
 //! | O1 | the swap in `get_id` that publishes a slot | loads of a slot | the record's words |
 //! | O2 | the store of the new generation in `reset` | the load of the state by `enter` and exports | the cleared table, contexts and pool |
 //! | O3 | the store of the pool's limit in `grow` | the load of the limit in `reserve` | the chunk's pointer and zeroed words |
-//! | O4 | the end of a growth or reset | the begin of the next | what the last one did, as it did it |
+//! | O4 | the end of a growth or reset | the begin of the next | all that the last one wrote |
 //!
 //! Each pair has models in `selftests/map/loom/` and litmus tests in `selftests/litmus/`, and both
 //! fail without it. All else is relaxed: words of a record are written before O1's release and read
-//! after its acquire, counters are summed only approximately while they change, and the epoch (see
-//! [`Map::cut`]) leans on the grace period.
+//! after its acquire, sums of counters are approximate while they change, and the epoch (see
+//! [`Map::snapshot`]) relies on the grace period.
 
 mod context;
 mod control;
 mod export;
+mod free_extents;
 mod get_id;
 mod hash;
 mod id;
 mod pool;
-mod spares;
 mod sys;
 mod word;
 
@@ -93,7 +94,7 @@ pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
     control::ControlError,
-    export::{Cut, Frames, Moment, Stack, Stale},
+    export::{Frames, InsertEpoch, Snapshot, Stack, Stale},
     get_id::Entered,
     hash::Seed,
     id::Id,
@@ -106,10 +107,10 @@ pub use self::{
 
 use self::{
     id::{Generation, Layout},
-    pool::{Pool, Refusal},
+    pool::{Pool, ReserveError},
     sys::{
         sizes::{CHUNK_WORDS, POOL_BYTES_PER_STACK},
-        Apart, Array, AtomicU32, AtomicU64, Ordering,
+        Array, AtomicU32, AtomicU64, CachePadded, Ordering,
     },
     word::Word,
 };
@@ -139,10 +140,10 @@ pub enum Fallback {
     Full,
     /// The pool has grown to its limit.
     PoolFull,
-    /// The pool is growing and has no room yet.
+    /// Pool growth is pending.
     Growing,
-    /// Every slot that the stack could take is taken by another stack.
-    Neighbourhood,
+    /// All slots up to the probe limit hold other stacks.
+    ProbeLimit,
     /// Other CPUs reserved records at the same time, too often.
     Contended,
     /// The map is being reset.
@@ -156,19 +157,19 @@ impl Fallback {
             Fallback::Full => Counter::DropFull,
             Fallback::PoolFull => Counter::DropPool,
             Fallback::Growing => Counter::DropGrowing,
-            Fallback::Neighbourhood => Counter::DropProbe,
+            Fallback::ProbeLimit => Counter::DropProbe,
             Fallback::Contended => Counter::DropContended,
             Fallback::Resetting => Counter::DropReset,
         }
     }
 }
 
-impl From<Refusal> for Fallback {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Full => Fallback::PoolFull,
-            Refusal::Growing => Fallback::Growing,
-            Refusal::Contended => Fallback::Contended,
+impl From<ReserveError> for Fallback {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Full => Fallback::PoolFull,
+            ReserveError::Growing => Fallback::Growing,
+            ReserveError::Contended => Fallback::Contended,
         }
     }
 }
@@ -178,8 +179,8 @@ impl From<Refusal> for Fallback {
 /// # Invariants
 ///
 /// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
-/// - In a generation a slot goes once from 0 to a word that names a record which was filled before
-///   and never changes afterwards but for its references; only a reset makes it 0 again.
+/// - In a generation a slot changes once, from 0 to a word that names a filled record. Of a
+///   published record only the references change. Only a reset makes the slot 0 again.
 /// - `control` is 1 while, and only while, a growth or a reset runs.
 pub struct Map {
     slots: Array<AtomicU64>,
@@ -190,18 +191,18 @@ pub struct Map {
     capacity: u32,
     /// The generation, and [`RESETTING`].
     state: AtomicU32,
-    /// Raised by every [`Cut`]; written into each record.
+    /// Raised by every [`Snapshot`]; written into each record.
     epoch: AtomicU32,
     control: AtomicU32,
-    /// By [`Counter`]: what was counted before the last reset.
+    /// Indexed by [`Counter`]: the values at the last reset.
     before: [AtomicU64; Counter::COUNT],
-    /// Stacks in the map, those that are just being inserted included.
-    entries: Apart<AtomicU32>,
+    /// Claimed entries: stacks in the map and stacks being inserted.
+    entries: CachePadded<AtomicU32>,
 }
 
 impl Map {
-    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or more
-    /// contexts than [`CONTEXTS_MAX`].
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. [`None`]: no memory, or
+    /// more contexts than [`CONTEXTS_MAX`].
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
@@ -223,16 +224,16 @@ impl Map {
             epoch: AtomicU32::new(0),
             control: AtomicU32::new(0),
             before: core::array::from_fn(|_| AtomicU64::new(0)),
-            entries: Apart(AtomicU32::new(0)),
+            entries: CachePadded(AtomicU32::new(0)),
         })
     }
 
-    /// Makes a context the caller's own for as long as the result lives.
+    /// Enters a context. The caller owns it until the result is dropped.
     ///
     /// # Safety
     ///
-    /// Until the result is dropped nobody else enters the context `index`; whatever was done in it
-    /// before happened before this call. The caller stays in a region that a grace period waits
+    /// Until the result is dropped no other caller enters the context `index`; all earlier accesses
+    /// to it happened before this call. The caller stays in a region that a grace period waits
     /// for: with preemption off, or a [`ReadSide`].
     ///
     /// # Panics
@@ -261,8 +262,9 @@ impl Map {
         self.entries_claimed().min(self.capacity)
     }
 
-    /// The entries that are claimed now: more than [`Map::entries`] while a new stack finds the map
-    /// full. When nothing is recorded, both are the number of stacks.
+    /// The entries that are claimed now. Inserts in progress count, also those that find the map
+    /// full, so this can exceed [`Map::entries`]. When nothing is recorded, both are the number of
+    /// stacks.
     pub fn entries_claimed(&self) -> u32 {
         self.entries.load(Ordering::Relaxed)
     }
@@ -272,21 +274,21 @@ impl Map {
         self.pool.bytes()
     }
 
-    /// Bytes of the pool that were reserved: those of all records and of all spares.
+    /// Bytes of the pool that were reserved: those of all records and all free extents.
     pub fn reserved_bytes(&self) -> u64 {
         self.pool.reserved_bytes()
     }
 
     /// Bytes of the records of all stacks, headers included.
     ///
-    /// Exact when nothing is recorded; meanwhile what is just being inserted may be missing.
+    /// Exact when nothing is recorded; otherwise stacks being inserted may be missing.
     pub fn stored_bytes(&self) -> u64 {
         self.contexts.iter().map(Context::stored).sum::<u64>() * 8
     }
 
-    /// Bytes of the pool that contexts keep for later records.
-    pub fn spare_bytes(&self) -> u64 {
-        let words = |ctx: &Context| u64::from(ctx.spares.words());
+    /// Bytes of the free extents of all contexts.
+    pub fn free_extent_bytes(&self) -> u64 {
+        let words = |ctx: &Context| u64::from(ctx.free_extents.words());
         self.contexts.iter().map(words).sum::<u64>() * 8
     }
 
@@ -297,19 +299,20 @@ impl Map {
 
     /// The sum of a counter over all contexts since the last reset.
     ///
-    /// Exact when nothing is recorded; a value that is near it meanwhile. Context: any.
+    /// Exact when nothing is recorded, otherwise approximate. Context: any.
     pub fn total(&self, counter: Counter) -> u64 {
         let before = self.before[counter as usize].load(Ordering::Relaxed);
-        self.ever(counter).saturating_sub(before)
+        self.total_since_new(counter).saturating_sub(before)
     }
 
     /// The sum of a counter over all contexts since the map was made, saturating.
-    fn ever(&self, counter: Counter) -> u64 {
+    fn total_since_new(&self, counter: Counter) -> u64 {
         let counts = self.contexts.iter().map(|ctx| ctx.get(counter));
         counts.fold(0, u64::saturating_add)
     }
 
-    /// The generation, if no reset runs. Read inside a read-side section, it stays until its end.
+    /// The generation, or [`None`] while a reset runs. A generation that is read inside a read-side
+    /// section is valid until the section ends.
     #[inline(always)]
     fn generation(&self) -> Option<Generation> {
         // ORDERING: Acquire; O2, pairs with the store in `reset`.
@@ -317,7 +320,7 @@ impl Map {
         (state & RESETTING == 0).then_some(Generation::from_bits(state))
     }
 
-    /// The slot that a stack may take at the `probe`-th attempt.
+    /// The slot of the `probe`-th probe for a hash.
     #[inline(always)]
     fn slot(&self, hash: u64, probe: u32) -> u32 {
         (hash as u32).wrapping_add(probe) & (self.slots.len() - 1) as u32
@@ -330,7 +333,7 @@ impl Map {
         Word::from_bits(self.slots[slot as usize].load(Ordering::Acquire))
     }
 
-    /// Gives an empty slot its word, unless somebody else did so first.
+    /// Publishes a word in an empty slot. Returns false if the slot is not empty any more.
     fn publish(&self, slot: u32, word: Word) -> bool {
         // INVARIANT: The record of `word` has been filled.
         // ORDERING: Release; O1, pairs with the load in `word`.
@@ -344,19 +347,19 @@ impl Map {
             .is_ok()
     }
 
-    /// Takes one of the `capacity` places. Whoever publishes no record must give it back.
-    fn take_place(&self) -> bool {
+    /// Claims one of the `capacity` entries. A caller that publishes no record must release it.
+    fn claim_entry(&self) -> bool {
         if self.entries.load(Ordering::Relaxed) >= self.capacity {
             return false;
         }
         if self.entries.fetch_add(1, Ordering::Relaxed) < self.capacity {
             return true;
         }
-        self.give_place_back();
+        self.release_entry();
         false
     }
 
-    fn give_place_back(&self) {
+    fn release_entry(&self) {
         self.entries.fetch_sub(1, Ordering::Relaxed);
     }
 }

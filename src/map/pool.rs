@@ -12,16 +12,16 @@
 //! +------------+------------+---------+---------+ ...
 //! ```
 //!
-//! Offsets are handed out upwards and taken back only by a reset. What was reserved but never
-//! published (its writer lost a race) becomes a *spare*, see `spares.rs`.
+//! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
+//! not published, because the writer lost a race, become a *free extent*, see `free_extents.rs`.
 
 use super::sys::{
     sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_BATCH_MAX, REFS_MAX},
-    Apart, Array, AtomicPtr, AtomicU32, AtomicU64, Ordering,
+    Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Ordering,
 };
 
-/// The most contexts of a map: as many as can add a batch at one moment to a record that is just
-/// below [`REFS_MAX`], before its references reach 2^32.
+/// The maximum number of contexts of a map. If each adds a batch at the same time to a record just
+/// below [`REFS_MAX`], its references stay below 2^32.
 pub const CONTEXTS_MAX: usize =
     ((u32::MAX as u64 - (REFS_MAX - 1)) / REFS_BATCH_MAX as u64) as usize;
 
@@ -36,16 +36,16 @@ pub(super) const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * 8;
 
 /// Why no record could be reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Refusal {
-    /// All the memory that the map may use is used.
+pub(super) enum ReserveError {
+    /// The pool has reached its maximum size.
     Full,
-    /// The next chunk is not there yet.
+    /// Pool growth is pending: the next chunk is not allocated yet.
     Growing,
     /// Other CPUs moved the cursor too often.
     Contended,
 }
 
-/// Words of the pool that one context has reserved and nothing is published in.
+/// Words of the pool that one context has reserved and not published.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Extent {
     pub(super) offset: u32,
@@ -53,8 +53,8 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// What is left behind the first `words` words, if anything is.
-    pub(super) fn behind(self, words: u32) -> Option<Self> {
+    /// The rest after the first `words` words, if it is not empty.
+    pub(super) fn rest_after(self, words: u32) -> Option<Self> {
         (words < self.words).then(|| Self {
             offset: self.offset + words,
             words: self.words - words,
@@ -73,18 +73,18 @@ impl Extent {
 pub(super) struct Pool {
     chunks: Array<AtomicPtr<AtomicU64>>,
     limit: AtomicU32,
-    cursor: Apart<AtomicU32>,
+    cursor: CachePadded<AtomicU32>,
 }
 
 impl Pool {
     /// Makes a pool that may grow to `max_chunks` chunks. Context: process. [`None`]: no memory.
     pub(super) fn new(max_chunks: usize) -> Option<Self> {
         let chunks = Array::new(max_chunks, || AtomicPtr::new(core::ptr::null_mut()))?;
-        // INVARIANT: No chunk, hence `limit` is 0.
+        // INVARIANT: No chunk, so `limit` is 0.
         let pool = Self {
             chunks,
             limit: AtomicU32::new(0),
-            cursor: Apart(AtomicU32::new(HEADER_WORDS)),
+            cursor: CachePadded(AtomicU32::new(HEADER_WORDS)),
         };
         for _ in 0..INITIAL_CHUNKS.min(max_chunks) {
             pool.grow()?;
@@ -111,7 +111,7 @@ impl Pool {
     /// Whether less than one chunk is free and the pool may still grow. Context: any.
     pub(super) fn wants_growth(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
-        // Others may have moved both since `limit` was read, the cursor even beyond it.
+        // The cursor may already be above the `limit` that was read: both may have moved since.
         let free = limit.saturating_sub(self.cursor.load(Ordering::Relaxed));
         self.may_grow(limit) && free < CHUNK_WORDS
     }
@@ -125,30 +125,30 @@ impl Pool {
         u64::from(self.limit.load(Ordering::Relaxed)) * 8
     }
 
-    /// Bytes that were reserved, the first header's place not counted.
+    /// Bytes that were reserved; the unused word at offset 0 does not count.
     pub(super) fn reserved_bytes(&self) -> u64 {
         u64::from(self.cursor.load(Ordering::Relaxed) - HEADER_WORDS) * 8
     }
 
     /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
     ///
-    /// What is passed over at the end of a chunk goes to `leave`.
+    /// Words skipped at the end of a chunk go to `leave`.
     pub(super) fn reserve(
         &self,
         words: u32,
         leave: impl FnOnce(Extent),
-    ) -> Result<Extent, Refusal> {
+    ) -> Result<Extent, ReserveError> {
         for _ in 0..CURSOR_TRIES {
             let cursor = self.cursor.load(Ordering::Relaxed);
-            // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is there.
+            // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is set.
             let limit = self.limit.load(Ordering::Acquire);
             let room = CHUNK_WORDS - cursor % CHUNK_WORDS;
             let start = if room < words { cursor + room } else { cursor };
             if start + words > limit {
                 return Err(if self.may_grow(limit) {
-                    Refusal::Growing
+                    ReserveError::Growing
                 } else {
-                    Refusal::Full
+                    ReserveError::Full
                 });
             }
             let passed_over = Extent {
@@ -167,31 +167,31 @@ impl Pool {
                 if passed_over.words != 0 {
                     leave(passed_over);
                 }
-                // INVARIANT: It ends at `limit` at most, and begins anew where a chunk would end
-                // in it. What is passed over ends where a chunk does.
+                // INVARIANT: The extent ends at or below `limit`. It starts at the next chunk if it
+                // would cross a chunk's end. The skipped words end where their chunk ends.
                 return Ok(extent);
             }
         }
-        Err(Refusal::Contended)
+        Err(ReserveError::Contended)
     }
 
     /// `words` words from `offset` on.
     ///
-    /// They are those of an extent, or of a record in it, in the generation that reserved it; the
-    /// caller is in a read-side section of that generation, or nothing else uses the pool.
+    /// The words belong to an extent, or to a record in it, of the current generation. The caller
+    /// is in a read-side section of that generation, or has the pool for itself.
     #[inline(always)]
     fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
         let within = offset % CHUNK_WORDS;
         debug_assert!(within as usize + words <= CHUNK_WORDS as usize);
-        // Relaxed: the reservation acquired O3, and its offset reached us through O1 or is ours.
+        // Relaxed: the reservation acquired O3, and its offset came through O1 or is the caller's.
         let index = (offset / CHUNK_WORDS) as usize;
         debug_assert!(index < self.chunks.len());
         // SAFETY: By the type invariants an extent lies in one chunk below `limit`, and the chunks
         // below it are elements of `chunks`.
         let chunk = unsafe { self.chunks.get_unchecked(index) }.load(Ordering::Relaxed);
         debug_assert!(!chunk.is_null());
-        // SAFETY: As above, the chunk is there and holds the words; it stays as long as the
-        // caller's read-side section.
+        // SAFETY: By the type invariants the chunk is not null and contains the words; it is not
+        // freed before the caller's read-side section ends.
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
     }
 
@@ -205,7 +205,7 @@ impl Pool {
         &self.words(offset, 1)[0]
     }
 
-    /// The first word of an extent, which its owner may use as it likes.
+    /// The first word of an unpublished extent, which its owner may overwrite.
     pub(super) fn first_word(&self, offset: u32) -> &AtomicU64 {
         self.header(offset)
     }
@@ -267,11 +267,11 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// A grace period has passed since anybody could reserve or reach a record, nobody can until
-    /// this returns, and no call of [`Pool::grow`] runs.
+    /// A grace period has passed since the last CPU could reserve or reach a record, no CPU can
+    /// until this returns, and no call of [`Pool::grow`] runs.
     pub(super) unsafe fn rewind(&self) {
         let keep = INITIAL_CHUNKS.min(self.chunks.len());
-        // SAFETY: By the requirement, nobody uses the chunks.
+        // SAFETY: By the requirement, no CPU uses the chunks.
         unsafe { self.free_from(keep) };
         self.cursor.store(HEADER_WORDS, Ordering::Relaxed);
     }
@@ -280,20 +280,20 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// Nobody uses these chunks, and no call of [`Pool::grow`] runs.
+    /// No CPU uses these chunks, and no call of [`Pool::grow`] runs.
     unsafe fn free_from(&self, keep: usize) {
         let have = (self.limit.load(Ordering::Relaxed) / CHUNK_WORDS) as usize;
         if have <= keep {
             return;
         }
-        // INVARIANT: The elements from `keep` on become null below, before anybody looks.
+        // INVARIANT: The elements from `keep` on become null below, before any CPU uses the pool.
         self.limit
             .store(keep as u32 * CHUNK_WORDS, Ordering::Relaxed);
         for chunk in &self.chunks[keep..have] {
             let ptr = chunk.load(Ordering::Relaxed);
             chunk.store(core::ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: By the type invariants `ptr` is from `Array::into_raw` of an array of
-            // `CHUNK_WORDS` words; by the requirement it is used nowhere else.
+            // `CHUNK_WORDS` words; by the requirement no CPU uses it.
             drop(unsafe { Array::from_raw(ptr, CHUNK_WORDS as usize) });
         }
     }
@@ -301,12 +301,12 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: The exclusive borrow shows that nobody else uses the pool.
+        // SAFETY: The exclusive borrow shows that no other user of the pool exists.
         unsafe { self.free_from(0) };
     }
 }
 
-/// Whether a part of a record is as the same part of a stack.
+/// Whether the words of a part of a record equal the frames of the same part of a stack.
 #[inline(always)]
 fn equal(words: &[AtomicU64], frames: &[u64]) -> bool {
     words

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The one place of the map that knows which world it is compiled in: the kernel, a hosted program
-//! or a loom model.
+//! The map's interface to its environment: the kernel, a host program or a loom model. Only this
+//! module knows for which of them the map is compiled.
 //!
 //! It provides atomics, memory, grace periods and sizes. Everything else in `src/map/` is the same
-//! source in all three worlds.
+//! source in all three environments.
 //!
 //! The atomics are those of `core` in the kernel too, and not `kernel::sync::atomic`: without
 //! `CONFIG_RUST_INLINE_HELPERS` each operation of the latter is a call to a `rust_helper_*`
-//! function of vmlinux, and those functions can be traced. A tracer's callback must not call what
-//! it may be asked to trace. The map shares no atomic with C code, so the kernel's memory model and
-//! Rust's never meet on one variable.
+//! function of vmlinux, and those functions can be traced. A tracer's callback must not call
+//! functions that can be traced. The map shares no atomic with C code, so the kernel's memory model
+//! and Rust's never meet on one variable.
 
 #[cfg(CONFIG_RUST)]
 mod kernel;
@@ -38,11 +38,11 @@ use core::ops::Deref;
 /// A read-side critical section in process context: what a reset waits for.
 pub use self::imp::ReadSide;
 
-/// A value that many CPUs write, apart from what others read at every event.
+/// A cache-padded value: many CPUs write it, so it shares no cache line with values read often.
 #[repr(align(128))]
-pub(super) struct Apart<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
-impl<T> Deref for Apart<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -50,7 +50,7 @@ impl<T> Deref for Apart<T> {
     }
 }
 
-/// How large things are.
+/// Sizes and limits.
 #[cfg(not(loom))]
 pub(super) mod sizes {
     /// The smallest `bits`.
@@ -59,8 +59,8 @@ pub(super) mod sizes {
     /// The deepest stack in frames: what ftrace itself records at most.
     pub const MAX_FRAMES: usize = 1024;
 
-    /// Slots that one stack may be searched for in. With the table half full, the longest run of
-    /// taken slots that chance makes is about 75 slots in the largest table.
+    /// Probe limit: slots that the search for one stack visits at most. In the largest table, half
+    /// full, the longest expected run of used slots is about 75 slots.
     pub const PROBE_LIMIT: u32 = 128;
 
     /// Words of 8 bytes in one chunk of the pool; a power of two.
@@ -72,29 +72,29 @@ pub(super) mod sizes {
     /// Bytes of pool that each stack of capacity allows: 255 frames on average.
     pub(in super::super) const POOL_BYTES_PER_STACK: usize = 2048;
 
-    /// Bytes that the pool may have beyond those of its records and a quarter of them: two chunks
-    /// ahead, and spares.
+    /// Bytes that the pool may have beyond 1.25 times those of its records: two chunks ahead, and
+    /// free extents.
     pub(in super::super) const POOL_SLACK: u64 = 1 << 20;
 
     /// Attempts to move the pool's cursor before a reservation is given up as contended.
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
-    /// Stacks that one context remembers, and holds references back for.
-    pub(in super::super) const PLACES: usize = 64;
+    /// Memos of one context; a power of two.
+    pub(in super::super) const MEMOS: usize = 64;
 
-    /// References at which a record stops counting: saturation, with room for every context that
-    /// is between the check and the addition.
+    /// References at which a record saturates. Above it there is room for one batch of each context
+    /// that is between the check and the addition.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
-    /// References that are held back at most for one stack; a power of two. The larger it is, the
-    /// fewer contexts a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
+    /// References that one memo holds at most; a power of two. The larger it is, the fewer contexts
+    /// a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
     pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 15;
 
     /// Slots that an export looks at in one read-side section.
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 1024;
 }
 
-/// How large things are in a model, where every step is tried in every order.
+/// Small sizes and limits for a model, which tries each step in each order.
 #[cfg(loom)]
 #[allow(missing_docs)]
 pub(super) mod sizes {
@@ -105,7 +105,7 @@ pub(super) mod sizes {
     pub(in super::super) const POOL_BYTES_PER_STACK: usize = 128;
     pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
-    pub(in super::super) const PLACES: usize = 2;
+    pub(in super::super) const MEMOS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

@@ -7,15 +7,15 @@
 //! +-------------+----------+-------------+
 //! |  hash tag   |    nr    |   record    |
 //! +-------------+----------+-------------+
-//! |<------- print -------->|
+//! |<---- fingerprint ----->|
 //! ```
 //!
 //! The record's offset is never 0, so a word that names one is never 0. The tag is the highest bits
-//! of the hash, the slot is found by the lowest, so the two are independent.
+//! of the hash. The lowest bits select the slot, so tag and slot are independent.
 
 const NR_BITS: u32 = 11;
-const PRINT_SHIFT: u32 = 32;
-const TAG_SHIFT: u32 = PRINT_SHIFT + NR_BITS;
+const FINGERPRINT_SHIFT: u32 = 32;
+const TAG_SHIFT: u32 = FINGERPRINT_SHIFT + NR_BITS;
 
 /// The content of a slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,14 +24,14 @@ pub(super) struct Word(u64);
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// What the word of a stack has besides its record.
+    /// The fingerprint of a stack: the tag of its hash, and its number of frames.
     #[inline(always)]
-    pub(super) const fn print(hash: u64, nr: usize) -> u32 {
+    pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
         (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
     }
 
-    pub(super) const fn new(print: u32, record: u32) -> Self {
-        Self((print as u64) << PRINT_SHIFT | record as u64)
+    pub(super) const fn new(fingerprint: u32, record: u32) -> Self {
+        Self((fingerprint as u64) << FINGERPRINT_SHIFT | record as u64)
     }
 
     #[inline(always)]
@@ -49,8 +49,8 @@ impl Word {
     }
 
     #[inline(always)]
-    pub(super) const fn has(self, print: u32) -> bool {
-        (self.0 >> PRINT_SHIFT) as u32 == print
+    pub(super) const fn has(self, fingerprint: u32) -> bool {
+        (self.0 >> FINGERPRINT_SHIFT) as u32 == fingerprint
     }
 
     /// The offset of the record in the pool.
@@ -62,6 +62,6 @@ impl Word {
     /// The number of frames of the stack.
     #[inline(always)]
     pub(super) const fn nr(self) -> usize {
-        (self.0 >> PRINT_SHIFT) as usize & ((1 << NR_BITS) - 1)
+        (self.0 >> FINGERPRINT_SHIFT) as usize & ((1 << NR_BITS) - 1)
     }
 }

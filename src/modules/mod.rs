@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the addresses in recorded stacks are called, also when the module that was there has gone.
+//! Symbol names of recorded frames, also of modules that were unloaded after recording.
 //!
-//! The kernel names what is at an address now. That is another module's function, if the one that
-//! was recorded has been unloaded since and the place is used again. So each time that the text of a
-//! module comes or goes, the stacks that have an address there are looked for; if there are any, the
-//! place is remembered, together with the [`Cut`] of these stacks, and what is there later does not
-//! name them. What goes leaves its names, for as long as nothing new comes to the same place: from
-//! then on a stack with the same addresses, hence the same id, can be either's.
+//! The kernel's kallsyms names the function that is at an address now. If the recorded module was
+//! unloaded and its memory reused, that is a function of another module. So each time module text
+//! is added or removed, this file looks for recorded stacks with an address in that text. If there
+//! are any, it remembers the text range and a [`Snapshot`] of the stacks; kallsyms does not name
+//! the frames of that snapshot any more. When text is removed, its symbol names are saved. They are
+//! dropped when new text uses the same range: then a stack with the same addresses has the same id,
+//! and its frames can be of either module.
 //!
 //! C header: [`include/linux/kallsyms.h`](srctree/include/linux/kallsyms.h)
 
 use crate::{
-    map::{Cut, Map, Moment, ReadSide, Stale, MAX_FRAMES},
+    map::{InsertEpoch, Map, ReadSide, Snapshot, Stale, MAX_FRAMES},
     published::Published,
     record,
     shim::{self, stackmap_text},
@@ -24,48 +25,48 @@ use core::{
 };
 use kernel::{error::to_result, global_lock, pr_warn_once, prelude::*, sync::Arc};
 
-/// What an address in a stack is called.
+/// The symbol name of a frame.
 pub(crate) enum Symbol<'a> {
-    /// It stands for an ftrace trampoline.
+    /// The frame is the marker of an ftrace trampoline.
     Trampoline,
-    /// As the kernel says now.
-    Now,
-    /// As the kernel said before that went: `name+0x48/0xc0 [module]`.
-    Then(&'a [u8]),
-    /// By nothing but its number: what was there has gone.
-    Gone,
+    /// The kernel's current name is right.
+    Current,
+    /// The name saved when the text was removed: `name+0x48/0xc0 [module]`.
+    Saved(&'a [u8]),
+    /// No name; the frame is shown as an address.
+    Unknown,
 }
 
-/// An address, and what it was called.
+/// An address and its saved symbol name.
 type Name = (u64, KVec<u8>);
 
 /// Names, sorted by address.
 type Names = Arc<KVVec<Name>>;
 
-/// A part of memory in which the kernel's symbols are not those of the stacks of a cut.
+/// A text range in which the kernel's current symbols are wrong for the stacks of a snapshot.
 #[derive(Clone)]
-struct Place {
+struct ChangedText {
     text: Range<u64>,
-    cut: Cut,
+    snapshot: Snapshot,
     names: Option<Names>,
 }
 
-/// The places, the oldest first. Replaced under `CHANGE`.
-static PLACES: Published<KVVec<Place>> = Published::nothing();
+/// All changed text ranges, the oldest first. Replaced under `CHANGE_LOCK`.
+static CHANGED_TEXT: Published<KVVec<ChangedText>> = Published::nothing();
 
-/// Module text that there was no memory to remember: nothing in it is named until the next reset.
-static BLIND: Blind = Blind {
+/// Module text whose change was not remembered, out of memory: its frames have no name until reset.
+static UNNAMED_TEXT: UnnamedText = UnnamedText {
     start: AtomicU64::new(u64::MAX),
     end: AtomicU64::new(0),
 };
 
-/// One range around all text that was added, empty at first. Changed under `CHANGE`.
-struct Blind {
+/// The smallest range that contains all added text, initially empty. Changed under `CHANGE_LOCK`.
+struct UnnamedText {
     start: AtomicU64,
     end: AtomicU64,
 }
 
-impl Blind {
+impl UnnamedText {
     fn contains(&self, address: u64) -> bool {
         self.start.load(Ordering::Relaxed) <= address && address < self.end.load(Ordering::Relaxed)
     }
@@ -82,44 +83,44 @@ impl Blind {
 }
 
 global_lock! {
-    // SAFETY: Initialised in `Watch::begin`, before anything takes it.
-    unsafe(uninit) static CHANGE: Mutex<()> = ();
+    // SAFETY: Initialised in `Watch::begin`, before the lock is first taken.
+    unsafe(uninit) static CHANGE_LOCK: Mutex<()> = ();
 }
 
-/// The names, while a read-side section lasts.
-pub(crate) struct Symbols<'a>(&'a [Place]);
+/// The saved symbol names, readable during a read-side section.
+pub(crate) struct Symbols<'a>(&'a [ChangedText]);
 
 impl<'a> Symbols<'a> {
-    /// Gets at the names. Context: any.
+    /// Loads the changed text ranges. Context: any.
     pub(crate) fn read(section: &'a ReadSide) -> Self {
-        Self(PLACES.read(section).map_or(&[], |places| places))
+        Self(CHANGED_TEXT.read(section).map_or(&[], |changed| changed))
     }
 
-    /// What `address` is called in a stack that was inserted at `inserted`.
-    pub(crate) fn of(&self, inserted: Moment, address: u64) -> Symbol<'a> {
+    /// The symbol name of `address` in a stack that was inserted in epoch `inserted`.
+    pub(crate) fn of(&self, inserted: InsertEpoch, address: u64) -> Symbol<'a> {
         if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
         }
-        if BLIND.contains(address) {
-            return Symbol::Gone;
+        if UNNAMED_TEXT.contains(address) {
+            return Symbol::Unknown;
         }
-        let names = match self.place(inserted, address) {
-            Some(place) => &place.names,
-            None => return Symbol::Now,
+        let names = match self.changed_text(inserted, address) {
+            Some(part) => &part.names,
+            None => return Symbol::Current,
         };
         let Some(names) = names else {
-            return Symbol::Gone;
+            return Symbol::Unknown;
         };
         match names.binary_search_by_key(&address, |name| name.0) {
-            Ok(index) => Symbol::Then(&names[index].1),
-            Err(_) => Symbol::Gone,
+            Ok(index) => Symbol::Saved(&names[index].1),
+            Err(_) => Symbol::Unknown,
         }
     }
 
-    /// The first place since the stack was inserted.
-    fn place(&self, inserted: Moment, address: u64) -> Option<&'a Place> {
-        let mut places = self.0.iter();
-        places.find(|place| place.text.contains(&address) && place.cut.holds(inserted))
+    /// The first change of the text at `address` after the stack was inserted.
+    fn changed_text(&self, inserted: InsertEpoch, address: u64) -> Option<&'a ChangedText> {
+        let mut changed = self.0.iter();
+        changed.find(|part| part.text.contains(&address) && part.snapshot.includes(inserted))
     }
 }
 
@@ -127,10 +128,10 @@ impl<'a> Symbols<'a> {
 pub(crate) struct Watch(());
 
 impl Watch {
-    /// Begins. Context: process, once.
+    /// Registers the module notifier. Context: process, once.
     pub(crate) fn begin() -> Result<Self> {
         // SAFETY: Called once, by the module's init.
-        unsafe { CHANGE.init() };
+        unsafe { CHANGE_LOCK.init() };
         // SAFETY: Process context; dropping the result ends it.
         to_result(unsafe { shim::stackmap_modules_watch() })?;
         Ok(Self(()))
@@ -139,132 +140,133 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: `begin` began it; process context.
+        // SAFETY: `begin` registered the notifier; process context.
         unsafe { shim::stackmap_modules_unwatch() };
-        let _lock = CHANGE.lock();
-        PLACES.replace(None);
+        let _lock = CHANGE_LOCK.lock();
+        CHANGED_TEXT.replace(None);
     }
 }
 
-/// Has `reset` remove all stacks, and forgets all places. Text that comes or goes meanwhile waits: what
-/// is remembered of it is of the stacks after the reset. Context: process.
+/// Calls `reset`, which removes all stacks, then forgets all changed text. A module load or unload
+/// meanwhile waits for the lock, and then looks only at stacks after the reset. Context: process.
 pub(crate) fn reset(reset: impl FnOnce()) {
-    let _lock = CHANGE.lock();
+    let _lock = CHANGE_LOCK.lock();
     reset();
-    PLACES.replace(None);
-    BLIND.clear();
+    CHANGED_TEXT.replace(None);
+    UNNAMED_TEXT.clear();
 }
 
-/// Text of a module comes, and nothing of it has run yet; or goes: nothing of it will run any more,
-/// and its symbols are still known. Context: process.
+/// Called when text of a module is added, before any of it runs; or removed, after all of it has
+/// run and while kallsyms still knows its symbols. Context: process, may sleep.
 ///
 /// # Safety
 ///
 /// `text` points to `nr` elements.
 #[no_mangle]
-unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uint, goes: bool) {
+unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uint, removed: bool) {
     // SAFETY: By the requirement.
     let text = unsafe { core::slice::from_raw_parts(text, nr as usize) };
-    if goes {
-        going(text);
+    if removed {
+        text_removed(text);
     } else {
-        coming(text);
+        text_added(text);
     }
 }
 
-fn coming(text: &[stackmap_text]) {
-    changes(text, |map| {
-        // Nobody records an address in it yet. So those that are there now are all.
-        let old = addresses(map, &map.now().map_err(stale)?, text)?;
+fn text_added(text: &[stackmap_text]) {
+    remember_change(text, |map| {
+        // No CPU records an address in the new text yet, so the current stacks are complete.
+        let old = addresses(map, &map.current().map_err(stale)?, text)?;
         if old.is_empty() {
             return Ok(None);
         }
-        Ok(Some((map.cut().map_err(stale)?, old, None)))
+        Ok(Some((map.snapshot().map_err(stale)?, old, None)))
     });
 }
 
-fn going(text: &[stackmap_text]) {
+fn text_removed(text: &[stackmap_text]) {
     let recording = record::is_on();
     if recording {
         unwind::forget(text);
     }
-    changes(text, |map| {
-        // Who has walked a stack in it may not have inserted it yet, if anybody records at all.
-        let mut cut = map.now().map_err(stale)?;
-        if recording || !addresses(map, &cut, text)?.is_empty() {
-            cut = map.cut().map_err(stale)?;
+    remember_change(text, |map| {
+        // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
+        // for such a CPU.
+        let mut snapshot = map.current().map_err(stale)?;
+        if recording || !addresses(map, &snapshot, text)?.is_empty() {
+            snapshot = map.snapshot().map_err(stale)?;
         }
         if recording {
-            // Nor have kept a rule of what was alive then.
+            // Before the grace period, such a CPU may also have stored a rule for this text.
             unwind::forget(text);
         }
-        let old = addresses(map, &cut, text)?;
+        let old = addresses(map, &snapshot, text)?;
         if old.is_empty() {
             return Ok(None);
         }
         let names = names(&old)?;
-        Ok(Some((cut, old, Some(names))))
+        Ok(Some((snapshot, old, Some(names))))
     });
 }
 
-/// Remembers that what is at `text` changes, if `look` finds addresses there in the stacks of a cut.
-fn changes(
+/// Remembers a change of `text`, if `look` finds addresses in it in the stacks of a snapshot.
+fn remember_change(
     text: &[stackmap_text],
-    look: impl FnOnce(&Map) -> Result<Option<(Cut, KVVec<u64>, Option<Names>)>>,
+    look: impl FnOnce(&Map) -> Result<Option<(Snapshot, KVVec<u64>, Option<Names>)>>,
 ) {
     let Some(map) = record::map() else {
         return;
     };
-    let _lock = CHANGE.lock();
+    let _lock = CHANGE_LOCK.lock();
     let change = || -> Result {
-        let Some((cut, addresses, names)) = look(&map)? else {
+        let Some((snapshot, addresses, names)) = look(&map)? else {
             return Ok(());
         };
-        let mut places = KVVec::new();
-        if let Some(now) = PLACES.get() {
-            for place in now.iter() {
-                places.push(place.clone(), GFP_KERNEL)?;
+        let mut changed = KVVec::new();
+        if let Some(now) = CHANGED_TEXT.get() {
+            for part in now.iter() {
+                changed.push(part.clone(), GFP_KERNEL)?;
             }
         }
         for part in text {
             let part = part.start..part.end;
             if names.is_none() {
-                unname(&mut places, &part);
+                drop_names(&mut changed, &part);
             }
             if addresses.iter().any(|address| part.contains(address)) {
-                let place = Place {
+                let entry = ChangedText {
                     text: part,
-                    cut,
+                    snapshot,
                     names: names.clone(),
                 };
-                places.push(place, GFP_KERNEL)?;
+                changed.push(entry, GFP_KERNEL)?;
             }
         }
-        PLACES.replace(Some(Arc::new(places, GFP_KERNEL)?));
+        CHANGED_TEXT.replace(Some(Arc::new(changed, GFP_KERNEL)?));
         Ok(())
     };
     if change().is_err() {
-        text.iter().for_each(|part| BLIND.add(part));
+        text.iter().for_each(|part| UNNAMED_TEXT.add(part));
         pr_warn_once!(
-            "out of memory saving module symbols; their frames are shown as addresses until reset\n"
+            "out of memory saving module symbols; frames are shown as addresses until reset\n"
         );
     }
 }
 
-/// What is called by old names from now on may be the new text: they are forgotten.
-fn unname(places: &mut KVVec<Place>, text: &Range<u64>) {
-    for place in places.iter_mut() {
-        if place.text.start < text.end && text.start < place.text.end {
-            place.names = None;
+/// Drops saved names in `text`: a frame recorded from now on may be of the new text.
+fn drop_names(changed: &mut KVVec<ChangedText>, text: &Range<u64>) {
+    for part in changed.iter_mut() {
+        if part.text.start < text.end && text.start < part.text.end {
+            part.names = None;
         }
     }
-    // The cut of the place that is about to be remembered holds all stacks of these.
-    places.retain(|place| {
-        place.names.is_some() || place.text.start < text.start || place.text.end > text.end
+    // The snapshot that the caller is about to add includes all stacks of these ranges.
+    changed.retain(|part| {
+        part.names.is_some() || part.text.start < text.start || part.text.end > text.end
     });
 }
 
-/// What the kernel calls these addresses now.
+/// The kernel's current symbol names of these addresses.
 fn names(addresses: &[u64]) -> Result<Names> {
     let mut names = KVVec::with_capacity(addresses.len(), GFP_KERNEL)?;
     let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;
@@ -278,20 +280,20 @@ fn names(addresses: &[u64]) -> Result<Names> {
     Ok(Arc::new(names, GFP_KERNEL)?)
 }
 
-/// A reset removes all stacks, but none runs while we hold `CHANGE`.
+/// Not expected: only a reset makes a snapshot stale, and `CHANGE_LOCK` excludes resets.
 fn stale(Stale: Stale) -> Error {
     EBUSY
 }
 
-/// The addresses in `text` that the kernel's symbols name in a stack of the cut, sorted.
-fn addresses(map: &Map, cut: &Cut, text: &[stackmap_text]) -> Result<KVVec<u64>> {
+/// The addresses in `text` that occur in the stacks of a snapshot, sorted.
+fn addresses(map: &Map, snapshot: &Snapshot, text: &[stackmap_text]) -> Result<KVVec<u64>> {
     let mut addresses = KVVec::new();
     if map.entries() == 0 {
         return Ok(addresses);
     }
     let mut frames: KBox<[u64; MAX_FRAMES]> = KBox::zeroed(GFP_KERNEL)?;
     let mut from = 0;
-    while let Some(stack) = map.next(cut, from, &mut frames).map_err(stale)? {
+    while let Some(stack) = map.next(snapshot, from, &mut frames).map_err(stale)? {
         from = stack.next();
         for address in &frames[..stack.nr] {
             if !text

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tells when other modules' text comes and goes.
+ * Reports added and removed text of other modules.
  */
 #include <linux/module.h>
 #include <linux/notifier.h>
@@ -24,7 +24,7 @@ static int notify(struct notifier_block *nb, unsigned long state, void *data)
 	struct stackmap_text text[2];
 	unsigned int nr = 0;
 
-	/* When it is live its init text goes; if its init has failed, that goes with the rest. */
+	/* A live module frees only its init text; a module whose init failed frees both. */
 	if (state != MODULE_STATE_LIVE)
 		nr = add(text, nr, data, MOD_TEXT);
 	nr = add(text, nr, data, MOD_INIT_TEXT);
@@ -54,7 +54,7 @@ void stackmap_modules_unwatch(void)
 }
 
 /**
- * stackmap_symbol - what is at an address
+ * stackmap_symbol - get the symbol name of an address
  * @text: set to "name+0x48/0xc0 [module]", or to the address if nothing is known
  * @addr: the address
  *

@@ -32,13 +32,13 @@ static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
-/* How stacks are walked: by rules where that can be done; and by the kernel's unwinder, too. */
+/* Whether stacks are walked by rules if possible, and also by the kernel's unwinder to compare. */
 static bool by_rules __read_mostly;
 static bool verifies __read_mostly;
 
 /*
  * The trace arrays whose stacks become ids: the top level, then instances. A slot is free while its
- * tr is NULL. Who has found tr sees the rest of the slot: O5 of Documentation/design.rst.
+ * tr is NULL. A CPU that has loaded tr sees the rest of the slot: O5 of Documentation/design.rst.
  */
 static struct stackmap_served served[1 + STACKMAP_INSTANCES];
 
@@ -49,15 +49,15 @@ static DEFINE_MUTEX(serve_lock);
 
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
- * @rules: whether stacks are walked by rules where that can be done
- * @verify: whether those are walked by the kernel's unwinder, too
+ * @rules: whether stacks are walked by rules if possible
+ * @verify: whether the kernel's unwinder walks them too, to compare
  *
  * Context: process, may sleep; nothing is recorded yet.
  * Return: 0 or -ENOMEM.
  */
 int stackmap_stack_alloc(bool rules, bool verify)
 {
-	/* The second half is for the kernel's. */
+	/* The second half is for the frames of the kernel's unwinder. */
 	const unsigned int levels = verify ? 2 * STACKMAP_LEVELS : STACKMAP_LEVELS;
 	int cpu;
 
@@ -80,7 +80,7 @@ void stackmap_stack_free(void)
 {
 	int cpu;
 
-	stackmap_mismatch_end();
+	stackmap_mismatch_flush();
 
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
@@ -102,7 +102,7 @@ unsigned int stackmap_contexts(void)
 }
 
 /**
- * stackmap_stack_nested - stacks that were lost because too many were being recorded
+ * stackmap_stack_nested - number of stacks lost because of too many nested recordings
  *
  * The kernel's own function warns and drops such a stack too. The recursion guard has fewer bits
  * than there are levels, so this stays 0.
@@ -143,7 +143,7 @@ int stackmap_serve(const struct stackmap_served *new)
  * stackmap_unserve - record the stacks of a trace array as full stacks again
  * @tr: the trace array
  *
- * What was served may be used until stackmap_hook_drain().
+ * CPUs may use @tr until stackmap_hook_drain() returns.
  *
  * Context: process.
  */
@@ -196,8 +196,8 @@ static __always_inline struct stackmap_text trampoline_of(const struct ftrace_op
  * @ips: return addresses
  * @nr: the number of them
  *
- * It is remembered: the tracer is there as long as its trace array, but on the list of tracers only
- * while it traces.
+ * The tracer is remembered in the slot: it exists as long as its trace array, but it is on the list
+ * of tracers only while it traces.
  *
  * Context: any in which RCU is watching, NMI included; preemption off.
  */
@@ -244,15 +244,15 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	int level, bit;
 
 	if (unlikely(!slot)) {
-		/* Another instance: as ever, one frame (this one) deeper. No tail call. */
+		/* Not served: call the original, one frame (this one) deeper. No tail call. */
 		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
 		barrier();
 		return;
 	}
 
 	/*
-	 * The guard is a bit in a word of this task's, the depth is this CPU's. An interrupt, which
-	 * has bits of its own, leaves both as it found them: nothing is lost where one comes.
+	 * The guard is a bit in a word of this task, the depth is per CPU. An interrupt uses other
+	 * bits and restores both before it returns, so the updates here need not be atomic.
 	 */
 	bit = data_race(trace_test_and_set_recursion(_THIS_IP_, _RET_IP_, TRACE_EVENT_START));
 	if (bit < 0)
@@ -274,8 +274,8 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stack.site.trace_ctx = trace_ctx;
 	stack.context = smp_processor_id() * STACKMAP_LEVELS + level;
 	/*
-	 * A grace period does not wait for a CPU that is going down, from when it is not online any
-	 * more, nor for one that comes, until it is. RCU watches there for a part of that time.
+	 * A grace period does not wait for an offline CPU. On a CPU that goes offline or comes
+	 * online, RCU is watching for a part of the time in which the CPU is not online.
 	 */
 	stack.watched = rcu_is_watching() && cpu_online(smp_processor_id());
 	stack.ips = nest->levels[level].ips;
@@ -305,6 +305,6 @@ kernel:
 	}
 out:
 	barrier();
-	/* As above. */
+	/* No race, as above. */
 	data_race((nest->depth--, trace_clear_recursion(bit), 0));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The events that stand for a stack in the ring buffer: ftrace:stack_id, which is ours, and
- * ftrace:kernel_stack, which is the kernel's.
+ * The events for a stack in the ring buffer: ftrace:stack_id of this module, and the kernel's own
+ * ftrace:kernel_stack.
  */
 #include <linux/irqflags.h>
 #include <linux/module.h>
@@ -22,7 +22,7 @@ static enum print_line_t stack_id_print(struct trace_iterator *iter, int flags,
 {
 	const struct stack_id_entry *entry = (void *)iter->ent;
 
-	/* Interrupts are off only while a kernel that dies, or its debugger, dumps its buffers. */
+	/* Interrupts are off only while a dying kernel or its debugger dumps the ring buffers. */
 	stackmap_print(&iter->seq, entry->stack_id, flags, irqs_disabled());
 	return trace_handle_return(&iter->seq);
 }
@@ -59,14 +59,14 @@ static struct trace_event_call stack_id_call = {
 	.flags = TRACE_EVENT_FL_IGNORE_ENABLE,
 };
 
-/* The core finds the event here when the module is loaded, and gives it a number. */
+/* At module load the core finds the event in this section and assigns its number. */
 static struct trace_event_call *stack_id_ptr __used __section("_ftrace_events") = &stack_id_call;
 
 /**
  * stackmap_event_type - the number of ftrace:stack_id in the ring buffer
  *
  * Context: any.
- * Return: the number, or 0 if the core has not taken the event.
+ * Return: the number, or 0 if the core has not registered the event.
  */
 int stackmap_event_type(void)
 {
@@ -79,12 +79,11 @@ bool stackmap_event_is(const struct trace_event_file *file)
 }
 
 /**
- * stackmap_event_announce - say that a ring buffer is going to hold ftrace:stack_id events
- * @file: the event in the trace array whose buffer it is
+ * stackmap_event_announce - mark a ring buffer that will contain ftrace:stack_id events
+ * @file: the event in the trace array of the ring buffer
  *
- * When a module goes, the core clears the buffers in which one of its events was ever enabled, so
- * that no later event with the same number is taken for it. Ours has no "enable" file; it counts
- * as enabled from here on.
+ * At module unload the core clears each ring buffer in which an event of the module was enabled:
+ * the event's number may be reused. ftrace:stack_id has no "enable" file, so mark it as enabled.
  *
  * Context: process.
  */
@@ -101,10 +100,11 @@ void stackmap_event_announce(struct trace_event_file *file)
  * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU.
  *
  * The core reserves in the ring buffer of the trace array, which is not always that of the site:
- * trace_array_printk() names the top level and writes elsewhere, where nobody expects our ids.
+ * trace_array_printk() passes the top-level trace array but writes to another ring buffer. Ids are
+ * not written there.
  *
  * Context: any, preemption off.
- * Return: whether it is reserved, or why not.
+ * Return: STACKMAP_RESERVED, or the reason why no event is reserved.
  */
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
 					   struct ring_buffer_event **event)
@@ -141,7 +141,7 @@ void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_ev
  * @nr: their number
  *
  * Context: any, preemption off.
- * Return: whether the ring buffer took it.
+ * Return: whether the event was written.
  */
 bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
 			 unsigned int nr)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way from a CPU that finds the pool nearly used up, possibly in NMI, to a worker that adds
- * memory: an irq_work that queues the work.
+ * Requests pool growth from any context, NMI included: an irq_work queues a worker, and the worker
+ * allocates memory.
  */
 #include <linux/irq_work.h>
 #include <linux/jiffies.h>
@@ -12,7 +12,7 @@
 static void grow(struct work_struct *work);
 static DECLARE_DELAYED_WORK(grow_work, grow);
 
-/* Without memory the system has other worries than ours: ask again after a while. */
+/* On failure, retry after one second. */
 static void grow(struct work_struct *work)
 {
 	if (stackmap_grow())
@@ -27,7 +27,7 @@ static void queue_growth(struct irq_work *work)
 static DEFINE_IRQ_WORK(growth_kick, queue_growth);
 
 /**
- * stackmap_growth_kick - have stackmap_grow() called soon
+ * stackmap_growth_kick - request a call of stackmap_grow() in a worker
  *
  * Context: any, NMI included.
  */
@@ -37,9 +37,9 @@ void stackmap_growth_kick(void)
 }
 
 /**
- * stackmap_growth_stop - wait for the worker and forget what was asked for
+ * stackmap_growth_stop - cancel pending pool growth and wait for the worker
  *
- * Context: process, may sleep. Nobody calls stackmap_growth_kick() any more.
+ * Context: process, may sleep. No caller of stackmap_growth_kick() is left.
  */
 void stackmap_growth_stop(void)
 {

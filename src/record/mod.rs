@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The path that every stack takes, and the growth that it asks for.
+//! The path of each recorded stack, and the request for pool growth.
 
 pub(crate) mod print;
 
@@ -13,19 +13,19 @@ use crate::{
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kernel::{pr_warn_once, prelude::*, sync::Arc};
 
-/// Nothing before the option first goes on, and when the module goes.
+/// The map; none before the option is first turned on, and none at unload.
 static MAP: Published<Map> = Published::nothing();
 
-/// Whether anybody may be recording: from before a hook is installed until after the drain.
+/// Whether a CPU may be recording: true from before the hook is installed until after the drain.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether growth has been asked for and not come yet.
+/// Whether pool growth is pending.
 static GROWTH_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Full stacks because RCU was not watching, where a reset could not wait for us.
+/// Full stacks because RCU was not watching: a reset could not wait for this CPU.
 static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Full stacks because the event is in the buffer of another trace array than it says.
+/// Full stacks because the ring buffer is not that of the event's trace array.
 static FOREIGN: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of a `ftrace:stack_id` event in the ring buffer.
@@ -36,19 +36,20 @@ pub(crate) fn map() -> Option<Arc<Map>> {
     MAP.get()
 }
 
-/// The same, for as long as a section.
+/// The map, for the duration of a read-side section. Context: any.
 #[inline(always)]
 pub(crate) fn map_in<'s>(section: &'s impl Section) -> Option<&'s Map> {
     MAP.read(section)
 }
 
-/// Whether anybody may be recording. Context: any.
+/// Whether a CPU may be recording. Context: any.
 pub(crate) fn is_on() -> bool {
-    // ORDERING: Acquire; pairs with the store in `set_on`: what was recorded is in the map.
+    // ORDERING: Acquire; pairs with the store in `set_on`: if false, the map has all recorded
+    // stacks.
     ON.load(Ordering::Acquire)
 }
 
-/// Says whether anybody may be recording.
+/// Sets whether a CPU may be recording. Context: process.
 pub(crate) fn set_on(on: bool) {
     // ORDERING: Release; pairs with the load in `is_on`.
     ON.store(on, Ordering::Release);
@@ -69,16 +70,16 @@ pub(crate) fn foreign() -> u64 {
     FOREIGN.load(Ordering::Relaxed)
 }
 
-/// Records one stack: an id where the map can, the full stack where it cannot. Returns false if the
-/// kernel's unwinder has to walk it: then this is called again.
+/// Records one stack: an id if the map gives one, else the full stack. Returns false if the
+/// kernel's unwinder has to walk the stack first; the caller then calls this function again.
 ///
-/// No kprobe can be in this function: its section says so.
+/// The section of this function excludes kprobes.
 ///
 /// Context: any, NMI included; preemption off.
 ///
 /// # Safety
 ///
-/// As for [`Recording::new`]; the hook is not gone before this returns.
+/// As for [`Recording::new`]; `stackmap_hook_drain()` waits for this function.
 #[no_mangle]
 #[link_section = ".kprobes.text"]
 unsafe extern "C" fn stackmap_record(stack: *mut stackmap_stack) -> bool {
@@ -102,8 +103,8 @@ fn record(recording: &Recording<'_>, section: &Watched<'_>, frames: &[u64]) {
         recording.write_full(frames);
         return;
     };
-    // SAFETY: RCU is watching and preemption is off, so grace periods wait for us; the level of
-    // nesting on this CPU is the caller's own.
+    // SAFETY: RCU is watching and preemption is off, so grace periods wait for this CPU. Only the
+    // caller uses the context of this level of nesting.
     let entered = unsafe { map.enter(recording.context()) };
     let event = match recording.reserve_id() {
         Ok(event) => event,
@@ -131,7 +132,7 @@ fn record(recording: &Recording<'_>, section: &Watched<'_>, frames: &[u64]) {
     }
 }
 
-/// Records a full stack, for a reason that the map does not know.
+/// Records a full stack, and counts it in a counter outside the map.
 #[cold]
 fn count_full(recording: &Recording<'_>, frames: &[u64], counter: &AtomicU64) {
     if recording.write_full(frames) {
@@ -142,12 +143,12 @@ fn count_full(recording: &Recording<'_>, frames: &[u64], counter: &AtomicU64) {
 #[cold]
 fn ask_for_growth() {
     if !GROWTH_ASKED.swap(true, Ordering::Relaxed) {
-        // SAFETY: The worker is stopped only when nobody records any more.
+        // SAFETY: The worker is stopped only after the drain, when no CPU records.
         unsafe { shim::stackmap_growth_kick() };
     }
 }
 
-/// Adds memory to the map. Called by the worker, which comes back later if it could not.
+/// Adds memory to the map. Called by the worker, which retries after a second on failure.
 ///
 /// Context: process.
 #[no_mangle]
@@ -157,15 +158,17 @@ extern "C" fn stackmap_grow() -> c_int {
         return 0;
     };
     let error = match map.grow() {
-        // A reset makes room itself.
+        // A reset empties the pool.
         Ok(()) | Err(ControlError::Busy) => return 0,
-        Err(ControlError::Unused) => EAGAIN,
+        Err(ControlError::EnoughFree) => EAGAIN,
         Err(ControlError::NoMemory) => {
-            pr_warn_once!("no memory for more stacks: new ones are recorded in full meanwhile\n");
+            pr_warn_once!(
+                "out of memory for pool growth; new stacks are recorded as full stacks\n"
+            );
             ENOMEM
         }
     };
-    // The worker retries by itself; no need to kick it at every event.
+    // The worker retries by itself, so new events need not kick it.
     GROWTH_ASKED.store(true, Ordering::Relaxed);
     error.to_errno()
 }

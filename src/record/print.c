@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a reader of "trace" or "trace_pipe" is shown, written into its trace_seq.
+ * Prints frames for a reader of "trace" or "trace_pipe", in the format of the core.
  *
- * Context of all: any; what a trace_event prints, in the words of the core.
+ * Context of all functions: any.
  */
 #include <linux/string.h>
 #include <linux/trace_seq.h>
@@ -25,7 +25,8 @@ void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags)
  * @s: where something else will be printed
  * @flags: as for stackmap_seq_ip()
  *
- * The core keeps to itself which flag is which: print a function that is known, and look.
+ * The meaning of the flags is private to the core. So print the address of a known function and
+ * inspect the text.
  *
  * Return: an or of enum stackmap_seq_form.
  */
@@ -43,13 +44,13 @@ unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags)
 		form |= STACKMAP_SEQ_OFFSET;
 	if (memchr(text, '<', trace_seq_used(s) - len))
 		form |= STACKMAP_SEQ_ADDR;
-	/* What is full stays so, and all of the event will be printed again. */
+	/* If the buffer is full now, it stays full, and the core prints the event again. */
 	s->seq.len = len;
 	return form;
 }
 
 /**
- * stackmap_seq_full - whether what is printed does not fit any more
+ * stackmap_seq_full - whether the trace_seq is full
  * @s: where it was printed
  *
  * Return: true or false.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a reader of the trace sees an id: as it is, or as the stack behind it, printed as the kernel
-//! prints a stack that was recorded in full.
+//! How the trace shows an id: as a number, or as its stack, in the kernel's format of a full stack.
 //!
-//! A kernel that dies dumps its buffers to the console, where an id is of no use to anybody who
-//! cannot read the map any more: such a dump always shows the stacks.
+//! A dying kernel dumps its ring buffers to the console. The map cannot be read afterwards, so such
+//! a dump always shows the stacks.
 //!
 //! C header: [`include/linux/trace_seq.h`](srctree/include/linux/trace_seq.h)
 
 use crate::{
-    map::{Frames, Id, Moment, ReadSide},
+    map::{Frames, Id, InsertEpoch, ReadSide},
     modules::{Symbol, Symbols},
     shim,
 };
@@ -27,12 +26,12 @@ pub(crate) fn resolves() -> bool {
     RESOLVES.load(Ordering::Relaxed)
 }
 
-/// Says whether stacks are to be shown instead of ids.
+/// Sets whether stacks are shown instead of ids.
 pub(crate) fn set(resolves: bool) {
     RESOLVES.store(resolves, Ordering::Relaxed);
 }
 
-/// What a reader of the trace is shown.
+/// The output of an event's print function.
 struct Seq<'a> {
     seq: &'a mut shim::trace_seq,
     flags: usize,
@@ -55,7 +54,7 @@ impl Seq<'_> {
         shim::stackmap_seq_ip(self.seq, address as usize, self.flags);
     }
 
-    /// Prints an address in the form that `ip` has, by a name that `ip` does not know.
+    /// Prints an address with a saved name, or without one, in the format of `ip`.
     fn named(&mut self, address: u64, name: Option<&[u8]>) {
         let form = shim::stackmap_seq_form(self.seq, self.flags);
         let has = |part: shim::stackmap_seq_form| form & part != 0;
@@ -73,7 +72,7 @@ impl Seq<'_> {
     }
 
     /// Prints a stack as the kernel's own `trace_stack_print()` does.
-    fn stack(&mut self, symbols: &Symbols<'_>, inserted: Moment, frames: Frames<'_>) {
+    fn stack(&mut self, symbols: &Symbols<'_>, inserted: InsertEpoch, frames: Frames<'_>) {
         self.text(fmt!("<stack trace>\n"));
         for address in frames {
             if shim::stackmap_seq_full(self.seq) {
@@ -82,16 +81,16 @@ impl Seq<'_> {
             self.text(fmt!(" => "));
             match symbols.of(inserted, address) {
                 Symbol::Trampoline => self.text(fmt!("[FTRACE TRAMPOLINE]")),
-                Symbol::Now => self.ip(address),
-                Symbol::Then(name) => self.named(address, Some(name)),
-                Symbol::Gone => self.named(address, None),
+                Symbol::Current => self.ip(address),
+                Symbol::Saved(name) => self.named(address, Some(name)),
+                Symbol::Unknown => self.named(address, None),
             }
             self.text(fmt!("\n"));
         }
     }
 }
 
-/// Shows a reader of the trace the event of an id.
+/// Prints the event of an id.
 ///
 /// # Safety
 ///
@@ -103,14 +102,14 @@ unsafe extern "C" fn stackmap_print(
     flags: usize,
     dumped: bool,
 ) {
-    // SAFETY: By the requirement it is ours for the time of the call.
+    // SAFETY: By the requirement no other code uses `seq` during the call.
     let seq = unsafe { &mut *seq };
     let mut out = Seq { seq, flags };
     if !dumped && !resolves() {
         out.text(fmt!("<stack_id {}>\n", stack_id));
         return;
     }
-    // The module may be going: what is read here is freed after a grace period.
+    // At unload the map is freed after a grace period, which waits for this section.
     let section = ReadSide::enter();
     let symbols = Symbols::read(&section);
     let id = Id::from_raw(stack_id as u32);

@@ -176,8 +176,8 @@ struct Raw<'a> {
 ///
 /// # Invariants
 ///
-/// [`Self::read`] succeeds at offset 0 of `types` and wherever the type before ends, but at the end.
-/// `marks[i]` is the offset of type `1 + (i << shift)`, for all of these up to type `nr`.
+/// [`Self::read`] succeeds at offset 0 of `types` and wherever the type before ends, but at the
+/// end. `marks[i]` is the offset of type `1 + (i << shift)`, for all of these up to type `nr`.
 pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],

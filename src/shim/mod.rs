@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The C side as Rust sees it: bindgen's reading of the boundary, and a safe face of the hot path.
+//! The C side as Rust sees it: the bindings made by bindgen, and safe wrappers for the hot path.
 //!
 //! C header: [`include/stackmap_shim.h`](../../include/stackmap_shim.h)
 
@@ -40,14 +40,14 @@ pub(crate) fn errno(code: u32) -> Error {
     Error::from_errno(-(code as c_int))
 }
 
-/// Makes safe functions of those that lean on nothing that their caller has done, and follow no pointer but
-/// references.
+/// Makes safe functions of those that lean on nothing that their caller has done, and follow no
+/// pointer but references.
 macro_rules! safe {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
         #[inline(always)]
         pub(crate) fn $name($($arg: $type),*) $(-> $ret)? {
-            // SAFETY: It may be called at any time, in the contexts that the header names; references are
-            // valid, and pointers are not followed.
+            // SAFETY: It may be called at any time, in the contexts that the header names;
+            // references are valid, and pointers are not followed.
             unsafe { generated::$name($($arg),*) }
         }
     )*};
@@ -59,7 +59,7 @@ safe! {
     stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
     stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
     stackmap_seq_full(seq: &mut trace_seq) -> bool;
-    stackmap_mismatch_tell(found: &stackmap_mismatch);
+    stackmap_mismatch_report(found: &stackmap_mismatch);
     stackmap_tracefs_allowed() -> c_int;
     stackmap_tracefs_drain();
     stackmap_tracefs_enter() -> bool;
@@ -88,7 +88,8 @@ pub(crate) fn btf() -> Option<&'static [u8]> {
 ///
 /// `stack` is as the C side has made it: its pointers are valid, `ips` and `kernel` have room for
 /// [`STACKMAP_MAX_FRAMES`], and the first `nr` of `ips` and `nr_kernel` of `kernel` are there.
-/// Preemption is off, and who waits for recorders (`stackmap_hook_drain`) waits for the end of `'h`.
+/// Preemption is off, and who waits for recorders (`stackmap_hook_drain`) waits for the end of
+/// `'h`.
 pub(crate) struct Recording<'h> {
     stack: &'h mut stackmap_stack,
     _here: NotThreadSafe,
@@ -276,8 +277,8 @@ impl Recording<'_> {
     pub(crate) fn reserve_id(&self) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
         let mut event = core::ptr::null_mut();
-        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
-        // off; `event` may be written.
+        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption
+        // is off; `event` may be written.
         let reserved = unsafe { stackmap_id_reserve(site, &mut event) };
         if reserved == stackmap_reserved_STACKMAP_RESERVED {
             // INVARIANT: Just reserved.
@@ -292,8 +293,8 @@ impl Recording<'_> {
     /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.
     #[cold]
     pub(crate) fn write_full(&self, frames: &[u64]) -> bool {
-        // SAFETY: As for `reserve_id`. `unsigned long` is `u64` on 64-bit kernels, the only ones that we
-        // build for.
+        // SAFETY: As for `reserve_id`. `unsigned long` is `u64` on 64-bit kernels, the only ones
+        // that we build for.
         unsafe {
             stackmap_full_write(
                 &self.stack.site,

@@ -4,7 +4,8 @@
 //!
 //! A call of a function that takes something else would end in a crash. The module's C calls them
 //! by the prototypes of [`include/stackmap_functions.h`](../../include/stackmap_functions.h), the
-//! running kernel says in its BTF what they are, and both are compared before any of them is called.
+//! running kernel says in its BTF what they are, and both are compared before any of them is
+//! called.
 
 use crate::{
     shim,

@@ -42,7 +42,7 @@ static int find_kallsyms(void)
 	int ret = register_kprobe(&kp);
 
 	if (ret) {
-		pr_err("no kprobes: kallsyms_lookup_name cannot be found (%d)\n", ret);
+		pr_err("kallsyms_lookup_name not found: cannot register a kprobe (%d)\n", ret);
 		return ret;
 	}
 	static_call_update(stackmap_kallsyms, (void *)kp.addr);

@@ -23,7 +23,7 @@ use kernel::{
 /// character before and one behind it.
 const WRITE_MAX: usize = bindings::NAME_MAX as usize + 2;
 
-/// Keeps the module until nobody is inside the operations of a file that was removed.
+/// Delays unload until no task is inside the operations of a removed file.
 pub(crate) struct Gate(());
 
 impl Gate {
@@ -47,7 +47,7 @@ impl Drop for Gate {
 struct Inside(());
 
 impl Inside {
-    /// Comes in. ENXIO: the module is going.
+    /// Takes a reference to the module. ENXIO: the module is being unloaded.
     fn enter() -> Result<Self> {
         if shim::stackmap_tracefs_enter() {
             // INVARIANT: Just entered.
@@ -57,16 +57,16 @@ impl Inside {
         }
     }
 
-    /// Stays in, until [`Inside::resume`].
+    /// Keeps the reference until [`Inside::resume`].
     fn stay(self) {
         core::mem::forget(self);
     }
 
-    /// Goes on after [`Inside::stay`].
+    /// Takes over the reference that [`Inside::stay`] kept.
     ///
     /// # Safety
     ///
-    /// One has stayed for this call, and for no other.
+    /// One reference was kept for this call, and for no other.
     unsafe fn resume() -> Self {
         // INVARIANT: By the requirement.
         Self(())
@@ -115,7 +115,8 @@ pub(crate) trait File: 'static {
     const DIR: &'static CStr = c"";
     /// The name.
     const NAME: &'static CStr;
-    /// The permissions. Without a `w` bit the file cannot be opened for writing, not by root either.
+    /// The permissions. Without a `w` bit the file cannot be opened for writing, not by root
+    /// either.
     const MODE: bindings::umode_t;
     /// What one open file reads.
     type Reader: Reader;
@@ -194,7 +195,7 @@ pub(super) const fn operations<F: File>() -> *const bindings::file_operations {
     from_ref(FileOps::<F>::OPERATIONS)
 }
 
-/// The C faces of a [`File`].
+/// The C callbacks of a [`File`].
 struct FileOps<F>(PhantomData<F>);
 
 impl<F: File> FileOps<F> {
@@ -268,7 +269,8 @@ impl<F: File> FileOps<F> {
         if seq.is_null() {
             return 0;
         }
-        // SAFETY: `open` put a reader there, which is used for the last time, and has called `seq_open`.
+        // SAFETY: `open` put a reader there, which is used for the last time, and has called
+        // `seq_open`.
         unsafe {
             drop(KBox::<F::Reader>::from_raw((*seq).private.cast()));
             bindings::seq_release(inode, file)

@@ -41,7 +41,7 @@ impl Instances {
         // A buffer that is read after the next boot, when no map knows its ids.
         if tracefs.has(&path(name, b"/last_boot_info")?)? {
             pr_warn!(
-                "stack_map_instances: a buffer that is kept over a boot records full stacks\n"
+                "stack_map_instances: instance refused, its ring buffer persists across boots\n"
             );
             return Err(shim::errno(bindings::EOPNOTSUPP));
         }
@@ -51,7 +51,7 @@ impl Instances {
         // SAFETY: What takes it off the list, and drops it, waits as required.
         unsafe { array.serve() }.inspect_err(|_| {
             pr_warn!(
-                "stack_map_instances: no more than {} instances\n",
+                "stack_map_instances: instance refused, the limit is {} instances\n",
                 self.0.len()
             );
         })?;

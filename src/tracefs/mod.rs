@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! tracefs for a module in Rust: its root, its trace arrays, and files that are described by a trait.
+//! tracefs for a module in Rust: its root, its trace arrays, and files that are described by a
+//! trait.
 //!
 //! C header: [`include/linux/tracefs.h`](srctree/include/linux/tracefs.h)
 
@@ -83,7 +84,8 @@ impl Mount {
 
     /// Reads the layout of `ftrace:kernel_stack`, and sees whether it is one that we can write.
     pub(crate) fn read_stack_layout(&self) -> Result {
-        // SAFETY: By the type invariant; nothing is recorded yet, and what is returned stays as it is.
+        // SAFETY: By the type invariant; nothing is recorded yet, and what is returned stays as it
+        // is.
         let layout = unsafe {
             from_err_ptr(shim::stackmap_tracefs_layout(self.0).cast_mut()).map(|layout| &*layout)
         }
@@ -98,7 +100,7 @@ impl Mount {
             && layout.caller_len % 8 == 0;
         if !expected {
             pr_err!(
-                "ftrace:kernel_stack has a format that is not known: type {}, {} fields, \
+                "unknown format of ftrace:kernel_stack: type {}, {} fields, \
                  size at {} ({} bytes), caller at {} ({} bytes)\n",
                 layout.type_,
                 layout.nr_fields,

@@ -35,14 +35,15 @@ impl TraceArray {
     ///
     /// # Safety
     ///
-    /// Before the value is dropped, it is not served any more, and `stackmap_hook_drain()` was called.
+    /// Before the value is dropped, it is not served any more, and `stackmap_hook_drain()` was
+    /// called.
     pub(crate) unsafe fn serve(&self) -> Result {
         // SAFETY: By the type invariant and the requirement.
         to_result(unsafe { shim::stackmap_serve(&self.served) })
     }
 
-    /// Records its stacks as full stacks again. Who records one as an id may be at it until the next
-    /// drain. Context: process.
+    /// Records its stacks as full stacks again. Who records one as an id may be at it until the
+    /// next drain. Context: process.
     pub(crate) fn unserve(&self) {
         shim::stackmap_unserve(self.served.tr);
     }

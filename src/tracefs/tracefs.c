@@ -25,9 +25,10 @@
 #include "../shim/shim.h"
 
 /*
- * The owner of our files' operations: it counts those who use them, from before open() on. It never
- * refuses, as the module itself does once it is going, of which the VFS warns. So open() asks for
- * the module, and the module waits until nobody is left inside.
+ * The owner of the file operations: its reference count is the number of their users, from before
+ * open() on. It always grants a reference; the module itself refuses one while it is unloaded, and
+ * the VFS warns then. So open() takes a reference to the module, and unload waits until no user is
+ * left.
  */
 struct module stackmap_gate = {
 	.state	= MODULE_STATE_LIVE,
@@ -35,16 +36,16 @@ struct module stackmap_gate = {
 	.refcnt	= ATOMIC_INIT(1),
 };
 
-/* What an inode has before it gets operations: open() fails with ENXIO. */
+/* The default operations of a new inode: open() fails with ENXIO. */
 static const struct file_operations *closed;
 
 /**
- * stackmap_tracefs_allowed - whether lockdown lets anybody see what tracefs has
+ * stackmap_tracefs_allowed - whether kernel lockdown permits access to tracefs
  *
- * It can come at any time. The kernel's own files ask when they are opened.
+ * Lockdown can be enabled at any time. The kernel's own files check it when they are opened.
  *
  * Context: process.
- * Return: 0 or -EPERM; that is in the kernel's log, too.
+ * Return: 0, or -EPERM; the kernel logs the latter.
  */
 int stackmap_tracefs_allowed(void)
 {
@@ -52,10 +53,10 @@ int stackmap_tracefs_allowed(void)
 }
 
 /**
- * stackmap_tracefs_mount - get hold of tracefs, wherever it is mounted, if it is
+ * stackmap_tracefs_mount - get a reference to tracefs, mounted by userspace or not
  *
- * By the mount that tracefs keeps for itself: another one would set the permissions of all mounts
- * back to the default.
+ * Uses the mount that tracefs keeps for itself: a new mount would reset the permissions of all
+ * mounts to the default.
  *
  * Context: process. Symbols are resolved.
  * Return: for stackmap_tracefs_unmount(), -EPERM if tracefs is locked down, or -ENODEV if the
@@ -81,7 +82,7 @@ static int lookup(struct vfsmount *root, const char *name, struct path *path)
 }
 
 /**
- * stackmap_tracefs_exists - whether a file is there
+ * stackmap_tracefs_exists - whether a file exists
  * @root: tracefs
  * @name: its path below that
  *
@@ -99,7 +100,7 @@ int stackmap_tracefs_exists(struct vfsmount *root, const char *name)
 	return 1;
 }
 
-/* The i_private of a file; it outlives the lookup as the thing that the file shows does. */
+/* The i_private of a file; it is valid as long as the object that the file shows. */
 static void *private_of(struct vfsmount *root, const char *dir, const char *name)
 {
 	char *file = kasprintf(GFP_KERNEL, "%s/%s", dir, name);
@@ -170,7 +171,7 @@ struct file *stackmap_instance_get(struct vfsmount *root, const char *dir,
 	if (IS_ERR(file))
 		return file;
 	ret = stackmap_tracefs_find(root, dir, found);
-	/* By now another one may have the name. */
+	/* Another instance may have the name by now. */
 	if (!ret && file_inode(file)->i_private != found->tr)
 		ret = -ENOENT;
 	if (ret) {
@@ -230,7 +231,7 @@ int stackmap_tracefs_create(struct vfsmount *root, const char *dir, const char *
 	path_put(&path);
 	if (ret)
 		return ret;
-	/* tracefs keeps the reason to itself; the caller has looked whether the name is taken. */
+	/* tracefs does not return the reason; the caller has checked that the name is free. */
 	return *dentry ? 0 : -ENOMEM;
 }
 
@@ -238,8 +239,9 @@ int stackmap_tracefs_create(struct vfsmount *root, const char *dir, const char *
  * stackmap_tracefs_remove - remove a file
  * @dentry: the file
  *
- * Who holds it by a path can still open it, also when the module has gone, and is told ENXIO. Who
- * is on the way in may be until stackmap_tracefs_drain().
+ * A task that holds a path to the file can still open it, also after unload: open() fails with
+ * ENXIO. A task that is already in an operation may stay there until stackmap_tracefs_drain()
+ * returns.
  *
  * Context: process.
  */
@@ -250,11 +252,12 @@ void stackmap_tracefs_remove(struct dentry *dentry)
 }
 
 /**
- * stackmap_tracefs_drain - wait until nobody uses the operations of files that were removed
+ * stackmap_tracefs_drain - wait until no task uses the operations of removed files
  *
- * Who has found them in the inode becomes a user before he sleeps: RCU tasks. Users are those who
- * have a file open, which the module's own count keeps from going, and those who are still opening
- * one: that can take long where a fanotify listener is asked.
+ * A task that has loaded the operations from the inode takes a reference before it sleeps: RCU
+ * tasks waits for it. References are held by tasks with an open file, which also hold the module,
+ * and by tasks that are opening a file; the latter can take long if a fanotify listener has to
+ * permit it.
  *
  * Context: process, may sleep.
  */
@@ -263,7 +266,7 @@ void stackmap_tracefs_drain(void)
 	synchronize_rcu_tasks();
 	while (module_refcount(&stackmap_gate))
 		fsleep(10 * USEC_PER_MSEC);
-	/* Who has counted himself out may still be on the way. */
+	/* A task that has dropped its reference may still be returning. */
 	synchronize_rcu_tasks();
 }
 

@@ -2,21 +2,22 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how rules
-//! are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words tell
-//! their own places. `Documentation/design.rst` says why a rule is a function of the address alone.
+//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how
+//! rules are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words
+//! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
+//! alone.
 
 pub mod rules;
 pub mod walk;
 
 use self::{
     rules::{Outcome, Rule, Rules, Run, Set, Sets},
-    walk::{Found, Frame, Registers, Stack},
+    walk::{Frame, Registers, Stack, WalkCounter},
 };
 use crate::{
     published::Published,
     shim::{
-        self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_tried,
+        self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_trial,
         unwind_state, Frames, Recording, Watched,
     },
 };
@@ -61,21 +62,21 @@ struct Walker {
     replaced: AtomicU64,
 }
 
-/// How frames were found, by [`Found`]. Only who records in this context writes.
+/// How frames were found, by [`WalkCounter`]. Only who records in this context writes.
 #[derive(Default)]
 #[repr(align(64))]
-struct Counts([AtomicU64; Found::COUNT]);
+struct Counts([AtomicU64; WalkCounter::COUNT]);
 
-/// Nothing while stacks are walked by the kernel's unwinder alone.
+/// None while only the kernel's unwinder walks stacks.
 static WALKER: Published<Walker> = Published::nothing();
 
-/// Stacks that the kernel's unwinder has walked as RCU was not watching.
+/// Stacks that the kernel's unwinder walked because RCU was not watching.
 static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Stacks that both ways to walk gave the same frames for.
+/// Stacks for which both walks gave the same frames.
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
-/// Stacks that they did not, and that the kernel's frames were taken for.
+/// Stacks for which the walks differed; the kernel's frames were recorded.
 static MISMATCHES: AtomicU64 = AtomicU64::new(0);
 
 /// While it lives, stacks are walked as was chosen; then, by the kernel's unwinder alone.
@@ -113,14 +114,14 @@ impl Drop for Unwinder {
 
 fn refusal(error: Error) -> &'static str {
     match error {
-        ENOENT => "this kernel lacks a symbol that it needs",
-        ENOMEM => "no memory for its test",
-        EINVAL => "its test did not find what the kernel's unwinder finds",
-        _ => "this kernel has another unwinder than ORC",
+        ENOENT => "rules unavailable: this kernel lacks a needed symbol",
+        ENOMEM => "rules unavailable: out of memory for the self-test",
+        EINVAL => "rules unavailable: the self-test differs from the kernel's unwinder",
+        _ => "rules unavailable: the kernel's unwinder is not ORC",
     }
 }
 
-/// Makes the walker, and sees whether rules give here what the kernel's unwinder gives.
+/// Makes the walker, and tests whether rules give the frames of the kernel's unwinder.
 fn use_rules(verify: bool) -> Result {
     to_result(shim::stackmap_unwind_prepare())?;
     let walker = Arc::new(Walker::new(verify)?, GFP_KERNEL)?;
@@ -131,7 +132,7 @@ fn use_rules(verify: bool) -> Result {
     tested
 }
 
-/// Has stacks walked by the kernel's unwinder alone. Context: process.
+/// Stops walking by rules; only the kernel's unwinder walks stacks. Context: process.
 fn stop() {
     free();
     WALKER.replace(None);
@@ -167,7 +168,8 @@ impl Walker {
     /// Forgets all rules, and their memory. Context: process; callers serialise.
     fn drop_rules(&self) {
         if let Some(rules) = self.rules.get() {
-            // Before the table goes, so that what is shown never becomes less; and what came until then.
+            // Before the table goes, so that what is shown never becomes less; and what came until
+            // then.
             self.replaced.store(rules.replaced(), Ordering::Relaxed);
             self.rules.replace(None);
             self.replaced.store(rules.replaced(), Ordering::Relaxed);
@@ -208,15 +210,15 @@ pub(crate) fn nr_replaced() -> u64 {
     now.max(walker.replaced.load(Ordering::Relaxed))
 }
 
-/// The number of frames, or of [`Found::Whole`] stacks, that were found so. Context: process.
-pub(crate) fn count(found: Found) -> u64 {
+/// The number of frames, or of [`WalkCounter::Whole`] stacks, that were found so. Context: process.
+pub(crate) fn count(found: WalkCounter) -> u64 {
     let Some(walker) = WALKER.get() else {
         return 0;
     };
     let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
     let sum: u64 = walker.counts.iter().map(of).sum();
     match found {
-        Found::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
+        WalkCounter::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
         _ => sum,
     }
 }
@@ -240,8 +242,8 @@ pub(crate) fn verifies() -> bool {
     WALKER.get().is_some_and(|walker| walker.verify)
 }
 
-/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a grace
-/// period has passed. Context: process.
+/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a
+/// grace period has passed. Context: process.
 pub(crate) fn forget(text: &[stackmap_text]) {
     if let Some(rules) = rules() {
         for part in text {
@@ -252,7 +254,7 @@ pub(crate) fn forget(text: &[stackmap_text]) {
 
 impl Counts {
     #[inline(always)]
-    fn add(&self, found: Found, nr: u64) {
+    fn add(&self, found: WalkCounter, nr: u64) {
         let count = &self.0[found as usize];
         let sum = count.load(Ordering::Relaxed).wrapping_add(nr);
         count.store(sum, Ordering::Relaxed);
@@ -278,7 +280,7 @@ pub(crate) fn frames(
     }
     let frames = recording.kernels()?;
     match walker.and_then(|walker| walker.counts.get(recording.context())) {
-        Some(counts) => counts.add(Found::Whole, 1),
+        Some(counts) => counts.add(WalkCounter::Whole, 1),
         None if section.is_none() => {
             UNWATCHED.fetch_add(1, Ordering::Relaxed);
         }
@@ -288,7 +290,8 @@ pub(crate) fn frames(
     Some(frames)
 }
 
-/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made again.
+/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made
+/// again.
 #[cold]
 fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     let kernels = recording.kernels()?;
@@ -300,14 +303,14 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
-    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline, or
-    // guesses; who is in it is in it still.
-    if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_kept(*ip)) {
+    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline,
+    // or guesses; who is in it is in it still.
+    if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_stable(*ip)) {
         recording.ask_again();
         return None;
     }
     MISMATCHES.fetch_add(1, Ordering::Relaxed);
-    shim::stackmap_mismatch_tell(&shim::stackmap_mismatch {
+    shim::stackmap_mismatch_report(&shim::stackmap_mismatch {
         frame: same as u32,
         nr: our.len() as u32,
         nr_kernel: their.len() as u32,
@@ -317,12 +320,12 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     Some(kernels)
 }
 
-/// Stacks that were walked both ways, and were the same.
+/// Stacks for which both walks gave the same frames. Context: any.
 pub(crate) fn verified() -> u64 {
     VERIFIED.load(Ordering::Relaxed)
 }
 
-/// Stacks that were not.
+/// Stacks for which the walks differed. Context: any.
 pub(crate) fn mismatches() -> u64 {
     MISMATCHES.load(Ordering::Relaxed)
 }
@@ -330,9 +333,9 @@ pub(crate) fn mismatches() -> u64 {
 /// Whether a rule may be kept for text: it stays as it is, or is told of when it goes.
 ///
 /// Context: any in which stacks are walked: RCU is watching.
-fn is_kept(ip: u64) -> bool {
+fn is_stable(ip: u64) -> bool {
     // SAFETY: RCU is watching, and preemption is off, as for all that walks.
-    unsafe { shim::stackmap_unwind_keeps(ip as usize) }
+    unsafe { shim::stackmap_unwind_is_stable(ip as usize) }
 }
 
 /// Walks a stack by rules. [`None`]: that cannot be done here.
@@ -398,8 +401,8 @@ impl KernelUnwinder<'_> {
             return Some(frame);
         }
         let mut caller = *caller;
-        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for the
-        // state.
+        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for
+        // the state.
         self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.state) };
         self.begun.then(|| self.frame(&caller))
     }
@@ -412,7 +415,8 @@ impl KernelUnwinder<'_> {
                 sp: frame.sp,
                 bp: frame.bp,
             },
-            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or above it.
+            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or
+            // above it.
             stack: unsafe { Stack::new(frame.begin, frame.end) },
             interrupted: frame.interrupted,
         }
@@ -433,7 +437,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
-        if !is_kept(ip) {
+        if !is_stable(ip) {
             return Rule::UNKNOWN;
         }
         let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
@@ -484,7 +488,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     }
 
     #[inline(always)]
-    fn count(&mut self, found: Found, nr: u64) {
+    fn count(&mut self, found: WalkCounter, nr: u64) {
         self.counts.add(found, nr);
     }
 }
@@ -532,39 +536,39 @@ unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
 
 /// Has the kernel's unwinder make the step after the call that returns to `ip`.
 fn run(ip: u64, bp: u32, signal: bool) -> Run {
-    let mut tried = stackmap_tried::default();
+    let mut trial = stackmap_trial::default();
     // SAFETY: RCU is watching, as for all that learns; both are words of the stack for learning.
-    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut tried) };
+    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut trial) };
     Run {
         sp: SP,
         bp,
-        outcome: outcome(&tried, bp, signal).unwrap_or(Outcome::Other),
+        outcome: outcome(&trial, bp, signal).unwrap_or(Outcome::Other),
     }
 }
 
-fn outcome(tried: &stackmap_tried, bp: u32, signal: bool) -> Option<Outcome> {
-    if !tried.next {
+fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
+    if !trial.next {
         // It has not even looked whether the frame was interrupted.
-        return (tried.signal == signal).then_some(Outcome::End);
+        return (trial.signal == signal).then_some(Outcome::End);
     }
-    if !tried.same_stack {
+    if !trial.same_stack {
         return None;
     }
-    if tried.some_regs {
-        return tried
+    if trial.some_regs {
+        return trial
             .all_regs
-            .then(|| word(tried.regs))?
+            .then(|| word(trial.regs))?
             .map(Outcome::Registers);
     }
-    if tried.signal {
+    if trial.signal {
         return None;
     }
-    let ip = index(tried.ip)?;
-    let sp = word(tried.sp)?;
-    let bp = if tried.bp == u64::from(bp) * 8 {
+    let ip = index(trial.ip)?;
+    let sp = word(trial.sp)?;
+    let bp = if trial.bp == u64::from(bp) * 8 {
         None
     } else {
-        Some(index(tried.bp_word)?)
+        Some(index(trial.bp_word)?)
     };
     Some(Outcome::Caller { ip, sp, bp })
 }

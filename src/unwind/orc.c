@@ -14,15 +14,15 @@
 #include <asm/unwind.h>
 
 /*
- * A stack for learning. Each word tells its own place and is no address; nobody writes to it, so
- * any number of contexts may learn on it at the same time.
+ * A stack for learning. Each word encodes its own index and is no address. The stack is read-only,
+ * so any number of contexts can learn on it at the same time.
  */
 #define LEARN_WORD(i)	(0x5eed000000000000UL + (i))
 
 static unsigned long learn_stack[STACKMAP_LEARN_WORDS] __ro_after_init;
 
 /**
- * stackmap_unwind_prepare - make ready what learning needs
+ * stackmap_unwind_prepare - prepare the stack for learning
  *
  * Context: process, before anything else is called here.
  * Return: 0, or -ENOENT if this kernel lacks a symbol.
@@ -39,15 +39,15 @@ int stackmap_unwind_prepare(void)
 }
 
 /**
- * stackmap_unwind_keeps - whether the text at an address is there for long
+ * stackmap_unwind_is_stable - whether a rule may be kept for the text at an address
  * @ip: the address
  *
- * So is that of the kernel, and that of a module from the end of its init on. Trampolines, BPF,
- * init text and live patches are not.
+ * True for the kernel's text and for the text of a live module. False for trampolines, BPF, init
+ * text and live patches, which can be freed without a module notifier.
  *
  * Context: any in which RCU is watching; preemption off.
  */
-bool stackmap_unwind_keeps(unsigned long ip)
+bool stackmap_unwind_is_stable(unsigned long ip)
 {
 	const struct module *mod;
 
@@ -64,12 +64,12 @@ bool stackmap_unwind_keeps(unsigned long ip)
  * @sp: where the stack pointer is, a word of the stack for learning
  * @bp: where the frame pointer is
  * @signal: any; an end of the walk leaves it as it is, any other outcome changes one of two
- * @tried: set to what it did
+ * @trial: set to what it did
  *
  * Context: any in which RCU is watching.
  */
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
-			 struct stackmap_tried *tried)
+			 struct stackmap_trial *trial)
 {
 	struct unwind_state state = {
 		.stack_info = {
@@ -78,7 +78,7 @@ void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, boo
 			.end	= learn_stack + STACKMAP_LEARN_WORDS,
 		},
 		.task	= current,
-		/* It does not warn of what it cannot do. */
+		/* Suppresses warnings. */
 		.error	= true,
 		.signal	= signal,
 		.ip	= ip - signal,
@@ -86,16 +86,16 @@ void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, boo
 		.bp	= (unsigned long)&learn_stack[bp],
 	};
 
-	tried->next = unwind_next_frame(&state);
-	tried->signal = state.signal;
-	tried->same_stack = state.stack_info.begin == learn_stack;
-	tried->all_regs = state.regs && state.full_regs;
-	tried->some_regs = state.regs;
-	tried->ip = state.ip - LEARN_WORD(0);
-	tried->sp = state.sp - (unsigned long)learn_stack;
-	tried->bp = state.bp - (unsigned long)learn_stack;
-	tried->bp_word = state.bp - LEARN_WORD(0);
-	tried->regs = (unsigned long)state.regs - (unsigned long)learn_stack;
+	trial->next = unwind_next_frame(&state);
+	trial->signal = state.signal;
+	trial->same_stack = state.stack_info.begin == learn_stack;
+	trial->all_regs = state.regs && state.full_regs;
+	trial->some_regs = state.regs;
+	trial->ip = state.ip - LEARN_WORD(0);
+	trial->sp = state.sp - (unsigned long)learn_stack;
+	trial->bp = state.bp - (unsigned long)learn_stack;
+	trial->bp_word = state.bp - LEARN_WORD(0);
+	trial->regs = (unsigned long)state.regs - (unsigned long)learn_stack;
 }
 
 /**
@@ -115,7 +115,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	};
 	const size_t len = 2 * sizeof(long);
 
-	/* It makes a step that is not used. */
+	/* __unwind_start() makes one step, which is not used. */
 	__unwind_start(state, current, &regs, NULL);
 	if (!on_stack(&state->stack_info, (void *)(frame->sp - len), len))
 		return false;
@@ -191,15 +191,15 @@ int stackmap_unwind_prepare(void)
 	return -EOPNOTSUPP;
 }
 
-bool stackmap_unwind_keeps(unsigned long ip)
+bool stackmap_unwind_is_stable(unsigned long ip)
 {
 	return false;
 }
 
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
-			 struct stackmap_tried *tried)
+			 struct stackmap_trial *trial)
 {
-	*tried = (struct stackmap_tried){ };
+	*trial = (struct stackmap_trial){ };
 }
 
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)

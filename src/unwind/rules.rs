@@ -2,12 +2,14 @@
 
 //! The rules of call frames: how one step of a stack walk follows from the address it starts at.
 //!
-//! Where a function has put its return address, and where the caller's frame pointer, depends on the
-//! instruction alone that has made the call: that is what ORC tells, in tables that are searched for
-//! each frame. A rule is one entry of such a table, found once by watching the kernel's own unwinder
-//! make the step ([`Rule::learn`]), and kept in [`Rules`], a table of fixed size.
+//! Where a function has put its return address, and where the caller's frame pointer, depends on
+//! the instruction alone that has made the call: that is what ORC tells, in tables that are
+//! searched for each frame. A rule is one entry of such a table, found once by watching the
+//! kernel's own unwinder make the step ([`Rule::learn`]), and kept in [`Rules`], a table of fixed
+//! size.
 //!
-//! An entry is one word, so a reader in NMI sees a whole rule or none, and whoever writes meanwhile:
+//! An entry is one word, so a reader in NMI sees a whole rule or none, and whoever writes
+//! meanwhile:
 //!
 //! ```text
 //!  63            32 31       20 19        8 7  6 5  4   3   2   0
@@ -16,8 +18,8 @@
 //! +----------------+-----------+-----------+----+----+----+------+
 //! ```
 //!
-//! All text of an x86-64 kernel is in the highest 2 GiB, so half an address names it. Offsets are in
-//! words of the stack. Two CPUs that learn the same address learn the same rule: the table may
+//! All text of an x86-64 kernel is in the highest 2 GiB, so half an address names it. Offsets are
+//! in words of the stack. Two CPUs that learn the same address learn the same rule: the table may
 //! hold it twice, never differently. No operation waits for another, and none orders anything: the
 //! word is all that is shared.
 
@@ -40,7 +42,8 @@ const CALL: u32 = 1;
 const REGISTERS: u32 = 2;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
-/// The frame pointer is read at an offset from the new stack pointer. Without this and [`BP_AT_BP`] it stays.
+/// The frame pointer is read at an offset from the new stack pointer. Without this and [`BP_AT_BP`]
+/// it stays.
 const BP_AT_SP: u32 = 1 << 4;
 /// The frame pointer is read at an offset from the old one.
 const BP_AT_BP: u32 = 2 << 4;
@@ -240,7 +243,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// An empty table in `sets`, whose number is a power of two. It goes on counting from `replaced`.
+    /// An empty table in `sets`, whose number is a power of two. It goes on counting from
+    /// `replaced`.
     pub fn new(sets: Sets, replaced: u64) -> Option<Self> {
         let nr = sets.len();
         // INVARIANT: So it is here, and `sets` is never written.
@@ -315,7 +319,7 @@ impl Rules {
                 return;
             }
         }
-        // Somebody who does the same in the same place at the same time may win.
+        // Another CPU may replace the same entry at the same time and win.
         let way = self.replaced.fetch_add(1, Relaxed) as usize % WAYS;
         let entry = &set.0[way];
         let old = entry.load(Relaxed);

@@ -14,46 +14,46 @@
 #include "../shim/shim.h"
 #include "unwind.h"
 
-/* The difference that is being told. */
+/* The mismatch that is being logged. */
 static struct stackmap_mismatch mismatch;
-static atomic_t telling;
+static atomic_t reporting;
 
-static void tell(struct irq_work *work)
+static void report(struct irq_work *work)
 {
-	pr_warn("unwind: frame %u of a stack of %u (the kernel's: %u) is %pS, the kernel's is %pS\n",
+	pr_warn("unwind: frame %u differs (%u frames by rules, %u by kernel): %pS, by kernel %pS\n",
 		mismatch.frame, mismatch.nr, mismatch.nr_kernel, (void *)mismatch.ip,
 		(void *)mismatch.kernel_ip);
-	/* What was told has been read; pairs with the cmpxchg, which acquires. */
-	atomic_set_release(&telling, 0);
+	/* Release: mismatch has been read; pairs with the acquiring cmpxchg. */
+	atomic_set_release(&reporting, 0);
 }
 
-static DEFINE_IRQ_WORK(mismatch_work, tell);
+static DEFINE_IRQ_WORK(mismatch_work, report);
 
 /**
- * stackmap_mismatch_tell - have the log tell how two walks of a stack differ
- * @found: the difference; it is not told while another one is
+ * stackmap_mismatch_report - log how two walks of a stack differ
+ * @found: the mismatch; ignored while another one is being logged
  *
  * Context: any, NMI included.
  */
-void stackmap_mismatch_tell(const struct stackmap_mismatch *found)
+void stackmap_mismatch_report(const struct stackmap_mismatch *found)
 {
-	if (atomic_cmpxchg(&telling, 0, 1))
+	if (atomic_cmpxchg(&reporting, 0, 1))
 		return;
 	mismatch = *found;
 	irq_work_queue(&mismatch_work);
 }
 
 /**
- * stackmap_mismatch_end - wait until the last difference has been told
+ * stackmap_mismatch_flush - wait until the last mismatch is logged
  *
- * Context: process, may sleep. Nobody calls stackmap_mismatch_tell() any more.
+ * Context: process, may sleep. No caller of stackmap_mismatch_report() is left.
  */
-void stackmap_mismatch_end(void)
+void stackmap_mismatch_flush(void)
 {
 	irq_work_sync(&mismatch_work);
 }
 
-/* Whether rules give what the kernel gives here: twice, as the first time they are learnt. */
+/* Whether both walks agree: the first round learns the rules, the second one uses them. */
 static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsigned int depth)
 {
 	STACKMAP_UNWIND_STATE(state);

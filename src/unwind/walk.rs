@@ -13,7 +13,7 @@ use core::mem::MaybeUninit;
 /// How a frame was found: by a rule, or by the kernel's unwinder because...
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
-pub enum Found {
+pub enum WalkCounter {
     /// By a rule.
     Fast,
     /// The rule was not known yet, or not any more.
@@ -32,9 +32,9 @@ pub enum Found {
     Whole,
 }
 
-impl Found {
+impl WalkCounter {
     /// The number of ways.
-    pub const COUNT: usize = Found::Whole as usize + 1;
+    pub const COUNT: usize = WalkCounter::Whole as usize + 1;
 }
 
 /// The memory of a stack.
@@ -116,7 +116,7 @@ pub struct Registers {
     pub bp: u64,
 }
 
-/// What a walk needs of the kernel, and of who keeps the rules.
+/// The kernel functions and the table of rules that a walk uses.
 pub trait Unwinder {
     /// Reads a word of a stack.
     ///
@@ -125,8 +125,8 @@ pub trait Unwinder {
     /// The 8 bytes from `addr` on are on a [`Stack`].
     unsafe fn load(&self, addr: u64) -> u64;
 
-    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there is
-    /// a rule there is text.
+    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there
+    /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
     /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept.
@@ -145,11 +145,12 @@ pub trait Unwinder {
     fn step(&mut self, frame: Frame) -> Option<Frame>;
 
     /// Counts frames.
-    fn count(&mut self, found: Found, nr: u64);
+    fn count(&mut self, found: WalkCounter, nr: u64);
 }
 
 /// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
-/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in `ips`.
+/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in
+/// `ips`.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
@@ -214,21 +215,28 @@ pub fn walk<U: Unwinder>(
                     Kind::Call => match call(unwinder, &stack, at, rule) {
                         Ok(caller) => {
                             at = caller;
-                            unwinder.count(Found::New, 1);
+                            unwinder.count(WalkCounter::New, 1);
                             continue;
                         }
                         Err(reason) => reason,
                     },
                     Kind::Registers if !unwinder.are_users(&stack, rule.sp(at.sp, at.bp)) => {
-                        Found::Registers
+                        WalkCounter::Registers
                     }
                     Kind::Registers | Kind::End => {
-                        unwinder.count(if known { Found::Fast } else { Found::New }, 1);
+                        unwinder.count(
+                            if known {
+                                WalkCounter::Fast
+                            } else {
+                                WalkCounter::New
+                            },
+                            1,
+                        );
                         break;
                     }
-                    Kind::Slow if rule != Rule::UNKNOWN => Found::Odd,
-                    Kind::Slow if interrupted => Found::Registers,
-                    Kind::Slow => Found::Text,
+                    Kind::Slow if rule != Rule::UNKNOWN => WalkCounter::Odd,
+                    Kind::Slow if interrupted => WalkCounter::Registers,
+                    Kind::Slow => WalkCounter::Text,
                 }
             }
         };
@@ -246,7 +254,7 @@ pub fn walk<U: Unwinder>(
             interrupted,
         } = caller;
     }
-    unwinder.count(Found::Fast, fast);
+    unwinder.count(WalkCounter::Fast, fast);
     len.wrapping_sub(room.len())
 }
 
@@ -257,15 +265,15 @@ fn call<U: Unwinder>(
     stack: &Stack,
     at: Registers,
     rule: Rule,
-) -> Result<Registers, Found> {
-    let word = |addr| stack.word(unwinder, addr).ok_or(Found::Stack);
+) -> Result<Registers, WalkCounter> {
+    let word = |addr| stack.word(unwinder, addr).ok_or(WalkCounter::Stack);
     let sp = rule.sp(at.sp, at.bp);
     if sp <= at.sp {
-        return Err(Found::Stack);
+        return Err(WalkCounter::Stack);
     }
     let ip = word(sp.wrapping_sub(8))?;
     if unwinder.is_replaced(ip) {
-        return Err(Found::Return);
+        return Err(WalkCounter::Return);
     }
     let bp = match rule.bp_at(sp, at.bp) {
         Some(at) => word(at)?,

@@ -13,18 +13,22 @@ fn a_cut_is_fixed() {
         let map = map(1, 2);
         let old_id = id(&map, 0, old);
         let writer = spawn(&map, move |map| id(map, 1, new));
-        let cut = map.cut().unwrap();
-        let counted = map.count(&cut).unwrap();
+        let snapshot = map.snapshot().unwrap();
+        let counted = map.count(&snapshot).unwrap();
         let mut buffer = [0; MAX_FRAMES];
         let (mut walked, mut from) = (Vec::new(), 0);
-        while let Some(stack) = map.next(&cut, from, &mut buffer).unwrap() {
+        while let Some(stack) = map.next(&snapshot, from, &mut buffer).unwrap() {
             from = stack.next();
             walked.push((stack.id, buffer[..stack.nr].to_vec()));
         }
         assert_eq!(walked.len(), counted as usize, "count and walk disagree");
         assert!(walked.contains(&(old_id, old.to_vec())));
         writer.join();
-        assert_eq!(map.count(&cut), Ok(counted), "the cut has changed");
+        assert_eq!(
+            map.count(&snapshot),
+            Ok(counted),
+            "the snapshot has changed"
+        );
         assert_eq!(settle(&map).len(), 2);
     });
 }
@@ -54,13 +58,13 @@ fn an_export_beside_a_reset() {
         let map = map(1, 1);
         let id = id(&map, 0, frames);
         let reader = spawn(&map, move |map| {
-            let Ok(cut) = map.cut() else { return };
+            let Ok(snapshot) = map.snapshot() else { return };
             let mut buffer = [0; MAX_FRAMES];
-            let next = map.next(&cut, 0, &mut buffer);
+            let next = map.next(&snapshot, 0, &mut buffer);
             if let Ok(Some(stack)) = &next {
                 assert_eq!((stack.id, &buffer[..stack.nr]), (id, frames));
             }
-            match (next, map.count(&cut)) {
+            match (next, map.count(&snapshot)) {
                 // A snapshot that begins after the reset is empty.
                 (Ok(stack), Ok(count)) => assert_eq!(count, u32::from(stack.is_some())),
                 (Err(Stale), Ok(_)) => panic!("what is stale stays so"),
@@ -78,8 +82,10 @@ fn an_export_beside_the_reset_of_an_empty_map() {
     let frames = stack_at(1, 0, 1, 0);
     exhaustively("an_export_beside_the_reset_of_an_empty_map", move || {
         let map = map(1, 1);
-        let cut = map.cut().unwrap();
-        let reader = spawn(&map, move |map| (map.count(&cut), map.count(&cut)));
+        let snapshot = map.snapshot().unwrap();
+        let reader = spawn(&map, move |map| {
+            (map.count(&snapshot), map.count(&snapshot))
+        });
         map.reset().unwrap();
         id(&map, 0, frames);
         let (first, second) = reader.join();
@@ -87,7 +93,7 @@ fn an_export_beside_the_reset_of_an_empty_map() {
             // Stale only while the reset runs.
             assert!(matches!(count, Ok(0) | Err(Stale)), "{count:?}");
         }
-        assert_eq!(map.count(&cut), Ok(0));
+        assert_eq!(map.count(&snapshot), Ok(0));
     });
 }
 

@@ -5,12 +5,12 @@
 use super::*;
 
 /// Prepares two inserts of at most two frames that do not meet at the pool's cursor: context 1 has
-/// a spare, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
-fn apart(map: &Map) {
+/// a free extent, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
+fn prepare_two_stacks(map: &Map) {
     id(map, 0, stack_at(2, 7, 3, 0));
     // Three words are left behind it; they are not enough for this.
     id(map, 1, stack_at(2, 5, 4, 0));
-    assert_eq!(map.spare_bytes(), 3 * 8);
+    assert_eq!(map.free_extent_bytes(), 3 * 8);
 }
 
 /// O1: a reader that sees the word of a slot sees the complete record.
@@ -36,7 +36,7 @@ fn one_stack_two_inserts_one_id() {
     let frames = stack_at(2, 0, 2, 0);
     exhaustively("one_stack_two_inserts_one_id", move || {
         let map = map(2, 2);
-        apart(&map);
+        prepare_two_stacks(&map);
         let other = spawn(&map, move |map| record(map, 1, frames).unwrap());
         let mine = record(&map, 0, frames).unwrap();
         let theirs = other.join();
@@ -53,7 +53,7 @@ fn two_stacks_race_for_one_slot() {
     let (one, two) = (stack_at(2, 0, 2, 0), stack_at(2, 0, 2, 1));
     exhaustively("two_stacks_race_for_one_slot", move || {
         let map = map(2, 2);
-        apart(&map);
+        prepare_two_stacks(&map);
         let other = spawn(&map, move |map| id(map, 1, two));
         let mine = id(&map, 0, one);
         let theirs = other.join();
@@ -118,10 +118,10 @@ fn the_last_place() {
         for result in [mine, theirs] {
             assert!(matches!(result, Ok(_) | Err(Fallback::Full)));
         }
-        assert!(mine.is_ok() || theirs.is_ok(), "P3: the place was lost");
+        assert!(mine.is_ok() || theirs.is_ok(), "P3: the entry was lost");
         assert!(
             mine.is_err() || theirs.is_err(),
-            "P3: more stacks than places"
+            "P3: more stacks than entries"
         );
         assert_eq!(map.total(Counter::DropFull), 1);
         assert_eq!(settle(&map).len(), 2);
@@ -134,12 +134,12 @@ fn the_last_slot() {
     let (one, two) = (stack_at(2, 6, 1, 0), stack_at(2, 6, 1, 1));
     exhaustively("the_last_slot", move || {
         let map = map(2, 2);
-        apart(&map);
+        prepare_two_stacks(&map);
         let other = spawn(&map, move |map| record(map, 1, one).map(|found| found.id));
         let mine = record(&map, 0, two).map(|found| found.id);
         let theirs = other.join();
         assert!(mine.is_ok() != theirs.is_ok());
-        assert_eq!(mine.and(theirs), Err(Fallback::Neighbourhood));
+        assert_eq!(mine.and(theirs), Err(Fallback::ProbeLimit));
         assert_eq!(map.total(Counter::DropProbe), 1);
         assert_eq!(settle(&map).len(), 3);
     });
@@ -151,11 +151,11 @@ fn a_losers_record_is_used_again() {
     let (one, two) = (stack_at(2, 2, 2, 0), stack_at(2, 0, 1, 0));
     exhaustively("a_losers_record_is_used_again", move || {
         let map = map(2, 2);
-        apart(&map);
+        prepare_two_stacks(&map);
         let other = spawn(&map, move |map| record(map, 1, one).unwrap());
         let mine = record(&map, 0, one).unwrap();
         other.join();
-        let lost = map.spare_bytes() != 0;
+        let lost = map.free_extent_bytes() != 0;
         let reserved = map.reserved_bytes();
         // The context of the loser, if there was one.
         let loser = usize::from(mine.inserted);
@@ -163,7 +163,7 @@ fn a_losers_record_is_used_again() {
         if lost {
             // Three words for the lost record, two for this one, one still to use.
             assert_eq!(map.reserved_bytes(), reserved);
-            assert_eq!(map.spare_bytes(), 8);
+            assert_eq!(map.free_extent_bytes(), 8);
         }
         settle(&map);
     });

@@ -128,10 +128,13 @@ fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
 
 /// All stacks by one export: ids, frames, references. Fails if a stack has two ids.
 fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
-    let cut = map.cut().expect("no reset runs");
+    let snapshot = map.snapshot().expect("no reset runs");
     let mut buffer = [0; MAX_FRAMES];
     let (mut all, mut from) = (Vec::<(Id, Vec<u64>, u32)>::new(), 0);
-    while let Some(stack) = map.next(&cut, from, &mut buffer).expect("no reset runs") {
+    while let Some(stack) = map
+        .next(&snapshot, from, &mut buffer)
+        .expect("no reset runs")
+    {
         from = stack.next();
         let frames = buffer[..stack.nr].to_vec();
         assert!(
@@ -147,11 +150,11 @@ fn export(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
 fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
-    assert_eq!(map.entries_claimed() as usize, all.len(), "P3: places");
+    assert_eq!(map.entries_claimed() as usize, all.len(), "P3: entries");
     assert_eq!(map.stored_bytes(), stored as u64, "P6: bytes of records");
     assert_eq!(
         map.reserved_bytes(),
-        stored as u64 + map.spare_bytes(),
+        stored as u64 + map.free_extent_bytes(),
         "P3: words"
     );
     let refs: u64 = all.iter().map(|(_, _, refs)| u64::from(*refs)).sum();

@@ -133,21 +133,25 @@ fn free_extents_are_used_before_the_pool_grows() {
         let mut large = (0..16).map(|n| stack_at(4, 2 * n, 4, 0));
         let mut small = (0..16).map(|n| stack_at(4, 2 * n + 1, 2, 0));
         let bound = || map.stored_bytes() + map.stored_bytes() / 4 + 192;
-        let refusal = loop {
+        let reason = loop {
             id(&map, 0, large.next().unwrap());
             if let Err(error) = map.grow() {
                 break error;
             }
             assert!(map.pool_bytes() <= bound(), "P6: too much");
         };
-        assert_eq!(refusal, ControlError::Unused);
+        assert_eq!(reason, ControlError::EnoughFree);
         assert!(map.pool_bytes() + 64 > bound(), "one chunk more is allowed");
         assert!(map.wants_growth());
         let reserved = map.reserved_bytes();
         while map.grow().is_err() {
             id(&map, 0, small.next().unwrap());
         }
-        assert_eq!(map.reserved_bytes(), reserved, "a spare was left unused");
+        assert_eq!(
+            map.reserved_bytes(),
+            reserved,
+            "a free extent was left unused"
+        );
         id(&map, 0, large.next().unwrap());
         settle(&map);
     });

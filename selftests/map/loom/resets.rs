@@ -122,12 +122,12 @@ fn a_chunk_that_an_export_reads() {
     exhaustively("a_chunk_that_an_export_reads", move || {
         let map = map(2, 1);
         pool::in_third_chunk(&map, far);
-        let cut = map.cut().unwrap();
+        let snapshot = map.snapshot().unwrap();
         let reader = spawn(&map, move |map| {
             let mut buffer = [0; MAX_FRAMES];
             // Behind the other two.
-            let found = map.next(&cut, 3, &mut buffer);
-            found.map(|stack| buffer[..stack.expect("the cut has it").nr].to_vec())
+            let found = map.next(&snapshot, 3, &mut buffer);
+            found.map(|stack| buffer[..stack.expect("the snapshot has it").nr].to_vec())
         });
         map.reset().unwrap();
         let found = reader.join();

@@ -8,7 +8,7 @@
 mod model;
 
 use self::model::Model;
-use stackmap_map::{ControlError, Cut, Id, Map, ReadSide, Seed, Stack, Stale, MAX_FRAMES};
+use stackmap_map::{ControlError, Id, Map, ReadSide, Seed, Snapshot, Stack, Stale, MAX_FRAMES};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -35,7 +35,7 @@ pub(crate) enum Op {
     /// Removes everything.
     Reset,
     /// Begins an export.
-    Cut,
+    Snapshot,
     /// Reads the next stack of the export.
     Next,
     /// Counts the stacks of the export.
@@ -73,7 +73,7 @@ const MODULES: u64 = 0xffff_ffff_c000_0000;
 
 /// An export that has been begun.
 struct Export {
-    cut: Cut,
+    snapshot: Snapshot,
     from: u32,
 }
 
@@ -141,16 +141,16 @@ impl Run {
                 self.map.reset().expect("nothing else runs");
                 self.model.reset();
             }
-            Op::Cut => {
-                let cut = self.map.cut().expect("no reset runs");
-                self.model.cut();
-                self.export = Some(Export { cut, from: 0 });
+            Op::Snapshot => {
+                let snapshot = self.map.snapshot().expect("no reset runs");
+                self.model.snapshot();
+                self.export = Some(Export { snapshot, from: 0 });
             }
             Op::Next => self.next(),
             Op::Count => {
                 if let Some(export) = &self.export {
                     let expected = self.model.cut_len().ok_or(Stale);
-                    assert_eq!(self.map.count(&export.cut), expected);
+                    assert_eq!(self.map.count(&export.snapshot), expected);
                 }
             }
         }
@@ -202,7 +202,7 @@ impl Run {
             return;
         };
         let mut frames = [0; MAX_FRAMES];
-        let found = self.map.next(&export.cut, export.from, &mut frames);
+        let found = self.map.next(&export.snapshot, export.from, &mut frames);
         let Some(expected) = self.model.next_of_cut(export.from) else {
             // Who has read the last slot has read all.
             let all_read = export.from as usize == self.map.table_size();
@@ -235,7 +235,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<Op> {
             [2, _] => Op::Grow,
             [3, follow] => Op::FollowGrowth(follow % 2 != 0),
             [4, 0..16] => Op::Reset,
-            [5, _] => Op::Cut,
+            [5, _] => Op::Snapshot,
             [6 | 7, _] => Op::Next,
             [8, _] => Op::Count,
             [9..16, _] => Op::Lookup(word()?),

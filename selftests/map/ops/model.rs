@@ -32,7 +32,7 @@ pub(super) struct Model {
     /// By counter.
     counts: [u64; Counter::COUNT],
     /// The slots of the export's stacks; none after a reset.
-    cut: Option<Vec<u32>>,
+    snapshot: Option<Vec<u32>>,
 }
 
 impl Model {
@@ -48,7 +48,7 @@ impl Model {
             words: 0,
             given: Vec::new(),
             counts: [0; Counter::COUNT],
-            cut: None,
+            snapshot: None,
         }
     }
 
@@ -90,7 +90,7 @@ impl Model {
         }
         let slot = self.free_slot(frames);
         match (result, slot) {
-            (result, None) => assert_eq!(result, Err(Fallback::Neighbourhood)),
+            (result, None) => assert_eq!(result, Err(Fallback::ProbeLimit)),
             (result, Some(_)) if self.by_slot.len() == self.capacity => {
                 assert_eq!(result, Err(Fallback::Full));
             }
@@ -152,25 +152,25 @@ impl Model {
         self.by_slot.clear();
         self.slot_of.clear();
         self.words = 0;
-        self.cut = None;
+        self.snapshot = None;
         // The last generation of an id of 31 bits is followed by the first.
         let generations = (1 << 31) / self.slots;
         self.generation = self.generation % (generations - 1) + 1;
     }
 
-    pub(super) fn cut(&mut self) {
-        self.cut = Some(self.by_slot.keys().copied().collect());
+    pub(super) fn snapshot(&mut self) {
+        self.snapshot = Some(self.by_slot.keys().copied().collect());
     }
 
     /// The number of stacks of the export, if no reset came.
     pub(super) fn cut_len(&self) -> Option<u32> {
-        self.cut.as_ref().map(|cut| cut.len() as u32)
+        self.snapshot.as_ref().map(|snapshot| snapshot.len() as u32)
     }
 
     /// The first stack of the export from a slot on, if no reset came.
     pub(super) fn next_of_cut(&self, from: u32) -> Option<Option<Id>> {
-        let cut = self.cut.as_ref()?;
-        let slot = cut.iter().find(|slot| **slot >= from);
+        let snapshot = self.snapshot.as_ref()?;
+        let slot = snapshot.iter().find(|slot| **slot >= from);
         Some(slot.map(|slot| self.id(*slot)))
     }
 
@@ -183,7 +183,7 @@ impl Model {
         assert_eq!(map.entries() as usize, self.by_slot.len());
         let stored = 8 * self.words;
         assert_eq!(map.stored_bytes(), stored);
-        assert_eq!(map.reserved_bytes(), stored + map.spare_bytes());
+        assert_eq!(map.reserved_bytes(), stored + map.free_extent_bytes());
         // P6.
         assert!(map.pool_bytes() <= stored + stored / 4 + (1 << 20));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A hosted program: grace periods by a reader-writer lock. Readers share it, a grace period takes
-//! it once.
+//! A host program: grace periods by a reader-writer lock. Readers share the lock; a grace period
+//! takes it once for writing.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 

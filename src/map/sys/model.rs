@@ -2,12 +2,11 @@
 
 //! A loom model: every order of the threads' steps is tried, and every value that a load may see.
 //!
-//! Each atomic operation is a *step* of its thread. A model counts them, and it can let an
-//! interrupt come in front of any of them: a function that runs there to its end, on the thread
-//! that it interrupts.
+//! Each atomic operation is a *step* of its thread. A model counts the steps. It can inject an
+//! interrupt before any step: a function that runs to its end on the interrupted thread.
 //!
-//! Memory that goes away must not be in use any more, whatever the order: each word knows the
-//! accesses to it, and it fails a model in which one of them did not happen before its end.
+//! Freed memory must not be in use, in any order: each word tracks its accesses, and the model
+//! fails if one of them does not happen before the word is dropped.
 
 use core::cell::{Cell, OnceCell, RefCell};
 use loom::{
@@ -27,7 +26,7 @@ struct Thread {
     steps: Cell<usize>,
     /// Steps that read, modify and write at once.
     swaps: Cell<usize>,
-    /// What comes in front of a step, and after how many more.
+    /// The interrupt handler to run, and the number of steps before it.
     interrupt: RefCell<Option<(usize, Handler)>>,
 }
 
@@ -40,12 +39,12 @@ loom::thread_local! {
     };
 }
 
-/// Lets `handler` run in front of the step of this thread that comes after `steps` more.
+/// Runs `handler` on this thread after `steps` more steps, before the next one.
 pub fn interrupt_after(steps: usize, handler: impl FnOnce() + 'static) {
     THREAD.with(|thread| *thread.interrupt.borrow_mut() = Some((steps, Box::new(handler))));
 }
 
-/// Takes an interrupt back that has not come yet. Returns whether there was one.
+/// Cancels a pending interrupt. Returns whether one was pending.
 pub fn cancel_interrupt() -> bool {
     THREAD.with(|thread| thread.interrupt.borrow_mut().take().is_some())
 }
@@ -55,13 +54,12 @@ pub fn steps() -> usize {
     THREAD.with(|thread| thread.steps.get())
 }
 
-/// The steps of this thread that read, modified and wrote at once: what a word needs that others
-/// write too.
+/// The read-modify-write steps of this thread, as words with several writers need them.
 pub fn swaps() -> usize {
     THREAD.with(|thread| thread.swaps.get())
 }
 
-/// Counts a step, lets an interrupt that is due come in front of it, and returns the thread.
+/// Counts a step, runs a due interrupt before it, and returns the number of the thread.
 fn step() -> usize {
     let (number, handler) = THREAD.with(|thread| {
         thread.steps.set(thread.steps.get() + 1);
@@ -84,15 +82,15 @@ fn step() -> usize {
 
 /// The reads of a word since it was last written.
 ///
-/// Of all accesses to an object loom considers only the last one when it looks for an order to try:
-/// a thread that reads a word and then writes it would hide that another one read the word before.
-/// So each read is also an access to an object of its reader's own, and who writes behind a read
-/// that is hidden accesses that object too. A condition variable is such an object: that nobody
-/// waits for it is all that it says, it has no value and orders nothing.
+/// When loom looks for an order to try, it considers only the last access to an object. So a thread
+/// that reads and then writes a word hides an earlier read by another thread. Therefore each read
+/// also accesses an object that belongs to the reader, and a write after a hidden read accesses the
+/// reader's object too. The object is a condition variable without waiters: it has no value and
+/// orders nothing.
 struct Reads {
     of: [OnceCell<Condvar>; THREADS],
     unseen: [Cell<bool>; THREADS],
-    /// Who had access last.
+    /// The thread of the last access.
     last: Cell<usize>,
 }
 
@@ -105,7 +103,7 @@ impl Reads {
         }
     }
 
-    /// Reads the word: with `load`, which is all that the caller does of its own.
+    /// Reads the word with `load`.
     fn read<T>(&self, thread: usize, load: impl FnOnce() -> T) -> T {
         self.of[thread].get_or_init(Condvar::new).notify_one();
         let value = load();
@@ -211,7 +209,7 @@ atomic!(AtomicPtr<T>, *mut T);
 const THREADS: usize = 3;
 
 loom::lazy_static! {
-    /// Held by each thread in its read-side sections.
+    /// MemoWord by each thread in its read-side sections.
     static ref READING: [Mutex<()>; THREADS] = core::array::from_fn(|_| Mutex::new(()));
 
     /// Not a part of the model, only a way to number its threads.
@@ -225,8 +223,8 @@ fn this_thread() -> usize {
 
 /// A read-side critical section. One thread has one at a time.
 ///
-/// As in RCU, a section that a grace period does not wait for sees all that came before the grace
-/// period, and nothing else is ordered: neither sections among each other, nor what comes later.
+/// As in RCU, a section that a grace period does not wait for sees all writes before the grace
+/// period. Nothing else is ordered: not two sections, and not later accesses.
 pub struct ReadSide {
     _held: MutexGuard<'static, ()>,
 }
