@@ -138,7 +138,7 @@ pub enum Special {
     StackId,
     /// A full stack.
     KernelStack,
-    /// A stack of user space.
+    /// A stack of user space, or the id of one.
     UserStack,
     /// A text that was written to trace_marker.
     Print,
@@ -153,9 +153,9 @@ impl Special {
     pub fn of(system: &str, name: &str) -> Self {
         match (system, name) {
             ("ftrace", "function") => Self::Function,
-            ("ftrace", "stack_id") => Self::StackId,
+            ("ftrace", "stack_id" | "stack_id_user") => Self::StackId,
             ("ftrace", "kernel_stack") => Self::KernelStack,
-            ("ftrace", "user_stack") => Self::UserStack,
+            ("ftrace", "user_stack" | "user_stack_id") => Self::UserStack,
             ("ftrace", "print") => Self::Print,
             ("ftrace", "bprint") => Self::BinaryPrint,
             ("ftrace", "bputs") => Self::Puts,

@@ -231,6 +231,7 @@ impl Joiner {
                 self.skipping = true;
                 return Ok(());
             }
+            Body::UserStackId => return Ok(()),
         };
         let event = Event {
             name,

@@ -100,6 +100,8 @@ pub enum Body<'a> {
     KernelStack,
     /// A stack of user space; its frames are on the lines that follow.
     UserStack,
+    /// The id of a stack of user space, and the entry into the kernel that it belongs to.
+    UserStackId,
 }
 
 /// A line of a trace.
@@ -207,10 +209,15 @@ impl<'a> Body<'a> {
             (b"" | b"user_stack", b"<user stack trace>" | b"<user stack trace >") => {
                 return Body::UserStack
             }
-            (b"" | b"stack_id", fields) => match find_stack_id(fields) {
-                Some((0, end, id)) if end == fields.len() => return Body::StackId(id),
-                _ => {}
-            },
+            (b"" | b"stack_id" | b"stack_id_user", fields) if fields.starts_with(STACK_ID) => {
+                match find_stack_id(fields) {
+                    Some((0, end, id)) if is_user_side(&fields[end..]) => {
+                        return Body::StackId(id);
+                    }
+                    _ => {}
+                }
+            }
+            (b"" | b"user_stack_id", fields) if is_bind(fields) => return Body::UserStackId,
             _ => {}
         }
         if let Some(syscall) = Self::syscall(body) {
@@ -228,13 +235,49 @@ impl<'a> Body<'a> {
     }
 }
 
+/// How the id of a kernel stack begins.
+const STACK_ID: &[u8] = b"<stack_id ";
+
+/// Whether a text is what follows the id of a kernel stack: nothing, ` <user_stack_id N>`, or
+/// ` <user A:B>`.
+fn is_user_side(text: &[u8]) -> bool {
+    if text.is_empty() {
+        return true;
+    }
+    let Some(text) = text
+        .strip_prefix(b" <")
+        .and_then(|text| text.strip_suffix(b">"))
+    else {
+        return false;
+    };
+    match text.strip_prefix(b"user_stack_id ") {
+        Some(id) => parse_digits(id).is_some(),
+        None => text.strip_prefix(b"user ").is_some_and(is_cookie),
+    }
+}
+
+/// Whether a text is `<user_stack_id N> for A:B`.
+fn is_bind(text: &[u8]) -> bool {
+    let Some(text) = text.strip_prefix(b"<user_stack_id ") else {
+        return false;
+    };
+    take_number(text).is_some_and(|(_, rest)| rest.strip_prefix(b"> for ").is_some_and(is_cookie))
+}
+
+/// Whether a text is `A:B`.
+fn is_cookie(text: &[u8]) -> bool {
+    let Some(colon) = find(text, b':') else {
+        return false;
+    };
+    parse_digits(&text[..colon]).is_some() && parse_digits(&text[colon + 1..]).is_some()
+}
+
 /// The first `<stack_id N>` in a text: where it begins, where it ends, and N.
 pub fn find_stack_id(text: &[u8]) -> Option<(usize, usize, u32)> {
-    const OPENING: &[u8] = b"<stack_id ";
     let mut from = 0;
-    while let Some(at) = find_slice(&text[from..], OPENING) {
+    while let Some(at) = find_slice(&text[from..], STACK_ID) {
         let start = from + at;
-        let digits = start + OPENING.len();
+        let digits = start + STACK_ID.len();
         if let Some((id, rest)) = take_number(&text[digits..]) {
             if rest.first() == Some(&b'>') {
                 return Some((start, text.len() - rest.len() + 1, id));

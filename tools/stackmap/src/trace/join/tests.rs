@@ -111,6 +111,26 @@ a-1 [000] ..... 1.000005: <stack trace>
 }
 
 #[test]
+fn ids_with_user_stacks_are_joined_by_their_kernel_stacks() {
+    let (joined, losses) = join(
+        "\
+a-1 [000] ..... 1.000000: one: x=1
+a-1 [000] ..... 1.000001: <stack_id 5> <user 1:3>
+a-1 [000] ..... 1.000002: <user_stack_id 7> for 1:3
+a-1 [000] ..... 1.000003: two: x=1
+a-1 [000] ..... 1.000004: <stack_id 5> <user_stack_id 7>
+a-1 [000] ..... 1.000005: three: x=1
+a-1 [000] ..... 1.000006: <stack trace>
+ => foo
+<user stack trace>
+ => /bin/x[+0x1b19]
+",
+    );
+    assert_eq!(joined, ["one 5", "two 5", "three foo"]);
+    assert_eq!(losses, Losses::default());
+}
+
+#[test]
 fn waiting_is_bounded() {
     let mut text = String::new();
     for pid in 0..1000 {

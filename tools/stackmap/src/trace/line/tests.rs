@@ -34,6 +34,32 @@ fn reads_lines_of_trace() {
 }
 
 #[test]
+fn an_id_with_a_user_stack_is_a_stack_id() {
+    let head = "          <idle>-0       [000] d..2.     3.325159: ";
+    for (text, body) in [
+        ("<stack_id 7> <user_stack_id 8>", Body::StackId(7)),
+        ("<stack_id 7> <user 2:9>", Body::StackId(7)),
+        ("stack_id_user: <stack_id 7> <user 2:9>", Body::StackId(7)),
+        ("<user_stack_id 8> for 2:9", Body::UserStackId),
+        (
+            "user_stack_id: <user_stack_id 8> for 2:9",
+            Body::UserStackId,
+        ),
+    ] {
+        assert_eq!(parse(&format!("{head}{text}")).body, body, "{text}");
+    }
+    for text in [
+        "<stack_id 7> <user_stack_id >",
+        "<stack_id 7> <user 2>",
+        "<stack_id 7> <user 2:9> x",
+        "<user_stack_id 8> for 2",
+    ] {
+        let line = format!("{head}{text}");
+        assert!(matches!(parse(&line).body, Body::Event { .. }), "{text}");
+    }
+}
+
+#[test]
 fn reads_every_layout() {
     let body = "kmalloc: call_site=foo+0x1/0x2 ptr=0";
     for (head, tgid, cpu, flags, time) in [
