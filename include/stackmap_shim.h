@@ -70,6 +70,7 @@ enum stackmap_seq_form {
 struct stackmap_served {
 	struct trace_array *tr;
 	struct trace_event_file *file;	/* its ftrace:stack_id */
+	struct trace_event_file *user_files[2];	/* its ftrace:stack_id_user and user_stack_id */
 	struct ftrace_ops *ops;		/* its function tracer's; NULL before it was seen */
 };
 
@@ -139,6 +140,88 @@ struct stackmap_trial {
 	__u64 regs;		/* and where the registers are */
 };
 
+/* What a file is known by, as long as it is not written to. */
+struct stackmap_file_key {
+	__u64 dev, ino;
+	__s64 ctime_sec;
+	__u32 ctime_nsec;
+	__u32 generation;	/* of the inode number */
+	__u64 size;
+};
+
+enum stackmap_mapping_kind {
+	STACKMAP_MAPPING_OTHER,	/* of no file, or not executable */
+	STACKMAP_MAPPING_FILE,
+	STACKMAP_MAPPING_VDSO,
+	STACKMAP_MAPPING_VDSO32,	/* that of 32-bit tasks */
+};
+
+/* A part of a task's address space. */
+struct stackmap_mapping {
+	__u64 start, end;
+	__u64 offset;		/* of @start in the file, in bytes */
+	enum stackmap_mapping_kind kind;
+	struct stackmap_file_key file;
+};
+
+/* Distinct mappings that frames of one stack are looked for in; below 255. */
+#define STACKMAP_MAPPINGS	64
+
+/* Room for a path; a longer one is not shown. */
+#define STACKMAP_PATH_LEN	4096
+
+/* What is shown of a file. */
+struct stackmap_binary {
+	__u32 build_id_len;	/* 0: none is known */
+	__u32 path_len;
+	__u8 build_id[20];
+	char path[STACKMAP_PATH_LEN];
+};
+
+/* What tells the current task's program from all others. */
+struct stackmap_task {
+	__u32 tgid;
+	__u64 start_time;	/* of the process, in ns since boot */
+	__u64 exec_id;		/* counts its calls of exec */
+};
+
+/* What becomes of a request for a user stack. */
+enum stackmap_request {
+	STACKMAP_REQUEST_NONE,	/* there is no user stack */
+	STACKMAP_REQUEST_FIRST,	/* the first of this trace array in this entry into the kernel */
+	STACKMAP_REQUEST_AGAIN,
+};
+
+/* What is counted of user stacks; Documentation/trace/ftrace-stackmap.rst describes each. */
+enum stackmap_user_counter {
+	STACKMAP_USER_REQUESTED,
+	STACKMAP_USER_REQUESTED_AGAIN,
+	STACKMAP_USER_IN_NMI,
+	STACKMAP_USER_NOT_USER,
+	STACKMAP_USER_NO_WORK,
+	STACKMAP_USER_REFUSED,
+	STACKMAP_USER_DELIVERED,
+	STACKMAP_USER_KNOWN,
+	STACKMAP_USER_BOUND,
+	STACKMAP_USER_EXEC_FLUSHED,
+	STACKMAP_USER_EXEC_LATE,
+	STACKMAP_USER_EXEC_STALE,
+	STACKMAP_USER_EXIT_EVENTS,
+	STACKMAP_USER_EXIT_BOUND,
+	STACKMAP_USER_EXIT_LATE,
+	STACKMAP_USER_UNBOUND,
+	STACKMAP_USER_COMPLETE,
+	STACKMAP_USER_CUT_NO_RULE,
+	STACKMAP_USER_CUT_FAULT,
+	STACKMAP_USER_CUT_DEPTH,
+	STACKMAP_USER_CUT_FP,
+	STACKMAP_USER_CUT_NO_MEMORY,
+	STACKMAP_USER_CUT_BAD_ADDRESS,
+	STACKMAP_USER_RAW_FRAMES,
+	STACKMAP_USER_BINARIES_FULL,
+	STACKMAP_USER_COUNTERS
+};
+
 /* How two walks of one stack differ. */
 struct stackmap_mismatch {
 	__u32 frame;		/* the first one that differs, counted from the innermost */
@@ -175,12 +258,17 @@ bool stackmap_tracing_is_on(struct trace_array *tr);
 
 /* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
-void stackmap_event_announce(struct trace_event_file *file);
+void stackmap_event_announce(const struct stackmap_served *served);
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
 					   struct ring_buffer_event **event);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id);
+enum stackmap_reserved stackmap_id_user_reserve(const struct stackmap_site *site,
+						struct ring_buffer_event **event);
+void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
+			     unsigned int id, __u64 cookie);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
+void stackmap_user_bind(const struct stackmap_served *served, __u64 cookie, unsigned int id);
 bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
 			 unsigned int nr);
 
@@ -226,6 +314,33 @@ int stackmap_hook_remove(enum stackmap_hook hook);
 void stackmap_hook_drain(void);
 unsigned long stackmap_hook_missed(void);
 
+/* user/user.c: requests for user stacks. Process context, callers serialise. */
+int stackmap_user_resolve(void);
+int stackmap_user_serve(const struct trace_array *tr);
+void stackmap_user_cancel(bool all);
+void stackmap_user_unprobe(void);
+void stackmap_user_set(bool on);
+/* Any context. */
+/* Whether user stacks are asked for. */
+bool stackmap_user_asks(void);
+enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u64 *cookie,
+					    __u64 *exec_id);
+void stackmap_user_count(enum stackmap_user_counter counter);
+void stackmap_user_add(enum stackmap_user_counter counter, unsigned long nr);
+unsigned long stackmap_user_counted(enum stackmap_user_counter counter);
+__u64 stackmap_user_end(void);
+unsigned int stackmap_this_cpu(void);
+unsigned int stackmap_cpus(void);
+void stackmap_preempt_disable(void);
+void stackmap_preempt_enable(void);
+
+/* user/mappings.c: what user addresses lie in. Task context, may sleep. */
+unsigned int stackmap_user_mappings(const unsigned long *ips, unsigned int nr,
+				    struct stackmap_mapping *mappings, __u8 *which);
+bool stackmap_user_binary(unsigned long ip, const struct stackmap_file_key *key,
+			  struct stackmap_binary *binary);
+void stackmap_user_task(struct stackmap_task *task);
+
 /* record/growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
 void stackmap_growth_kick(void);
 void stackmap_growth_stop(void);
@@ -238,6 +353,15 @@ void stackmap_growth_stop(void);
  */
 bool stackmap_record(struct stackmap_stack *stack);
 
+/* The same, and asks for the user stack. */
+bool stackmap_record_user(struct stackmap_stack *stack);
+
+/*
+ * Returns the id of the current task's user stack, of @nr return addresses, and remembers it for
+ * the cookie; 0 if it is not kept. Task context, may sleep.
+ */
+unsigned int stackmap_user_id(const unsigned long *ips, unsigned int nr, __u64 cookie);
+
 /* Walks a stack by rules, without recording. Returns the number of frames, or -1. */
 int stackmap_walk(struct stackmap_stack *stack);
 
@@ -246,6 +370,10 @@ int stackmap_walk(struct stackmap_stack *stack);
  * @flags: the flags of the event's print function.
  */
 void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
+
+/* The same for an event that has a user stack; its cookie tells which. */
+void stackmap_print_user(struct trace_seq *s, int stack_id, __u64 cookie, unsigned long flags,
+			 bool dumped);
 
 /*
  * Called when module text is added, before any of it runs; or removed, after all of it has run and

@@ -5,10 +5,10 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    map::{ControlError, Map, Seed, BITS_DEFAULT, CONTEXTS_MAX},
-    modules, record, shim,
+    map::{ControlError, Map, BITS_DEFAULT, CONTEXTS_MAX},
+    modules, record, shim, store,
     tracefs::{instances::Instances, TraceArray},
-    unwind,
+    unwind, user,
 };
 use kernel::{
     bindings,
@@ -23,10 +23,13 @@ use kernel::{
 /// [`crate::published`] values.
 struct Control {
     bits: u32,
+    user_bits: u32,
     choice: HookChoice,
     /// The hook in use, or the one chosen last while the option is off.
     hook: Hook,
     enabled: bool,
+    /// Whether user stacks are recorded, too.
+    user: bool,
     /// Whether a reset runs.
     resetting: bool,
     /// A random number that identifies this load of the module; never 0, which means unknown in the
@@ -41,9 +44,11 @@ global_lock! {
     // SAFETY: Initialised in `Recorder::begin`, before anything takes it.
     unsafe(uninit) static CONTROL: Mutex<Control> = Control {
         bits: BITS_DEFAULT,
+        user_bits: BITS_DEFAULT,
         choice: HookChoice::Auto,
         hook: Hook::Kprobe,
         enabled: false,
+        user: false,
         resetting: false,
         load_id: 0,
         top: None,
@@ -56,18 +61,25 @@ pub(crate) struct Recorder(());
 
 impl Recorder {
     /// Checks that a hook can be installed, and chooses it. Context: process, once.
-    pub(crate) fn begin(bits: u32, choice: HookChoice, top: TraceArray) -> Result<Self> {
+    pub(crate) fn begin(
+        bits: u32,
+        user_bits: u32,
+        choice: HookChoice,
+        top: TraceArray,
+    ) -> Result<Self> {
         // SAFETY: Called once, by the module's init.
         unsafe { CONTROL.init() };
-        let [word] = random();
+        let [word] = store::random();
         let hook = Hook::choose(choice, None)?;
         // SAFETY: `drop` waits until no CPU records.
         unsafe { top.serve() }?;
         *CONTROL.lock() = Control {
             bits,
+            user_bits,
             choice,
             hook,
             enabled: false,
+            user: false,
             resetting: false,
             load_id: (word % u64::from(u32::MAX)) as u32 + 1,
             top: Some(top),
@@ -87,17 +99,53 @@ impl Drop for Recorder {
         disable();
         // The kprobe that prevented restoring the text may be removed by now.
         Hook::restore_text();
-        if record::map().is_some() {
-            // SAFETY: Process context. The hook is removed, so no CPU requests growth or walks a
-            // stack.
-            unsafe {
-                shim::stackmap_growth_stop();
-                shim::stackmap_stack_free();
-            }
-            // The files are removed; only readers of the trace may still use the map.
-            record::set_map(None);
+        // SAFETY: The hook is gone, and who was inside: nobody requests a user stack, or walks a stack;
+        // then nobody delivers one, or requests growth.
+        unsafe {
+            shim::stackmap_user_unprobe();
+            shim::stackmap_user_cancel(true);
+            shim::stackmap_growth_stop();
+            shim::stackmap_stack_free();
         }
+        // The files are gone: only the trace may still show stacks.
+        store::KERNEL.free();
+        store::USER.free();
+        user::free();
         unwind::free();
+    }
+}
+
+/// Whether user stacks are recorded, too.
+pub(crate) fn user_enabled() -> bool {
+    CONTROL.lock().user
+}
+
+/// Has user stacks recorded, too. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it serves as many
+/// tracers as it can. Context: process.
+pub(crate) fn enable_user() -> Result {
+    let mut control = CONTROL.lock();
+    if control.user {
+        return Ok(());
+    }
+    user::allocate()?;
+    if store::USER.map().is_none() {
+        store::USER.make(control.user_bits, shim::stackmap_cpus() as usize)?;
+    }
+    if let Some(top) = &control.top {
+        top.serve_user()?;
+    }
+    control.instances.serve_user();
+    shim::stackmap_user_set(true);
+    control.user = true;
+    Ok(())
+}
+
+/// Requests no user stacks any more. Those that were requested are still bound. Context: process.
+pub(crate) fn disable_user() {
+    let mut control = CONTROL.lock();
+    if control.user {
+        shim::stackmap_user_set(false);
+        control.user = false;
     }
 }
 
@@ -172,20 +220,17 @@ pub(crate) fn disable() {
 fn allocate(bits: u32) -> Result {
     const _: () = assert!((bindings::NR_CPUS * shim::STACKMAP_LEVELS) as usize <= CONTEXTS_MAX);
     unwind::allocate()?;
-    if record::map().is_some() {
+    if store::KERNEL.map().is_some() {
         return Ok(());
     }
-    let map = Map::new(
-        bits,
-        shim::stackmap_contexts() as usize,
-        Seed::new(random()),
-    )
-    .ok_or(ENOMEM)?;
-    let map = Arc::new(map, GFP_KERNEL)?;
-    // SAFETY: Process context, once: the caller holds the lock and has seen no map.
+    // SAFETY: Process context; nothing is recorded, as the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc(unwind::is_cached(), unwind::verifies()) })?;
-    record::set_map(Some(map));
-    Ok(())
+    store::KERNEL
+        .make(bits, shim::stackmap_contexts() as usize)
+        .inspect_err(|_| {
+            // SAFETY: As above.
+            unsafe { shim::stackmap_stack_free() };
+        })
 }
 
 impl Control {
@@ -201,12 +246,14 @@ pub(crate) fn instances<R>(change: impl FnOnce(&mut Instances) -> R) -> R {
     change(&mut CONTROL.lock().instances)
 }
 
-/// Random words.
-fn random<const N: usize>() -> [u64; N] {
-    let mut words = [0_u64; N];
-    // SAFETY: The buffer may be written for its whole length.
-    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
-    words
+/// Adds an instance; see [`Instances::add`].
+pub(crate) fn add_instance(name: &[u8]) -> Result {
+    let mut control = CONTROL.lock();
+    control.instances.add(name)?;
+    if control.user {
+        control.instances.serve_user();
+    }
+    Ok(())
 }
 
 /// Removes all stacks and counts. Context: process.
@@ -218,11 +265,17 @@ pub(crate) fn reset() -> Result {
         return Ok(());
     };
     modules::reset(|| {
-        // Pool growth keeps the map busy for one allocation at most.
-        while map.reset() == Err(ControlError::Busy) {
-            fsleep(Delta::from_millis(1));
+        // Growth holds the map for no longer than one allocation.
+        for map in [Some(&map), store::USER.map().as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            while map.reset() == Err(ControlError::Busy) {
+                fsleep(Delta::from_millis(1));
+            }
         }
-        // Under the lock, because turning the option off adds to the missed hits of the kprobe.
+        user::reset();
+        // Going off adds up what the kprobe missed.
         let _control = CONTROL.lock();
         counters::reset();
     });
@@ -236,7 +289,7 @@ fn begin_reset() -> Result<Option<Arc<Map>>> {
     if control.resetting || control.tracing_is_on() {
         return Err(EBUSY);
     }
-    let map = record::map();
+    let map = store::KERNEL.map();
     control.resetting = map.is_some();
     Ok(map)
 }

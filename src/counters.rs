@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     /// How stacks were walked: frames by rules, frames by the kernel's unwinder (by reason), and
     /// stacks that the kernel's unwinder walked as a whole; then the results of `verify=1`.
     Walk,
+    /// What became of its user stack; in `stack_map_user_stat`.
+    User,
 }
 
 /// Where a counter is kept.
@@ -117,9 +119,90 @@ pub(crate) static COUNTERS: [Counter; 24] = {
     ]
 };
 
+/// Those of user stacks.
+pub(crate) static USER: [Counter; 33] = {
+    use map::Counter as OfMap;
+    use Kind::*;
+
+    /// A counter of the C side.
+    macro_rules! user {
+        ($key:literal, $counter:ident) => {
+            Counter::new($key, User, || {
+                shim::stackmap_user_counted(shim::$counter) as u64
+            })
+        };
+    }
+
+    [
+        user!("requested:", stackmap_user_counter_STACKMAP_USER_REQUESTED),
+        user!(
+            "requested_again:",
+            stackmap_user_counter_STACKMAP_USER_REQUESTED_AGAIN
+        ),
+        user!("in_nmi:", stackmap_user_counter_STACKMAP_USER_IN_NMI),
+        user!("not_user:", stackmap_user_counter_STACKMAP_USER_NOT_USER),
+        user!("no_work:", stackmap_user_counter_STACKMAP_USER_NO_WORK),
+        user!("refused:", stackmap_user_counter_STACKMAP_USER_REFUSED),
+        user!("delivered:", stackmap_user_counter_STACKMAP_USER_DELIVERED),
+        user!("known:", stackmap_user_counter_STACKMAP_USER_KNOWN),
+        user!("bound:", stackmap_user_counter_STACKMAP_USER_BOUND),
+        user!(
+            "exec_flushed:",
+            stackmap_user_counter_STACKMAP_USER_EXEC_FLUSHED
+        ),
+        user!(
+            "exec_stale:",
+            stackmap_user_counter_STACKMAP_USER_EXEC_STALE
+        ),
+        user!("exec_late:", stackmap_user_counter_STACKMAP_USER_EXEC_LATE),
+        user!(
+            "exit_events:",
+            stackmap_user_counter_STACKMAP_USER_EXIT_EVENTS
+        ),
+        user!(
+            "exit_bound:",
+            stackmap_user_counter_STACKMAP_USER_EXIT_BOUND
+        ),
+        user!("exit_late:", stackmap_user_counter_STACKMAP_USER_EXIT_LATE),
+        user!("unbound:", stackmap_user_counter_STACKMAP_USER_UNBOUND),
+        user!("complete:", stackmap_user_counter_STACKMAP_USER_COMPLETE),
+        user!(
+            "cut_no_rule:",
+            stackmap_user_counter_STACKMAP_USER_CUT_NO_RULE
+        ),
+        user!("cut_fault:", stackmap_user_counter_STACKMAP_USER_CUT_FAULT),
+        user!("cut_depth:", stackmap_user_counter_STACKMAP_USER_CUT_DEPTH),
+        user!("cut_fp:", stackmap_user_counter_STACKMAP_USER_CUT_FP),
+        user!(
+            "cut_no_memory:",
+            stackmap_user_counter_STACKMAP_USER_CUT_NO_MEMORY
+        ),
+        user!(
+            "cut_bad_address:",
+            stackmap_user_counter_STACKMAP_USER_CUT_BAD_ADDRESS
+        ),
+        user!(
+            "raw_frames:",
+            stackmap_user_counter_STACKMAP_USER_RAW_FRAMES
+        ),
+        user!(
+            "binaries_full:",
+            stackmap_user_counter_STACKMAP_USER_BINARIES_FULL
+        ),
+        Counter::of_map("hits:", User, OfMap::Hits),
+        Counter::of_map("inserts:", User, OfMap::Inserts),
+        Counter::of_map("drop_full:", User, OfMap::DropFull),
+        Counter::of_map("drop_pool:", User, OfMap::DropPool),
+        Counter::of_map("drop_growing:", User, OfMap::DropGrowing),
+        Counter::of_map("drop_probe:", User, OfMap::DropProbe),
+        Counter::of_map("drop_contended:", User, OfMap::DropContended),
+        Counter::of_map("drop_reset:", User, OfMap::DropReset),
+    ]
+};
+
 /// Restarts all counters that are not in the map. Context: process, together with a map reset.
 pub(crate) fn reset() {
-    for counter in &COUNTERS {
+    for counter in COUNTERS.iter().chain(&USER) {
         if let Source::SinceLoad(since_load, before) = &counter.source {
             before.store(since_load(), Ordering::Relaxed);
         }

@@ -14,6 +14,11 @@ pub(crate) fn bits() -> u32 {
     *Borrow::<u32>::borrow(&module_parameters::bits.value())
 }
 
+/// The capacity for user stacks asked for: 2^user_bits.
+pub(crate) fn user_bits() -> u32 {
+    *Borrow::<u32>::borrow(&module_parameters::user_bits.value())
+}
+
 /// Whether each stack is compared with the one that the kernel's unwinder finds.
 pub(crate) fn verify() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::verify.value()) != 0

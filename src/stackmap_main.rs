@@ -19,8 +19,10 @@ mod params;
 mod published;
 mod record;
 mod shim;
+mod store;
 mod tracefs;
 pub mod unwind;
+pub mod user;
 
 use kernel::{error::to_result, prelude::*};
 
@@ -34,6 +36,10 @@ module! {
         bits: u32 {
             default: crate::map::BITS_DEFAULT,
             description: "Capacity: 2^bits distinct stacks (10..20, default 14)",
+        },
+        user_bits: u32 {
+            default: crate::map::BITS_DEFAULT,
+            description: "Capacity for user stacks: 2^user_bits (10..20, default 14)",
         },
         verify: u8 {
             default: 0,
@@ -55,7 +61,8 @@ struct Stackmap {
 
 impl kernel::Module for Stackmap {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let bits = clamp_bits(params::bits());
+        let bits = clamp_bits("bits", params::bits());
+        let user_bits = clamp_bits("user_bits", params::user_bits());
         to_result(shim::stackmap_symbols_resolve())?;
         shim::prototypes::check()?;
         let tracefs = tracefs::Mount::new()?;
@@ -68,7 +75,8 @@ impl kernel::Module for Stackmap {
             return Err(EINVAL);
         }
         tracefs.read_stack_layout()?;
-        let recording = control::Recorder::begin(bits, params::hook(), tracefs.top_level()?)?;
+        let recording =
+            control::Recorder::begin(bits, user_bits, params::hook(), tracefs.top_level()?)?;
         let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
         let modules = modules::Watch::begin()?;
         let files = files::Files::create(&tracefs)?;
@@ -86,14 +94,16 @@ impl kernel::Module for Stackmap {
     }
 }
 
-fn clamp_bits(asked: u32) -> u32 {
+fn clamp_bits(name: &str, asked: u32) -> u32 {
     let bits = asked.clamp(map::BITS_MIN, map::BITS_MAX);
     if bits != asked {
         pr_warn!(
-            "bits={} is not in {}..{}: using bits={}\n",
+            "{}={} is not in {}..{}: using {}={}\n",
+            name,
             asked,
             map::BITS_MIN,
             map::BITS_MAX,
+            name,
             bits
         );
     }

@@ -13,6 +13,9 @@
 #define STACKMAP_BIN_MAGIC	0x464D5342
 #define STACKMAP_BIN_VERSION	2
 
+/* /sys/kernel/tracing/stack_map_user_bin: frames are words, see Documentation/abi. */
+#define STACKMAP_BIN_MAGIC_USER	0x554D5346
+
 /* Another writer of the same layout; readers accept it too. */
 #define STACKMAP_BIN_MAGIC_V1	0x46534D42
 #define STACKMAP_BIN_VERSION_V1	1

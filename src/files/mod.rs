@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The six files that users see.
+//! The files that users see.
 
 mod option;
 mod stack_map;
 mod stack_map_bin;
 mod stack_map_instances;
 mod stack_map_stat;
+mod stack_map_user;
 
 use crate::tracefs::{Entry, Gate, Mount};
 use kernel::prelude::*;
@@ -14,7 +15,7 @@ use kernel::prelude::*;
 /// Our files, for as long as the module is loaded. Fields are dropped in the order of their
 /// declaration.
 pub(crate) struct Files {
-    _entries: [Entry; 6],
+    _entries: [Entry; 11],
     _gate: Gate,
 }
 
@@ -27,9 +28,14 @@ impl Files {
             _entries: [
                 tracefs.create::<stack_map::StackMap>()?,
                 tracefs.create::<stack_map_stat::StackMapStat>()?,
-                tracefs.create::<stack_map_bin::StackMapBin>()?,
+                tracefs.create::<stack_map_bin::StackMapBin<stack_map_bin::KernelStacks>>()?,
                 tracefs.create::<stack_map_instances::StackMapInstances>()?,
                 tracefs.create::<option::Resolve>()?,
+                tracefs.create::<stack_map_user::StackMapUser>()?,
+                tracefs.create::<stack_map_bin::StackMapBin<stack_map_bin::UserStacks>>()?,
+                tracefs.create::<stack_map_user::StackMapUserStat>()?,
+                tracefs.create::<stack_map_user::StackMapBinaries>()?,
+                tracefs.create::<option::User>()?,
                 tracefs.create::<option::Switch>()?,
             ],
             _gate: gate,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-resolve`: whether the
-//! trace shows the stacks behind them.
+//! trace shows the stacks behind them; `options/stackmap-user`: whether user stacks are, too.
 
 use crate::{
     control,
@@ -33,6 +33,30 @@ impl File for Switch {
 impl Text for Switch {
     fn show(out: &Output<'_>) {
         flag(out, control::enabled());
+    }
+}
+
+pub(super) struct User;
+
+impl File for User {
+    const DIR: &'static CStr = DIR;
+    const NAME: &'static CStr = c"stackmap-user";
+    const MODE: umode_t = 0o640;
+    type Reader = Single<Self>;
+
+    fn write(data: &[u8]) -> Result {
+        if is_one(data)? {
+            control::enable_user()
+        } else {
+            control::disable_user();
+            Ok(())
+        }
+    }
+}
+
+impl Text for User {
+    fn show(out: &Output<'_>) {
+        flag(out, control::user_enabled());
     }
 }
 

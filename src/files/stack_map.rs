@@ -7,7 +7,7 @@ use crate::{
     control,
     map::ReadSide,
     modules::{Symbol, Symbols},
-    record,
+    store,
     tracefs::{File, Output, Reader},
 };
 use kernel::{bindings::umode_t, prelude::*};
@@ -32,7 +32,7 @@ pub(super) struct TextReader(Walk);
 
 impl Reader for TextReader {
     fn open() -> Result<Self> {
-        Walk::begin().map(Self)
+        Walk::begin(&store::KERNEL).map(Self)
     }
 
     fn seek(&mut self, position: u64) -> Result<Option<u64>> {
@@ -45,7 +45,10 @@ impl Reader for TextReader {
         };
         // What a reset has removed has no names any more.
         let section = ReadSide::enter();
-        if !record::map_in(&section).is_some_and(|map| map.has(stack.inserted)) {
+        if !store::KERNEL
+            .map_in(&section)
+            .is_some_and(|map| map.has(stack.inserted))
+        {
             return;
         }
         out.text(fmt!(

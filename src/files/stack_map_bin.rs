@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `stack_map_bin`: the stacks in the binary format of `include/uapi/stackmap.h`.
+//! `stack_map_bin`, `stack_map_user_bin`: the stacks in the binary format of `include/uapi/stackmap.h`.
 
 use crate::{
     control,
     map::{Map, Snapshot, Stack, Stale, MAX_FRAMES},
-    record, shim,
+    shim,
+    store::{self, Store},
     tracefs::{File, Output, Reader},
 };
+use core::marker::PhantomData;
 use kernel::{
     bindings::{umode_t, ESTALE},
     prelude::*,
@@ -23,8 +25,8 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn begin() -> Result<Self> {
-        let map = match record::map() {
+    pub(super) fn begin(store: &Store) -> Result<Self> {
+        let map = match store.map() {
             Some(map) => {
                 let snapshot = map.snapshot().map_err(|Stale| EBUSY)?;
                 Some((map, snapshot))
@@ -65,30 +67,62 @@ impl Walk {
     }
 }
 
-pub(super) struct StackMapBin;
+/// The stacks of one map.
+pub(super) trait Stacks: 'static {
+    const NAME: &'static CStr;
+    const MAGIC: u32;
 
-impl File for StackMapBin {
+    fn store() -> &'static Store;
+}
+
+pub(super) struct KernelStacks;
+
+impl Stacks for KernelStacks {
     const NAME: &'static CStr = c"stack_map_bin";
+    const MAGIC: u32 = shim::STACKMAP_BIN_MAGIC;
+
+    fn store() -> &'static Store {
+        &store::KERNEL
+    }
+}
+
+pub(super) struct UserStacks;
+
+impl Stacks for UserStacks {
+    const NAME: &'static CStr = c"stack_map_user_bin";
+    const MAGIC: u32 = shim::STACKMAP_BIN_MAGIC_USER;
+
+    fn store() -> &'static Store {
+        &store::USER
+    }
+}
+
+pub(super) struct StackMapBin<S>(PhantomData<S>);
+
+impl<S: Stacks> File for StackMapBin<S> {
+    const NAME: &'static CStr = S::NAME;
     const MODE: umode_t = 0o440;
-    type Reader = BinReader;
+    type Reader = BinReader<S>;
 }
 
 /// The header at position 0, then the stack of slot `n` at position `n + 1`. After a reset reading
 /// fails with ESTALE, since the header has promised what is gone.
-pub(super) struct BinReader {
+pub(super) struct BinReader<S> {
     walk: Walk,
     nr_stacks: u32,
     at_header: bool,
+    _of: PhantomData<S>,
 }
 
-impl Reader for BinReader {
+impl<S: Stacks> Reader for BinReader<S> {
     fn open() -> Result<Self> {
-        let walk = Walk::begin()?;
+        let walk = Walk::begin(S::store())?;
         let nr_stacks = walk.count().map_err(estale)?;
         Ok(Self {
             walk,
             nr_stacks,
             at_header: false,
+            _of: PhantomData,
         })
     }
 
@@ -103,7 +137,7 @@ impl Reader for BinReader {
 
     fn show(&self, out: &Output<'_>) {
         if self.at_header {
-            let (magic, version) = (shim::STACKMAP_BIN_MAGIC, shim::STACKMAP_BIN_VERSION);
+            let (magic, version) = (S::MAGIC, shim::STACKMAP_BIN_VERSION);
             words(out, [magic, version, self.nr_stacks, control::load_id()]);
             return;
         }

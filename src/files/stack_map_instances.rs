@@ -18,7 +18,7 @@ impl File for StackMapInstances {
     fn write(data: &[u8]) -> Result {
         match super::trim_newline(data) {
             [b'!', name @ ..] => control::instances(|all| all.remove(name)),
-            name => control::instances(|all| all.add(name)),
+            name => control::add_instance(name),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     control,
     counters::{Kind, COUNTERS},
     map::Map,
-    record,
+    store,
     tracefs::{File, Output, Single, Text},
     unwind,
 };
@@ -22,7 +22,7 @@ impl File for StackMapStat {
 
 impl Text for StackMapStat {
     fn show(out: &Output<'_>) {
-        let map = record::map();
+        let map = store::KERNEL.map();
         let map = map.as_deref();
         let bits = control::bits();
         let capacity = map.map_or(1 << bits, Map::capacity);

@@ -17,7 +17,7 @@ use crate::{
     published::Published,
     record,
     shim::{self, stackmap_text},
-    unwind,
+    store, unwind,
 };
 use core::{
     ops::Range,
@@ -214,7 +214,7 @@ fn remember_change(
     text: &[stackmap_text],
     look: impl FnOnce(&Map) -> Result<Option<(Snapshot, KVVec<u64>, Option<Names>)>>,
 ) {
-    let Some(map) = record::map() else {
+    let Some(map) = store::KERNEL.map() else {
         return;
     };
     let _lock = CHANGE_LOCK.lock();

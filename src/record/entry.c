@@ -12,10 +12,12 @@
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/string.h>
 #include <linux/topology.h>
 #include <linux/trace_recursion.h>
 
 #include "../shim/shim.h"
+#include "slot.h"
 #include "../unwind/unwind.h"
 
 struct stack_frames {
@@ -40,10 +42,10 @@ static bool verifies __read_mostly;
  * The trace arrays whose stacks become ids: the top level, then instances. A slot is free while its
  * tr is NULL. A CPU that has loaded tr sees the rest of the slot: O5 of Documentation/design.rst.
  */
-static struct stackmap_served served[1 + STACKMAP_INSTANCES];
+struct stackmap_slot stackmap_slots[STACKMAP_SLOTS];
 
-/* Slots behind the last one that was ever used. */
-static unsigned int nr_served;
+/* Slots up to the last one that was ever used. */
+static unsigned int nr_slots;
 
 static DEFINE_MUTEX(serve_lock);
 
@@ -127,15 +129,16 @@ int stackmap_serve(const struct stackmap_served *new)
 	unsigned int i;
 
 	guard(mutex)(&serve_lock);
-	for (i = 0; i < ARRAY_SIZE(served) && served[i].tr; i++)
+	for (i = 0; i < STACKMAP_SLOTS && stackmap_slots[i].served.tr; i++)
 		;
-	if (i == ARRAY_SIZE(served))
+	if (i == STACKMAP_SLOTS)
 		return -ENOSPC;
-	WRITE_ONCE(served[i].file, new->file);
-	WRITE_ONCE(served[i].ops, new->ops);
+	WRITE_ONCE(stackmap_slots[i].served.file, new->file);
+	WRITE_ONCE(stackmap_slots[i].served.ops, new->ops);
+	memcpy(stackmap_slots[i].served.user_files, new->user_files, sizeof(new->user_files));
 	/* Release; O5, pairs with the load in serving(). */
-	smp_store_release(&served[i].tr, new->tr);
-	WRITE_ONCE(nr_served, max(nr_served, i + 1));
+	smp_store_release(&stackmap_slots[i].served.tr, new->tr);
+	WRITE_ONCE(nr_slots, max(nr_slots, i + 1));
 	return 0;
 }
 
@@ -152,20 +155,23 @@ void stackmap_unserve(const struct trace_array *tr)
 	unsigned int i;
 
 	guard(mutex)(&serve_lock);
-	for (i = 0; i < nr_served; i++)
-		if (served[i].tr == tr)
-			WRITE_ONCE(served[i].tr, NULL);
+	for (i = 0; i < nr_slots; i++) {
+		if (stackmap_slots[i].served.tr == tr) {
+			WRITE_ONCE(stackmap_slots[i].asks, false);
+			WRITE_ONCE(stackmap_slots[i].served.tr, NULL);
+		}
+	}
 }
 
 /* The slot of a trace array, NULL if its stacks become no ids. */
 static __always_inline struct stackmap_served *serving(const struct trace_array *tr)
 {
-	unsigned int i, nr = READ_ONCE(nr_served);
+	unsigned int i, nr = READ_ONCE(nr_slots);
 
 	for (i = 0; i < nr; i++)
 		/* Acquire; O5, pairs with the store in stackmap_serve(). */
-		if (smp_load_acquire(&served[i].tr) == tr)
-			return &served[i];
+		if (smp_load_acquire(&stackmap_slots[i].served.tr) == tr)
+			return &stackmap_slots[i].served;
 	return NULL;
 }
 
@@ -175,6 +181,28 @@ bool stackmap_serves(const struct trace_array *tr)
 }
 
 NOKPROBE_SYMBOL(stackmap_serves);
+
+/* What records: with a request for the user stack, or without. */
+DEFINE_STATIC_CALL(stackmap_recorder, stackmap_record);
+
+static bool user_stacks __read_mostly;
+
+bool stackmap_user_asks(void)
+{
+	return READ_ONCE(user_stacks);
+}
+
+/**
+ * stackmap_user_set - ask for user stacks from now on, or not any more
+ * @on: which
+ *
+ * Context: process, callers serialise.
+ */
+void stackmap_user_set(bool on)
+{
+	WRITE_ONCE(user_stacks, on);
+	static_call_update(stackmap_recorder, on ? stackmap_record_user : stackmap_record);
+}
 
 /* The text that calls a tracer, if it has text of its own. */
 static __always_inline struct stackmap_text trampoline_of(const struct ftrace_ops *ops)
@@ -299,7 +327,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stack.from_caller = by_rules && !regs && skip >= 0;
 	if (unlikely(!stack.from_caller || verifies))
 		goto kernel;
-	while (!stackmap_record(&stack)) {
+	while (!static_call(stackmap_recorder)(&stack)) {
 kernel:
 		stack.nr_kernel = unwind_by_kernel(stack.kernel, skip, regs);
 	}

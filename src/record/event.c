@@ -17,6 +17,31 @@ struct stack_id_entry {
 	int stack_id;
 };
 
+/* A kernel stack, and the cookie of the user stack that led there. */
+struct stack_id_user_entry {
+	struct trace_entry ent;
+	int stack_id;
+	u32 cookie[2];	/* low and high half: a u64 needs another alignment */
+};
+
+/* The user stack of a cookie. */
+struct user_stack_id_entry {
+	struct trace_entry ent;
+	int user_stack_id;
+	u32 cookie[2];
+};
+
+static u64 cookie_of(const u32 halves[2])
+{
+	return halves[0] | (u64)halves[1] << 32;
+}
+
+static void set_cookie(u32 halves[2], u64 cookie)
+{
+	halves[0] = cookie;
+	halves[1] = cookie >> 32;
+}
+
 static enum print_line_t stack_id_print(struct trace_iterator *iter, int flags,
 					struct trace_event *event)
 {
@@ -27,40 +52,86 @@ static enum print_line_t stack_id_print(struct trace_iterator *iter, int flags,
 	return trace_handle_return(&iter->seq);
 }
 
-static struct trace_event_functions stack_id_funcs = {
-	.trace = stack_id_print,
-};
+static enum print_line_t stack_id_user_print(struct trace_iterator *iter, int flags,
+					     struct trace_event *event)
+{
+	const struct stack_id_user_entry *entry = (void *)iter->ent;
+
+	stackmap_print_user(&iter->seq, entry->stack_id, cookie_of(entry->cookie), flags,
+			    irqs_disabled());
+	return trace_handle_return(&iter->seq);
+}
+
+static enum print_line_t user_stack_id_print(struct trace_iterator *iter, int flags,
+					     struct trace_event *event)
+{
+	const struct user_stack_id_entry *entry = (void *)iter->ent;
+
+	trace_seq_printf(&iter->seq, "<user_stack_id %d> for %u:%u\n", entry->user_stack_id,
+			 entry->cookie[0], entry->cookie[1]);
+	return trace_handle_return(&iter->seq);
+}
+
+#define ID_FIELD(field) {					\
+	.type		= "int",				\
+	.name		= field,				\
+	.size		= sizeof(int),				\
+	.align		= __alignof__(int),			\
+	.is_signed	= 1,					\
+	.filter_type	= FILTER_OTHER,				\
+}
+
+#define COOKIE_FIELD {						\
+	.type		= "u64",				\
+	.name		= "cookie",				\
+	.size		= sizeof(u64),				\
+	.align		= __alignof__(u32),			\
+	.is_signed	= 0,					\
+	.filter_type	= FILTER_OTHER,				\
+}
 
 static struct trace_event_fields stack_id_fields[] = {
-	{
-		.type = "int",
-		.name = "stack_id",
-		.size = sizeof_field(struct stack_id_entry, stack_id),
-		.align = __alignof__(int),
-		.is_signed = 1,
-		.filter_type = FILTER_OTHER,
-	},
-	{ }
+	ID_FIELD("stack_id"), { }
 };
 
-static struct trace_event_class stack_id_class = {
-	.system = "ftrace",
-	.fields_array = stack_id_fields,
-	.fields = LIST_HEAD_INIT(stack_id_class.fields),
-	.raw_init = trace_event_raw_init,
+static struct trace_event_fields stack_id_user_fields[] = {
+	ID_FIELD("stack_id"), COOKIE_FIELD, { }
 };
 
-static struct trace_event_call stack_id_call = {
-	.class = &stack_id_class,
-	.name = "stack_id",
-	.event.funcs = &stack_id_funcs,
-	.print_fmt = "\"<stack_id %d>\", REC->stack_id",
-	.module = THIS_MODULE,
-	.flags = TRACE_EVENT_FL_IGNORE_ENABLE,
+static struct trace_event_fields user_stack_id_fields[] = {
+	ID_FIELD("user_stack_id"), COOKIE_FIELD, { }
 };
 
-/* At module load the core finds the event in this section and assigns its number. */
-static struct trace_event_call *stack_id_ptr __used __section("_ftrace_events") = &stack_id_call;
+/*
+ * An event of the system "ftrace". At module load the core finds the pointer in its section and
+ * assigns the number of the event.
+ */
+#define EVENT(event_name, format)						\
+static struct trace_event_functions event_name##_funcs = {			\
+	.trace = event_name##_print,						\
+};										\
+static struct trace_event_class event_name##_class = {				\
+	.system = "ftrace",							\
+	.fields_array = event_name##_fields,					\
+	.fields = LIST_HEAD_INIT(event_name##_class.fields),			\
+	.raw_init = trace_event_raw_init,					\
+};										\
+static struct trace_event_call event_name##_call = {				\
+	.class = &event_name##_class,						\
+	.name = #event_name,							\
+	.event.funcs = &event_name##_funcs,					\
+	.print_fmt = format,							\
+	.module = THIS_MODULE,							\
+	.flags = TRACE_EVENT_FL_IGNORE_ENABLE,					\
+};										\
+static struct trace_event_call *event_name##_ptr __used				\
+	__section("_ftrace_events") = &event_name##_call
+
+#define COOKIE "(unsigned int)REC->cookie, (unsigned int)(REC->cookie >> 32)"
+
+EVENT(stack_id, "\"<stack_id %d>\", REC->stack_id");
+EVENT(stack_id_user, "\"<stack_id %d> <user %u:%u>\", REC->stack_id, " COOKIE);
+EVENT(user_stack_id, "\"<user_stack_id %d> for %u:%u\", REC->user_stack_id, " COOKIE);
 
 /**
  * stackmap_event_type - the number of ftrace:stack_id in the ring buffer
@@ -73,23 +144,40 @@ int stackmap_event_type(void)
 	return stack_id_call.event.type;
 }
 
-bool stackmap_event_is(const struct trace_event_file *file)
+bool stackmap_events_are(const struct stackmap_served *served)
 {
-	return file->event_call == &stack_id_call;
+	return served->file->event_call == &stack_id_call &&
+	       served->user_files[0]->event_call == &stack_id_user_call &&
+	       served->user_files[1]->event_call == &user_stack_id_call;
 }
 
 /**
- * stackmap_event_announce - mark a ring buffer that will contain ftrace:stack_id events
- * @file: the event in the trace array of the ring buffer
+ * stackmap_event_announce - say that a ring buffer is going to hold our events
+ * @served: the trace array whose buffer it is
  *
  * At module unload the core clears each ring buffer in which an event of the module was enabled:
  * the event's number may be reused. ftrace:stack_id has no "enable" file, so mark it as enabled.
  *
  * Context: process.
  */
-void stackmap_event_announce(struct trace_event_file *file)
+void stackmap_event_announce(const struct stackmap_served *served)
 {
-	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &file->flags);
+	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &served->file->flags);
+	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &served->user_files[0]->flags);
+	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &served->user_files[1]->flags);
+}
+
+static __always_inline enum stackmap_reserved
+reserve(const struct stackmap_site *site, int type, size_t size, struct ring_buffer_event **event)
+{
+	struct trace_buffer *buffer;
+
+	*event = trace_event_buffer_lock_reserve(&buffer, site->file, type, size, site->trace_ctx);
+	if (likely(buffer == site->buffer))
+		return *event ? STACKMAP_RESERVED : STACKMAP_NO_ROOM;
+	if (*event)
+		ring_buffer_discard_commit(buffer, *event);
+	return STACKMAP_FOREIGN;
 }
 
 /**
@@ -109,15 +197,24 @@ void stackmap_event_announce(struct trace_event_file *file)
 enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
 					   struct ring_buffer_event **event)
 {
-	struct trace_buffer *buffer;
+	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), event);
+}
 
-	*event = trace_event_buffer_lock_reserve(&buffer, site->file, stack_id_call.event.type,
-						 sizeof(struct stack_id_entry), site->trace_ctx);
-	if (likely(buffer == site->buffer))
-		return *event ? STACKMAP_RESERVED : STACKMAP_NO_ROOM;
-	if (*event)
-		ring_buffer_discard_commit(buffer, *event);
-	return STACKMAP_FOREIGN;
+/**
+ * stackmap_id_user_reserve - reserve room for a ftrace:stack_id_user event
+ * @site: where it goes
+ * @event: set to the event
+ *
+ * As stackmap_id_reserve().
+ *
+ * Context: any, preemption off.
+ * Return: whether it is reserved, or why not.
+ */
+enum stackmap_reserved stackmap_id_user_reserve(const struct stackmap_site *site,
+						struct ring_buffer_event **event)
+{
+	return reserve(site, stack_id_user_call.event.type, sizeof(struct stack_id_user_entry),
+		       event);
 }
 
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
@@ -127,6 +224,42 @@ void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_eve
 
 	entry->stack_id = id;
 	static_call(stackmap_commit)(site->buffer, event);
+}
+
+void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
+			     unsigned int id, u64 cookie)
+{
+	struct stack_id_user_entry *entry = ring_buffer_event_data(event);
+
+	entry->stack_id = id;
+	set_cookie(entry->cookie, cookie);
+	static_call(stackmap_commit)(site->buffer, event);
+}
+
+/**
+ * stackmap_user_bind - write a ftrace:user_stack_id event
+ * @served: the trace array
+ * @cookie: the entry into the kernel
+ * @id: the user stack's id; 0 if it is not kept
+ *
+ * Context: task context.
+ */
+void stackmap_user_bind(const struct stackmap_served *served, u64 cookie, unsigned int id)
+{
+	struct user_stack_id_entry *entry;
+	struct ring_buffer_event *event;
+	struct trace_buffer *buffer;
+
+	guard(preempt_notrace)();
+	event = trace_event_buffer_lock_reserve(&buffer, served->file,
+						user_stack_id_call.event.type, sizeof(*entry), 0);
+	stackmap_user_count(event ? STACKMAP_USER_BOUND : STACKMAP_USER_UNBOUND);
+	if (!event)
+		return;
+	entry = ring_buffer_event_data(event);
+	entry->user_stack_id = id;
+	set_cookie(entry->cookie, cookie);
+	static_call(stackmap_commit)(buffer, event);
 }
 
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event)

@@ -10,14 +10,18 @@
 use crate::{
     map::{Frames, Id, InsertEpoch, ReadSide},
     modules::{Symbol, Symbols},
-    shim,
+    shim, store,
+    user::{
+        self,
+        words::{Word, WORDS_MAX},
+    },
 };
 use core::{
     ffi::c_void,
     ptr::from_ref,
     sync::atomic::{AtomicBool, Ordering},
 };
-use kernel::{fmt, prelude::*};
+use kernel::{fmt, prelude::*, str::BStr};
 
 static RESOLVES: AtomicBool = AtomicBool::new(false);
 
@@ -90,6 +94,54 @@ impl Seq<'_> {
     }
 }
 
+impl Seq<'_> {
+    /// Prints a user stack in the form of the kernel's own `trace_user_stack_print()`.
+    fn user_stack(&mut self, words: impl Iterator<Item = u64>, has_paths: bool) {
+        self.text(fmt!("<user stack trace>\n"));
+        for word in words.filter_map(Word::from_bits) {
+            if shim::stackmap_seq_full(self.seq) {
+                break;
+            }
+            match word {
+                Word::Binary { index, offset } => {
+                    self.text(fmt!(" => "));
+                    match has_paths {
+                        true => user::path(index, |path| match path {
+                            Some(path) => self.text(fmt!("{}", BStr::from_bytes(path))),
+                            None => self.text(fmt!("binary {}", index)),
+                        }),
+                        false => self.text(fmt!("binary {}", index)),
+                    }
+                    self.text(fmt!("[+{:#x}]\n", offset));
+                }
+                Word::Address(address) => self.text(fmt!(" => <{:016x}>\n", address)),
+                Word::Process { .. } | Word::End(_) => {}
+            }
+        }
+    }
+
+    /// Prints the user stack of an id, if there is one. Context: process; paths are behind a lock.
+    fn user_stack_of(&mut self, id: Id) -> Option<()> {
+        let mut words = KVec::with_capacity(WORDS_MAX, GFP_KERNEL).ok()?;
+        store::USER.map()?.read(id, |_, frames| {
+            for word in frames {
+                // There is room for the longest one.
+                let _ = words.push_within_capacity(word);
+            }
+        })?;
+        self.user_stack(words.into_iter(), true);
+        Some(())
+    }
+
+    /// The same while the kernel dies: without paths, and without memory of its own. Context: any.
+    fn user_stack_dumped(&mut self, id: Id) -> Option<()> {
+        let section = ReadSide::enter();
+        store::USER
+            .map_in(&section)?
+            .read(id, |_, frames| self.user_stack(frames, false))
+    }
+}
+
 /// Prints the event of an id.
 ///
 /// # Safety
@@ -113,9 +165,52 @@ unsafe extern "C" fn stackmap_print(
     let section = ReadSide::enter();
     let symbols = Symbols::read(&section);
     let id = Id::from_raw(stack_id as u32);
-    let shown = super::map_in(&section)
+    let shown = store::KERNEL
+        .map_in(&section)
         .and_then(|map| map.read(id, |inserted, frames| out.stack(&symbols, inserted, frames)));
     if shown.is_none() {
         out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
+    }
+}
+
+/// Shows a reader of the trace the event of an id with the cookie of its user stack.
+///
+/// # Safety
+///
+/// As for [`stackmap_print`].
+#[no_mangle]
+unsafe extern "C" fn stackmap_print_user(
+    seq: *mut shim::trace_seq,
+    stack_id: c_int,
+    cookie: u64,
+    flags: usize,
+    dumped: bool,
+) {
+    let bound = user::bound(&ReadSide::enter(), cookie);
+    if dumped || resolves() {
+        // SAFETY: By the requirement.
+        unsafe { stackmap_print(seq, stack_id, flags, dumped) };
+        // SAFETY: By the requirement no other code uses `seq` during the call.
+        let seq = unsafe { &mut *seq };
+        let mut out = Seq { seq, flags };
+        let shown = bound.map(Id::from_raw).and_then(|id| match dumped {
+            true => out.user_stack_dumped(id),
+            false => out.user_stack_of(id),
+        });
+        if shown.is_none() {
+            let (cpu, count) = (cookie as u32, cookie >> 32);
+            out.text(fmt!("<user {}:{}>\n", cpu, count));
+        }
+        return;
+    }
+    // SAFETY: As above.
+    let seq = unsafe { &mut *seq };
+    let mut out = Seq { seq, flags };
+    match bound {
+        Some(id) => out.text(fmt!("<stack_id {}> <user_stack_id {}>\n", stack_id, id)),
+        None => {
+            let (cpu, count) = (cookie as u32, cookie >> 32);
+            out.text(fmt!("<stack_id {}> <user {}:{}>\n", stack_id, cpu, count));
+        }
     }
 }

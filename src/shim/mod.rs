@@ -29,6 +29,7 @@ mod generated {
         bindings::{dentry, file, file_operations, module, umode_t},
         ffi,
     };
+    use pin_init::MaybeZeroable;
 
     include!(env!("STACKMAP_BINDINGS"));
 }
@@ -71,6 +72,21 @@ safe! {
     stackmap_stack_nested() -> c_ulong;
     stackmap_contexts() -> c_uint;
     stackmap_unserve(tr: *const trace_array);
+    stackmap_user_resolve() -> c_int;
+    stackmap_user_set(on: bool);
+    stackmap_user_count(counter: stackmap_user_counter);
+    stackmap_user_add(counter: stackmap_user_counter, nr: usize);
+    stackmap_user_counted(counter: stackmap_user_counter) -> c_ulong;
+    stackmap_user_task(task: &mut stackmap_task);
+    stackmap_user_binary(
+        ip: usize,
+        key: &stackmap_file_key,
+        binary: &mut stackmap_binary
+    ) -> bool;
+    stackmap_this_cpu() -> c_uint;
+    stackmap_preempt_disable();
+    stackmap_cpus() -> c_uint;
+    stackmap_user_end() -> u64;
 }
 
 /// The kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
@@ -104,6 +120,33 @@ pub(crate) struct Watched<'h>(PhantomData<&'h ()>, NotThreadSafe);
 
 // SAFETY: By the invariant; regions with preemption off are read-side sections.
 unsafe impl Section for Watched<'_> {}
+
+/// Preemption is off on this CPU.
+pub(crate) struct NoPreemption(NotThreadSafe);
+
+// SAFETY: Regions with preemption off are read-side sections where RCU is watching, as it does in task
+// context.
+unsafe impl Section for NoPreemption {}
+
+impl NoPreemption {
+    /// Turns it off. Context: task.
+    pub(crate) fn enter() -> Self {
+        stackmap_preempt_disable();
+        Self(NotThreadSafe)
+    }
+
+    /// The number of this CPU.
+    pub(crate) fn cpu(&self) -> usize {
+        stackmap_this_cpu() as usize
+    }
+}
+
+impl Drop for NoPreemption {
+    fn drop(&mut self) {
+        // SAFETY: It was turned off by `enter`.
+        unsafe { stackmap_preempt_enable() };
+    }
+}
 
 /// Frames that are in a [`Recording`].
 ///
@@ -252,6 +295,14 @@ impl<'h> Recording<'h> {
     }
 }
 
+/// A request for a user stack.
+pub(crate) struct UserRequest {
+    /// The entry into the kernel.
+    pub(crate) cookie: u64,
+    /// If it is the first one of this entry: how often the task has called `exec`.
+    pub(crate) first: Option<u64>,
+}
+
 /// A reserved `ftrace:stack_id` event.
 ///
 /// # Invariants
@@ -261,6 +312,8 @@ impl<'h> Recording<'h> {
 pub(crate) struct IdEvent<'a> {
     site: &'a stackmap_site,
     event: *mut ring_buffer_event,
+    /// It was reserved with or without.
+    cookie: Option<u64>,
 }
 
 /// Why there is no event for an id.
@@ -272,17 +325,40 @@ pub(crate) enum Unreserved {
 }
 
 impl Recording<'_> {
-    /// Reserves an event for an id.
+    /// Asks for the user stack of the current task.
     #[inline(always)]
-    pub(crate) fn reserve_id(&self) -> Result<IdEvent<'_>, Unreserved> {
+    pub(crate) fn request_user(&self) -> Option<UserRequest> {
+        let (mut cookie, mut count) = (0, 0);
+        // SAFETY: By the invariant the slot is the trace array's, and preemption is off; both may be
+        // written.
+        let done = unsafe { stackmap_user_request(self.stack.slot, &mut cookie, &mut count) };
+        if done == stackmap_request_STACKMAP_REQUEST_NONE {
+            return None;
+        }
+        let first = (done == stackmap_request_STACKMAP_REQUEST_FIRST).then_some(count);
+        Some(UserRequest { cookie, first })
+    }
+
+    /// Reserves an event for an id; with a cookie, for one that has a user stack.
+    #[inline(always)]
+    pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
         let mut event = core::ptr::null_mut();
-        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption
-        // is off; `event` may be written.
-        let reserved = unsafe { stackmap_id_reserve(site, &mut event) };
+        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
+        // off; `event` may be written.
+        let reserved = unsafe {
+            match cookie {
+                None => stackmap_id_reserve(site, &mut event),
+                Some(_) => stackmap_id_user_reserve(site, &mut event),
+            }
+        };
         if reserved == stackmap_reserved_STACKMAP_RESERVED {
             // INVARIANT: Just reserved.
-            Ok(IdEvent { site, event })
+            Ok(IdEvent {
+                site,
+                event,
+                cookie,
+            })
         } else if reserved == stackmap_reserved_STACKMAP_FOREIGN {
             Err(Unreserved::Foreign)
         } else {
@@ -319,7 +395,12 @@ impl IdEvent<'_> {
     #[inline(always)]
     pub(crate) fn commit(self, id: u32) {
         // SAFETY: By the type invariants; `self` is consumed.
-        unsafe { stackmap_id_commit(self.site, self.event, id) };
+        unsafe {
+            match self.cookie {
+                None => stackmap_id_commit(self.site, self.event, id),
+                Some(cookie) => stackmap_id_user_commit(self.site, self.event, id, cookie),
+            }
+        };
     }
 
     /// Takes the event back.

@@ -46,6 +46,8 @@ DECLARE_STATIC_CALL(stackmap_commit, trace_buffer_unlock_commit_nostack);
 DECLARE_STATIC_CALL(stackmap_seq_print_ip, seq_print_ip_sym);
 DECLARE_STATIC_CALL(stackmap_tr_is_on, tracer_tracing_is_on);
 
+void *stackmap_symbol_find(const char *name);
+
 /* What stackmap_symbols_resolve() found; what is optional may be NULL. */
 struct stackmap_symbols {
 	void *trace_stack;		/* entry of __ftrace_trace_stack() */
@@ -74,7 +76,7 @@ int stackmap_jump_check(void);
 int stackmap_jump_install(void);
 int stackmap_jump_remove(void);
 
-/* Whether an event file is that of ftrace:stack_id, in any trace array. */
-bool stackmap_event_is(const struct trace_event_file *file);
+/* Whether the event files are those of our events, in any trace array. */
+bool stackmap_events_are(const struct stackmap_served *served);
 
 #endif /* STACKMAP_SHIM_SHIM_H */

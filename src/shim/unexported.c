@@ -55,6 +55,18 @@ static void *find(const char *name)
 	return (void *)static_call(stackmap_kallsyms)(name);
 }
 
+/**
+ * stackmap_symbol_find - find something that the kernel does not export
+ * @name: its name
+ *
+ * Context: process, may sleep. stackmap_symbols_resolve() has returned 0.
+ * Return: its address, NULL if there is no such symbol.
+ */
+void *stackmap_symbol_find(const char *name)
+{
+	return find(name);
+}
+
 static unsigned long find_address(const char *name)
 {
 	return (unsigned long)find(name);

@@ -184,6 +184,18 @@ impl Output<'_> {
         unsafe { bindings::seq_write(self.raw(), bytes.as_ptr().cast(), bytes.len()) };
     }
 
+    /// Shows a path as `seq_path()` does: what would break a line is escaped.
+    pub(crate) fn path(&self, path: &[u8]) {
+        for byte in path {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\\' | 0..=31 | 127 => {
+                    self.text(kernel::prelude::fmt!("\\{:03o}", byte));
+                }
+                byte => self.bytes(&[*byte]),
+            }
+        }
+    }
+
     /// CAST: `SeqFile` is a transparent wrapper.
     fn raw(&self) -> *mut bindings::seq_file {
         from_ref(self.0).cast_mut().cast()

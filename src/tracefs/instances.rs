@@ -6,7 +6,11 @@
 
 use super::{Mount, TraceArray};
 use crate::shim;
-use kernel::{bindings, prelude::*, str::CString};
+use kernel::{
+    bindings,
+    prelude::*,
+    str::{BStr, CString},
+};
 
 /// A listed instance.
 struct Instance {
@@ -65,9 +69,21 @@ impl Instances {
         let index = self.0.iter().position(|instance| instance.name == name);
         let instance = self.0.remove(index.ok_or(ENOENT)?).map_err(|_| ENOENT)?;
         instance.array.unserve();
-        shim::stackmap_hook_drain();
+        drain();
         drop(instance);
         Ok(())
+    }
+
+    /// Lets the stacks of all ask for user stacks. The log says for which the kernel cannot.
+    pub(crate) fn serve_user(&self) {
+        for instance in &self.0 {
+            if instance.array.serve_user().is_err() {
+                pr_warn!(
+                    "stack_map_instances: {}: no user stacks: the kernel serves as many tracers as it can\n",
+                    BStr::from_bytes(&instance.name)
+                );
+            }
+        }
     }
 
     /// The names.
@@ -85,9 +101,16 @@ impl Drop for Instances {
     fn drop(&mut self) {
         if !self.0.is_empty() {
             self.0.iter().for_each(|instance| instance.array.unserve());
-            shim::stackmap_hook_drain();
+            drain();
         }
     }
+}
+
+/// Waits until nobody uses an instance that is not served any more.
+fn drain() {
+    shim::stackmap_hook_drain();
+    // SAFETY: Nobody requests a user stack for one since.
+    unsafe { shim::stackmap_user_cancel(false) };
 }
 
 /// A path below the directory of an instance, as a string.

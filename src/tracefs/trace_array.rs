@@ -48,11 +48,17 @@ impl TraceArray {
         shim::stackmap_unserve(self.served.tr);
     }
 
+    /// Lets its stacks ask for user stacks. EBUSY: the kernel can serve no more tracers. Context: process.
+    pub(crate) fn serve_user(&self) -> Result {
+        // SAFETY: By the type invariant; callers of `serve` serialise.
+        to_result(unsafe { shim::stackmap_user_serve(self.served.tr) })
+    }
+
     /// Has trace files of this trace array show ids, without anybody having turned the event on.
     /// Context: process.
     pub(crate) fn announce(&self) {
         // SAFETY: By the type invariant.
-        unsafe { shim::stackmap_event_announce(self.served.file) };
+        unsafe { shim::stackmap_event_announce(&self.served) };
     }
 
     /// Whether it records. Context: process.

@@ -130,19 +130,27 @@ static void *private_of(struct vfsmount *root, const char *dir, const char *name
  */
 int stackmap_tracefs_find(struct vfsmount *root, const char *dir, struct stackmap_served *found)
 {
-	struct trace_array *tr = private_of(root, dir, "tracing_on");
-	struct trace_event_file *file = private_of(root, dir, "events/ftrace/stack_id/format");
+	struct stackmap_served is = {
+		.tr		= private_of(root, dir, "tracing_on"),
+		.file		= private_of(root, dir, "events/ftrace/stack_id/format"),
+		.user_files	= {
+			private_of(root, dir, "events/ftrace/stack_id_user/format"),
+			private_of(root, dir, "events/ftrace/user_stack_id/format"),
+		},
+	};
 	struct ftrace_ops *ops = stackmap_symbols.global_ops;
+	const void *all[] = { is.tr, is.file, is.user_files[0], is.user_files[1] };
+	unsigned int i;
 
-	if (IS_ERR(tr))
-		return PTR_ERR(tr);
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	if (!stackmap_event_is(file) || file->tr != tr)
+	for (i = 0; i < ARRAY_SIZE(all); i++)
+		if (IS_ERR(all[i]))
+			return PTR_ERR(all[i]);
+	if (!stackmap_events_are(&is) || is.file->tr != is.tr ||
+	    is.user_files[0]->tr != is.tr || is.user_files[1]->tr != is.tr)
 		return -EINVAL;
-	*found = (struct stackmap_served) { .tr = tr, .file = file };
-	if (ops && ops->private == tr)
-		found->ops = ops;
+	if (ops && ops->private == is.tr)
+		is.ops = ops;
+	*found = is;
 	return 0;
 }
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Calls the kernel from stacks that it knows: callers LOG SEED CALLS [HOW].
+ *
+ * Each call is a close() of a file descriptor that is not open: 1,000,000 and the number of the
+ * call, which the event of the system call shows. LOG gets a line for each: that number, the
+ * address behind the instruction of the call, and the return addresses up to that of main(), the
+ * innermost first. The compiler's own word for them is taken, not the frame pointers that the
+ * kernel follows. The lines before are the mappings of the file: "map START END OFFSET".
+ *
+ * HOW: sleep, the call is a nanosleep() of 20 ms and no file descriptor is shown; thread, all is
+ * done in a second thread; exec PROGRAM, after the last call the program is replaced from the
+ * same stack.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#pragma GCC optimize("no-omit-frame-pointer", "no-optimize-sibling-calls")
+
+#define FIRST_FD 1000000
+#define DEPTH_MAX 24
+#define NOINLINE __attribute__((__noipa__))
+
+static unsigned long callers[DEPTH_MAX + 4];
+static unsigned int depth;
+static unsigned long number, calls, state;
+static const char *how = "", *program;
+static FILE *file;
+
+static unsigned int next_random(unsigned int below)
+{
+	state = state * 6364136223846793005UL + 1442695040888963407UL;
+	return (state >> 33) % below;
+}
+
+/* System call nr with three arguments; the address behind its instruction. */
+#define CALL(nr, a, b, c) ({						\
+	long number_or_result = (nr);					\
+	unsigned long here;						\
+									\
+	asm volatile("lea 1f(%%rip), %[here]\n\t"			\
+		     "syscall\n"					\
+		     "1:"						\
+		     : [here] "=&r" (here), "+a" (number_or_result)	\
+		     : "D" (a), "S" (b), "d" (c)			\
+		     : "rcx", "r11", "memory");				\
+	here;								\
+})
+
+static void tell(unsigned long ip)
+{
+	unsigned int i;
+
+	fprintf(file, "%lu %lx", number, ip);
+	for (i = depth; i; i--)
+		fprintf(file, " %lx", callers[i - 1]);
+	fputc('\n', file);
+}
+
+static NOINLINE void leaf(void)
+{
+	const struct timespec shortly = { .tv_nsec = 20000000 };
+	unsigned long ip;
+
+	callers[depth++] = (unsigned long)__builtin_return_address(0);
+	if (!strcmp(how, "sleep"))
+		ip = CALL(SYS_nanosleep, &shortly, NULL, NULL);
+	else
+		ip = CALL(SYS_close, (void *)(FIRST_FD + number), NULL, NULL);
+	tell(ip);
+	number++;
+	depth--;
+}
+
+static NOINLINE void replace(void)
+{
+	const char *const args[] = { program, NULL }, *const none[] = { NULL };
+
+	fclose(file);
+	CALL(SYS_execve, program, args, none);
+	exit(1);
+}
+
+static void down(void);
+
+/* So many functions, so that stacks differ by more than their length. */
+#define FUNCTION(name, bytes)						\
+static NOINLINE void name(void)						\
+{									\
+	char room[bytes];						\
+									\
+	asm volatile("" : : "r" (room) : "memory");			\
+	callers[depth++] = (unsigned long)__builtin_return_address(0);	\
+	down();								\
+	depth--;							\
+}
+
+FUNCTION(one, 8)
+FUNCTION(two, 40)
+FUNCTION(three, 200)
+FUNCTION(four, 1000)
+FUNCTION(five, 4096)
+
+static NOINLINE void down(void)
+{
+	static void (*const functions[])(void) = { one, two, three, four, five };
+
+	callers[depth++] = (unsigned long)__builtin_return_address(0);
+	if (depth < DEPTH_MAX && next_random(8))
+		functions[next_random(5)]();
+	else
+		leaf();
+	depth--;
+}
+
+static NOINLINE void work(void)
+{
+	callers[depth++] = (unsigned long)__builtin_return_address(0);
+	while (number < calls)
+		down();
+	if (program)
+		replace();
+	depth--;
+}
+
+static void *thread(void *unused)
+{
+	work();
+	return unused;
+}
+
+/* The lines of /proc/self/maps that are of this program. */
+static void tell_maps(void)
+{
+	unsigned long start, end, offset;
+	char line[512], self[256] = "";
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	if (!maps || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		exit(1);
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, self) &&
+		    sscanf(line, "%lx-%lx %*s %lx", &start, &end, &offset) == 3)
+			fprintf(file, "map %lx %lx %lx\n", start, end, offset);
+	fclose(maps);
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t other;
+
+	if (argc < 4)
+		return 2;
+	file = fopen(argv[1], "w");
+	state = strtoul(argv[2], NULL, 10);
+	calls = strtoul(argv[3], NULL, 10);
+	if (argc > 4)
+		how = argv[4];
+	if (argc > 5)
+		program = argv[5];
+	if (!file)
+		return 1;
+	tell_maps();
+	if (!strcmp(how, "thread")) {
+		if (pthread_create(&other, NULL, thread, NULL) || pthread_join(other, NULL))
+			return 1;
+	} else {
+		work();
+	}
+	return fclose(file) ? 1 : 0;
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Words of user stacks.
+
+use proptest::prelude::*;
+use stackmap_user::words::{is_user, process, End, Word, INDEX_MAX};
+
+const USER_END: u64 = 0x7fff_ffff_f000;
+
+#[test]
+fn parts_that_are_too_large_have_no_word() {
+    for word in [
+        Word::Binary {
+            index: INDEX_MAX + 1,
+            offset: 0,
+        },
+        Word::Binary {
+            index: 0,
+            offset: 1 << 40,
+        },
+        Word::Address(4095),
+        Word::Address(1 << 62),
+        Word::Process {
+            tgid: 1,
+            start: 1 << 30,
+        },
+    ] {
+        assert_eq!(word.bits(), None, "{word:?}");
+    }
+}
+
+#[test]
+fn small_numbers_are_ends_or_nothing() {
+    let ends = (0..4096).filter_map(Word::from_bits).count();
+    assert_eq!(ends, 7);
+    assert_eq!(Word::from_bits(1), Some(Word::End(End::Complete)));
+    assert_eq!(End::Depth.text(), "cut: depth");
+}
+
+#[test]
+fn addresses_are_those_of_user_space() {
+    for (address, want) in [
+        (0, false),
+        (4095, false),
+        (4096, true),
+        (USER_END - 1, true),
+        (USER_END, false),
+        (u64::MAX, false),
+    ] {
+        assert_eq!(is_user(address, USER_END), want, "{address:#x}");
+    }
+}
+
+proptest! {
+    /// A word says what it was made of.
+    #[test]
+    fn words_read_back(index in 0..=INDEX_MAX, offset in 0..1_u64 << 40, address in 4096..1_u64 << 62,
+                       tgid: u32, start in 0..1_u32 << 30) {
+        for word in [
+            Word::Binary { index, offset },
+            Word::Address(address),
+            Word::Process { tgid, start },
+        ] {
+            prop_assert_eq!(word.bits().and_then(Word::from_bits), Some(word));
+        }
+    }
+
+    /// Whatever the bits are, what they are read as has the same bits.
+    #[test]
+    fn bits_mean_one_thing(bits: u64) {
+        if let Some(word) = Word::from_bits(bits) {
+            prop_assert_eq!(word.bits(), Some(bits));
+        }
+    }
+
+    /// A process that calls exec, or one that follows with the same number, has another word.
+    #[test]
+    fn programs_of_a_process_differ(start in 0..1_u64 << 40, exec in 0_u64..500, later in 1_u64..100) {
+        prop_assert!(process(start, exec) >> 30 == 0);
+        prop_assert_ne!(process(start, exec), process(start, exec + 1));
+        prop_assert_ne!(process(start, exec), process(start + (later << 20), exec));
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The maps: that of kernel stacks and that of user stacks. Each is made when it is first needed, grows
+//! by itself, and is freed when the module goes.
+
+use crate::{
+    map::{ControlError, Map, Seed},
+    published::{Published, Section},
+    shim,
+};
+use core::sync::atomic::{AtomicBool, Ordering};
+use kernel::{bindings, pr_warn_once, prelude::*, sync::Arc};
+
+/// A map, or none yet.
+pub(crate) struct Store {
+    map: Published<Map>,
+    /// Whether growth is pending.
+    growth: AtomicBool,
+}
+
+/// The kernel stacks.
+pub(crate) static KERNEL: Store = Store::new();
+
+/// The user stacks.
+pub(crate) static USER: Store = Store::new();
+
+impl Store {
+    const fn new() -> Self {
+        Self {
+            map: Published::nothing(),
+            growth: AtomicBool::new(false),
+        }
+    }
+
+    /// The map, if there is one. Context: process.
+    pub(crate) fn map(&self) -> Option<Arc<Map>> {
+        self.map.get()
+    }
+
+    /// The same, for as long as a section.
+    #[inline(always)]
+    pub(crate) fn map_in<'s>(&self, section: &'s impl Section) -> Option<&'s Map> {
+        self.map.read(section)
+    }
+
+    /// Makes a map for `2^bits` stacks that `contexts` contexts can use. Context: process; callers
+    /// serialise.
+    pub(crate) fn make(&self, bits: u32, contexts: usize) -> Result {
+        let map = Map::new(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
+        self.map.replace(Some(Arc::new(map, GFP_KERNEL)?));
+        Ok(())
+    }
+
+    /// Takes the map from all readers. Nobody records any more. Context: process; callers serialise.
+    pub(crate) fn free(&self) {
+        self.map.replace(None);
+    }
+
+    /// Has the worker add memory to the map. Context: any.
+    #[cold]
+    pub(crate) fn request_growth(&self) {
+        if !self.growth.swap(true, Ordering::Relaxed) {
+            // SAFETY: The worker is stopped only when nobody records any more.
+            unsafe { shim::stackmap_growth_kick() };
+        }
+    }
+
+    /// Adds memory to the map, if that was requested. Context: process.
+    fn grow(&self) -> Result {
+        if !self.growth.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(map) = self.map() else {
+            return Ok(());
+        };
+        let error = match map.grow() {
+            // A reset empties the pool.
+            Ok(()) | Err(ControlError::Busy) => return Ok(()),
+            Err(ControlError::EnoughFree) => EAGAIN,
+            Err(ControlError::NoMemory) => {
+                pr_warn_once!(
+                    "out of memory for pool growth; new stacks are recorded as full stacks\n"
+                );
+                ENOMEM
+            }
+        };
+        // The worker comes back by itself: no need to kick it at every event.
+        self.growth.store(true, Ordering::Relaxed);
+        Err(error)
+    }
+}
+
+/// Adds memory to the maps. Called by the worker, which comes back later if this fails.
+///
+/// Context: process.
+#[no_mangle]
+extern "C" fn stackmap_grow() -> c_int {
+    let (kernel, user) = (KERNEL.grow(), USER.grow());
+    kernel.and(user).map_or_else(Error::to_errno, |()| 0)
+}
+
+/// Random words.
+pub(crate) fn random<const N: usize>() -> [u64; N] {
+    let mut words = [0_u64; N];
+    // SAFETY: The buffer may be written for its whole length.
+    unsafe { bindings::get_random_bytes(words.as_mut_ptr().cast(), size_of_val(&words)) };
+    words
+}

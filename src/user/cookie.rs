@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Cookies, which name an entry into the kernel, and the ids that they were bound to last.
+
+use core::{
+    ops::Deref,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Entries that are remembered for each CPU.
+pub const REMEMBERED: usize = 4096;
+
+/// The number of an entry into the kernel, as the kernel's deferred unwinder gives it: the CPU of the
+/// first request and one, in the low half, and a count of that CPU that grows by two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Cookie(pub u64);
+
+impl Cookie {
+    /// The CPU, if it is one.
+    pub fn cpu(self) -> Option<usize> {
+        (self.0 as u32).checked_sub(1).map(|cpu| cpu as usize)
+    }
+
+    /// The count.
+    pub fn count(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Set in the low half of a word while the cookie is not bound: then the other bits are those of the
+/// task's count of `exec` calls. Ids are positive numbers of 32 bits with a sign.
+const PENDING: u32 = 1 << 31;
+
+/// What is known of a cookie.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Known {
+    /// It is bound to this id.
+    Bound(u32),
+    /// It was requested by a task that had called `exec` so often, in 31 bits.
+    Pending(u32),
+}
+
+/// What is known of the last [`REMEMBERED`] cookies of each CPU: words of `count << 32 | low`, 0 where
+/// there is nothing.
+pub struct Remembered<W>(W);
+
+impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
+    /// `words` has [`REMEMBERED`] words for each CPU, all of them 0.
+    pub fn new(words: W) -> Self {
+        Self(words)
+    }
+
+    #[inline(always)]
+    fn word(&self, cookie: Cookie) -> Option<&AtomicU64> {
+        let index = (cookie.count() / 2) as usize % REMEMBERED;
+        self.0.get(cookie.cpu()?.checked_mul(REMEMBERED)? + index)
+    }
+
+    /// What is known of a cookie, if it is one of the last. Context: any.
+    pub fn get(&self, cookie: Cookie) -> Option<Known> {
+        let word = self.word(cookie)?.load(Ordering::Relaxed);
+        let low = word as u32;
+        if word >> 32 != u64::from(cookie.count()) || low == 0 {
+            return None;
+        }
+        Some(if low & PENDING != 0 {
+            Known::Pending(low & !PENDING)
+        } else {
+            Known::Bound(low)
+        })
+    }
+
+    /// Remembers that a task with this count of `exec` calls has requested a cookie. Context: any.
+    #[inline(always)]
+    pub fn request(&self, cookie: Cookie, exec_id: u32) {
+        self.set(cookie, exec_id | PENDING);
+    }
+
+    /// Remembers the id that a cookie is bound to; 0 if its stack is not kept. Context: any.
+    pub fn bind(&self, cookie: Cookie, id: u32) {
+        self.set(cookie, id & !PENDING);
+    }
+
+    #[inline(always)]
+    fn set(&self, cookie: Cookie, low: u32) {
+        if let Some(word) = self.word(cookie) {
+            let high = u64::from(cookie.count()) << 32;
+            word.store(high | u64::from(low), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all cookies.
+    pub fn forget(&self) {
+        for word in &*self.0 {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The count of `exec` calls as it is remembered.
+pub fn exec_id(count: u64) -> u32 {
+    count as u32 & !PENDING
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! User stacks: which user stack led to an event, as an id of a second map.
+//!
+//! While `options/stackmap-user` is on, a kernel stack that is recorded for a user task also asks for
+//! the user stack, and carries the cookie of the kernel entry. The kernel unwinds the user stack once,
+//! when the task returns to user space; then the id of that stack is bound to the cookie by an event of
+//! its own. `Documentation/design.rst` has the order of all that.
+
+mod binaries;
+pub mod cookie;
+mod deliver;
+pub mod words;
+
+pub(crate) use self::binaries::Binary;
+
+use self::{
+    binaries::Binaries,
+    cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
+    deliver::Buffer,
+};
+use crate::{
+    published::Published,
+    shim::{self, Recording, Watched},
+};
+use core::{
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::{new_mutex, Arc, Mutex},
+};
+
+/// What deliveries need. It is made when the option first goes on, and goes with the module.
+#[pin_data]
+struct State {
+    remembered: Remembered<KVVec<AtomicU64>>,
+    buffers: Buffers,
+    #[pin]
+    binaries: Mutex<Binaries>,
+}
+
+static STATE: Published<State> = Published::nothing();
+
+fn state() -> Option<Arc<State>> {
+    STATE.get()
+}
+
+impl State {
+    fn new(cpus: usize) -> Result<Arc<Self>> {
+        let mut words = KVVec::with_capacity(cpus * REMEMBERED, GFP_KERNEL)?;
+        for _ in 0..cpus * REMEMBERED {
+            words.push(AtomicU64::new(0), GFP_KERNEL)?;
+        }
+        let buffers = Buffers::new(cpus)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                remembered: Remembered::new(words),
+                buffers,
+                binaries <- new_mutex!(Binaries::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+/// A buffer for each CPU; null while it is in use.
+struct Buffers(KVVec<AtomicPtr<Buffer>>);
+
+impl Buffers {
+    fn new(cpus: usize) -> Result<Self> {
+        let mut buffers = KVVec::with_capacity(cpus, GFP_KERNEL)?;
+        for _ in 0..cpus {
+            buffers.push(AtomicPtr::new(null_mut()), GFP_KERNEL)?;
+        }
+        Ok(Self(buffers))
+    }
+
+    /// A buffer that is nobody else's. Context: process, may sleep.
+    fn take(&self) -> Option<KBox<Buffer>> {
+        let kept = self.0.get(shim::stackmap_this_cpu() as usize)?;
+        // ORDERING: Acquire; pairs with the swap in `put_back`: who had it last has done with it.
+        let kept = kept.swap(null_mut(), Ordering::Acquire);
+        if kept.is_null() {
+            return KBox::zeroed(GFP_KERNEL).ok();
+        }
+        // SAFETY: What is there was put back, and was just taken.
+        Some(unsafe { KBox::from_raw(kept) })
+    }
+
+    fn put_back(&self, buffer: KBox<Buffer>) {
+        let Some(kept) = self.0.get(shim::stackmap_this_cpu() as usize) else {
+            return;
+        };
+        // ORDERING: Release; see `take`. Acquire, as what was there may be dropped.
+        let other = kept.swap(KBox::into_raw(buffer), Ordering::AcqRel);
+        if !other.is_null() {
+            // SAFETY: As in `take`.
+            drop(unsafe { KBox::from_raw(other) });
+        }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        for kept in &mut self.0 {
+            let kept = *kept.get_mut();
+            if !kept.is_null() {
+                // SAFETY: As in `take`.
+                drop(unsafe { KBox::from_raw(kept) });
+            }
+        }
+    }
+}
+
+/// Makes what deliveries need, if it is not there. EOPNOTSUPP: the kernel has no user unwinder.
+/// Context: process; callers serialise.
+pub(crate) fn allocate() -> Result {
+    if STATE.get().is_some() {
+        return Ok(());
+    }
+    to_result(shim::stackmap_user_resolve())?;
+    STATE.replace(Some(State::new(shim::stackmap_cpus() as usize)?));
+    Ok(())
+}
+
+/// Frees it. No delivery runs any more. Context: process; callers serialise.
+pub(crate) fn free() {
+    STATE.replace(None);
+}
+
+/// Forgets which binaries there are and what cookies were bound to. Context: process; callers serialise.
+pub(crate) fn reset() {
+    if let Some(state) = state() {
+        state.remembered.forget();
+        state.binaries.lock().forget();
+    }
+}
+
+/// Has `show` see the path of a binary, if it is known. Context: process.
+pub(crate) fn path(index: u32, show: impl FnOnce(Option<&[u8]>)) {
+    if matches!(index, binaries::VDSO | binaries::VDSO32) {
+        return show(Some(b"[vdso]"));
+    }
+    match state() {
+        Some(state) => show(state.binaries.lock().get(index).map(|binary| &*binary.path)),
+        None => show(None),
+    }
+}
+
+/// The first index from `from` on that a binary has. Context: process.
+pub(crate) fn next_binary(from: u32) -> Option<u32> {
+    state()?.binaries.lock().next(from)
+}
+
+/// The number of binaries. Context: process.
+pub(crate) fn binaries() -> usize {
+    state().map_or(0, |state| state.binaries.lock().len())
+}
+
+/// Requests the user stack of the current task for a kernel stack that is being recorded. Returns the
+/// cookie that it will be bound to. Context: any, preemption off.
+#[inline(always)]
+pub(crate) fn request(recording: &Recording<'_>, section: &Watched<'_>) -> Option<u64> {
+    let request = recording.request_user()?;
+    if let Some(count) = request.first {
+        if let Some(state) = STATE.read(section) {
+            state
+                .remembered
+                .request(Cookie(request.cookie), exec_id(count));
+        }
+    }
+    Some(request.cookie)
+}
+
+/// The id that a cookie was bound to, if it is known still. Context: any.
+pub(crate) fn bound(section: &crate::map::ReadSide, cookie: u64) -> Option<u32> {
+    match STATE.read(section)?.remembered.get(Cookie(cookie))? {
+        Known::Bound(id) => Some(id),
+        Known::Pending(_) => None,
+    }
+}
+
+/// Has `show` see the binary of an index. Context: process.
+pub(crate) fn binary(index: u32, show: impl FnOnce(&Binary)) {
+    if let Some(state) = state() {
+        state.binaries.lock().get(index).map(show);
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * User stacks that the kernel would unwind too late, or not at all: those of tasks that call
+ * exec, and lose their stack with the old program, and those of tasks that exit.
+ *
+ * Who adds or removes a probe waits for the probes that run. So no probe waits for I/O: the walk
+ * ends at user memory that is not present.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/binfmts.h>
+#include <linux/printk.h>
+#include <linux/string.h>
+#include <linux/tracepoint.h>
+#include <linux/uaccess.h>
+
+#include "../record/slot.h"
+#include "../shim/shim.h"
+#include "user.h"
+
+DEFINE_STATIC_CALL_NULL(stackmap_unwind_user, unwind_user_faultable);
+DEFINE_STATIC_CALL_NULL(stackmap_task_work_cancel, task_work_cancel);
+
+/* Whether a trace array that asks for user stacks takes events. */
+static bool records(struct stackmap_slot *slot)
+{
+	/* A trace array that is seen here stays until stackmap_user_drain(). */
+	struct trace_array *tr = READ_ONCE(slot->served.tr);
+
+	return stackmap_slot_asks(slot) && tr && static_call(stackmap_tr_is_on)(tr);
+}
+
+static struct tracepoint *prepare_exec, *process_exit;
+static bool probing;
+
+/* Whether a trace array asks for user stacks and takes events. */
+static bool is_recorded(void)
+{
+	struct stackmap_slot *slot;
+
+	if (!stackmap_user_asks())
+		return false;
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (records(slot))
+			return true;
+	return false;
+}
+
+/* Whether user memory can be read here, if it is present. */
+static bool can_unwind(void)
+{
+	return current->mm && !preempt_count() && !irqs_disabled();
+}
+
+/*
+ * Delivers all pending requests now. Another tracer may request at any time, in an interrupt, and
+ * then queues the same work again. So the work is taken off the list before it runs.
+ * unwind_deferred_task_exit() runs it while it is on the list, which a second queueing would
+ * corrupt.
+ */
+static void deliver_pending(void)
+{
+	struct unwind_task_info *info = &current->unwind_info;
+
+	while ((atomic_long_read(&info->unwind_mask) & UNWIND_PENDING) &&
+	       static_call(stackmap_task_work_cancel)(current, &info->work))
+		info->work.func(&info->work);
+}
+
+static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
+{
+	const bool asks = is_recorded();
+	struct stackmap_slot *slot;
+	u64 cookie;
+
+	/* What was requested before the option went off is delivered, too. */
+	if (!asks && !(atomic_long_read(&current->unwind_info.unwind_mask) & UNWIND_PENDING))
+		return;
+	if (!can_unwind()) {
+		stackmap_user_count(STACKMAP_USER_EXEC_LATE);
+		return;
+	}
+	/* Events that follow are still of this entry: they get the cookie of these. */
+	for (slot = stackmap_slots; asks && slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (records(slot))
+			static_call(stackmap_unwind_request)(&slot->work, &cookie);
+	pagefault_disable();
+	deliver_pending();
+	pagefault_enable();
+	stackmap_user_count(STACKMAP_USER_EXEC_FLUSHED);
+}
+
+static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
+{
+	struct unwind_stacktrace trace = { };
+	struct stackmap_slot *slot;
+	unsigned int id;
+	u64 cookie;
+
+	if (!is_recorded() || !current->mm || (current->flags & (PF_KTHREAD | PF_USER_WORKER)))
+		return;
+	if (!can_unwind()) {
+		stackmap_user_count(STACKMAP_USER_EXIT_LATE);
+		return;
+	}
+	cookie = stackmap_exit_cookie();
+	pagefault_disable();
+	static_call(stackmap_unwind_user)(&trace);
+	pagefault_enable();
+	id = stackmap_user_id(trace.entries, trace.nr, cookie);
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (records(slot))
+			stackmap_user_bind(&slot->served, cookie, id);
+	stackmap_user_count(STACKMAP_USER_EXIT_BOUND);
+}
+
+static void find(struct tracepoint *tp, void *unused)
+{
+	if (!strcmp(tp->name, "sched_prepare_exec"))
+		prepare_exec = tp;
+	else if (!strcmp(tp->name, "sched_process_exit"))
+		process_exit = tp;
+}
+
+/* Begins to watch exec and exit. Returns 0 or an errno. */
+int stackmap_user_probe(void)
+{
+	int ret;
+
+	for_each_kernel_tracepoint(find, NULL);
+	if (!prepare_exec || !process_exit) {
+		pr_info("options/stackmap-user: this kernel has no tracepoints of exec and exit\n");
+		return -EOPNOTSUPP;
+	}
+	ret = tracepoint_probe_register(prepare_exec, on_prepare_exec, NULL);
+	if (ret)
+		return ret;
+	ret = tracepoint_probe_register(process_exit, on_process_exit, NULL);
+	if (ret)
+		tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
+	probing = !ret;
+	return ret;
+}
+
+/* Waits until no probe uses a trace array that is no longer served. Process context, may sleep. */
+void stackmap_user_drain(void)
+{
+	if (probing)
+		tracepoint_synchronize_unregister();
+}
+
+/**
+ * stackmap_user_unprobe - stop watching exec and exit
+ *
+ * Context: process, may sleep; callers serialise. When this returns no probe runs.
+ */
+void stackmap_user_unprobe(void)
+{
+	if (!probing)
+		return;
+	probing = false;
+	tracepoint_probe_unregister(process_exit, on_process_exit, NULL);
+	tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
+	tracepoint_synchronize_unregister();
+}

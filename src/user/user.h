@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the C files of user stacks share.
+ */
+#ifndef STACKMAP_USER_USER_H
+#define STACKMAP_USER_USER_H
+
+#include <linux/bits.h>
+#include <linux/buildid.h>
+#include <linux/mmap_lock.h>
+#include <linux/sched.h>
+#include <linux/task_work.h>
+#include <linux/unwind_deferred.h>
+
+/* Found by stackmap_user_resolve(). */
+DECLARE_STATIC_CALL(stackmap_build_id, build_id_parse_nofault);
+DECLARE_STATIC_CALL(stackmap_lock_vma, lock_vma_under_rcu);
+DECLARE_STATIC_CALL(stackmap_unwind_request, unwind_deferred_request);
+DECLARE_STATIC_CALL(stackmap_unwind_user, unwind_user_faultable);
+DECLARE_STATIC_CALL(stackmap_task_work_cancel, task_work_cancel);
+
+/*
+ * The cookie of a task that exits: the kernel makes none from then on. No CPU number has bit 31. A
+ * thread that calls exec takes over PID and start time of the leader; the count of exec calls tells
+ * both apart.
+ */
+static inline u64 stackmap_exit_cookie(void)
+{
+	return (u64)(u32)current->pid << 32 | BIT(31) |
+	       ((current->start_time >> 20) & 0x3fffff) << 9 | (current->self_exec_id & 0x1ff);
+}
+
+int stackmap_user_probe(void);
+void stackmap_user_drain(void);
+
+#endif /* STACKMAP_USER_USER_H */

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A user stack as words of 64 bits, in the form that is the same for all runs of a program.
+//!
+//! ```text
+//!  1 | index 23 | offset 40     at this offset in the binary of this index
+//!  0 | address 63               not in a file; the stack then also has a process
+//! 01 | start time 30 | tgid 32  the process that such addresses belong to
+//!  0 | below 4096               how the stack ends
+//! ```
+//!
+//! The innermost frame comes first, the process behind the last frame, the end last.
+
+/// The most frames of a stack: as many as the kernel's own cache has.
+pub const FRAMES_MAX: usize = 510;
+
+/// Words of the longest stack: its frames, a process and an end.
+pub const WORDS_MAX: usize = FRAMES_MAX + 2;
+
+/// Binaries that have an index, at most.
+pub const INDEX_MAX: u32 = (1 << 23) - 1;
+
+const OFFSET_BITS: u32 = 40;
+const IN_BINARY: u64 = 1 << 63;
+const PROCESS: u64 = 1 << 62;
+
+/// Below this there is no address: the kernel maps nothing there.
+const ADDRESS_MIN: u64 = 4096;
+
+/// How a user stack ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u64)]
+pub enum End {
+    /// At the outermost frame.
+    Complete = 1,
+    /// No rule says how to leave the last frame.
+    NoRule = 2,
+    /// The stack cannot be read.
+    Fault = 3,
+    /// There are more frames than [`FRAMES_MAX`].
+    Depth = 4,
+    /// The chain of frame pointers ends.
+    FramePointer = 5,
+    /// No kernel memory.
+    NoMemory = 6,
+    /// A return address is none.
+    BadAddress = 7,
+}
+
+/// One word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Word {
+    /// A frame in a file.
+    Binary {
+        /// The index of the binary.
+        index: u32,
+        /// The offset in the file, in bytes.
+        offset: u64,
+    },
+    /// A frame that is in no file: an address of the process.
+    Address(u64),
+    /// The process that addresses belong to.
+    Process {
+        /// Its thread group.
+        tgid: u32,
+        /// When it began, and the programs that it has been: see [`process`].
+        start: u32,
+    },
+    /// How the stack ends.
+    End(End),
+}
+
+impl Word {
+    /// The word as bits. [`None`]: it has none, as a part of it is too large.
+    pub const fn bits(self) -> Option<u64> {
+        match self {
+            Word::Binary { index, offset } => {
+                if index > INDEX_MAX || offset >> OFFSET_BITS != 0 {
+                    return None;
+                }
+                Some(IN_BINARY | (index as u64) << OFFSET_BITS | offset)
+            }
+            Word::Address(address) => {
+                if address < ADDRESS_MIN || address >= PROCESS {
+                    return None;
+                }
+                Some(address)
+            }
+            Word::Process { tgid, start } => {
+                if start >> 30 != 0 {
+                    return None;
+                }
+                Some(PROCESS | (start as u64) << 32 | tgid as u64)
+            }
+            Word::End(end) => Some(end as u64),
+        }
+    }
+
+    /// The word of these bits. [`None`]: there is none.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        if bits & IN_BINARY != 0 {
+            return Some(Word::Binary {
+                index: (bits >> OFFSET_BITS) as u32 & INDEX_MAX,
+                offset: bits & ((1 << OFFSET_BITS) - 1),
+            });
+        }
+        if bits & PROCESS != 0 {
+            return Some(Word::Process {
+                tgid: bits as u32,
+                start: (bits >> 32) as u32 & ((1 << 30) - 1),
+            });
+        }
+        if bits >= ADDRESS_MIN {
+            return Some(Word::Address(bits));
+        }
+        Some(Word::End(match bits {
+            1 => End::Complete,
+            2 => End::NoRule,
+            3 => End::Fault,
+            4 => End::Depth,
+            5 => End::FramePointer,
+            6 => End::NoMemory,
+            7 => End::BadAddress,
+            _ => return None,
+        }))
+    }
+}
+
+impl End {
+    /// What users are shown: `complete`, or why the stack is cut.
+    pub const fn text(self) -> &'static str {
+        match self {
+            End::Complete => "complete",
+            End::NoRule => "cut: no rule",
+            End::Fault => "cut: fault",
+            End::Depth => "cut: depth",
+            End::FramePointer => "cut: frame pointers",
+            End::NoMemory => "cut: no memory",
+            End::BadAddress => "cut: bad address",
+        }
+    }
+}
+
+/// What tells a program of a process from others of the same number, in 30 bits: when the process
+/// began (21 bits, about a million nanoseconds each) and its count of `exec` calls (9 bits).
+pub const fn process(start_time: u64, exec_id: u64) -> u32 {
+    ((start_time >> 20) as u32 & 0x1f_ffff) << 9 | exec_id as u32 & 0x1ff
+}
+
+/// Whether an address can be one of user space.
+pub const fn is_user(address: u64, user_end: u64) -> bool {
+    address >= ADDRESS_MIN && address < user_end
+}
