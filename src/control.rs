@@ -135,18 +135,16 @@ pub(crate) fn enable_user() -> Result {
         top.serve_user()?;
     }
     control.instances.serve_user();
-    shim::stackmap_user_set(true);
     control.user = true;
+    control.set_user();
     Ok(())
 }
 
 /// Requests no user stacks any more. Those that were requested are still bound. Context: process.
 pub(crate) fn disable_user() {
     let mut control = CONTROL.lock();
-    if control.user {
-        shim::stackmap_user_set(false);
-        control.user = false;
-    }
+    control.user = false;
+    control.set_user();
 }
 
 /// Whether the option is on.
@@ -180,6 +178,7 @@ pub(crate) fn enable() -> Result {
         unwind::free();
     })?;
     control.enabled = true;
+    control.set_user();
     Ok(())
 }
 
@@ -211,6 +210,7 @@ pub(crate) fn disable() {
     // SAFETY: This hook is installed; we hold the lock.
     unsafe { control.hook.remove() };
     control.enabled = false;
+    control.set_user();
     shim::stackmap_hook_drain();
     record::set_on(false);
     unwind::free();
@@ -234,6 +234,11 @@ fn allocate(bits: u32) -> Result {
 }
 
 impl Control {
+    /// Has user stacks requested while both options are on.
+    fn set_user(&self) {
+        shim::stackmap_user_set(self.enabled && self.user);
+    }
+
     /// Whether the top level or a listed instance records.
     fn tracing_is_on(&self) -> bool {
         let top = self.top.as_ref().is_some_and(TraceArray::tracing_is_on);

@@ -127,6 +127,9 @@ int stackmap_user_probe(void)
 {
 	int ret;
 
+	/* What else the option needs may have failed last time. */
+	if (probing)
+		return 0;
 	for_each_kernel_tracepoint(find, NULL);
 	if (!prepare_exec || !process_exit) {
 		pr_info("options/stackmap-user: this kernel has no tracepoints of exec and exit\n");
