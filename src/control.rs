@@ -99,8 +99,8 @@ impl Drop for Recorder {
         disable();
         // The kprobe that prevented restoring the text may be removed by now.
         Hook::restore_text();
-        // SAFETY: The hook is gone, and who was inside: nobody requests a user stack, or walks a stack;
-        // then nobody delivers one, or requests growth.
+        // SAFETY: The hook is removed and drained, so no stack is walked and no user stack is requested;
+        // after the works are cancelled none is delivered, and no growth is requested.
         unsafe {
             shim::stackmap_user_unprobe();
             shim::stackmap_user_cancel(true);

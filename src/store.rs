@@ -51,7 +51,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the map from all readers. Nobody records any more. Context: process; callers serialise.
+    /// Takes the map from all readers. No stack is recorded any more. Context: process; callers serialise.
     pub(crate) fn free(&self) {
         self.map.replace(None);
     }
@@ -60,7 +60,7 @@ impl Store {
     #[cold]
     pub(crate) fn request_growth(&self) {
         if !self.growth.swap(true, Ordering::Relaxed) {
-            // SAFETY: The worker is stopped only when nobody records any more.
+            // SAFETY: The worker is stopped only when no stack is recorded any more.
             unsafe { shim::stackmap_growth_kick() };
         }
     }

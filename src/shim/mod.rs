@@ -104,8 +104,7 @@ pub(crate) fn btf() -> Option<&'static [u8]> {
 ///
 /// `stack` is as the C side has made it: its pointers are valid, `ips` and `kernel` have room for
 /// [`STACKMAP_MAX_FRAMES`], and the first `nr` of `ips` and `nr_kernel` of `kernel` are there.
-/// Preemption is off, and who waits for recorders (`stackmap_hook_drain`) waits for the end of
-/// `'h`.
+/// Preemption is off, and `stackmap_hook_drain()` waits for the end of `'h`.
 pub(crate) struct Recording<'h> {
     stack: &'h mut stackmap_stack,
     _here: NotThreadSafe,

@@ -106,10 +106,10 @@ impl Drop for Instances {
     }
 }
 
-/// Waits until nobody uses an instance that is not served any more.
+/// Waits until no CPU and no task uses an instance that is no longer served.
 fn drain() {
     shim::stackmap_hook_drain();
-    // SAFETY: Nobody requests a user stack for one since.
+    // SAFETY: No user stack is requested for such an instance any more.
     unsafe { shim::stackmap_user_cancel(false) };
 }
 

@@ -42,19 +42,20 @@ impl TraceArray {
         to_result(unsafe { shim::stackmap_serve(&self.served) })
     }
 
-    /// Records its stacks as full stacks again. Who records one as an id may be at it until the
-    /// next drain. Context: process.
+    /// Records its stacks as full stacks again. Ids may still be recorded until the next drain.
+    /// Context: process.
     pub(crate) fn unserve(&self) {
         shim::stackmap_unserve(self.served.tr);
     }
 
-    /// Lets its stacks ask for user stacks. EBUSY: the kernel can serve no more tracers. Context: process.
+    /// Lets its stacks ask for user stacks. EBUSY: the kernel can serve no more tracers.
+    /// Context: process.
     pub(crate) fn serve_user(&self) -> Result {
         // SAFETY: By the type invariant; callers of `serve` serialise.
         to_result(unsafe { shim::stackmap_user_serve(self.served.tr) })
     }
 
-    /// Has trace files of this trace array show ids, without anybody having turned the event on.
+    /// Has trace files of this trace array show ids, although the event is not enabled.
     /// Context: process.
     pub(crate) fn announce(&self) {
         // SAFETY: By the type invariant.

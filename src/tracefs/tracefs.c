@@ -160,7 +160,7 @@ int stackmap_tracefs_find(struct vfsmount *root, const char *dir, struct stackma
  * @dir: its directory below that
  * @found: set as by stackmap_tracefs_find()
  *
- * Whoever has a file of an instance open holds it.
+ * An instance cannot be removed while one of its files is open.
  *
  * Context: process.
  * Return: a file that the caller puts, or an error pointer: -ENOENT if there is none of this name.

@@ -62,7 +62,7 @@ struct Walker {
     replaced: AtomicU64,
 }
 
-/// How frames were found, by [`WalkCounter`]. Only who records in this context writes.
+/// How frames were found, by [`WalkCounter`]. Only the recorder of this context writes.
 #[derive(Default)]
 #[repr(align(64))]
 struct Counts([AtomicU64; WalkCounter::COUNT]);
@@ -242,7 +242,7 @@ pub(crate) fn verifies() -> bool {
     WALKER.get().is_some_and(|walker| walker.verify)
 }
 
-/// Forgets the rules of text that goes. Who has seen the module alive may keep one more, until a
+/// Forgets the rules of text that goes. A CPU that saw the module alive may keep one more, until a
 /// grace period has passed. Context: process.
 pub(crate) fn forget(text: &[stackmap_text]) {
     if let Some(rules) = rules() {
@@ -303,8 +303,8 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
-    // From when its tracer is unregistered, the kernel's unwinder finds no way out of a trampoline,
-    // or guesses; who is in it is in it still.
+    // After a tracer is unregistered, the kernel's unwinder finds no way out of its trampoline, or
+    // guesses; tasks may still be inside it.
     if recording.round() < ROUNDS && !longer.iter().take(same + 1).all(|ip| is_stable(*ip)) {
         recording.ask_again();
         return None;

@@ -8,8 +8,8 @@
 //! kernel's own unwinder make the step ([`Rule::learn`]), and kept in [`Rules`], a table of fixed
 //! size.
 //!
-//! An entry is one word, so a reader in NMI sees a whole rule or none, and whoever writes
-//! meanwhile:
+//! An entry is one word, so a reader in NMI sees a whole rule or none, also while another CPU
+//! writes:
 //!
 //! ```text
 //!  63            32 31       20 19        8 7  6 5  4   3   2   0
@@ -330,7 +330,7 @@ impl Rules {
 
     /// Forgets the rules of all addresses in `text`.
     ///
-    /// Context: any. Who has begun to learn one before may keep it after.
+    /// Context: any. A CPU that is just learning a rule may keep it afterwards.
     pub fn forget(&self, text: &Range<u64>) {
         for entry in self.sets.iter().flat_map(|set| &set.0) {
             let old = entry.load(Relaxed);

@@ -81,7 +81,7 @@ impl Buffers {
     /// A buffer that is nobody else's. Context: process, may sleep.
     fn take(&self) -> Option<KBox<Buffer>> {
         let kept = self.0.get(shim::stackmap_this_cpu() as usize)?;
-        // ORDERING: Acquire; pairs with the swap in `put_back`: who had it last has done with it.
+        // ORDERING: Acquire; pairs with the swap in `put_back`: the last user is done with it.
         let kept = kept.swap(null_mut(), Ordering::Acquire);
         if kept.is_null() {
             return KBox::zeroed(GFP_KERNEL).ok();

@@ -3,7 +3,7 @@
  * User stacks that the kernel would unwind too late, or not at all: those of tasks that call
  * exec, and lose their stack with the old program, and those of tasks that exit.
  *
- * Who adds or removes a probe waits for the probes that run. So no probe waits for I/O: the walk
+ * Adding and removing probes waits for the probes that run. So no probe waits for I/O: the walk
  * ends at user memory that is not present.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt

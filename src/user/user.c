@@ -147,7 +147,7 @@ int stackmap_user_serve(const struct trace_array *tr)
 			return ret;
 		slot->has_work = true;
 	}
-	/* Release: who sees it sees the work; pairs with the loads in stackmap_slot_asks(). */
+	/* Release: a CPU that sees the flag sees the work; pairs with the loads in stackmap_slot_asks(). */
 	smp_store_release(&slot->asks, true);
 	return 0;
 }
