@@ -147,6 +147,7 @@ struct stackmap_file_key {
 	__u32 ctime_nsec;
 	__u32 generation;	/* of the inode number */
 	__u64 size;
+	__u64 owner;		/* user ID in the first user namespace */
 };
 
 enum stackmap_mapping_kind {
@@ -361,6 +362,9 @@ bool stackmap_record_user(struct stackmap_stack *stack);
  * the cookie; 0 if it is not kept. Task context, may sleep.
  */
 unsigned int stackmap_user_id(const unsigned long *ips, unsigned int nr, __u64 cookie);
+
+/* Returns the id that a cookie is bound to, 0 if none is known. Any context. */
+unsigned int stackmap_user_known(__u64 cookie);
 
 /* Walks a stack by rules, without recording. Returns the number of frames, or -1. */
 int stackmap_walk(struct stackmap_stack *stack);

@@ -5,7 +5,7 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    map::{ControlError, Map, BITS_DEFAULT, CONTEXTS_MAX},
+    map::{ControlError, BITS_DEFAULT, CONTEXTS_MAX},
     modules, record, shim, store,
     tracefs::{instances::Instances, TraceArray},
     unwind, user,
@@ -15,7 +15,6 @@ use kernel::{
     error::to_result,
     global_lock,
     prelude::*,
-    sync::Arc,
     time::{delay::fsleep, Delta},
 };
 
@@ -266,15 +265,12 @@ pub(crate) fn add_instance(name: &[u8]) -> Result {
 /// Errors: EBUSY while tracing is on, at the top level or in a listed instance, or while another
 /// reset runs.
 pub(crate) fn reset() -> Result {
-    let Some(map) = begin_reset()? else {
+    if !begin_reset()? {
         return Ok(());
-    };
+    }
     modules::reset(|| {
         // Growth holds the map for no longer than one allocation.
-        for map in [Some(&map), store::USER.map().as_ref()]
-            .into_iter()
-            .flatten()
-        {
+        for map in [store::KERNEL.map(), store::USER.map()].iter().flatten() {
             while map.reset() == Err(ControlError::Busy) {
                 fsleep(Delta::from_millis(1));
             }
@@ -288,13 +284,13 @@ pub(crate) fn reset() -> Result {
     Ok(())
 }
 
-/// Returns the map to reset, if there is one, and refuses other resets until `resetting` is false.
-fn begin_reset() -> Result<Option<Arc<Map>>> {
+/// Returns whether there is a map to reset, and refuses other resets until `resetting` is
+/// cleared.
+fn begin_reset() -> Result<bool> {
     let mut control = CONTROL.lock();
     if control.resetting || control.tracing_is_on() {
         return Err(EBUSY);
     }
-    let map = store::KERNEL.map();
-    control.resetting = map.is_some();
-    Ok(map)
+    control.resetting = store::KERNEL.map().is_some() || store::USER.map().is_some();
+    Ok(control.resetting)
 }

@@ -24,6 +24,7 @@ struct Key {
     ctime: (i64, u32),
     generation: u32,
     size: u64,
+    owner: u64,
 }
 
 impl From<&stackmap_file_key> for Key {
@@ -34,6 +35,7 @@ impl From<&stackmap_file_key> for Key {
             ctime: (key.ctime_sec, key.ctime_nsec),
             generation: key.generation,
             size: key.size,
+            owner: key.owner,
         }
     }
 }
@@ -47,6 +49,7 @@ pub(crate) struct Binary {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     pub(crate) size: u64,
+    owner: u64,
 }
 
 /// All of them.
@@ -94,11 +97,19 @@ impl Binaries {
         if let Some(index) = self.by_key.get(&key) {
             return Ok(*index);
         }
-        if self.keys == KEYS_MAX || self.first as usize + self.list.len() > INDEX_MAX as usize {
+        if self.keys == KEYS_MAX {
+            // They only save the search by build-id.
+            self.by_key = RBTree::new();
+            self.keys = 0;
+        }
+        if self.first as usize + self.list.len() > INDEX_MAX as usize {
             return Err(shim::errno(kernel::bindings::ENOSPC));
         }
         let build_id = &found.build_id[..(found.build_id_len as usize).min(found.build_id.len())];
-        let same = |other: &Binary| !build_id.is_empty() && *other.build_id == *build_id;
+        // Anybody can forge a build-id: it joins files of one owner only.
+        let same = |other: &Binary| {
+            !build_id.is_empty() && *other.build_id == *build_id && other.owner == file.owner
+        };
         let index = match self.list.iter().position(same) {
             Some(index) => index,
             None => {
@@ -111,16 +122,17 @@ impl Binaries {
                     dev: file.dev,
                     ino: file.ino,
                     size: file.size,
+                    owner: file.owner,
                 };
-                binary.build_id.extend_from_slice(build_id, GFP_KERNEL)?;
+                binary.build_id.extend_from_slice(build_id, GFP_NOWAIT)?;
                 let path = &found.path[..(found.path_len as usize).min(found.path.len())];
-                binary.path.extend_from_slice(path, GFP_KERNEL)?;
-                self.list.push(binary, GFP_KERNEL)?;
+                binary.path.extend_from_slice(path, GFP_NOWAIT)?;
+                self.list.push(binary, GFP_NOWAIT)?;
                 self.list.len() - 1
             }
         };
         let index = index as u32 + self.first;
-        self.by_key.try_create_and_insert(key, index, GFP_KERNEL)?;
+        self.by_key.try_create_and_insert(key, index, GFP_NOWAIT)?;
         self.keys += 1;
         Ok(index)
     }

@@ -70,15 +70,26 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
         })
     }
 
-    /// Remembers that a task with this count of `exec` calls has requested a cookie. Context: any.
+    /// Remembers that a task with this count of `exec` calls has requested a cookie; only the first
+    /// request of an entry counts, as another program may run when the next one is made.
+    /// Context: any.
     #[inline(always)]
     pub fn request(&self, cookie: Cookie, exec_id: u32) {
-        self.set(cookie, exec_id | PENDING);
+        if self.get(cookie).is_none() {
+            self.set(cookie, exec_id | PENDING);
+        }
     }
 
     /// Remembers the id that a cookie is bound to; 0 if its stack is not kept. Context: any.
     pub fn bind(&self, cookie: Cookie, id: u32) {
-        self.set(cookie, id & !PENDING);
+        // A task can sleep for longer than its cookie is remembered: newer ones stay.
+        let newer = self.word(cookie).is_some_and(|word| {
+            let count = (word.load(Ordering::Relaxed) >> 32) as u32;
+            count.wrapping_sub(cookie.count()) as i32 > 0 && count != 0
+        });
+        if !newer {
+            self.set(cookie, id & !PENDING);
+        }
     }
 
     #[inline(always)]

@@ -3,7 +3,8 @@
 //! From the return addresses that the kernel's unwinder found to an id, and to the event that binds
 //! the id to a cookie.
 //!
-//! All of it runs in the task whose stack it is, when that returns to user space: it may sleep.
+//! All of it runs in the task whose stack it is, when that returns to user space. Other tracers wait for
+//! it, so nothing waits for memory: what cannot be had leaves the stack out, or addresses in place of files.
 
 use super::{
     binaries::{VDSO, VDSO32},
@@ -76,6 +77,15 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
     id
 }
 
+/// The id that a cookie is bound to, 0 if none is known. Context: process.
+#[no_mangle]
+extern "C" fn stackmap_user_known(cookie: u64) -> c_uint {
+    match super::state().and_then(|state| state.remembered.get(Cookie(cookie))) {
+        Some(Known::Bound(id)) => id,
+        Some(Known::Pending(_)) | None => 0,
+    }
+}
+
 impl State {
     /// The id of the stack with these return addresses, the innermost first. [`None`]: it is not kept.
     fn id_of(&self, ips: &[usize]) -> Option<u32> {
@@ -122,7 +132,7 @@ impl State {
         if let Some(index) = self.binaries.lock().index(&mapping.file) {
             return Some(index);
         }
-        let mut binary: KBox<stackmap_binary> = KBox::zeroed(GFP_KERNEL).ok()?;
+        let mut binary: KBox<stackmap_binary> = KBox::zeroed(GFP_NOWAIT).ok()?;
         if !shim::stackmap_user_binary(ip, &mapping.file, &mut binary) {
             return None;
         }
@@ -193,7 +203,7 @@ fn cut(ips: &[usize]) -> (&[usize], End) {
         None if nr == 0 => End::NoMemory,
         None if nr == FRAMES_MAX => End::Depth,
         None => End::FramePointer,
-        Some(0) => End::Complete,
+        Some(0) if nr > 0 => End::Complete,
         Some(_) if nr == FRAMES_MAX => End::Depth,
         Some(_) => End::BadAddress,
     };

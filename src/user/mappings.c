@@ -7,6 +7,7 @@
  */
 #include <linux/buildid.h>
 #include <linux/dcache.h>
+#include <linux/elf.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
@@ -17,7 +18,9 @@
 #include "../shim/shim.h"
 #include "user.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_build_id, build_id_parse_nofault);
+DEFINE_STATIC_CALL_NULL(stackmap_freader_init, freader_init_from_file);
+DEFINE_STATIC_CALL_NULL(stackmap_freader_fetch, freader_fetch);
+DEFINE_STATIC_CALL_NULL(stackmap_freader_cleanup, freader_cleanup);
 DEFINE_STATIC_CALL_NULL(stackmap_lock_vma, lock_vma_under_rcu);
 
 static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
@@ -33,7 +36,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		.kind	= STACKMAP_MAPPING_OTHER,
 	};
 #ifdef CONFIG_X86
-	if (mm->context.vdso && vma->vm_start == (unsigned long)mm->context.vdso) {
+	if (mm->context.vdso && vma->vm_start == (unsigned long)mm->context.vdso && !vma->vm_file) {
 		mapping->offset = 0;
 		mapping->kind = test_thread_flag(TIF_ADDR32) ? STACKMAP_MAPPING_VDSO32
 							     : STACKMAP_MAPPING_VDSO;
@@ -54,6 +57,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		.ctime_nsec	= ctime.tv_nsec,
 		.generation	= inode->i_generation,
 		.size		= i_size_read(inode),
+		.owner		= __kuid_val(inode->i_uid),
 	};
 }
 
@@ -126,6 +130,83 @@ unsigned int stackmap_user_mappings(const unsigned long *ips, unsigned int nr,
 	return found;
 }
 
+/* What is read of a file at most. The kernel's own parser can take hours for a hostile file. */
+#define HEADERS_MAX	64
+#define NOTES_MAX	32
+#define NOTES_BYTES_MAX	4096
+#define FILE_OFFSET_MAX	BIT_ULL(40)
+
+/* The type of a note with a build-id, of the owner "GNU". */
+#define NOTE_BUILD_ID	3
+
+/* The build-id among the notes at @offset. Returns whether there is one. */
+static bool find_note(struct freader *reader, u64 offset, u64 size, struct stackmap_binary *binary)
+{
+	const u64 end = offset + min(size, NOTES_BYTES_MAX);
+	unsigned int i;
+
+	for (i = 0; i < NOTES_MAX && offset + sizeof(struct elf64_note) < end; i++) {
+		const struct elf64_note *fetched;
+		const char *name, *id;
+		struct elf64_note note;
+
+		fetched = static_call(stackmap_freader_fetch)(reader, offset, sizeof(*fetched));
+		if (!fetched)
+			return false;
+		note = *fetched;
+		if (note.n_namesz > NOTES_BYTES_MAX || note.n_descsz > NOTES_BYTES_MAX)
+			return false;
+		offset += sizeof(note);
+		name = static_call(stackmap_freader_fetch)(reader, offset, sizeof("GNU"));
+		if (!name)
+			return false;
+		if (note.n_type == NOTE_BUILD_ID && note.n_namesz == sizeof("GNU") &&
+		    !memcmp(name, "GNU", sizeof("GNU")) && note.n_descsz &&
+		    note.n_descsz <= sizeof(binary->build_id)) {
+			id = static_call(stackmap_freader_fetch)(reader, offset + sizeof("GNU"),
+								 note.n_descsz);
+			if (!id)
+				return false;
+			memcpy(binary->build_id, id, note.n_descsz);
+			binary->build_id_len = note.n_descsz;
+			return true;
+		}
+		offset += ALIGN(note.n_namesz, 4) + ALIGN(note.n_descsz, 4);
+	}
+	return false;
+}
+
+/* Reads the build-id of a 64-bit ELF file from the page cache, in bounded time. */
+static void read_build_id(struct file *file, struct stackmap_binary *binary)
+{
+	char buffer[sizeof(struct elf64_hdr)];
+	struct freader reader;
+	const struct elf64_hdr *elf;
+	const struct elf64_phdr *header;
+	unsigned int i, nr;
+	u64 headers;
+
+	static_call(stackmap_freader_init)(&reader, buffer, sizeof(buffer), file, false);
+	elf = static_call(stackmap_freader_fetch)(&reader, 0, sizeof(*elf));
+	if (!elf || memcmp(elf->e_ident, ELFMAG, SELFMAG) ||
+	    elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_phoff > FILE_OFFSET_MAX)
+		goto out;
+	headers = elf->e_phoff;
+	nr = min(elf->e_phnum, HEADERS_MAX);
+	for (i = 0; i < nr; i++) {
+		header = static_call(stackmap_freader_fetch)(&reader,
+							     headers + i * sizeof(*header),
+							     sizeof(*header));
+		if (!header)
+			break;
+		if (header->p_type == PT_NOTE && header->p_offset <= FILE_OFFSET_MAX &&
+		    find_note(&reader, header->p_offset, header->p_filesz, binary))
+			break;
+	}
+out:
+	static_call(stackmap_freader_cleanup)(&reader);
+}
+
 /**
  * stackmap_user_binary - say what the file that is mapped at an address is called
  * @ip: the address
@@ -148,15 +229,13 @@ bool stackmap_user_binary(unsigned long ip, const struct stackmap_file_key *key,
 	if (!vma)
 		return false;
 	describe(vma, &mapping);
-	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key))) {
+	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key)))
 		file = get_file(vma->vm_file);
-		binary->build_id_len = BUILD_ID_SIZE_MAX;
-		if (static_call(stackmap_build_id)(vma, binary->build_id, &binary->build_id_len))
-			binary->build_id_len = 0;
-	}
 	vma_end_read(vma);
 	if (!file)
 		return false;
+	binary->build_id_len = 0;
+	read_build_id(file, binary);
 	path = d_path(file_user_path(file), binary->path, sizeof(binary->path));
 	binary->path_len = 0;
 	if (!IS_ERR(path)) {

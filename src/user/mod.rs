@@ -71,11 +71,13 @@ struct Buffers(KVVec<AtomicPtr<Buffer>>);
 
 impl Buffers {
     fn new(cpus: usize) -> Result<Self> {
-        let mut buffers = KVVec::with_capacity(cpus, GFP_KERNEL)?;
+        let mut buffers = Self(KVVec::with_capacity(cpus, GFP_KERNEL)?);
         for _ in 0..cpus {
-            buffers.push(AtomicPtr::new(null_mut()), GFP_KERNEL)?;
+            let buffer: KBox<Buffer> = KBox::zeroed(GFP_KERNEL)?;
+            let buffer = AtomicPtr::new(KBox::into_raw(buffer));
+            buffers.0.push(buffer, GFP_KERNEL)?;
         }
-        Ok(Self(buffers))
+        Ok(buffers)
     }
 
     /// A buffer that is nobody else's. Context: process, may sleep.
@@ -84,7 +86,7 @@ impl Buffers {
         // ORDERING: Acquire; pairs with the swap in `put_back`: the last user is done with it.
         let kept = kept.swap(null_mut(), Ordering::Acquire);
         if kept.is_null() {
-            return KBox::zeroed(GFP_KERNEL).ok();
+            return KBox::zeroed(GFP_NOWAIT).ok();
         }
         // SAFETY: What is there was put back, and was just taken.
         Some(unsafe { KBox::from_raw(kept) })
@@ -121,8 +123,9 @@ pub(crate) fn allocate() -> Result {
     if STATE.get().is_some() {
         return Ok(());
     }
+    let state = State::new(shim::stackmap_cpus() as usize)?;
     to_result(shim::stackmap_user_resolve())?;
-    STATE.replace(Some(State::new(shim::stackmap_cpus() as usize)?));
+    STATE.replace(Some(state));
     Ok(())
 }
 

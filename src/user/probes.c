@@ -67,6 +67,20 @@ static void deliver_pending(void)
 		info->work.func(&info->work);
 }
 
+/* Whether the current task has a request of ours pending. */
+static bool is_requested(void)
+{
+	const unsigned long mask = atomic_long_read(&current->unwind_info.unwind_mask);
+	struct stackmap_slot *slot;
+
+	if (!(mask & UNWIND_PENDING))
+		return false;
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (stackmap_slot_asks(slot) && mask & BIT(READ_ONCE(slot->work.bit)))
+			return true;
+	return false;
+}
+
 static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
 {
 	const bool asks = is_recorded();
@@ -74,15 +88,18 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 	u64 cookie;
 
 	/* What was requested before the option went off is delivered, too. */
-	if (!asks && !(atomic_long_read(&current->unwind_info.unwind_mask) & UNWIND_PENDING))
+	if (!asks && !is_requested())
 		return;
 	if (!can_unwind()) {
 		stackmap_user_count(STACKMAP_USER_EXEC_LATE);
 		return;
 	}
-	/* Events that follow are still of this entry: they get the cookie of these. */
+	/*
+	 * Events that follow are still of this entry: they get the cookie of these. So do those of
+	 * trace arrays that begin to record behind here.
+	 */
 	for (slot = stackmap_slots; asks && slot < stackmap_slots + STACKMAP_SLOTS; slot++)
-		if (records(slot))
+		if (stackmap_slot_asks(slot))
 			static_call(stackmap_unwind_request)(&slot->work, &cookie);
 	pagefault_disable();
 	deliver_pending();
@@ -92,6 +109,7 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 
 static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
 {
+	const struct unwind_task_info *info = &current->unwind_info;
 	struct unwind_stacktrace trace = { };
 	struct stackmap_slot *slot;
 	unsigned int id;
@@ -104,10 +122,18 @@ static void on_process_exit(void *data, struct task_struct *task, bool group_dea
 		return;
 	}
 	cookie = stackmap_exit_cookie();
-	pagefault_disable();
-	static_call(stackmap_unwind_user)(&trace);
-	pagefault_enable();
-	id = stackmap_user_id(trace.entries, trace.nr, cookie);
+	if (info->id.id && info->cache && info->cache->nr_entries) {
+		/*
+		 * The stack was walked in this entry. An exec that failed behind its point of no
+		 * return may lie between, and the addresses be those of the old program.
+		 */
+		id = stackmap_user_known(info->id.id);
+	} else {
+		pagefault_disable();
+		static_call(stackmap_unwind_user)(&trace);
+		pagefault_enable();
+		id = stackmap_user_id(trace.entries, trace.nr, cookie);
+	}
 	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
 		if (records(slot))
 			stackmap_user_bind(&slot->served, cookie, id);
@@ -139,8 +165,10 @@ int stackmap_user_probe(void)
 	if (ret)
 		return ret;
 	ret = tracepoint_probe_register(process_exit, on_process_exit, NULL);
-	if (ret)
+	if (ret) {
 		tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
+		tracepoint_synchronize_unregister();
+	}
 	probing = !ret;
 	return ret;
 }

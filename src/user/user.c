@@ -65,8 +65,8 @@ int stackmap_user_resolve(void)
 {
 	static const char * const names[] = {
 		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
-		"build_id_parse_nofault", "lock_vma_under_rcu", "task_work_cancel",
-		"unwind_user_faultable",
+		"freader_init_from_file", "freader_fetch", "freader_cleanup",
+		"lock_vma_under_rcu", "task_work_cancel", "unwind_user_faultable",
 	};
 	void *found[ARRAY_SIZE(names)];
 	unsigned int i;
@@ -85,10 +85,12 @@ int stackmap_user_resolve(void)
 	static_call_update(stackmap_unwind_init, found[0]);
 	static_call_update(stackmap_unwind_request, found[1]);
 	static_call_update(stackmap_unwind_cancel, found[2]);
-	static_call_update(stackmap_build_id, found[3]);
-	static_call_update(stackmap_lock_vma, found[4]);
-	static_call_update(stackmap_task_work_cancel, found[5]);
-	static_call_update(stackmap_unwind_user, found[6]);
+	static_call_update(stackmap_freader_init, found[3]);
+	static_call_update(stackmap_freader_fetch, found[4]);
+	static_call_update(stackmap_freader_cleanup, found[5]);
+	static_call_update(stackmap_lock_vma, found[6]);
+	static_call_update(stackmap_task_work_cancel, found[7]);
+	static_call_update(stackmap_unwind_user, found[8]);
 	return stackmap_user_probe();
 }
 
@@ -147,7 +149,7 @@ int stackmap_user_serve(const struct trace_array *tr)
 			return ret;
 		slot->has_work = true;
 	}
-	/* Release: a CPU that sees the flag sees the work; pairs with the loads in stackmap_slot_asks(). */
+	/* Release: readers see the work, too; pairs with stackmap_slot_asks(). */
 	smp_store_release(&slot->asks, true);
 	return 0;
 }

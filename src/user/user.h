@@ -13,7 +13,9 @@
 #include <linux/unwind_deferred.h>
 
 /* Found by stackmap_user_resolve(). */
-DECLARE_STATIC_CALL(stackmap_build_id, build_id_parse_nofault);
+DECLARE_STATIC_CALL(stackmap_freader_init, freader_init_from_file);
+DECLARE_STATIC_CALL(stackmap_freader_fetch, freader_fetch);
+DECLARE_STATIC_CALL(stackmap_freader_cleanup, freader_cleanup);
 DECLARE_STATIC_CALL(stackmap_lock_vma, lock_vma_under_rcu);
 DECLARE_STATIC_CALL(stackmap_unwind_request, unwind_deferred_request);
 DECLARE_STATIC_CALL(stackmap_unwind_user, unwind_user_faultable);
