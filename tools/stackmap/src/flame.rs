@@ -6,8 +6,8 @@
 //! narrow to see. Here these frames are left out first: millions of frames become some thousands.
 
 use crate::{
+    address::without_addresses,
     error::{Error, Result},
-    export::without_addresses,
     folded::{self, frame_text, push_frames, Folded, Kind, Names},
     output::{safe, Progress},
 };

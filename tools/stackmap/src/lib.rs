@@ -2,6 +2,7 @@
 
 //! The library behind the `stackmap` command.
 
+pub mod address;
 pub mod capture;
 pub mod cli;
 pub mod diff;

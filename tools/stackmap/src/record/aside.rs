@@ -7,7 +7,10 @@
 //! and restored afterwards. Histogram triggers leave no events out and stay: removed, they would
 //! lose their counts.
 
-use super::{events::Events, undo::filter, undo::Write};
+use super::{
+    events::Events,
+    write::{filter, Write},
+};
 use crate::{error::Result, output::say, tracefs::Tracefs};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -25,6 +25,7 @@ mod session;
 mod steps;
 mod undo;
 mod wait;
+mod write;
 
 #[cfg(feature = "fault")]
 pub use fault::Fault;

@@ -2,7 +2,12 @@
 
 //! The old state of tracefs, as the writes that restore it.
 
-use super::{aside::Aside, events, lock, Options, FORMAT};
+use super::{
+    aside::Aside,
+    events, lock,
+    write::{filter, Write},
+    Options, FORMAT,
+};
 use crate::{
     error::{Error, Result},
     output::warn,
@@ -15,8 +20,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How the line of an empty `set_ftrace_filter` begins.
-const COMMENT: &str = "#";
 /// The instances whose stacks become ids.
 pub(super) const INSTANCES: &str = "stack_map_instances";
 
@@ -31,15 +34,6 @@ pub struct Undo {
     instance: Instance,
     /// The unfinished file of the capture; it is removed if it still has this name.
     unfinished: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Write {
-    file: String,
-    text: String,
-    append: bool,
-    /// Whether the write loses the contents of the buffer.
-    costly: bool,
 }
 
 /// What a recording has done to the instance that it records into.
@@ -60,39 +54,6 @@ pub(super) enum Recording {
     Ignore,
     /// The buffer holds the only copy: tracing stays off.
     Keep,
-}
-
-impl Write {
-    pub(super) fn new(file: &str, text: &str) -> Self {
-        Self {
-            file: file.to_owned(),
-            text: text.to_owned(),
-            append: false,
-            costly: false,
-        }
-    }
-
-    pub(super) fn append(file: &str, text: &str) -> Self {
-        Self {
-            text: format!("{text}\n"),
-            append: true,
-            ..Self::new(file, "")
-        }
-    }
-
-    fn costly(file: &str, text: &str) -> Self {
-        Self {
-            costly: true,
-            ..Self::new(file, text)
-        }
-    }
-
-    pub(super) fn run(&self, tracefs: &Tracefs) -> Result {
-        match self.append {
-            true => tracefs.append(&self.file, &self.text),
-            false => tracefs.write(&self.file, &self.text),
-        }
-    }
 }
 
 impl Undo {
@@ -270,22 +231,6 @@ pub(super) fn remove(path: &Path) -> Result {
     }
 }
 
-/// A line of `set_ftrace_filter` as it can be written. Commands (`schedule:traceoff`) are no
-/// part of the filter.
-pub(super) fn filter(line: &str) -> Option<String> {
-    let line = line.trim();
-    if line.is_empty() || line.starts_with(COMMENT) || line.contains(':') {
-        return None;
-    }
-    match line.split_once(" [") {
-        Some((function, module)) => {
-            let module = module.split(']').next().unwrap_or_default();
-            Some(format!("{}:mod:{module}", function.trim()))
-        }
-        None => Some(line.split(' ').next().unwrap_or_default().to_owned()),
-    }
-}
-
 /// The size in `1408` or, of a buffer that was never used, `7 (expanded: 1408)`.
 fn buffer_kb(text: &str) -> Option<&str> {
     let text = text.trim();
@@ -299,18 +244,6 @@ fn buffer_kb(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn filters_are_restored() {
-        assert_eq!(filter("vfs_read").as_deref(), Some("vfs_read"));
-        assert_eq!(
-            filter("p9_tag_alloc [9pnet]").as_deref(),
-            Some("p9_tag_alloc:mod:9pnet")
-        );
-        assert_eq!(filter("#### all functions enabled ####"), None);
-        assert_eq!(filter("schedule:traceoff:unlimited"), None);
-        assert_eq!(filter(""), None);
-    }
 
     #[test]
     fn sizes_of_buffers_are_read() {

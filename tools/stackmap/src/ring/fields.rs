@@ -8,7 +8,7 @@ use super::{
     show::Show,
 };
 use crate::{
-    export::{may_be_address, without_addresses, HIDDEN},
+    address::{may_be_address, without_addresses, HIDDEN},
     symbols::{Frame, Symbols},
 };
 use serde::{

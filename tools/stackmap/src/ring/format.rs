@@ -184,6 +184,21 @@ impl Format {
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
+
+    /// Sets how the fields are shown by their `print fmt`.
+    fn set_shows(&mut self, print: &str) {
+        for (name, show) in show::parse(print) {
+            let field = self.fields.iter_mut().find(|field| {
+                field.name == name && !matches!(field.kind, Kind::Text | Kind::Bytes)
+            });
+            if let Some(field) = field {
+                // Names say more than digits.
+                if !matches!(field.show, Show::Name(_) | Show::Flags(..)) {
+                    field.show = show;
+                }
+            }
+        }
+    }
 }
 
 /// Where every event has its type, its flags and its task.
@@ -357,7 +372,7 @@ impl Formats {
             return Err(Damage("an event lacks a common field"));
         };
         if let Some((_, print)) = text.split_once("\nprint fmt: ") {
-            show::apply(print, &mut format.fields);
+            format.set_shows(print);
         }
         let common = Common {
             kind,

@@ -6,7 +6,6 @@
 //! form of each field is taken from it: its base, a symbol, a name for a value, or names of flags.
 //! A field that is printed in another way is shown as a plain number.
 
-use super::format::{Field, Kind};
 use std::fmt::{self, Write};
 
 /// Deeper than any constant of a `print fmt` nests.
@@ -67,39 +66,30 @@ fn flags(out: &mut String, mut left: u64, between: &str, names: &[(u64, String)]
     }
 }
 
-/// Sets how `fields` are shown by the `print fmt` of their event.
-pub(super) fn apply(print: &str, fields: &mut [Field]) {
+/// The fields that a `print fmt` shows in another form than as decimal numbers, by name, in the
+/// order of its arguments.
+pub(super) fn parse(print: &str) -> Vec<(&str, Show)> {
     let Some((text, arguments)) = split_text(print) else {
-        return;
+        return Vec::new();
     };
-    for (conversion, argument) in conversions(&text).zip(arguments) {
-        let (name, show) = match names(argument) {
-            Some(found) => found,
-            None => {
-                let Some(name) = simple(argument) else {
-                    continue;
-                };
-                let show = match conversion {
-                    "pS" | "pB" => Show::Symbol(true),
-                    "ps" | "pF" | "pf" => Show::Symbol(false),
-                    _ if conversion.starts_with('p') => Show::Hex,
-                    _ if conversion.ends_with(['x', 'X']) => Show::Hex,
-                    _ if conversion.ends_with('o') => Show::Octal,
-                    _ => continue,
-                };
-                (name, show)
-            }
-        };
-        let field = fields
-            .iter_mut()
-            .find(|field| field.name == name && !matches!(field.kind, Kind::Text | Kind::Bytes));
-        if let Some(field) = field {
-            // Names say more than digits.
-            if !matches!(field.show, Show::Name(_) | Show::Flags(..)) {
-                field.show = show;
-            }
-        }
-    }
+    let shown = conversions(&text).zip(arguments);
+    shown
+        .filter_map(|(conversion, argument)| {
+            names(argument).or_else(|| Some((simple(argument)?, converted(conversion)?)))
+        })
+        .collect()
+}
+
+/// How a conversion shows a number; [`None`]: as a decimal number.
+fn converted(conversion: &str) -> Option<Show> {
+    Some(match conversion {
+        "pS" | "pB" => Show::Symbol(true),
+        "ps" | "pF" | "pf" => Show::Symbol(false),
+        _ if conversion.starts_with('p') => Show::Hex,
+        _ if conversion.ends_with(['x', 'X']) => Show::Hex,
+        _ if conversion.ends_with('o') => Show::Octal,
+        _ => return None,
+    })
 }
 
 /// The text in quotes at the beginning, and the arguments behind it.
