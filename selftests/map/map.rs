@@ -72,6 +72,34 @@ fn export(map: &Map) -> HashMap<Id, (Vec<u64>, u32)> {
     all
 }
 
+/// Finds a stack as one event of the context `index`.
+fn find(map: &Map, index: usize, frames: &[u64]) -> Option<Id> {
+    let _section = ReadSide::enter();
+    // SAFETY: As in `get_id`.
+    let entered = unsafe { map.enter(index) };
+    entered.find(frames).map(|found| found.id)
+}
+
+#[test]
+fn a_stack_that_is_only_looked_for_is_not_inserted() {
+    let map = map(10, 2);
+    for depth in [1, 2, 17] {
+        let (known, new) = (stack(1, depth), stack(2, depth));
+        let before = map.entries();
+        assert_eq!(find(&map, 0, &known), None);
+        assert_eq!(map.entries(), before);
+        let id = record(&map, 0, &known).unwrap();
+        // By the memo of its context, and by its hash.
+        assert_eq!(find(&map, 0, &known), Some(id));
+        assert_eq!(find(&map, 1, &known), Some(id));
+        assert_eq!(find(&map, 0, &new), None);
+        assert_eq!(read(&map, id), Some((known, 3)));
+    }
+    assert_eq!(map.total(Counter::Hits), 6);
+    map.reset().unwrap();
+    assert_eq!(find(&map, 0, &stack(1, 17)), None);
+}
+
 #[test]
 fn a_stack_has_one_id_and_reads_back() {
     let map = map(10, 1);

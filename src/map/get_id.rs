@@ -29,7 +29,17 @@ impl Entered<'_> {
         if let Some(slot) = self.recall(&memo, frames) {
             return Ok(found(generation, slot, false));
         }
-        self.search(generation, memo, frames)
+        self.search::<true>(generation, memo, frames)
+    }
+
+    /// Finds the id of a stack that has one, and counts it. Context: any, NMI included.
+    pub fn find(&self, frames: &[u64]) -> Option<Found> {
+        let generation = self.map.generation()?;
+        let memo = self.ctx.memo(frames);
+        match self.recall(&memo, frames) {
+            Some(slot) => Some(found(generation, slot, false)),
+            None => self.search::<false>(generation, memo, frames).ok(),
+        }
     }
 
     /// Adds to a counter. Context: any.
@@ -54,9 +64,9 @@ impl Entered<'_> {
         Some(slot)
     }
 
-    /// Finds a stack by its hash, or inserts it.
+    /// Finds a stack by its hash, or inserts it. Without `INSERT`, any error if it is not there.
     #[inline(never)]
-    fn search(
+    fn search<const INSERT: bool>(
         &self,
         generation: Generation,
         memo: Memo<'_>,
@@ -71,6 +81,9 @@ impl Entered<'_> {
             let slot = self.map.slot(hash, probe);
             let word = self.map.word(slot);
             if word.is_empty() {
+                if !INSERT {
+                    break;
+                }
                 return self.insert(generation, memo, frames, hash, probe);
             }
             if self.matches(word, fingerprint, frames) {

@@ -100,18 +100,15 @@ pub use self::{
     id::Id,
     pool::CONTEXTS_MAX,
     sys::{
-        sizes::{BITS_MIN, MAX_FRAMES, PROBE_LIMIT},
+        sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
         ReadSide,
     },
 };
 
 use self::{
     id::{Generation, Layout},
-    pool::{Pool, ReserveError},
-    sys::{
-        sizes::{CHUNK_WORDS, POOL_BYTES_PER_STACK},
-        Array, AtomicU32, AtomicU64, CachePadded, Ordering,
-    },
+    pool::{Pool, ReserveError, HEADER_WORDS},
+    sys::{sizes::CHUNK_WORDS, Array, AtomicU32, AtomicU64, CachePadded, Ordering},
     word::Word,
 };
 
@@ -120,6 +117,11 @@ pub const BITS_DEFAULT: u32 = 14;
 
 /// The largest `bits`, see [`BITS_DEFAULT`].
 pub const BITS_MAX: u32 = 20;
+
+/// Bytes of the pool that the record of a stack of so many frames takes.
+pub const fn record_bytes(frames: usize) -> usize {
+    8 * (HEADER_WORDS as usize + frames)
+}
 
 /// Set in the state while a reset runs, above the bits of an id.
 const RESETTING: u32 = 1 << 31;

@@ -70,7 +70,7 @@ pub(super) mod sizes {
     pub(in super::super) const CHUNK_WORDS: u32 = 32 * 1024;
 
     /// Bytes of pool that each stack of capacity allows: 255 frames on average.
-    pub(in super::super) const POOL_BYTES_PER_STACK: usize = 2048;
+    pub const POOL_BYTES_PER_STACK: usize = 2048;
 
     /// Bytes that the pool may have beyond 1.25 times those of its records: two chunks ahead, and
     /// free extents.
@@ -102,7 +102,7 @@ pub(super) mod sizes {
     pub const MAX_FRAMES: usize = 4;
     pub const PROBE_LIMIT: u32 = 2;
     pub(in super::super) const CHUNK_WORDS: u32 = 8;
-    pub(in super::super) const POOL_BYTES_PER_STACK: usize = 128;
+    pub const POOL_BYTES_PER_STACK: usize = 128;
     pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const MEMOS: usize = 2;
