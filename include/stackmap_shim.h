@@ -16,8 +16,10 @@ struct dentry;
 struct file;
 struct file_operations;
 struct ftrace_ops;
+struct mm_struct;
 struct module;
 struct ring_buffer_event;
+struct task_struct;
 struct trace_array;
 struct trace_buffer;
 struct trace_event_file;
@@ -165,7 +167,7 @@ struct stackmap_mapping {
 	struct stackmap_file_key file;
 };
 
-/* Distinct mappings that frames of one stack are looked for in; below 255. */
+/* Distinct mappings that frames of one stack are looked for in. */
 #define STACKMAP_MAPPINGS	64
 
 /* Room for a path; a longer one is not shown. */
@@ -179,11 +181,32 @@ struct stackmap_binary {
 	char path[STACKMAP_PATH_LEN];
 };
 
-/* What tells the current task's program from all others. */
-struct stackmap_task {
+/* A task with its address space, and what tells its program from all others. */
+struct stackmap_process {
+	struct task_struct *task;
+	struct mm_struct *mm;
 	__u32 tgid;
+	__u32 user;		/* who is charged for it: a user ID in the first user namespace */
 	__u64 start_time;	/* of the process, in ns since boot */
 	__u64 exec_id;		/* counts its calls of exec */
+};
+
+/* Where a task left user space. */
+struct stackmap_registers {
+	__u64 ip, sp, fp;
+	__u32 word;		/* bytes of a word of its stack; 0: it has none */
+};
+
+/* Bytes that are read of a file at once, at most. */
+#define STACKMAP_FILE_READ_MAX	128
+
+/* A task in the kernel that has a request of ours pending, and where it left user space. */
+struct stackmap_sleeper {
+	struct stackmap_process process;
+	__u64 cookie;		/* of this entry into the kernel */
+	__u64 requested;	/* the bits of the works that have requested the stack */
+	__u64 switches;		/* counts how often the task has left a CPU */
+	struct stackmap_registers registers;
 };
 
 /* What becomes of a request for a user stack. */
@@ -220,6 +243,12 @@ enum stackmap_user_counter {
 	STACKMAP_USER_CUT_BAD_ADDRESS,
 	STACKMAP_USER_RAW_FRAMES,
 	STACKMAP_USER_BINARIES_FULL,
+	STACKMAP_USER_DROP_SHARE,
+	STACKMAP_USER_SETTLED,
+	STACKMAP_USER_SETTLE_LOST,
+	STACKMAP_USER_RULES_LEARNT,
+	STACKMAP_USER_RULES_NONE,
+	STACKMAP_USER_RULES_ABSENT,
 	STACKMAP_USER_COUNTERS
 };
 
@@ -269,7 +298,7 @@ enum stackmap_reserved stackmap_id_user_reserve(const struct stackmap_site *site
 void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			     unsigned int id, __u64 cookie);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
-void stackmap_user_bind(const struct stackmap_served *served, __u64 cookie, unsigned int id);
+bool stackmap_user_bind(const struct stackmap_served *served, __u64 cookie, unsigned int id);
 bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,
 			 unsigned int nr);
 
@@ -326,21 +355,44 @@ void stackmap_user_set(bool on);
 bool stackmap_user_asks(void);
 enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u64 *cookie,
 					    __u64 *exec_id);
-void stackmap_user_count(enum stackmap_user_counter counter);
-void stackmap_user_add(enum stackmap_user_counter counter, unsigned long nr);
-unsigned long stackmap_user_counted(enum stackmap_user_counter counter);
 __u64 stackmap_user_end(void);
 unsigned int stackmap_this_cpu(void);
 unsigned int stackmap_cpus(void);
 void stackmap_preempt_disable(void);
 void stackmap_preempt_enable(void);
 
+/* user/counts.c: what is counted of user stacks. Any context. */
+void stackmap_user_count(enum stackmap_user_counter counter);
+void stackmap_user_add(enum stackmap_user_counter counter, unsigned long nr);
+unsigned long stackmap_user_counted(enum stackmap_user_counter counter);
+
 /* user/mappings.c: what user addresses lie in. Task context, may sleep. */
-unsigned int stackmap_user_mappings(const unsigned long *ips, unsigned int nr,
-				    struct stackmap_mapping *mappings, __u8 *which);
-bool stackmap_user_binary(unsigned long ip, const struct stackmap_file_key *key,
-			  struct stackmap_binary *binary);
-void stackmap_user_task(struct stackmap_task *task);
+bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long address,
+			   struct stackmap_mapping *mapping);
+struct file *stackmap_user_file(const struct stackmap_process *process, unsigned long address,
+				const struct stackmap_file_key *key);
+bool stackmap_file_read(struct file *file, __u64 offset, void *bytes, unsigned int nr);
+void fput(struct file *file);
+void stackmap_user_registers(struct stackmap_registers *registers);
+bool stackmap_user_read(unsigned long address, __u64 *words, unsigned int nr);
+bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
+			  const struct stackmap_file_key *key, struct stackmap_binary *binary);
+void stackmap_process_current(struct stackmap_process *process);
+void stackmap_process_of(struct task_struct *task, struct mm_struct *mm,
+			 struct stackmap_process *process);
+
+/* user/readahead.c: parts of files that are not in memory. Task context. */
+void stackmap_file_want(struct file *file, __u64 offset);
+void stackmap_readahead_drain(void);
+
+/* user/settle.c: stacks of tasks that stay in the kernel. Process context, callers serialise. */
+unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max);
+bool stackmap_sleeper_begin(struct task_struct *task, struct stackmap_sleeper *sleeper);
+bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper);
+int stackmap_sleeper_word(const struct stackmap_sleeper *sleeper, unsigned long address,
+			  __u64 *word);
+bool stackmap_sleeper_bind(const struct stackmap_sleeper *sleeper, unsigned int id);
+void stackmap_sleeper_end(struct stackmap_sleeper *sleeper);
 
 /* record/growth.c: asks for memory from any context; stackmap_grow() then runs in a worker. */
 void stackmap_growth_kick(void);

@@ -11,7 +11,7 @@ use crate::{
     unwind, user,
 };
 use kernel::{
-    bindings,
+    bindings, current,
     error::to_result,
     global_lock,
     prelude::*,
@@ -103,9 +103,12 @@ impl Drop for Recorder {
         unsafe {
             shim::stackmap_user_unprobe();
             shim::stackmap_user_cancel(true);
+            shim::stackmap_readahead_drain();
             shim::stackmap_growth_stop();
             shim::stackmap_stack_free();
         }
+        // No task is on its way out of the text that reads ahead.
+        shim::stackmap_hook_drain();
         // The files are gone: only the trace may still show stacks.
         store::KERNEL.free();
         store::USER.free();
@@ -126,7 +129,7 @@ pub(crate) fn enable_user() -> Result {
     if control.user {
         return Ok(());
     }
-    user::allocate()?;
+    user::allocate(control.user_bits)?;
     if store::USER.map().is_none() {
         store::USER.make(control.user_bits, shim::stackmap_cpus() as usize)?;
     }
@@ -144,6 +147,27 @@ pub(crate) fn disable_user() {
     let mut control = CONTROL.lock();
     control.user = false;
     control.set_user();
+}
+
+/// Binds the user stacks that are requested and not delivered, as far as their tasks stay in the kernel.
+/// EINTR: a signal is pending; EBUSY: a reset runs. Context: process.
+pub(crate) fn settle() -> Result {
+    let tasks = {
+        let _control = CONTROL.lock();
+        user::settle::tasks()?
+    };
+    for task in &tasks {
+        if current!().signal_pending() {
+            return Err(EINTR);
+        }
+        // Others come in between: there may be many tasks.
+        let control = CONTROL.lock();
+        if control.resetting {
+            return Err(EBUSY);
+        }
+        user::settle::settle(task)?;
+    }
+    Ok(())
 }
 
 /// Whether the option is on.

@@ -120,7 +120,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 33] = {
+pub(crate) static USER: [Counter; 39] = {
     use map::Counter as OfMap;
     use Kind::*;
 
@@ -189,6 +189,23 @@ pub(crate) static USER: [Counter; 33] = {
             "binaries_full:",
             stackmap_user_counter_STACKMAP_USER_BINARIES_FULL
         ),
+        user!(
+            "rules_learnt:",
+            stackmap_user_counter_STACKMAP_USER_RULES_LEARNT
+        ),
+        user!(
+            "rules_none:",
+            stackmap_user_counter_STACKMAP_USER_RULES_NONE
+        ),
+        user!(
+            "rules_absent:",
+            stackmap_user_counter_STACKMAP_USER_RULES_ABSENT
+        ),
+        user!("settled:", stackmap_user_counter_STACKMAP_USER_SETTLED),
+        user!(
+            "settle_lost:",
+            stackmap_user_counter_STACKMAP_USER_SETTLE_LOST
+        ),
         Counter::of_map("hits:", User, OfMap::Hits),
         Counter::of_map("inserts:", User, OfMap::Inserts),
         Counter::of_map("drop_full:", User, OfMap::DropFull),
@@ -197,6 +214,10 @@ pub(crate) static USER: [Counter; 33] = {
         Counter::of_map("drop_probe:", User, OfMap::DropProbe),
         Counter::of_map("drop_contended:", User, OfMap::DropContended),
         Counter::of_map("drop_reset:", User, OfMap::DropReset),
+        user!(
+            "drop_share:",
+            stackmap_user_counter_STACKMAP_USER_DROP_SHARE
+        ),
     ]
 };
 

@@ -22,8 +22,9 @@ fn a_cookie_is_pending_then_bound_then_forgotten() {
     let all = remembered();
     let one = cookie(1, 7);
     assert_eq!(all.get(one), None);
-    all.request(one, exec_id(u64::MAX));
-    assert_eq!(all.get(one), Some(Known::Pending(i32::MAX as u32)));
+    let execs = exec_id(u64::from(i32::MAX as u32) - 1);
+    all.request(one, execs);
+    assert_eq!(all.get(one), Some(Known::Pending(i32::MAX as u32 - 1)));
     all.bind(one, 42);
     assert_eq!(all.get(one), Some(Known::Bound(42)));
     all.forget();
@@ -31,10 +32,22 @@ fn a_cookie_is_pending_then_bound_then_forgotten() {
 }
 
 #[test]
-fn a_stack_that_is_not_kept_is_not_known() {
+fn a_stack_that_is_not_kept_is_not_requested_again() {
     let all = remembered();
     all.bind(cookie(0, 1), 0);
-    assert_eq!(all.get(cookie(0, 1)), None);
+    assert_eq!(all.get(cookie(0, 1)), Some(Known::Bound(0)));
+    all.request(cookie(0, 1), exec_id(3));
+    assert_eq!(all.get(cookie(0, 1)), Some(Known::Bound(0)));
+}
+
+#[test]
+fn no_count_of_exec_calls_looks_like_a_stack_that_is_not_kept() {
+    let all = remembered();
+    for count in [0, 1, i32::MAX as u64, u64::from(u32::MAX), u64::MAX] {
+        all.request(cookie(0, 1), exec_id(count));
+        assert_eq!(all.get(cookie(0, 1)), Some(Known::Pending(exec_id(count))));
+        all.forget();
+    }
 }
 
 #[test]

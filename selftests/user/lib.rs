@@ -2,7 +2,88 @@
 
 //! What the module knows of user stacks without asking the kernel, as it is in the module.
 
+#[path = "../../src/user/cfi/mod.rs"]
+pub mod cfi;
 #[path = "../../src/user/cookie.rs"]
 pub mod cookie;
+#[path = "../../src/user/rule.rs"]
+pub mod rule;
+#[path = "../../src/user/rules.rs"]
+pub mod rules;
+#[path = "../../src/user/walk.rs"]
+pub mod walk;
 #[path = "../../src/user/words.rs"]
 pub mod words;
+
+use cfi::{learn, File, Unknown, X86_64};
+use std::cell::Cell;
+
+/// A file of these bytes, which counts how often it is read.
+struct Counted {
+    bytes: Vec<u8>,
+    reads: Cell<u32>,
+}
+
+impl File for Counted {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        self.reads.set(self.reads.get() + 1);
+        let start = usize::try_from(offset).map_err(|_| Unknown::Damaged)?;
+        let end = start.checked_add(bytes.len()).ok_or(Unknown::Damaged)?;
+        bytes.copy_from_slice(self.bytes.get(start..end).ok_or(Unknown::Absent)?);
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+/// More reads than any file may cause: each step of a program reads a few bytes.
+const READS_MAX: u32 = 20_000;
+
+/// Learns from a file that anybody may have made.
+///
+/// The first byte says whether the others are a whole file, or what `.eh_frame_hdr` and all behind it are in
+/// a file that is one segment; the second byte where the instruction is.
+///
+/// # Panics
+///
+/// If a rule comes out that is none, or the file is read too often.
+pub fn learn_hostile(input: &[u8]) -> Result<rule::Rule, Unknown> {
+    const HEADERS: usize = 64 + 2 * 56;
+
+    let [whole, at, rest @ ..] = input else {
+        return Err(Unknown::Damaged);
+    };
+    let mut bytes = rest.to_vec();
+    if whole % 2 == 0 {
+        bytes = vec![0; HEADERS];
+        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        bytes[18] = X86_64.elf as u8;
+        bytes[32] = 64;
+        (bytes[54], bytes[56]) = (56, 2);
+        let size = (HEADERS + rest.len()) as u64;
+        let segments = [
+            (1_u32, 0_u64, size),
+            (0x6474_e550, HEADERS as u64, rest.len() as u64),
+        ];
+        for (nr, (kind, offset, size)) in segments.into_iter().enumerate() {
+            let header = &mut bytes[64 + 56 * nr..][..56];
+            header[..4].copy_from_slice(&kind.to_le_bytes());
+            for (at, word) in [(8, offset), (16, offset), (32, size), (40, size)] {
+                header[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        bytes.extend_from_slice(rest);
+    }
+    let file = Counted {
+        bytes,
+        reads: Cell::new(0),
+    };
+    let found = learn(&file, &X86_64, u64::from(*at));
+    if let Ok(rule) = found {
+        assert_eq!(rule::Rule::from_bits(rule.bits()), Some(rule));
+    }
+    assert!(file.reads.get() < READS_MAX, "{} reads", file.reads.get());
+    found
+}

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `stack_map_user`, the user stacks as text; `stack_map_user_stat`, what is counted of them; and
-//! `stack_map_binaries`, the files that they have frames in.
+//! `stack_map_user`: the user stacks as text; writing `settle` binds the stacks of tasks that stay in the
+//! kernel. `stack_map_user_stat`: what is counted of them. `stack_map_binaries`: the files that they have
+//! frames in.
 
 use super::stack_map_bin::Walk;
 use crate::{
-    counters,
+    control, counters,
     map::Map,
     store,
     tracefs::{File, Output, Reader, Single, Text},
@@ -20,8 +21,15 @@ pub(super) struct StackMapUser;
 
 impl File for StackMapUser {
     const NAME: &'static CStr = c"stack_map_user";
-    const MODE: umode_t = 0o440;
+    const MODE: umode_t = 0o640;
     type Reader = TextReader;
+
+    fn write(data: &[u8]) -> Result {
+        match super::trim_newline(data) {
+            b"settle" => control::settle(),
+            _ => Err(EINVAL),
+        }
+    }
 }
 
 /// One block a stack. A reset meanwhile ends the reading.

@@ -44,8 +44,8 @@ static bool verifies __read_mostly;
  */
 struct stackmap_slot stackmap_slots[STACKMAP_SLOTS];
 
-/* Slots up to the last one that was ever used. */
-static unsigned int nr_slots;
+/* Behind the last one that was ever used: a pointer, so that the hot path computes no address. */
+static struct stackmap_slot *slots_end = stackmap_slots;
 
 static DEFINE_MUTEX(serve_lock);
 
@@ -126,19 +126,18 @@ unsigned long stackmap_stack_nested(void)
  */
 int stackmap_serve(const struct stackmap_served *new)
 {
-	unsigned int i;
+	struct stackmap_slot *slot = stackmap_slots;
 
 	guard(mutex)(&serve_lock);
-	for (i = 0; i < STACKMAP_SLOTS && stackmap_slots[i].served.tr; i++)
-		;
-	if (i == STACKMAP_SLOTS)
+	while (slot < stackmap_slots + STACKMAP_SLOTS && slot->served.tr)
+		slot++;
+	if (slot == stackmap_slots + STACKMAP_SLOTS)
 		return -ENOSPC;
-	WRITE_ONCE(stackmap_slots[i].served.file, new->file);
-	WRITE_ONCE(stackmap_slots[i].served.ops, new->ops);
-	memcpy(stackmap_slots[i].served.user_files, new->user_files, sizeof(new->user_files));
+	WRITE_ONCE(slot->served.file, new->file);
+	WRITE_ONCE(slot->served.ops, new->ops);
 	/* Release; O5, pairs with the load in serving(). */
-	smp_store_release(&stackmap_slots[i].served.tr, new->tr);
-	WRITE_ONCE(nr_slots, max(nr_slots, i + 1));
+	smp_store_release(&slot->served.tr, new->tr);
+	WRITE_ONCE(slots_end, max(slots_end, slot + 1));
 	return 0;
 }
 
@@ -152,13 +151,13 @@ int stackmap_serve(const struct stackmap_served *new)
  */
 void stackmap_unserve(const struct trace_array *tr)
 {
-	unsigned int i;
+	struct stackmap_slot *slot;
 
 	guard(mutex)(&serve_lock);
-	for (i = 0; i < nr_slots; i++) {
-		if (stackmap_slots[i].served.tr == tr) {
-			WRITE_ONCE(stackmap_slots[i].asks, false);
-			WRITE_ONCE(stackmap_slots[i].served.tr, NULL);
+	for (slot = stackmap_slots; slot < slots_end; slot++) {
+		if (slot->served.tr == tr) {
+			WRITE_ONCE(slot->asks, false);
+			WRITE_ONCE(slot->served.tr, NULL);
 		}
 	}
 }
@@ -166,12 +165,12 @@ void stackmap_unserve(const struct trace_array *tr)
 /* The slot of a trace array, NULL if its stacks become no ids. */
 static __always_inline struct stackmap_served *serving(const struct trace_array *tr)
 {
-	unsigned int i, nr = READ_ONCE(nr_slots);
+	struct stackmap_slot *slot, *end = READ_ONCE(slots_end);
 
-	for (i = 0; i < nr; i++)
+	for (slot = stackmap_slots; slot != end; slot++)
 		/* Acquire; O5, pairs with the store in stackmap_serve(). */
-		if (smp_load_acquire(&stackmap_slots[i].served.tr) == tr)
-			return &stackmap_slots[i].served;
+		if (smp_load_acquire(&slot->served.tr) == tr)
+			return &slot->served;
 	return NULL;
 }
 

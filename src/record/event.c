@@ -243,8 +243,9 @@ void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffe
  * @id: the user stack's id; 0 if it is not kept
  *
  * Context: task context.
+ * Return: whether the ring buffer took it.
  */
-void stackmap_user_bind(const struct stackmap_served *served, u64 cookie, unsigned int id)
+bool stackmap_user_bind(const struct stackmap_served *served, u64 cookie, unsigned int id)
 {
 	struct user_stack_id_entry *entry;
 	struct ring_buffer_event *event;
@@ -255,11 +256,12 @@ void stackmap_user_bind(const struct stackmap_served *served, u64 cookie, unsign
 						user_stack_id_call.event.type, sizeof(*entry), 0);
 	stackmap_user_count(event ? STACKMAP_USER_BOUND : STACKMAP_USER_UNBOUND);
 	if (!event)
-		return;
+		return false;
 	entry = ring_buffer_event_data(event);
 	entry->user_stack_id = id;
 	set_cookie(entry->cookie, cookie);
 	static_call(stackmap_commit)(buffer, event);
+	return true;
 }
 
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event)

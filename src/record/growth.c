@@ -19,9 +19,10 @@ static void grow(struct work_struct *work)
 		schedule_delayed_work(&grow_work, HZ);
 }
 
+/* Now: schedule_delayed_work() would keep a pending retry of the other map. */
 static void queue_growth(struct irq_work *work)
 {
-	schedule_delayed_work(&grow_work, 0);
+	mod_delayed_work(system_percpu_wq, &grow_work, 0);
 }
 
 static DEFINE_IRQ_WORK(growth_kick, queue_growth);

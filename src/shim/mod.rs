@@ -26,7 +26,7 @@ use kernel::{prelude::*, types::NotThreadSafe};
 )]
 mod generated {
     use kernel::{
-        bindings::{dentry, file, file_operations, module, umode_t},
+        bindings::{dentry, file, file_operations, mm_struct, module, task_struct, umode_t},
         ffi,
     };
     use pin_init::MaybeZeroable;
@@ -77,12 +77,8 @@ safe! {
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
     stackmap_user_counted(counter: stackmap_user_counter) -> c_ulong;
-    stackmap_user_task(task: &mut stackmap_task);
-    stackmap_user_binary(
-        ip: usize,
-        key: &stackmap_file_key,
-        binary: &mut stackmap_binary
-    ) -> bool;
+    stackmap_process_current(process: &mut stackmap_process);
+    stackmap_user_registers(registers: &mut stackmap_registers);
     stackmap_this_cpu() -> c_uint;
     stackmap_preempt_disable();
     stackmap_cpus() -> c_uint;

@@ -2,7 +2,7 @@
 
 //! The files that user stacks have frames in, each with an index for as long as the module has stacks.
 
-use super::words::INDEX_MAX;
+use super::{shares::Shares, words::INDEX_MAX};
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
 use kernel::{prelude::*, rbtree::RBTree};
 
@@ -15,6 +15,9 @@ const MAX: usize = 8192;
 
 /// The most files that an index is found by: several can have the same build-id.
 const KEYS_MAX: usize = 4 * MAX;
+
+/// The longest build-id, in bytes.
+const BUILD_ID_MAX: usize = 20;
 
 /// A file, as long as it is not written to: a file that is overwritten in place is another one.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
@@ -49,14 +52,25 @@ pub(crate) struct Binary {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
     pub(crate) size: u64,
+}
+
+/// What files have in common that are one binary. Anybody can forge a build-id, and a file system in user
+/// space the owner: so also the device.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+struct Identity {
+    dev: u64,
     owner: u64,
+    build_id: [u8; BUILD_ID_MAX],
+    len: usize,
 }
 
 /// All of them.
 pub(crate) struct Binaries {
     by_key: RBTree<Key, u32>,
-    keys: usize,
+    by_identity: RBTree<Identity, u32>,
+    keys: Shares,
     list: KVVec<Binary>,
+    shares: Shares,
     /// The index of the first one. No index is ever used again: a stack that is just being recorded may
     /// have it.
     first: u32,
@@ -66,8 +80,10 @@ impl Binaries {
     pub(crate) fn new() -> Self {
         Self {
             by_key: RBTree::new(),
-            keys: 0,
+            by_identity: RBTree::new(),
+            keys: Shares::new(KEYS_MAX as u64),
             list: KVVec::new(),
+            shares: Shares::new(MAX as u64),
             first: VDSO32 + 1,
         }
     }
@@ -91,49 +107,63 @@ impl Binaries {
     }
 
     /// Gives a file an index: that of another file with the same build-id, or a new one. ENOSPC: there
-    /// are too many.
-    pub(crate) fn add(&mut self, key: &stackmap_file_key, found: &stackmap_binary) -> Result<u32> {
+    /// are too many, or this user has run too many.
+    pub(crate) fn add(
+        &mut self,
+        user: u32,
+        key: &stackmap_file_key,
+        found: &stackmap_binary,
+    ) -> Result<u32> {
         let (key, file) = (Key::from(key), key);
         if let Some(index) = self.by_key.get(&key) {
             return Ok(*index);
         }
-        if self.keys == KEYS_MAX {
-            // They only save the search by build-id.
-            self.by_key = RBTree::new();
-            self.keys = 0;
-        }
-        if self.first as usize + self.list.len() > INDEX_MAX as usize {
-            return Err(shim::errno(kernel::bindings::ENOSPC));
-        }
-        let build_id = &found.build_id[..(found.build_id_len as usize).min(found.build_id.len())];
-        // Anybody can forge a build-id: it joins files of one owner only.
-        let same = |other: &Binary| {
-            !build_id.is_empty() && *other.build_id == *build_id && other.owner == file.owner
-        };
-        let index = match self.list.iter().position(same) {
+        let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
+        let identity = (!build_id.is_empty()).then_some(Identity {
+            dev: file.dev,
+            owner: file.owner,
+            build_id: found.build_id,
+            len: build_id.len(),
+        });
+        let known = identity.and_then(|identity| self.by_identity.get(&identity).copied());
+        let index = match known {
             Some(index) => index,
             None => {
-                if self.list.len() == MAX {
+                let index = self.first as usize + self.list.len();
+                if self.list.len() == MAX
+                    || index > INDEX_MAX as usize
+                    || self.shares.is_exhausted(user)
+                {
                     return Err(shim::errno(kernel::bindings::ENOSPC));
                 }
+                let index = index as u32;
                 let mut binary = Binary {
                     build_id: KVec::new(),
                     path: KVec::new(),
                     dev: file.dev,
                     ino: file.ino,
                     size: file.size,
-                    owner: file.owner,
                 };
                 binary.build_id.extend_from_slice(build_id, GFP_NOWAIT)?;
                 let path = &found.path[..(found.path_len as usize).min(found.path.len())];
                 binary.path.extend_from_slice(path, GFP_NOWAIT)?;
                 self.list.push(binary, GFP_NOWAIT)?;
-                self.list.len() - 1
+                // What cannot be counted is kept all the same.
+                let _ = self.shares.add(user, 1);
+                if let Some(identity) = identity {
+                    // Without it, another file of this binary gets an index of its own.
+                    let _ = self
+                        .by_identity
+                        .try_create_and_insert(identity, index, GFP_NOWAIT);
+                }
+                index
             }
         };
-        let index = index as u32 + self.first;
-        self.by_key.try_create_and_insert(key, index, GFP_NOWAIT)?;
-        self.keys += 1;
+        // The keys only save the reading of the build-id.
+        if !self.keys.is_exhausted(user) {
+            self.by_key.try_create_and_insert(key, index, GFP_NOWAIT)?;
+            let _ = self.keys.add(user, 1);
+        }
         Ok(index)
     }
 

@@ -31,12 +31,15 @@ impl Cookie {
 /// task's count of `exec` calls. Ids are positive numbers of 32 bits with a sign.
 const PENDING: u32 = 1 << 31;
 
+/// The low half of a word whose cookie is bound, but to no id; no count of `exec` calls is so large.
+const NOT_KEPT: u32 = u32::MAX;
+
 /// What is known of a cookie.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Known {
-    /// It is bound to this id.
+    /// It is bound to this id; 0 if its stack is not kept.
     Bound(u32),
-    /// It was requested by a task that had called `exec` so often, in 31 bits.
+    /// It was requested by a task that had called `exec` so often; see [`exec_id`].
     Pending(u32),
 }
 
@@ -63,10 +66,10 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
         if word >> 32 != u64::from(cookie.count()) || low == 0 {
             return None;
         }
-        Some(if low & PENDING != 0 {
-            Known::Pending(low & !PENDING)
-        } else {
-            Known::Bound(low)
+        Some(match low {
+            NOT_KEPT => Known::Bound(0),
+            _ if low & PENDING != 0 => Known::Pending(low & !PENDING),
+            _ => Known::Bound(low),
         })
     }
 
@@ -88,7 +91,7 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
             count.wrapping_sub(cookie.count()) as i32 > 0 && count != 0
         });
         if !newer {
-            self.set(cookie, id & !PENDING);
+            self.set(cookie, if id == 0 { NOT_KEPT } else { id & !PENDING });
         }
     }
 
@@ -108,7 +111,7 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
     }
 }
 
-/// The count of `exec` calls as it is remembered.
+/// The count of `exec` calls as it is remembered, in 31 bits without the highest number.
 pub fn exec_id(count: u64) -> u32 {
-    count as u32 & !PENDING
+    (count % u64::from(NOT_KEPT & !PENDING)) as u32
 }

@@ -1,39 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From the return addresses that the kernel's unwinder found to an id, and to the event that binds
-//! the id to a cookie.
+//! From a user stack to its id, which is remembered for the cookie.
 //!
-//! All of it runs in the task whose stack it is, when that returns to user space. Other tracers wait for
+//! Mostly it runs in the task whose stack it is, when that returns to user space. Other tracers wait for
 //! it, so nothing waits for memory: what cannot be had leaves the stack out, or addresses in place of files.
 
 use super::{
-    binaries::{VDSO, VDSO32},
+    cfi::X86_64,
     cookie::{exec_id, Cookie, Known},
-    words::{self, End, Word, FRAMES_MAX, WORDS_MAX},
+    places::{Codes, Places, StackWords},
+    process::{registers, OwnMemory, Process},
+    walk::{self, Memory, Registers},
+    words::{self, End, FRAMES_MAX},
     State,
 };
 use crate::{
-    map::Fallback,
-    shim::{
-        self, stackmap_binary, stackmap_mapping, stackmap_task, stackmap_user_counter,
-        STACKMAP_MAPPINGS,
-    },
+    map::{self, Fallback},
+    shim::{self, stackmap_user_counter},
     store,
 };
 use kernel::prelude::*;
 
-/// The index of a mapping that has no binary.
-const NO_BINARY: u32 = u32::MAX;
-
 /// Room for the delivery of one stack.
 #[derive(Zeroable)]
 pub(super) struct Buffer {
-    mappings: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
-    /// By mapping: the index of its binary.
-    indices: [u32; STACKMAP_MAPPINGS as usize],
-    /// By frame: the mapping.
-    which: [u8; FRAMES_MAX],
-    words: [u64; WORDS_MAX],
+    places: Places,
+    /// What frame pointers lead to; rules need no room.
+    ips: [usize; FRAMES_MAX],
+    words: StackWords,
 }
 
 /// The id of the current task's user stack, which is remembered for its cookie; 0 if it is not kept.
@@ -50,29 +44,33 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
     };
     let cookie = Cookie(cookie);
     shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_DELIVERED);
-    let mut task = stackmap_task::default();
-    match state.remembered.get(cookie) {
+    let known = state.remembered.get(cookie);
+    if let Some(Known::Bound(id)) = known {
         // Another trace array asked first.
-        Some(Known::Bound(id)) => {
-            shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_KNOWN);
-            return id;
-        }
-        Some(Known::Pending(before)) => {
-            shim::stackmap_user_task(&mut task);
-            if before != exec_id(task.exec_id) {
-                // The stack of another program than that of the request.
-                shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_EXEC_STALE);
-                return 0;
-            }
-        }
-        None => {}
+        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_KNOWN);
+        return id;
+    }
+    let process = Process::current();
+    if matches!(known, Some(Known::Pending(before)) if before != exec_id(process.exec_id())) {
+        // The stack of another program than that of the request.
+        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_EXEC_STALE);
+        return 0;
     }
     let ips = match nr {
         0 => &[],
         // SAFETY: By the requirement.
         _ => unsafe { core::slice::from_raw_parts(ips, nr as usize) },
     };
-    let id = state.id_of(ips).unwrap_or(0);
+    let registers = registers();
+    // The kernel has walked the stack by frame pointers, now or earlier in this entry. If a signal's handler
+    // has changed the registers since, they are of another stack.
+    let unchanged = ips.first().is_none_or(|ip| *ip as u64 == registers.ip);
+    let id = match registers.word == 8 && unchanged {
+        true => state.id_by_rules(&process, registers, &OwnMemory::new(), || true),
+        // Rules are those of 64 bits.
+        false => state.id_by_pointers(&process, |room| copy(ips, room), || true),
+    };
+    let id = id.unwrap_or(0);
     state.remembered.bind(cookie, id);
     id
 }
@@ -87,127 +85,147 @@ extern "C" fn stackmap_user_known(cookie: u64) -> c_uint {
 }
 
 impl State {
-    /// The id of the stack with these return addresses, the innermost first. [`None`]: it is not kept.
-    fn id_of(&self, ips: &[usize]) -> Option<u32> {
+    /// The id of a stack by the rules of its code; see [`State::id_of`].
+    pub(super) fn id_by_rules<M: Memory>(
+        &self,
+        process: &Process<'_>,
+        registers: Registers,
+        memory: &M,
+        still_valid: impl FnOnce() -> bool,
+    ) -> Option<u32> {
+        self.id_of(
+            process,
+            |buffer| {
+                let mut code = Codes {
+                    state: self,
+                    process,
+                    places: &mut buffer.places,
+                    words: &mut buffer.words,
+                    memory,
+                    wanted: false,
+                    learnt: 0,
+                };
+                let user_end = shim::stackmap_user_end();
+                walk::by_rules(&X86_64, registers, memory, &mut code, user_end)
+            },
+            still_valid,
+        )
+    }
+
+    /// The id of a stack that frame pointers lead to: `walk` sets so many return addresses; see
+    /// [`State::id_of`].
+    pub(super) fn id_by_pointers(
+        &self,
+        process: &Process<'_>,
+        walk: impl FnOnce(&mut [usize]) -> usize,
+        still_valid: impl FnOnce() -> bool,
+    ) -> Option<u32> {
+        self.id_of(
+            process,
+            |buffer| {
+                let nr = walk(&mut buffer.ips);
+                let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
+                for ip in buffer.ips.iter().take(nr) {
+                    let ip = *ip as u64;
+                    buffer.words.push(buffer.places.word(self, process, ip), ip);
+                }
+                end
+            },
+            still_valid,
+        )
+    }
+
+    /// The id of the stack whose frames `walk` puts into the buffer, and which ends as it says. [`None`]: it
+    /// is not kept, or what was read of the process is not `still_valid`.
+    fn id_of(
+        &self,
+        process: &Process<'_>,
+        walk: impl FnOnce(&mut Buffer) -> End,
+        still_valid: impl FnOnce() -> bool,
+    ) -> Option<u32> {
         let mut buffer = self.buffers.take()?;
-        let nr = buffer.fill(self, ips);
-        let id = self.insert(&buffer.words[..nr]);
+        buffer.places.clear();
+        buffer.words.clear();
+        let end = walk(&mut buffer);
+        buffer.words.end(process, end);
+        let id = match still_valid() {
+            true => {
+                let raw = buffer.words.raw();
+                shim::stackmap_user_add(shim::stackmap_user_counter_STACKMAP_USER_RAW_FRAMES, raw);
+                shim::stackmap_user_count(counter(end));
+                self.insert(process.user(), buffer.words.words())
+            }
+            false => None,
+        };
         self.buffers.put_back(buffer);
         id
     }
 
-    /// Keeps a stack.
-    fn insert(&self, words: &[u64]) -> Option<u32> {
+    /// Keeps a stack of this user's, or finds it.
+    fn insert(&self, user: u32, words: &[u64]) -> Option<u32> {
         let store = &store::USER;
+        let exhausted = self.stacks.is_exhausted(user);
         let here = shim::NoPreemption::enter();
         let map = store.map_in(&here)?;
         // SAFETY: A context for each CPU, which only tasks enter, and none while another one is in it:
         // preemption is off.
         let entered = unsafe { map.enter(here.cpu()) };
-        match entered.get_id(words) {
-            Ok(found) => {
-                if found.inserted && map.wants_growth() {
-                    store.request_growth();
-                }
-                Some(found.id.get())
+        if exhausted {
+            let found = entered.find(words);
+            if found.is_none() {
+                shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_DROP_SHARE);
             }
+            return Some(found?.id.get());
+        }
+        let found = match entered.get_id(words) {
+            Ok(found) => found,
             Err(reason) => {
                 entered.add(reason.counter(), 1);
                 if reason == Fallback::Growing {
                     store.request_growth();
                 }
-                None
+                return None;
             }
+        };
+        if found.inserted {
+            if map.wants_growth() {
+                store.request_growth();
+            }
+            drop(here);
+            // A long stack takes up the room of several.
+            let bytes = map::record_bytes(words.len()).max(map::POOL_BYTES_PER_STACK);
+            self.stacks.add(user, bytes as u64);
         }
-    }
-
-    /// The index of the binary that is mapped there.
-    fn index(&self, mapping: &stackmap_mapping, ip: usize) -> Option<u32> {
-        match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => return Some(VDSO),
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO32 => return Some(VDSO32),
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {}
-            _ => return None,
-        }
-        if let Some(index) = self.binaries.lock().index(&mapping.file) {
-            return Some(index);
-        }
-        let mut binary: KBox<stackmap_binary> = KBox::zeroed(GFP_NOWAIT).ok()?;
-        if !shim::stackmap_user_binary(ip, &mapping.file, &mut binary) {
-            return None;
-        }
-        let added = self.binaries.lock().add(&mapping.file, &binary);
-        if added.is_err() {
-            shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_BINARIES_FULL);
-        }
-        added.ok()
+        Some(found.id.get())
     }
 }
 
-impl Buffer {
-    /// Writes the words of a stack, and returns their number.
-    fn fill(&mut self, state: &State, ips: &[usize]) -> usize {
-        let (ips, end) = cut(ips);
-        // SAFETY: So many addresses and bytes are there.
-        let found = unsafe {
-            shim::stackmap_user_mappings(
-                ips.as_ptr(),
-                ips.len() as u32,
-                self.mappings.as_mut_ptr(),
-                self.which.as_mut_ptr(),
-            )
-        } as usize;
-        let (mut nr, mut raw, mut known) = (0, 0, 0);
-        for (ip, which) in ips.iter().zip(&self.which) {
-            let which = usize::from(*which);
-            let word = self.mappings[..found].get(which).and_then(|mapping| {
-                if which >= known {
-                    // Mappings are numbered in the order of the frames.
-                    self.indices[which] = state.index(mapping, *ip).unwrap_or(NO_BINARY);
-                    known = which + 1;
-                }
-                Word::Binary {
-                    index: self.indices[which],
-                    offset: (*ip as u64 - mapping.start).checked_add(mapping.offset)?,
-                }
-                .bits()
-            });
-            raw += usize::from(word.is_none());
-            self.words[nr] = word.unwrap_or(*ip as u64);
-            nr += 1;
-        }
-        if raw != 0 {
-            shim::stackmap_user_add(shim::stackmap_user_counter_STACKMAP_USER_RAW_FRAMES, raw);
-            let mut task = stackmap_task::default();
-            shim::stackmap_user_task(&mut task);
-            let process = Word::Process {
-                tgid: task.tgid,
-                start: words::process(task.start_time, task.exec_id),
-            };
-            self.words[nr] = process.bits().unwrap_or(0);
-            nr += 1;
-        }
-        shim::stackmap_user_count(counter(end));
-        self.words[nr] = end as u64;
-        nr + 1
+/// Copies as much as there is room for, and returns the number.
+fn copy(from: &[usize], to: &mut [usize]) -> usize {
+    let mut nr = 0;
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+        nr += 1;
     }
+    nr
 }
 
-/// The frames that are kept of a stack, and how it ends. The kernel's unwinder takes what is on the
-/// stack for return addresses, and does not say why it ends.
-fn cut(ips: &[usize]) -> (&[usize], End) {
+/// How many of the frames that frame pointers lead to are kept, and how the stack ends: what is on the
+/// stack is taken for return addresses.
+fn checked(ips: &[usize]) -> (usize, End) {
     let user_end = shim::stackmap_user_end();
+    if ips.is_empty() {
+        return (0, End::NoMemory);
+    }
     let good = |ip: &&usize| words::is_user(**ip as u64, user_end);
-    let nr = ips.iter().take_while(good).take(FRAMES_MAX).count();
+    let nr = ips.iter().take_while(good).count();
     let end = match ips.get(nr) {
-        None if nr == 0 => End::NoMemory,
         None if nr == FRAMES_MAX => End::Depth,
         None => End::FramePointer,
         Some(0) if nr > 0 => End::Complete,
-        Some(_) if nr == FRAMES_MAX => End::Depth,
         Some(_) => End::BadAddress,
     };
-    (&ips[..nr], end)
+    (nr, end)
 }
 
 /// The counter of stacks that end so.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What user addresses of the current task lie in: which file, and at which offset.
+ * What user addresses lie in: which file, and at which offset.
  *
  * Nothing here does I/O: callers hold a lock that other tracers wait for. The build-id of a file is
  * read from the page cache only.
  */
 #include <linux/buildid.h>
+#include <linux/cred.h>
 #include <linux/dcache.h>
 #include <linux/elf.h>
 #include <linux/file.h>
@@ -13,7 +14,11 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
+#include <linux/sched/task_stack.h>
 #include <linux/string.h>
+#include <linux/uaccess.h>
+#include <linux/unwind_user.h>
+#include <linux/user_namespace.h>
 
 #include "../shim/shim.h"
 #include "user.h"
@@ -23,7 +28,8 @@ DEFINE_STATIC_CALL_NULL(stackmap_freader_fetch, freader_fetch);
 DEFINE_STATIC_CALL_NULL(stackmap_freader_cleanup, freader_cleanup);
 DEFINE_STATIC_CALL_NULL(stackmap_lock_vma, lock_vma_under_rcu);
 
-static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
+static void describe(struct task_struct *task, const struct vm_area_struct *vma,
+		     struct stackmap_mapping *mapping)
 {
 	const struct mm_struct *mm = vma->vm_mm;
 	const struct inode *inode;
@@ -38,8 +44,8 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 #ifdef CONFIG_X86
 	if (mm->context.vdso && vma->vm_start == (unsigned long)mm->context.vdso && !vma->vm_file) {
 		mapping->offset = 0;
-		mapping->kind = test_thread_flag(TIF_ADDR32) ? STACKMAP_MAPPING_VDSO32
-							     : STACKMAP_MAPPING_VDSO;
+		mapping->kind = test_tsk_thread_flag(task, TIF_ADDR32)
+					? STACKMAP_MAPPING_VDSO32 : STACKMAP_MAPPING_VDSO;
 		return;
 	}
 #endif
@@ -61,73 +67,176 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 	};
 }
 
-/**
- * stackmap_user_task - tell the current task's program from all others
- * @task: set to what tells it
- *
- * Context: task context.
+/*
+ * The user who is charged for a task: in a user namespace that somebody else than root has made,
+ * whoever made the outermost one. Such a user can have many user IDs there.
  */
-void stackmap_user_task(struct stackmap_task *task)
+static u32 user_of(struct task_struct *task)
 {
-	*task = (struct stackmap_task) {
-		.tgid		= current->tgid,
-		.start_time	= current->group_leader->start_time,
-		.exec_id	= current->self_exec_id,
+	const struct user_namespace *ns;
+	const struct cred *cred;
+	kuid_t user;
+
+	guard(rcu)();
+	cred = __task_cred(task);
+	user = cred->uid;
+	for (ns = cred->user_ns; ns != &init_user_ns; ns = ns->parent)
+		user = ns->owner;
+	if (uid_eq(user, GLOBAL_ROOT_UID))
+		user = cred->uid;
+	return __kuid_val(user);
+}
+
+/**
+ * stackmap_process_of - tell a task's program from all others
+ * @task: the task
+ * @mm: its address space
+ * @process: set to what tells it
+ *
+ * Context: process.
+ */
+void stackmap_process_of(struct task_struct *task, struct mm_struct *mm,
+			 struct stackmap_process *process)
+{
+	/* The leader of a thread group changes when another thread calls exec. */
+	guard(rcu)();
+	*process = (struct stackmap_process) {
+		.task		= task,
+		.mm		= mm,
+		.tgid		= task->tgid,
+		.user		= user_of(task),
+		.start_time	= READ_ONCE(task->group_leader)->start_time,
+		.exec_id	= READ_ONCE(task->self_exec_id),
 	};
 }
 
+/* The same for the current task. */
+void stackmap_process_current(struct stackmap_process *process)
+{
+	stackmap_process_of(current, current->mm, process);
+}
+
 /*
- * The mapping at an address of the current task, for vma_end_read(). NULL if there is none, or
+ * The mapping at an address of a process, for vma_end_read(). NULL if there is none, or
  * while it is being changed. The lock of the whole address space is not taken: its holder may
  * wait for a file system in user space, and all other tracers would wait with us.
  */
-static struct vm_area_struct *lock_vma(unsigned long ip)
+static struct vm_area_struct *lock_vma(const struct stackmap_process *process, unsigned long ip)
 {
-	struct mm_struct *mm = current->mm;
-
-	return mm ? static_call(stackmap_lock_vma)(mm, ip) : NULL;
+	return process->mm ? static_call(stackmap_lock_vma)(process->mm, ip) : NULL;
 }
 
 /**
- * stackmap_user_mappings - find what user addresses of the current task lie in
- * @ips: the addresses
- * @nr: their number
- * @mappings: room for STACKMAP_MAPPINGS mappings
- * @which: set for each address to the index of its mapping, STACKMAP_MAPPINGS if it has none
+ * stackmap_user_mapping - find what a user address lies in
+ * @process: the process
+ * @address: the address
+ * @mapping: set to what is found
  *
  * Context: task context, may sleep.
- * Return: the number of mappings that were set.
+ * Return: whether something is mapped there, and not just being changed.
  */
-unsigned int stackmap_user_mappings(const unsigned long *ips, unsigned int nr,
-				    struct stackmap_mapping *mappings, u8 *which)
+bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long address,
+			   struct stackmap_mapping *mapping)
 {
-	unsigned int i, k, last = 0, found = 0;
+	struct vm_area_struct *vma = lock_vma(process, address);
 
-	memset(which, STACKMAP_MAPPINGS, nr);
-	for (i = 0; i < nr; i++) {
-		struct vm_area_struct *vma;
+	if (!vma)
+		return false;
+	describe(process->task, vma, mapping);
+	vma_end_read(vma);
+	return true;
+}
 
-		/* Callers are often in the same file as their callees. */
-		if (last < found && ips[i] >= mappings[last].start && ips[i] < mappings[last].end) {
-			which[i] = last;
-			continue;
-		}
-		for (k = 0; k < found; k++)
-			if (ips[i] >= mappings[k].start && ips[i] < mappings[k].end)
-				break;
-		if (k == found) {
-			if (found == STACKMAP_MAPPINGS)
-				continue;
-			vma = lock_vma(ips[i]);
-			if (!vma)
-				continue;
-			describe(vma, &mappings[found++]);
-			vma_end_read(vma);
-		}
-		last = k;
-		which[i] = k;
-	}
+/**
+ * stackmap_user_file - get the file that is mapped at an address
+ * @process: the process
+ * @address: the address
+ * @key: the file that was found there
+ *
+ * Context: task context, may sleep.
+ * Return: the file, for fput(); NULL if another one is mapped there.
+ */
+struct file *stackmap_user_file(const struct stackmap_process *process, unsigned long address,
+				const struct stackmap_file_key *key)
+{
+	struct vm_area_struct *vma = lock_vma(process, address);
+	struct stackmap_mapping mapping;
+	struct file *file = NULL;
+
+	if (!vma)
+		return NULL;
+	describe(process->task, vma, &mapping);
+	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key)))
+		file = get_file(vma->vm_file);
+	vma_end_read(vma);
+	return file;
+}
+
+/**
+ * stackmap_file_read - read bytes of a file that are in the page cache
+ * @file: the file
+ * @offset: where
+ * @bytes: set to them
+ * @nr: their number, at most STACKMAP_FILE_READ_MAX
+ *
+ * Context: task context, may sleep.
+ * Return: whether they are all there.
+ */
+bool stackmap_file_read(struct file *file, u64 offset, void *bytes, unsigned int nr)
+{
+	char spanning[STACKMAP_FILE_READ_MAX];
+	struct freader reader;
+	const void *found;
+
+	static_call(stackmap_freader_init)(&reader, spanning, sizeof(spanning), file, false);
+	found = static_call(stackmap_freader_fetch)(&reader, offset, nr);
+	if (found)
+		memcpy(bytes, found, nr);
+	static_call(stackmap_freader_cleanup)(&reader);
 	return found;
+}
+
+/* Where the current task left user space. */
+void stackmap_user_registers(struct stackmap_registers *registers)
+{
+	struct pt_regs *regs = task_pt_regs(current);
+
+	*registers = (struct stackmap_registers) {
+		.ip	= instruction_pointer(regs),
+		.sp	= user_stack_pointer(regs),
+		.fp	= frame_pointer(regs),
+		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
+	};
+}
+
+/**
+ * stackmap_user_read - read words of the current task's memory, as far as they are present
+ * @address: where the first one is
+ * @words: set to them
+ * @nr: their number
+ *
+ * Context: task context.
+ * Return: whether all of them were read.
+ */
+bool stackmap_user_read(unsigned long address, __u64 *words, unsigned int nr)
+{
+	const u64 __user *from = (const u64 __user *)address;
+	unsigned int i;
+
+	pagefault_disable();
+	if (!user_read_access_begin(from, nr * sizeof(*from)))
+		goto fault;
+	for (i = 0; i < nr; i++)
+		unsafe_get_user(words[i], from + i, fault_in_access);
+	user_read_access_end();
+	pagefault_enable();
+	return true;
+
+fault_in_access:
+	user_read_access_end();
+fault:
+	pagefault_enable();
+	return false;
 }
 
 /* What is read of a file at most. The kernel's own parser can take hours for a hostile file. */
@@ -209,6 +318,7 @@ out:
 
 /**
  * stackmap_user_binary - say what the file that is mapped at an address is called
+ * @process: the process
  * @ip: the address
  * @key: the file that was found there
  * @binary: set to its name and build-id
@@ -218,20 +328,12 @@ out:
  * Context: task context, may sleep.
  * Return: whether the file is still mapped there.
  */
-bool stackmap_user_binary(unsigned long ip, const struct stackmap_file_key *key,
-			  struct stackmap_binary *binary)
+bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
+			  const struct stackmap_file_key *key, struct stackmap_binary *binary)
 {
-	struct vm_area_struct *vma = lock_vma(ip);
-	struct stackmap_mapping mapping;
-	struct file *file = NULL;
+	struct file *file = stackmap_user_file(process, ip, key);
 	char *path;
 
-	if (!vma)
-		return false;
-	describe(vma, &mapping);
-	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key)))
-		file = get_file(vma->vm_file);
-	vma_end_read(vma);
 	if (!file)
 		return false;
 	binary->build_id_len = 0;

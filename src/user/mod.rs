@@ -8,8 +8,16 @@
 //! its own. `Documentation/design.rst` has the order of all that.
 
 mod binaries;
+pub mod cfi;
 pub mod cookie;
 mod deliver;
+mod places;
+mod process;
+pub mod rule;
+pub mod rules;
+pub(crate) mod settle;
+mod shares;
+pub mod walk;
 pub mod words;
 
 pub(crate) use self::binaries::Binary;
@@ -18,8 +26,11 @@ use self::{
     binaries::Binaries,
     cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
     deliver::Buffer,
+    rules::{Rules, Set},
+    shares::SharedRoom,
 };
 use crate::{
+    map,
     published::Published,
     shim::{self, Recording, Watched},
 };
@@ -33,6 +44,9 @@ use kernel::{
     sync::{new_mutex, Arc, Mutex},
 };
 
+/// Sets of rules, of a cache line each: 1 MiB.
+const RULE_SETS: usize = 1 << 14;
+
 /// What deliveries need. It is made when the option first goes on, and goes with the module.
 #[pin_data]
 struct State {
@@ -40,6 +54,10 @@ struct State {
     buffers: Buffers,
     #[pin]
     binaries: Mutex<Binaries>,
+    rules: Rules,
+    /// What users take up of the map, in bytes of its pool.
+    #[pin]
+    stacks: SharedRoom,
 }
 
 static STATE: Published<State> = Published::nothing();
@@ -49,17 +67,24 @@ fn state() -> Option<Arc<State>> {
 }
 
 impl State {
-    fn new(cpus: usize) -> Result<Arc<Self>> {
+    fn new(cpus: usize, map_bytes: u64) -> Result<Arc<Self>> {
         let mut words = KVVec::with_capacity(cpus * REMEMBERED, GFP_KERNEL)?;
         for _ in 0..cpus * REMEMBERED {
             words.push(AtomicU64::new(0), GFP_KERNEL)?;
         }
         let buffers = Buffers::new(cpus)?;
+        let mut sets = KVVec::with_capacity(RULE_SETS, GFP_KERNEL)?;
+        for _ in 0..RULE_SETS {
+            sets.push(Set::default(), GFP_KERNEL)?;
+        }
+        let rules = Rules::new(sets).ok_or(EINVAL)?;
         Arc::pin_init(
             pin_init!(Self {
                 remembered: Remembered::new(words),
                 buffers,
+                rules,
                 binaries <- new_mutex!(Binaries::new()),
+                stacks <- SharedRoom::new(map_bytes),
             }),
             GFP_KERNEL,
         )
@@ -117,13 +142,16 @@ impl Drop for Buffers {
     }
 }
 
-/// Makes what deliveries need, if it is not there. EOPNOTSUPP: the kernel has no user unwinder.
-/// Context: process; callers serialise.
-pub(crate) fn allocate() -> Result {
+/// Makes what deliveries into a map of `2^bits` stacks need, if it is not there. EOPNOTSUPP: the kernel
+/// has no user unwinder. Context: process; callers serialise.
+pub(crate) fn allocate(bits: u32) -> Result {
     if STATE.get().is_some() {
         return Ok(());
     }
-    let state = State::new(shim::stackmap_cpus() as usize)?;
+    let state = State::new(
+        shim::stackmap_cpus() as usize,
+        (map::POOL_BYTES_PER_STACK as u64) << bits,
+    )?;
     to_result(shim::stackmap_user_resolve())?;
     STATE.replace(Some(state));
     Ok(())
@@ -139,6 +167,9 @@ pub(crate) fn reset() {
     if let Some(state) = state() {
         state.remembered.forget();
         state.binaries.lock().forget();
+        state.stacks.forget();
+        // Those of files that are gone.
+        state.rules.forget();
     }
 }
 
@@ -179,10 +210,10 @@ pub(crate) fn request(recording: &Recording<'_>, section: &Watched<'_>) -> Optio
 }
 
 /// The id that a cookie was bound to, if it is known still. Context: any.
-pub(crate) fn bound(section: &crate::map::ReadSide, cookie: u64) -> Option<u32> {
+pub(crate) fn bound(section: &map::ReadSide, cookie: u64) -> Option<u32> {
     match STATE.read(section)?.remembered.get(Cookie(cookie))? {
-        Known::Bound(id) => Some(id),
-        Known::Pending(_) => None,
+        Known::Bound(id) if id != 0 => Some(id),
+        Known::Bound(_) | Known::Pending(_) => None,
     }
 }
 

@@ -49,7 +49,7 @@ static bool is_recorded(void)
 /* Whether user memory can be read here, if it is present. */
 static bool can_unwind(void)
 {
-	return current->mm && !preempt_count() && !irqs_disabled();
+	return !preempt_count() && !irqs_disabled();
 }
 
 /*
@@ -87,8 +87,11 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 	struct stackmap_slot *slot;
 	u64 cookie;
 
-	/* What was requested before the option went off is delivered, too. */
-	if (!asks && !is_requested())
+	/*
+	 * What was requested before the option went off is delivered, too. A helper of the kernel
+	 * has no user space before its first exec.
+	 */
+	if (!current->mm || (!asks && !is_requested()))
 		return;
 	if (!can_unwind()) {
 		stackmap_user_count(STACKMAP_USER_EXEC_LATE);

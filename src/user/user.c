@@ -8,7 +8,6 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/printk.h>
 #include <linux/sched.h>
@@ -22,39 +21,6 @@ DEFINE_STATIC_CALL_NULL(stackmap_unwind_init, unwind_deferred_init);
 DEFINE_STATIC_CALL_NULL(stackmap_unwind_request, unwind_deferred_request);
 DEFINE_STATIC_CALL_NULL(stackmap_unwind_cancel, unwind_deferred_cancel);
 
-struct user_counts {
-	unsigned long nr[STACKMAP_USER_COUNTERS];
-};
-
-static DEFINE_PER_CPU(struct user_counts, user_counts);
-
-void stackmap_user_count(enum stackmap_user_counter counter)
-{
-	this_cpu_inc(user_counts.nr[counter]);
-}
-
-void stackmap_user_add(enum stackmap_user_counter counter, unsigned long nr)
-{
-	this_cpu_add(user_counts.nr[counter], nr);
-}
-
-/**
- * stackmap_user_counted - the value of a counter
- * @counter: which one
- *
- * Context: any.
- * Return: the sum over all CPUs since the module was loaded.
- */
-unsigned long stackmap_user_counted(enum stackmap_user_counter counter)
-{
-	unsigned long sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += per_cpu(user_counts.nr[counter], cpu);
-	return sum;
-}
-
 /**
  * stackmap_user_resolve - find what user stacks need of the kernel
  *
@@ -67,6 +33,7 @@ int stackmap_user_resolve(void)
 		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
 		"freader_init_from_file", "freader_fetch", "freader_cleanup",
 		"lock_vma_under_rcu", "task_work_cancel", "unwind_user_faultable",
+		"put_task_stack",
 	};
 	void *found[ARRAY_SIZE(names)];
 	unsigned int i;
@@ -91,6 +58,7 @@ int stackmap_user_resolve(void)
 	static_call_update(stackmap_lock_vma, found[6]);
 	static_call_update(stackmap_task_work_cancel, found[7]);
 	static_call_update(stackmap_unwind_user, found[8]);
+	static_call_update(stackmap_put_task_stack, found[9]);
 	return stackmap_user_probe();
 }
 

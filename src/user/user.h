@@ -9,6 +9,7 @@
 #include <linux/buildid.h>
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
+#include <linux/sched/task_stack.h>
 #include <linux/task_work.h>
 #include <linux/unwind_deferred.h>
 
@@ -17,6 +18,7 @@ DECLARE_STATIC_CALL(stackmap_freader_init, freader_init_from_file);
 DECLARE_STATIC_CALL(stackmap_freader_fetch, freader_fetch);
 DECLARE_STATIC_CALL(stackmap_freader_cleanup, freader_cleanup);
 DECLARE_STATIC_CALL(stackmap_lock_vma, lock_vma_under_rcu);
+DECLARE_STATIC_CALL(stackmap_put_task_stack, put_task_stack);
 DECLARE_STATIC_CALL(stackmap_unwind_request, unwind_deferred_request);
 DECLARE_STATIC_CALL(stackmap_unwind_user, unwind_user_faultable);
 DECLARE_STATIC_CALL(stackmap_task_work_cancel, task_work_cancel);

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rules of user stacks against another reader of call frame information, for every row of real
+//! programs. `STACKMAP_BINARIES` names the files, with a colon between them.
+
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, LittleEndian, RegisterRule,
+    UnwindContext, UnwindSection, UnwindTableRow, X86_64 as REGISTERS,
+};
+use object::{Object, ObjectSection, ObjectSegment};
+use stackmap_user::{
+    cfi::{learn, File, Unknown, X86_64},
+    rule::{Base, Rule, Saved},
+};
+use std::{collections::BTreeMap, env, fs, path::Path};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+struct Bytes<'a>(&'a [u8]);
+
+impl File for Bytes<'_> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        let start = usize::try_from(offset).map_err(|_| Unknown::Damaged)?;
+        let end = start.checked_add(bytes.len()).ok_or(Unknown::Damaged)?;
+        bytes.copy_from_slice(self.0.get(start..end).ok_or(Unknown::Damaged)?);
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+/// The rule of a row by the other reader. [`None`]: a rule cannot express it.
+fn expected(
+    row: &UnwindTableRow<usize>,
+    signal: bool,
+    address: u64,
+    section: &EhFrame<Slice<'_>>,
+) -> Option<Rule> {
+    let register = |register| row.register(register);
+    let ra = register(REGISTERS::RA);
+    if ra == Some(RegisterRule::Undefined) {
+        return Some(Rule::OUTERMOST);
+    }
+    let fp = register(REGISTERS::RBP);
+    let bytes = |expression: &gimli::UnwindExpression<usize>| {
+        expression.get(section).unwrap().0.slice().to_vec()
+    };
+    if signal {
+        // breg7 160, deref; breg7 168; breg7 120.
+        let CfaRule::Expression(frame) = row.cfa() else {
+            return None;
+        };
+        let (Some(RegisterRule::Expression(ra)), Some(RegisterRule::Expression(fp))) = (&ra, &fp)
+        else {
+            return None;
+        };
+        let known = bytes(frame) == [0x77, 0xa0, 1, 6]
+            && bytes(ra) == [0x77, 0xa8, 1]
+            && bytes(fp) == [0x77, 0xf8, 0];
+        return known.then_some(Rule::SIGNAL);
+    }
+    if ra != Some(RegisterRule::Offset(-8)) {
+        return None;
+    }
+    let saved = match fp {
+        Some(RegisterRule::Offset(offset)) => Saved::At(offset),
+        Some(RegisterRule::SameValue) | None => Saved::No,
+        _ => return None,
+    };
+    let base = |register: u16| match register {
+        7 => Some(Base::Sp),
+        6 => Some(Base::Fp),
+        _ => None,
+    };
+    match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            Rule::call(base(register.0)?, *offset, saved)
+        }
+        CfaRule::Expression(expression) => match bytes(expression)[..] {
+            [0x77, 8, 0x80, 0, 0x3f, 0x1a, limit, 0x2a, 0x33, 0x24, 0x22] => {
+                let pushed = address % 16 >= u64::from(limit) - 0x30;
+                Rule::call(Base::Sp, 8 + 8 * i64::from(pushed), saved)
+            }
+            // breg N, deref, plus_uconst 8; N of one byte or two.
+            [register, offset @ 0..=0x7f, 6, 0x23, 8] => {
+                let offset = i64::from(offset) << 57 >> 57;
+                Rule::aligned(base(u16::from(register) - 0x70)?, offset, saved)
+            }
+            [register, low @ 0x80..=0xff, high @ 0..=0x7f, 6, 0x23, 8] => {
+                let offset = i64::from(low & 0x7f) | i64::from(high) << 7;
+                Rule::aligned(base(u16::from(register) - 0x70)?, offset << 50 >> 50, saved)
+            }
+            _ => None,
+        },
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    addresses: u64,
+    rules: u64,
+    unknown: BTreeMap<String, u64>,
+}
+
+/// Compares all rows of a file; what is not the same is an error.
+fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
+    let data = fs::read(path).map_err(|error| error.to_string())?;
+    let object = object::File::parse(&*data).map_err(|error| error.to_string())?;
+    let section = object.section_by_name(".eh_frame").ok_or("no .eh_frame")?;
+    let eh_frame = EhFrame::new(section.data().unwrap(), LittleEndian);
+    let bases = BaseAddresses::default().set_eh_frame(section.address());
+    let offset_of = |address: u64| {
+        let mut segments = object.segments();
+        let segment = segments
+            .find(|segment| address.wrapping_sub(segment.address()) < segment.file_range().1);
+        segment.map(|segment| segment.file_range().0 + address - segment.address())
+    };
+    let mut context = UnwindContext::new();
+    let mut entries = eh_frame.entries(&bases);
+    while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let fde = partial
+            .parse(EhFrame::cie_from_offset)
+            .map_err(|error| error.to_string())?;
+        let signal = fde.cie().is_signal_trampoline();
+        let mut rows = fde
+            .rows(&eh_frame, &bases, &mut context)
+            .map_err(|error| error.to_string())?;
+        while let Some(row) = rows.next_row().map_err(|error| error.to_string())? {
+            let (start, end) = (row.start_address(), row.end_address());
+            let all = matches!(row.cfa(), CfaRule::Expression(_));
+            let step = if all {
+                1
+            } else {
+                (end - start).saturating_sub(1).max(1)
+            };
+            for address in (start..end).step_by(step as usize) {
+                let Some(offset) = offset_of(address) else {
+                    continue;
+                };
+                let want = expected(row, signal, address, &eh_frame);
+                let got = learn(&Bytes(&data), &X86_64, offset);
+                counts.addresses += 1;
+                match (got, want) {
+                    (Ok(got), Some(want)) if got == want => counts.rules += 1,
+                    (Err(Unknown::TooLong), _) => {
+                        *counts.unknown.entry("too long".to_owned()).or_default() += 1;
+                    }
+                    (Err(Unknown::Inexpressible), None) => {
+                        *counts
+                            .unknown
+                            .entry(format!("{:?}", row.cfa()))
+                            .or_default() += 1;
+                    }
+                    _ => return Err(format!("{address:#x}: {got:?}, not {want:?}: {row:?}")),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_row_has_the_rule_that_another_reader_finds() {
+    let default = "/bin/bash:/usr/bin/perl:/bin/ls";
+    let files = env::var("STACKMAP_BINARIES").unwrap_or(default.to_owned());
+    for path in files.split(':') {
+        let mut counts = Counts::default();
+        if let Err(error) = compare(Path::new(path), &mut counts) {
+            panic!("{path}: {error}");
+        }
+        println!(
+            "{path}: {} addresses, {} rules, without: {:?}",
+            counts.addresses, counts.rules, counts.unknown
+        );
+        // Functions of more than 10,000 steps are rare.
+        let long = counts.unknown.get("too long").copied().unwrap_or(0);
+        assert!(counts.rules > 100 * long, "{path}");
+    }
+}

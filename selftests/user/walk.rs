@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stacks by their frame pointers.
+
+use proptest::prelude::*;
+use stackmap_user::{
+    cfi::X86_64,
+    rule::{Base, Rule, Saved},
+    walk::{by_frame_pointers, by_rules, Code, Memory, Registers, Unreadable},
+    words::End,
+};
+use std::collections::HashMap;
+
+const SP: u64 = 0x7fff_0000;
+
+/// Words at addresses; what is `Err` cannot be read.
+struct Words(HashMap<u64, Result<u64, Unreadable>>);
+
+impl Memory for Words {
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        let word = self.0.get(&address);
+        word.copied().unwrap_or(Err(Unreadable::Unmapped))
+    }
+}
+
+fn registers(fp: u64, word: u32) -> Registers {
+    Registers {
+        ip: 0x1000,
+        sp: SP,
+        fp,
+        word,
+    }
+}
+
+fn memory(words: &[(u64, u64)]) -> Words {
+    Words(words.iter().map(|(at, word)| (*at, Ok(*word))).collect())
+}
+
+fn walk(fp: u64, word: u32, words: &[(u64, u64)]) -> Vec<usize> {
+    let mut ips = [0; 510];
+    let nr = by_frame_pointers(registers(fp, word), &memory(words), &mut ips);
+    ips[..nr].to_vec()
+}
+
+/// A frame at `fp`: the next one, and where its function returns to.
+fn frame(fp: u64, word: u64, next: u64, ip: u64) -> [(u64, u64); 2] {
+    [(fp, next), (fp + word, ip)]
+}
+
+#[test]
+fn frames_follow_each_other() {
+    for word in [4, 8] {
+        let first = frame(SP + 16, word.into(), SP + 64, 0x2000);
+        let second = frame(SP + 64, word.into(), 0, 0x3000);
+        let ips = walk(SP + 16, word, &[first, second].concat());
+        assert_eq!(ips, [0x1000, 0x2000, 0x3000]);
+    }
+}
+
+#[test]
+fn a_frame_pointer_below_the_stack_ends_the_walk() {
+    assert_eq!(walk(0, 8, &[]), [0x1000]);
+    assert_eq!(walk(SP - 8, 8, &[]), [0x1000]);
+}
+
+#[test]
+fn a_frame_that_is_not_aligned_ends_the_walk() {
+    let words = frame(SP + 4, 8, 0, 0x2000);
+    assert_eq!(walk(SP + 4, 8, &words), [0x1000]);
+}
+
+#[test]
+fn a_frame_at_the_end_of_the_address_space_ends_the_walk() {
+    assert_eq!(walk(u64::MAX - 7, 8, &[]), [0x1000]);
+}
+
+#[test]
+fn a_frame_that_cannot_be_read_ends_the_walk() {
+    assert_eq!(walk(SP + 16, 8, &[]), [0x1000]);
+    let words = [(SP + 16, SP + 32), (SP + 24, 0x2000)];
+    assert_eq!(walk(SP + 16, 8, &words), [0x1000, 0x2000]);
+}
+
+#[test]
+fn a_deep_stack_fills_the_room() {
+    let words: Vec<_> = (0..600)
+        .flat_map(|nr| frame(SP + 16 * nr, 8, SP + 16 * (nr + 1), 0x2000 + nr))
+        .collect();
+    let ips = walk(SP, 8, &words);
+    assert_eq!(ips.len(), 510);
+    assert_eq!(ips[509], 0x2000 + 508);
+}
+
+proptest! {
+    /// A frame that leads to itself, or down the stack, does not hold the walk: it only goes up.
+    #[test]
+    fn any_memory_ends(words in proptest::collection::vec(any::<u64>(), 0..64), fp in any::<u64>()) {
+        let at = |nr: usize| SP + 8 * nr as u64;
+        let near = words.iter().enumerate().map(|(nr, word)| (at(nr), SP + word % 512));
+        let near: Vec<_> = near.collect();
+        let ips = walk(SP + fp % 512, 8, &near);
+        prop_assert!(ips.len() <= 1 + near.len());
+    }
+}
+
+const USER_END: u64 = 0x7fff_ffff_f000;
+
+/// Rules of addresses, and the bytes before addresses.
+#[derive(Default)]
+struct Codes {
+    rules: HashMap<u64, Rule>,
+    calls: HashMap<u64, [u8; 8]>,
+    frames: Vec<usize>,
+}
+
+impl Code for Codes {
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
+        self.frames.push(ip as usize);
+        self.rules.get(&address).copied()
+    }
+
+    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+        self.calls.get(&address).copied()
+    }
+}
+
+/// The walk of a stack whose frame pointer is `fp`, by rules of addresses.
+fn ruled(fp: u64, rules: &[(u64, Rule)], words: &[(u64, u64)]) -> (Vec<usize>, End) {
+    let mut codes = Codes {
+        rules: rules.iter().copied().collect(),
+        ..Codes::default()
+    };
+    walk_codes(fp, &mut codes, words)
+}
+
+fn walk_codes(fp: u64, codes: &mut Codes, words: &[(u64, u64)]) -> (Vec<usize>, End) {
+    let memory = memory(words);
+    let end = by_rules(&X86_64, registers(fp, 8), &memory, codes, USER_END);
+    (std::mem::take(&mut codes.frames), end)
+}
+
+fn call(base: Base, offset: i64, saved: Saved) -> Rule {
+    Rule::call(base, offset, saved).unwrap()
+}
+
+#[test]
+fn a_return_address_has_the_rule_of_the_call_before_it() {
+    let rules = [
+        (0x1000, call(Base::Sp, 16, Saved::No)),
+        (0x1fff, call(Base::Sp, 24, Saved::At(-16))),
+        (0x2fff, call(Base::Fp, 16, Saved::No)),
+        (0x3fff, Rule::OUTERMOST),
+    ];
+    let words = [
+        (SP + 8, 0x2000),
+        (SP + 24, SP + 64),
+        (SP + 32, 0x3000),
+        (SP + 72, 0x4000),
+    ];
+    let want = vec![0x1000, 0x2000, 0x3000, 0x4000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+}
+
+#[test]
+fn a_signal_goes_on_at_the_instruction_itself() {
+    let rules = [
+        (0x1000, Rule::SIGNAL),
+        (0x5000, call(Base::Fp, 16, Saved::No)),
+        (0x5fff, Rule::OUTERMOST),
+    ];
+    // On another stack, which is below.
+    let words = [
+        (SP + 160, SP - 4096),
+        (SP + 168, 0x5000),
+        (SP + 120, SP - 4000),
+        (SP - 3992, 0x6000),
+    ];
+    let want = vec![0x1000, 0x5000, 0x6000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+}
+
+#[test]
+fn a_frame_may_keep_where_it_ends() {
+    let kept = Rule::aligned(Base::Sp, 40, Saved::No).unwrap();
+    let rules = [(0x1000, kept), (0x1fff, Rule::OUTERMOST)];
+    // The return address is there, and the frame ends behind it.
+    let words = [(SP + 40, SP + 4096), (SP + 4096, 0x2000)];
+    let want = vec![0x1000, 0x2000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+    assert_eq!(ruled(0, &rules, &words[1..]), (vec![0x1000], End::Fault));
+    let down = [(SP + 40, SP - 64), (SP - 64, 0x2000)];
+    assert_eq!(ruled(0, &rules, &down), (vec![0x1000], End::BadAddress));
+}
+
+#[test]
+fn a_rule_that_leads_down_the_stack_ends_the_walk() {
+    for offset in [0, -8] {
+        let rules = [(0x1000, call(Base::Sp, offset, Saved::No))];
+        assert_eq!(ruled(0, &rules, &[]), (vec![0x1000], End::BadAddress));
+    }
+}
+
+#[test]
+fn a_return_address_that_is_none_ends_the_walk() {
+    let rules = [(0x1000, call(Base::Sp, 8, Saved::No))];
+    for (word, end) in [
+        (0, End::Complete),
+        (8, End::BadAddress),
+        (USER_END, End::BadAddress),
+        (u64::MAX, End::BadAddress),
+    ] {
+        assert_eq!(ruled(0, &rules, &[(SP, word)]), (vec![0x1000], end));
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_read_ends_the_walk() {
+    let rules = [(0x1000, call(Base::Sp, 8, Saved::No))];
+    assert_eq!(ruled(0, &rules, &[]), (vec![0x1000], End::Fault));
+    let rules = [(0x1000, call(Base::Sp, 8, Saved::At(-16)))];
+    assert_eq!(
+        ruled(0, &rules, &[(SP, 0x2000)]),
+        (vec![0x1000], End::Fault)
+    );
+}
+
+#[test]
+fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
+    let words = frame(SP + 16, 8, 0, 0x2000);
+    // Without a call there it is no return address.
+    assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoRule));
+    for bytes in [
+        vec![0xe8, 1, 2, 3, 4],
+        vec![0xff, 0xd0],
+        vec![0x41, 0xff, 0xd0],
+        vec![0xff, 0x10],
+        vec![0xff, 0x14, 0x24],
+        vec![0xff, 0x50, 8],
+        vec![0xff, 0x54, 0x24, 8],
+        vec![0xff, 0x15, 1, 2, 3, 4],
+        vec![0xff, 0x90, 1, 2, 3, 4],
+        vec![0xff, 0x94, 0x24, 1, 2, 3, 4],
+        vec![0xff, 0x14, 0x25, 1, 2, 3, 4],
+    ] {
+        let found = walk_before(&bytes, &words);
+        assert_eq!(found, (vec![0x1000, 0x2000], End::NoRule), "{bytes:02x?}");
+    }
+    for bytes in [
+        // jmp rax; push [rax]; far call [rax]; call [rax+N], a part of it
+        vec![0xff, 0xe0],
+        vec![0xff, 0x30],
+        vec![0xff, 0x18],
+        vec![0xff, 0x90, 1, 2],
+        vec![0xff, 0x10, 0],
+        vec![0xe8, 1, 2, 3],
+        vec![],
+    ] {
+        let found = walk_before(&bytes, &words);
+        assert_eq!(found, (vec![0x1000], End::NoRule), "{bytes:02x?}");
+    }
+}
+
+/// The walk by a frame pointer to a return address behind these bytes.
+fn walk_before(bytes: &[u8], words: &[(u64, u64)]) -> (Vec<usize>, End) {
+    let mut before = [0x90; 8];
+    before[8 - bytes.len()..].copy_from_slice(bytes);
+    let mut codes = Codes {
+        calls: HashMap::from([(0x2000, before)]),
+        ..Codes::default()
+    };
+    walk_codes(SP + 16, &mut codes, words)
+}
+
+#[test]
+fn a_stack_of_rules_that_is_too_deep_is_cut() {
+    let rules: Vec<_> = [0x1000, 0x1fff]
+        .map(|address| (address, call(Base::Sp, 8, Saved::No)))
+        .into();
+    let words: Vec<_> = (0..600).map(|nr| (SP + 8 * nr, 0x2000)).collect();
+    let (ips, end) = ruled(0, &rules, &words);
+    assert_eq!((ips.len(), end), (510, End::Depth));
+}

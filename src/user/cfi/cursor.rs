@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Reading numbers from a file.
+
+use super::{File, Unknown};
+
+/// Bytes that are read at once.
+const WINDOW: usize = 128;
+
+/// The encodings of pointers: a size in the low half, what they are relative to in the high half.
+pub(super) mod encoding {
+    pub(in super::super) const ABSOLUTE: u8 = 0x00;
+    pub(in super::super) const U32: u8 = 0x03;
+    pub(in super::super) const U64: u8 = 0x04;
+    pub(in super::super) const I32: u8 = 0x0b;
+    pub(in super::super) const I64: u8 = 0x0c;
+    pub(in super::super) const PC_RELATIVE: u8 = 0x10;
+    /// What the table of functions has.
+    pub(in super::super) const TABLE: u8 = 0x3b;
+}
+
+/// A reader of a file's bytes.
+pub(super) struct Cursor<'f, F> {
+    file: &'f F,
+    window: [u8; WINDOW],
+    /// Where the window begins in the file, and how much of it is filled.
+    start: u64,
+    filled: usize,
+    /// The offset of the next byte.
+    pub(super) at: u64,
+}
+
+impl<'f, F: File> Cursor<'f, F> {
+    pub(super) fn new(file: &'f F, at: u64) -> Self {
+        Self {
+            file,
+            window: [0; WINDOW],
+            start: 0,
+            filled: 0,
+            at,
+        }
+    }
+
+    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Unknown> {
+        let end = self.at.checked_add(N as u64).ok_or(Unknown::Damaged)?;
+        if self.at < self.start || end > self.start + self.filled as u64 {
+            let left = self.file.size().saturating_sub(self.at);
+            let filled = left.min(WINDOW as u64) as usize;
+            if filled < N {
+                return Err(Unknown::Damaged);
+            }
+            let window = self.window.get_mut(..filled).ok_or(Unknown::Damaged)?;
+            self.filled = 0;
+            self.file.read(self.at, window)?;
+            (self.start, self.filled) = (self.at, filled);
+        }
+        let from = (self.at - self.start) as usize;
+        let bytes = self.window.get(from..from + N).ok_or(Unknown::Damaged)?;
+        self.at = end;
+        bytes.try_into().map_err(|_| Unknown::Damaged)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Unknown> {
+        self.bytes().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Unknown> {
+        self.bytes().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Unknown> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Unknown> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    /// An unsigned number of any length.
+    pub(super) fn unsigned(&mut self) -> Result<u64, Unknown> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                return Err(Unknown::Damaged);
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Unknown::Damaged)
+    }
+
+    /// A number of any length with a sign.
+    pub(super) fn signed(&mut self) -> Result<i64, Unknown> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            number |= i64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                let unused = 64_u32.saturating_sub(shift + 7);
+                return Ok(number << unused >> unused);
+            }
+        }
+        Err(Unknown::Damaged)
+    }
+
+    pub(super) fn skip(&mut self, bytes: u64) -> Result<(), Unknown> {
+        self.at = self.at.checked_add(bytes).ok_or(Unknown::Damaged)?;
+        Ok(())
+    }
+
+    /// A pointer, without what it is relative to.
+    pub(super) fn pointer(&mut self, encoding: u8) -> Result<u64, Unknown> {
+        match encoding & 0x0f {
+            encoding::ABSOLUTE | encoding::U64 | encoding::I64 => self.u64(),
+            encoding::U32 => self.u32().map(u64::from),
+            encoding::I32 => self.u32().map(|word| word as i32 as u64),
+            _ => Err(Unknown::Inexpressible),
+        }
+    }
+}

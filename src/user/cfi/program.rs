@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The program of a function, which says for each of its addresses where the caller's registers are.
+
+use super::super::rule::{Base, Rule, Saved};
+use super::{cursor::Cursor, Common, File, Machine, Unknown};
+
+/// Steps of all programs of one address, and functions that are looked at.
+const STEPS_MAX: u32 = 10_000;
+/// How deep a program may nest its remembered rows.
+const ROWS_MAX: usize = 8;
+/// Bytes of an expression that can be one of those that are known.
+const EXPRESSION_MAX: u64 = 16;
+/// Bytes of a word.
+const WORD: u8 = 8;
+
+/// Where the frame of the caller is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Frame {
+    #[default]
+    Unknown,
+    /// At an offset from a register.
+    At {
+        register: u64,
+        offset: i64,
+    },
+    /// At the address that is at an offset from a register.
+    In {
+        register: u64,
+        offset: i64,
+    },
+    /// A word behind that address.
+    Behind {
+        register: u64,
+        offset: i64,
+    },
+    Other,
+}
+
+/// Where a register of the caller is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Place {
+    /// As it is.
+    #[default]
+    Same,
+    /// Lost.
+    Undefined,
+    /// At an offset from the caller's frame.
+    Offset(i64),
+    /// At an offset from a register.
+    From {
+        register: u64,
+        offset: i64,
+    },
+    Other,
+}
+
+/// What a program says of one address.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Row {
+    frame: Frame,
+    fp: Place,
+    ra: Place,
+}
+
+impl Row {
+    /// The rule that says the same.
+    pub(super) fn rule(&self, machine: &Machine, signal: bool) -> Result<Rule, Unknown> {
+        if self.ra == Place::Undefined {
+            return Ok(Rule::OUTERMOST);
+        }
+        if signal {
+            return self.signal(machine);
+        }
+        if self.ra != Place::Offset(machine.ra_offset) {
+            return Err(Unknown::Inexpressible);
+        }
+        let base = |register| match register {
+            _ if register == machine.sp => Ok(Base::Sp),
+            _ if register == machine.fp => Ok(Base::Fp),
+            _ => Err(Unknown::Inexpressible),
+        };
+        let saved = match self.fp {
+            Place::Same => Saved::No,
+            Place::Offset(offset) => Saved::At(offset),
+            _ => return Err(Unknown::Inexpressible),
+        };
+        let rule = match self.frame {
+            Frame::At { register, offset } => Rule::call(base(register)?, offset, saved),
+            Frame::Behind { register, offset } => Rule::aligned(base(register)?, offset, saved),
+            _ => None,
+        };
+        rule.ok_or(Unknown::Inexpressible)
+    }
+
+    /// That of a signal frame, if it is one as the kernel makes it.
+    fn signal(&self, machine: &Machine) -> Result<Rule, Unknown> {
+        let [sp, ra, fp] = machine.signal;
+        let from = |offset| Place::From {
+            register: machine.sp,
+            offset,
+        };
+        let frame = Frame::In {
+            register: machine.sp,
+            offset: sp,
+        };
+        if self.frame == frame && self.ra == from(ra) && self.fp == from(fp) {
+            Ok(Rule::SIGNAL)
+        } else {
+            Err(Unknown::Inexpressible)
+        }
+    }
+}
+
+/// A program that runs up to an address.
+pub(super) struct Program<'c> {
+    machine: &'c Machine,
+    common: &'c Common,
+    address: u64,
+    wanted: u64,
+    row: Row,
+    /// The row at the beginning of the function.
+    first: Row,
+    /// Remembered rows.
+    rows: [Row; ROWS_MAX],
+    depth: usize,
+    steps: u32,
+}
+
+impl<'c> Program<'c> {
+    /// That of a function that begins at `begin`, up to the address `wanted`.
+    pub(super) fn new(machine: &'c Machine, common: &'c Common, begin: u64, wanted: u64) -> Self {
+        Self {
+            machine,
+            common,
+            address: begin,
+            wanted,
+            row: Row::default(),
+            first: Row::default(),
+            rows: [Row::default(); ROWS_MAX],
+            depth: 0,
+            steps: 0,
+        }
+    }
+
+    /// Runs the instructions that functions have in common.
+    pub(super) fn run_common<F: File>(
+        &mut self,
+        cursor: &mut Cursor<'_, F>,
+    ) -> Result<(), Unknown> {
+        self.run(cursor, self.common.end)?;
+        self.first = self.row;
+        Ok(())
+    }
+
+    /// What it says of the address.
+    pub(super) fn row(&self) -> &Row {
+        &self.row
+    }
+
+    /// Runs instructions up to an offset, or up to the address.
+    pub(super) fn run<F: File>(
+        &mut self,
+        cursor: &mut Cursor<'_, F>,
+        end: u64,
+    ) -> Result<(), Unknown> {
+        while cursor.at < end {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(Unknown::TooLong);
+            }
+            let code = cursor.u8()?;
+            let low = u64::from(code & 0x3f);
+            match code >> 6 {
+                1 => {
+                    if self.advance(low) {
+                        return Ok(());
+                    }
+                }
+                2 => {
+                    let offset = cursor.unsigned()?;
+                    self.set(low, Place::Offset(self.scaled(offset as i64)));
+                }
+                3 => self.restore(low),
+                _ => {
+                    if self.extended(code, cursor)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An instruction without an operand in its code. Returns whether the address is reached.
+    fn extended<F: File>(&mut self, code: u8, cursor: &mut Cursor<'_, F>) -> Result<bool, Unknown> {
+        match code {
+            // nop
+            0x00 => {}
+            // advance_loc1, 2, 4
+            0x02 => return cursor.u8().map(|by| self.advance(by.into())),
+            0x03 => return cursor.u16().map(|by| self.advance(by.into())),
+            0x04 => return cursor.u32().map(|by| self.advance(by.into())),
+            // offset_extended
+            0x05 => {
+                let (register, offset) = (cursor.unsigned()?, cursor.unsigned()?);
+                self.set(register, Place::Offset(self.scaled(offset as i64)));
+            }
+            // restore_extended
+            0x06 => {
+                let register = cursor.unsigned()?;
+                self.restore(register);
+            }
+            // undefined
+            0x07 => {
+                let register = cursor.unsigned()?;
+                self.set(register, Place::Undefined);
+            }
+            // same_value
+            0x08 => {
+                let register = cursor.unsigned()?;
+                self.set(register, Place::Same);
+            }
+            // register
+            0x09 => {
+                let (register, _other) = (cursor.unsigned()?, cursor.unsigned()?);
+                self.set(register, Place::Other);
+            }
+            // remember_state
+            0x0a => {
+                *self.rows.get_mut(self.depth).ok_or(Unknown::TooLong)? = self.row;
+                self.depth += 1;
+            }
+            // restore_state
+            0x0b => {
+                self.depth = self.depth.checked_sub(1).ok_or(Unknown::Damaged)?;
+                self.row = *self.rows.get(self.depth).ok_or(Unknown::Damaged)?;
+            }
+            // def_cfa, def_cfa_sf
+            0x0c | 0x12 => {
+                let register = cursor.unsigned()?;
+                let offset = match code {
+                    0x0c => cursor.unsigned()? as i64,
+                    _ => self.scaled(cursor.signed()?),
+                };
+                self.row.frame = Frame::At { register, offset };
+            }
+            // def_cfa_register
+            0x0d => {
+                let new = cursor.unsigned()?;
+                self.row.frame = match self.row.frame {
+                    Frame::At { offset, .. } => Frame::At {
+                        register: new,
+                        offset,
+                    },
+                    _ => return Err(Unknown::Damaged),
+                };
+            }
+            // def_cfa_offset, def_cfa_offset_sf
+            0x0e | 0x13 => {
+                let new = match code {
+                    0x0e => cursor.unsigned()? as i64,
+                    _ => self.scaled(cursor.signed()?),
+                };
+                self.row.frame = match self.row.frame {
+                    Frame::At { register, .. } => Frame::At {
+                        register,
+                        offset: new,
+                    },
+                    _ => return Err(Unknown::Damaged),
+                };
+            }
+            // def_cfa_expression
+            0x0f => self.row.frame = self.frame_by(cursor)?,
+            // expression
+            0x10 => {
+                let register = cursor.unsigned()?;
+                let place = place_by(cursor)?;
+                self.set(register, place);
+            }
+            // offset_extended_sf
+            0x11 => {
+                let (register, offset) = (cursor.unsigned()?, cursor.signed()?);
+                self.set(register, Place::Offset(self.scaled(offset)));
+            }
+            // val_offset, val_offset_sf
+            0x14 | 0x15 => {
+                let (register, _offset) = (cursor.unsigned()?, cursor.unsigned()?);
+                self.set(register, Place::Other);
+            }
+            // val_expression
+            0x16 => {
+                let register = cursor.unsigned()?;
+                let bytes = cursor.unsigned()?;
+                cursor.skip(bytes)?;
+                self.set(register, Place::Other);
+            }
+            // GNU_args_size
+            0x2e => drop(cursor.unsigned()?),
+            _ => return Err(Unknown::Inexpressible),
+        }
+        Ok(false)
+    }
+
+    /// Goes on to another address. Returns whether that is behind the one that is wanted.
+    fn advance(&mut self, by: u64) -> bool {
+        let by = by.wrapping_mul(self.common.code_align);
+        let left = self.wanted.wrapping_sub(self.address);
+        self.address = self.address.wrapping_add(by);
+        by > left
+    }
+
+    fn scaled(&self, offset: i64) -> i64 {
+        offset.wrapping_mul(self.common.data_align)
+    }
+
+    fn set(&mut self, register: u64, place: Place) {
+        if register == self.machine.fp {
+            self.row.fp = place;
+        } else if register == self.machine.ra {
+            self.row.ra = place;
+        }
+    }
+
+    fn restore(&mut self, register: u64) {
+        if register == self.machine.fp {
+            self.row.fp = self.first.fp;
+        } else if register == self.machine.ra {
+            self.row.ra = self.first.ra;
+        }
+    }
+
+    /// The frame by one of the expressions that are known.
+    fn frame_by<F: File>(&self, cursor: &mut Cursor<'_, F>) -> Result<Frame, Unknown> {
+        let (bytes, length) = expression(cursor)?;
+        let bytes = bytes.get(..length).unwrap_or_default();
+        // That of the linker's stubs for calls of other files: sp + 8 + ((ip & 15) >= 11) * 8.
+        if let [0x77, 8, 0x80, 0, 0x3f, 0x1a, last @ (0x3a | 0x3b), 0x2a, 0x33, 0x24, 0x22] = bytes
+        {
+            let pushed = self.wanted & 15 >= u64::from(last - 0x30);
+            return Ok(Frame::At {
+                register: self.machine.sp,
+                offset: if pushed { 16 } else { 8 },
+            });
+        }
+        // The value at an offset from a register, or that and a word.
+        let (offset, behind) = match bytes {
+            [offset @ .., 0x06] => (offset, false),
+            [offset @ .., 0x06, 0x23, WORD] => (offset, true),
+            _ => return Ok(Frame::Other),
+        };
+        Ok(match (from_register(offset), behind) {
+            (Some((register, offset)), false) => Frame::In { register, offset },
+            (Some((register, offset)), true) => Frame::Behind { register, offset },
+            (None, _) => Frame::Other,
+        })
+    }
+}
+
+/// Where a register is by an expression, if that is an offset from another one.
+fn place_by<F: File>(cursor: &mut Cursor<'_, F>) -> Result<Place, Unknown> {
+    let (bytes, length) = expression(cursor)?;
+    Ok(
+        match from_register(bytes.get(..length).unwrap_or_default()) {
+            Some((register, offset)) => Place::From { register, offset },
+            None => Place::Other,
+        },
+    )
+}
+
+/// An expression that can be one of those that are known; none if it is too long.
+fn expression<F: File>(
+    cursor: &mut Cursor<'_, F>,
+) -> Result<([u8; EXPRESSION_MAX as usize], usize), Unknown> {
+    let length = cursor.unsigned()?;
+    let mut bytes = [0; EXPRESSION_MAX as usize];
+    if length > EXPRESSION_MAX {
+        cursor.skip(length)?;
+        return Ok((bytes, 0));
+    }
+    for byte in bytes.iter_mut().take(length as usize) {
+        *byte = cursor.u8()?;
+    }
+    Ok((bytes, length as usize))
+}
+
+/// A register and an offset of one or two bytes: the operation breg.
+fn from_register(bytes: &[u8]) -> Option<(u64, i64)> {
+    let (operation, offset) = bytes.split_first()?;
+    let register = operation.checked_sub(0x70).filter(|nr| *nr < 32)?;
+    let offset = match *offset {
+        [low @ 0..=0x7f] => i64::from(low) << 57 >> 57,
+        [low @ 0x80..=0xff, high @ 0..=0x7f] => {
+            (i64::from(low & 0x7f) | i64::from(high) << 7) << 50 >> 50
+        }
+        _ => return None,
+    };
+    Some((u64::from(register), offset))
+}

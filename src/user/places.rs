@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the addresses of one stack lie in, and the rules of the code there.
+
+use super::{
+    binaries::{VDSO, VDSO32},
+    cfi::{self, File, Unknown, X86_64},
+    process::Process,
+    rule::Rule,
+    walk::{Code, Memory},
+    words::{self, End, Word, WORDS_MAX},
+    State,
+};
+use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
+use kernel::prelude::*;
+
+/// The mappings that addresses of one stack lie in.
+#[derive(Zeroable)]
+pub(super) struct Places {
+    mappings: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
+    /// By mapping: the index of its binary, or [`NO_BINARY`].
+    indices: [u32; STACKMAP_MAPPINGS as usize],
+    found: usize,
+    /// The mapping of the last address: callers are often in the same file as their callees.
+    last: usize,
+}
+
+/// The index of a mapping that has no binary.
+const NO_BINARY: u32 = u32::MAX;
+
+impl Places {
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        (self.found, self.last) = (0, 0);
+    }
+
+    /// The word of an address that lies in a binary.
+    #[inline(always)]
+    pub(super) fn word(
+        &mut self,
+        state: &State,
+        process: &Process<'_>,
+        address: u64,
+    ) -> Option<u64> {
+        let (mapping, index) = self.find(state, process, address)?;
+        let word = Word::Binary {
+            index,
+            offset: (address - mapping.start).checked_add(mapping.offset)?,
+        };
+        word.bits()
+    }
+
+    /// The mapping of an address, and the index of its binary.
+    #[inline(always)]
+    fn find(
+        &mut self,
+        state: &State,
+        process: &Process<'_>,
+        address: u64,
+    ) -> Option<(&stackmap_mapping, u32)> {
+        let is_in = |mapping: &stackmap_mapping| mapping.start <= address && address < mapping.end;
+        let known = self.mappings.get(..self.found)?;
+        if !known.get(self.last).is_some_and(is_in) {
+            self.last = match known.iter().position(is_in) {
+                Some(place) => place,
+                None => self.add(state, process, address)?,
+            };
+        }
+        Some((self.mappings.get(self.last)?, *self.indices.get(self.last)?))
+    }
+
+    #[cold]
+    fn add(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<usize> {
+        let new = self.found;
+        let (mapping, index) = (self.mappings.get_mut(new)?, self.indices.get_mut(new)?);
+        *mapping = process.mapping(address)?;
+        *index = state.index(process, mapping, address).unwrap_or(NO_BINARY);
+        self.found += 1;
+        Some(new)
+    }
+}
+
+/// The words of one stack.
+#[derive(Zeroable)]
+pub(super) struct StackWords {
+    words: [u64; WORDS_MAX],
+    nr: usize,
+    /// Frames that are in no file.
+    raw: usize,
+}
+
+impl StackWords {
+    pub(super) fn clear(&mut self) {
+        (self.nr, self.raw) = (0, 0);
+    }
+
+    /// Adds a frame: the word of its address, or the address itself. What has no room is left out.
+    #[inline(always)]
+    pub(super) fn push(&mut self, word: Option<u64>, ip: u64) {
+        self.raw += usize::from(word.is_none());
+        self.add(word.unwrap_or(ip));
+    }
+
+    /// Adds what is behind the frames.
+    pub(super) fn end(&mut self, process: &Process<'_>, end: End) {
+        if self.raw != 0 {
+            self.add(process.word().bits().unwrap_or(0));
+        }
+        self.add(end as u64);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, word: u64) {
+        if let Some(place) = self.words.get_mut(self.nr) {
+            *place = word;
+            self.nr += 1;
+        }
+    }
+
+    /// All of them.
+    pub(super) fn words(&self) -> &[u64] {
+        self.words.get(..self.nr).unwrap_or_default()
+    }
+
+    /// The number of frames that are in no file.
+    pub(super) fn raw(&self) -> usize {
+        self.raw
+    }
+}
+
+/// The code of a process, as a walk needs it.
+pub(super) struct Codes<'a, M> {
+    pub(super) state: &'a State,
+    pub(super) process: &'a Process<'a>,
+    pub(super) places: &'a mut Places,
+    pub(super) memory: &'a M,
+    pub(super) words: &'a mut StackWords,
+    /// Whether a part of a file is read ahead for this stack.
+    pub(super) wanted: bool,
+    /// The rules that were learnt for this stack.
+    pub(super) learnt: u32,
+}
+
+/// The most rules that are learnt for one stack, as other tracers wait meanwhile. The next stack learns more.
+const LEARNT_MAX: u32 = 64;
+
+impl<M: Memory> Code for Codes<'_, M> {
+    #[inline(always)]
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
+        let key = self.places.word(self.state, self.process, address);
+        let word = key.and_then(|key| words::behind(key, ip - address));
+        self.words.push(word, ip);
+        let key = key?;
+        match self.state.rules.get(key) {
+            Some(known) => known,
+            None => self.learn(key, address),
+        }
+    }
+
+    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+        let low = address.checked_sub(8)? & !7;
+        let (first, second) = (self.memory.word(low).ok()?, self.memory.word(low + 8).ok()?);
+        let both = u128::from(second) << 64 | u128::from(first);
+        Some(((both >> (8 * (address % 8))) as u64).to_le_bytes())
+    }
+}
+
+impl<M: Memory> Codes<'_, M> {
+    /// Learns the rule of an address, if its file is in memory.
+    #[cold]
+    fn learn(&mut self, key: u64, address: u64) -> Option<Rule> {
+        if self.learnt >= LEARNT_MAX {
+            return None;
+        }
+        self.learnt += 1;
+        let (mapping, _) = self.places.find(self.state, self.process, address)?;
+        let offset = address - mapping.start + mapping.offset;
+        let found = match mapping.kind {
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+                let file = self.process.file(address, &mapping.file)?;
+                let found = cfi::learn(&file, &X86_64, offset);
+                if found == Err(Unknown::Absent) && !self.wanted {
+                    file.want();
+                    self.wanted = true;
+                }
+                found
+            }
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
+                let image = Image {
+                    memory: self.memory,
+                    start: mapping.start,
+                    size: mapping.end - mapping.start,
+                };
+                cfi::learn(&image, &X86_64, offset)
+            }
+            _ => return None,
+        };
+        use shim::{
+            stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
+            stackmap_user_counter_STACKMAP_USER_RULES_LEARNT as LEARNT,
+            stackmap_user_counter_STACKMAP_USER_RULES_NONE as NONE,
+        };
+        shim::stackmap_user_count(match found {
+            Ok(_) => LEARNT,
+            Err(Unknown::Absent) => ABSENT,
+            Err(_) => NONE,
+        });
+        if found != Err(Unknown::Absent) {
+            let _here = shim::NoPreemption::enter();
+            self.state.rules.put(key, found.ok());
+        }
+        found.ok()
+    }
+}
+
+/// A file that is mapped as a whole: the vDSO.
+struct Image<'m, M> {
+    memory: &'m M,
+    start: u64,
+    size: u64,
+}
+
+impl<M: Memory> File for Image<'_, M> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        for (nr, byte) in bytes.iter_mut().enumerate() {
+            let offset = offset.checked_add(nr as u64).filter(|at| *at < self.size);
+            let at = self.start + offset.ok_or(Unknown::Damaged)?;
+            let word = self.memory.word(at & !7).map_err(|_| Unknown::Absent)?;
+            *byte = (word >> (8 * (at % 8))) as u8;
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl State {
+    /// The index of the binary that is mapped at an address.
+    fn index(
+        &self,
+        process: &Process<'_>,
+        mapping: &stackmap_mapping,
+        address: u64,
+    ) -> Option<u32> {
+        match mapping.kind {
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => return Some(VDSO),
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO32 => return Some(VDSO32),
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {}
+            _ => return None,
+        }
+        if let Some(index) = self.binaries.lock().index(&mapping.file) {
+            return Some(index);
+        }
+        let mut binary: KBox<stackmap_binary> = KBox::zeroed(GFP_NOWAIT).ok()?;
+        if !process.binary(address as usize, &mapping.file, &mut binary) {
+            return None;
+        }
+        let user = process.user();
+        let added = self.binaries.lock().add(user, &mapping.file, &binary);
+        if added.is_err() {
+            shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_BINARIES_FULL);
+        }
+        added.ok()
+    }
+}

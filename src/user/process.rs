@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The processes whose user stacks are read: that of the current task, and those of tasks that stay
+//! in the kernel.
+
+use super::{
+    cfi::{File, Unknown},
+    walk::{Memory, Registers, Unreadable},
+    words::{self, Word},
+};
+use crate::shim::{
+    self, stackmap_binary, stackmap_file_key, stackmap_mapping, stackmap_process,
+    stackmap_registers, stackmap_sleeper,
+};
+use core::{cell::Cell, marker::PhantomData, ptr::NonNull};
+use kernel::{
+    bindings, error::to_result, prelude::*, sync::aref::ARef, task::Task, types::NotThreadSafe,
+};
+
+/// A process, identified through one of its tasks.
+///
+/// # Invariants
+///
+/// The task and its address space are there for as long as `'t`.
+pub(super) struct Process<'t>(stackmap_process, PhantomData<&'t ()>, NotThreadSafe);
+
+impl Process<'_> {
+    /// That of the current task. Context: task.
+    pub(super) fn current() -> Self {
+        let mut process = stackmap_process::default();
+        shim::stackmap_process_current(&mut process);
+        // INVARIANT: They stay while the task runs here: the value is not sent to another one.
+        Self(process, PhantomData, NotThreadSafe)
+    }
+
+    /// How often it has called `exec`.
+    pub(super) fn exec_id(&self) -> u64 {
+        self.0.exec_id
+    }
+
+    /// The user who is charged for its stacks and files.
+    pub(super) fn user(&self) -> u32 {
+        self.0.user
+    }
+
+    /// The word for it in a stack.
+    pub(super) fn word(&self) -> Word {
+        Word::Process {
+            tgid: self.0.tgid,
+            start: words::process(self.0.start_time, self.0.exec_id),
+        }
+    }
+
+    /// Finds what an address lies in. [`None`]: nothing is there, or it is just being changed.
+    pub(super) fn mapping(&self, address: u64) -> Option<stackmap_mapping> {
+        let mut mapping = stackmap_mapping::default();
+        // SAFETY: By the invariant; `mapping` may be written.
+        unsafe { shim::stackmap_user_mapping(&self.0, address as usize, &mut mapping) }
+            .then_some(mapping)
+    }
+
+    /// The file that is mapped at an address, if it is still this one.
+    pub(super) fn file(&self, address: u64, key: &stackmap_file_key) -> Option<CachedFile> {
+        // SAFETY: By the invariant; the references are valid.
+        let file = unsafe { shim::stackmap_user_file(&self.0, address as usize, key) };
+        Some(CachedFile {
+            file: NonNull::new(file)?,
+            size: key.size,
+            absent: Cell::new(0),
+        })
+    }
+
+    /// Reads what a file is called. Returns whether it is still mapped at that address.
+    pub(super) fn binary(
+        &self,
+        ip: usize,
+        key: &stackmap_file_key,
+        binary: &mut stackmap_binary,
+    ) -> bool {
+        // SAFETY: By the invariant; the references are valid.
+        unsafe { shim::stackmap_user_binary(&self.0, ip, key, binary) }
+    }
+}
+
+/// A task that stays in the kernel, with a user stack that has been requested.
+///
+/// # Invariants
+///
+/// It was set by `stackmap_sleeper_begin()`, so the task's kernel stack and address space are held.
+pub(super) struct Sleeper {
+    inner: stackmap_sleeper,
+    /// Why memory could not be read, other than that nothing is mapped there.
+    unreadable: Cell<Option<Unreadable>>,
+    _here: NotThreadSafe,
+}
+
+impl Sleeper {
+    /// All tasks that may be such. Context: process; the caller holds the lock of the control path.
+    pub(super) fn tasks() -> Result<KVVec<ARef<Task>>> {
+        let mut max = 64;
+        loop {
+            let mut pointers: KVVec<*mut bindings::task_struct> =
+                KVVec::with_capacity(max, GFP_KERNEL)?;
+            let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
+            // SAFETY: So many pointers can be written.
+            let nr = unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32) } as usize;
+            // SAFETY: So many were written.
+            unsafe { pointers.inc_len(nr.min(max)) };
+            for task in &pointers {
+                if let Some(task) = NonNull::new(task.cast::<Task>()) {
+                    // SAFETY: The task came with a reference.
+                    tasks.push(unsafe { ARef::from_raw(task) }, GFP_KERNEL)?;
+                }
+            }
+            if nr <= max {
+                return Ok(tasks);
+            }
+            max = 2 * nr;
+        }
+    }
+
+    /// Looks at a task. [`None`]: it is no longer one. Context: process, may sleep.
+    pub(super) fn begin(task: &Task) -> Option<Self> {
+        let mut sleeper = stackmap_sleeper::default();
+        // SAFETY: The task is there as long as the reference.
+        let begun = unsafe { shim::stackmap_sleeper_begin(task.as_ptr(), &mut sleeper) };
+        // INVARIANT: Set just now. A value that is made is dropped, so none is made otherwise.
+        begun.then(|| Self {
+            inner: sleeper,
+            unreadable: Cell::new(None),
+            _here: NotThreadSafe,
+        })
+    }
+
+    /// Whether all that was read since `begin` is of the stack that was requested.
+    pub(super) fn stays(&self) -> bool {
+        // SAFETY: By the invariant.
+        unsafe { shim::stackmap_sleeper_stays(&self.inner) }
+    }
+
+    /// Binds its stack. Returns whether a ring buffer took that. Context: process; the caller holds the
+    /// lock of the control path.
+    pub(super) fn bind(&self, id: u32) -> bool {
+        // SAFETY: By the invariant; trace arrays stay while the lock is held.
+        unsafe { shim::stackmap_sleeper_bind(&self.inner, id) }
+    }
+
+    /// Why some of its memory could not be read.
+    pub(super) fn unreadable(&self) -> Option<Unreadable> {
+        self.unreadable.get()
+    }
+
+    /// The entry into the kernel.
+    pub(super) fn cookie(&self) -> u64 {
+        self.inner.cookie
+    }
+
+    /// Its process.
+    pub(super) fn process(&self) -> Process<'_> {
+        // INVARIANT: They are held as long as `self`.
+        Process(self.inner.process, PhantomData, NotThreadSafe)
+    }
+
+    /// Where it left user space.
+    pub(super) fn registers(&self) -> Registers {
+        self.inner.registers.into()
+    }
+}
+
+impl Memory for Sleeper {
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        let mut word = 0;
+        // SAFETY: By the invariant; `word` may be written.
+        let ret = unsafe { shim::stackmap_sleeper_word(&self.inner, address as usize, &mut word) };
+        let unreadable = match to_result(ret) {
+            Ok(()) => return Ok(word),
+            Err(ENXIO) => return Err(Unreadable::Unmapped),
+            Err(EBUSY) => Unreadable::Busy,
+            Err(_) => Unreadable::Absent,
+        };
+        self.unreadable.set(Some(unreadable));
+        Err(unreadable)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant.
+        unsafe { shim::stackmap_sleeper_end(&mut self.inner) };
+    }
+}
+
+/// A file, as far as it is in the page cache.
+///
+/// # Invariants
+///
+/// The file is held.
+pub(super) struct CachedFile {
+    file: NonNull<bindings::file>,
+    size: u64,
+    /// Where it is not in memory.
+    absent: Cell<u64>,
+}
+
+impl CachedFile {
+    /// Has the part read ahead that was not in memory. Context: task.
+    pub(super) fn want(&self) {
+        // SAFETY: By the invariant.
+        unsafe { shim::stackmap_file_want(self.file.as_ptr(), self.absent.get()) };
+    }
+}
+
+impl File for CachedFile {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        for (nr, bytes) in bytes
+            .chunks_mut(shim::STACKMAP_FILE_READ_MAX as usize)
+            .enumerate()
+        {
+            let offset = offset + u64::from(shim::STACKMAP_FILE_READ_MAX) * nr as u64;
+            // SAFETY: By the invariant; so many bytes can be written.
+            let read = unsafe {
+                shim::stackmap_file_read(
+                    self.file.as_ptr(),
+                    offset,
+                    bytes.as_mut_ptr().cast(),
+                    bytes.len() as u32,
+                )
+            };
+            if !read {
+                self.absent.set(offset);
+                return Err(Unknown::Absent);
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        // SAFETY: By the invariant, and it is not used any more.
+        unsafe { shim::fput(self.file.as_ptr()) };
+    }
+}
+
+/// The memory of the current task, as far as it is present: its stack, read by many words at once.
+pub(super) struct OwnMemory {
+    words: [Cell<u64>; WINDOW],
+    /// Where the words are; 0 if there are none.
+    start: Cell<u64>,
+}
+
+/// Words that are read of a stack at once.
+const WINDOW: usize = 32;
+
+impl OwnMemory {
+    pub(super) fn new() -> Self {
+        Self {
+            words: [const { Cell::new(0) }; WINDOW],
+            start: Cell::new(0),
+        }
+    }
+
+    /// Reads words. Returns whether they are present.
+    fn read(address: u64, words: &mut [u64]) -> bool {
+        // SAFETY: So many words can be written; any address can be tried.
+        unsafe {
+            shim::stackmap_user_read(address as usize, words.as_mut_ptr(), words.len() as u32)
+        }
+    }
+}
+
+impl Memory for OwnMemory {
+    #[inline(always)]
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        let start = self.start.get();
+        let index = (address.wrapping_sub(start) / 8) as usize;
+        if start != 0 && address >= start && address % 8 == 0 {
+            if let Some(word) = self.words.get(index) {
+                return Ok(word.get());
+            }
+        }
+        self.word_elsewhere(address)
+    }
+}
+
+impl OwnMemory {
+    #[cold]
+    fn word_elsewhere(&self, address: u64) -> Result<u64, Unreadable> {
+        const PAGE: u64 = kernel::page::PAGE_SIZE as u64;
+
+        let mut words = [0; WINDOW];
+        // The window ends before the next page, which may not be present.
+        let fits = address % PAGE + 8 * WINDOW as u64 <= PAGE;
+        if address % 8 == 0 && fits && Self::read(address, &mut words) {
+            for (kept, word) in self.words.iter().zip(words) {
+                kept.set(word);
+            }
+            self.start.set(address);
+            return Ok(words[0]);
+        }
+        let mut word = [0];
+        match Self::read(address, &mut word) {
+            true => Ok(word[0]),
+            false => Err(Unreadable::Absent),
+        }
+    }
+}
+
+impl From<stackmap_registers> for Registers {
+    fn from(registers: stackmap_registers) -> Self {
+        Self {
+            ip: registers.ip,
+            sp: registers.sp,
+            fp: registers.fp,
+            word: registers.word,
+        }
+    }
+}
+
+/// Where the current task left user space.
+pub(super) fn registers() -> Registers {
+    let mut registers = stackmap_registers::default();
+    shim::stackmap_user_registers(&mut registers);
+    registers.into()
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * User stacks of tasks that stay in the kernel, read by another task.
+ *
+ * A task delivers its user stack when it returns to user space, and one that sleeps may never
+ * return. While it does not run, its user registers and its stack stay as they are. That it has not
+ * run shows afterwards: it has not been switched to, its request is still pending, and its cookie
+ * is the same.
+ *
+ * Nothing here waits for the task, nor for a file system in user space.
+ */
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/sched/task_stack.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/unwind_user.h>
+
+#include "../record/slot.h"
+#include "../shim/shim.h"
+#include "user.h"
+
+DEFINE_STATIC_CALL_NULL(stackmap_put_task_stack, put_task_stack);
+
+/* The bits of our works that a task has requested and not delivered. */
+static unsigned long requested(struct task_struct *task)
+{
+	struct unwind_task_info *info = &task->unwind_info;
+	unsigned long mask = atomic_long_read(&info->unwind_mask), ours = 0;
+	const struct stackmap_slot *slot;
+	/* It stays until the task is freed. */
+	const struct unwind_cache *cache = READ_ONCE(info->cache);
+
+	if (!(mask & UNWIND_PENDING))
+		return 0;
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (slot->has_work)
+			ours |= BIT(slot->work.bit);
+	/* A delivery changes it after the bit of pending requests. */
+	return mask & ours & ~(cache ? data_race(cache->unwind_completed) : 0);
+}
+
+/**
+ * stackmap_sleepers - find the other tasks that have a request of ours pending
+ * @tasks: set to the first @max of them, with a reference each
+ * @max: room for so many
+ *
+ * Context: process; callers serialise with stackmap_user_serve() and stackmap_user_cancel().
+ * Return: the number of tasks that there are.
+ */
+unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max)
+{
+	struct task_struct *group, *task;
+	unsigned int nr = 0;
+
+	guard(rcu)();
+	for_each_process_thread(group, task) {
+		if (task == current || !requested(task))
+			continue;
+		if (nr < max)
+			tasks[nr] = get_task_struct(task);
+		nr++;
+	}
+	return nr;
+}
+
+/* Reads what must not change. Returns whether the stack can be read. */
+static bool look(struct task_struct *task, const struct mm_struct *mm,
+		 struct stackmap_sleeper *sleeper)
+{
+	struct pt_regs *regs = task_pt_regs(task);
+
+	/* The task may run: then this is not what stackmap_sleeper_stays() finds. */
+	sleeper->switches = data_race(task->nvcsw + task->nivcsw);
+	sleeper->requested = requested(task);
+	sleeper->cookie = READ_ONCE(task->unwind_info.id.id);
+	/* The same. */
+	sleeper->registers = data_race(((struct stackmap_registers) {
+		.ip	= instruction_pointer(regs),
+		.sp	= user_stack_pointer(regs),
+		.fp	= frame_pointer(regs),
+		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
+	}));
+	/* Inside exec, registers and memory are not of one program. */
+	if (data_race(!!task->in_execve))
+		return false;
+	return !READ_ONCE(task->on_cpu) && sleeper->requested && sleeper->cookie &&
+	       sleeper->registers.word && !(READ_ONCE(task->flags) & PF_EXITING) &&
+	       READ_ONCE(task->mm) == mm;
+}
+
+/**
+ * stackmap_sleeper_begin - look at a task that has a request of ours pending
+ * @task: the task
+ * @sleeper: set to what is found
+ *
+ * Context: process, may sleep. If it returns true, stackmap_sleeper_end() must follow.
+ * Return: whether the task does not run, and has a user stack that can be read.
+ */
+bool stackmap_sleeper_begin(struct task_struct *task, struct stackmap_sleeper *sleeper)
+{
+	struct mm_struct *mm = get_task_mm(task);
+
+	cond_resched();
+	if (!mm)
+		return false;
+	if (try_get_task_stack(task)) {
+		stackmap_process_of(task, mm, &sleeper->process);
+		if (look(task, mm, sleeper)) {
+			/* All else is read afterwards. */
+			smp_rmb();
+			return true;
+		}
+		static_call(stackmap_put_task_stack)(task);
+	}
+	mmput_async(mm);
+	return false;
+}
+
+/**
+ * stackmap_sleeper_stays - whether a task has not run since stackmap_sleeper_begin()
+ * @sleeper: the task
+ *
+ * Context: process.
+ * Return: whether all that was read meanwhile is of the stack that was requested.
+ */
+bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper)
+{
+	const struct stackmap_process *process = &sleeper->process;
+	struct stackmap_sleeper now;
+
+	/*
+	 * What was read comes before what tells whether it changed. Pairs with the full barrier of
+	 * the kernel's atomic_long_fetch_andnot() of the pending bit, before the task is in user
+	 * space.
+	 */
+	smp_rmb();
+	return look(process->task, process->mm, &now) && now.switches == sleeper->switches &&
+	       (now.requested & sleeper->requested) == sleeper->requested &&
+	       now.cookie == sleeper->cookie &&
+	       now.registers.ip == sleeper->registers.ip &&
+	       now.registers.sp == sleeper->registers.sp &&
+	       now.registers.fp == sleeper->registers.fp &&
+	       now.registers.word == sleeper->registers.word &&
+	       READ_ONCE(process->task->self_exec_id) == process->exec_id;
+}
+
+void stackmap_sleeper_end(struct stackmap_sleeper *sleeper)
+{
+	static_call(stackmap_put_task_stack)(sleeper->process.task);
+	mmput_async(sleeper->process.mm);
+}
+
+/*
+ * Whether a page that is not present may be waited for: it comes from swap. Pages of files, and
+ * those that a process provides, may never come.
+ */
+static bool may_wait(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) && !userfaultfd_armed(vma);
+}
+
+/**
+ * stackmap_sleeper_word - read a word of a task's memory
+ * @sleeper: the task
+ * @address: where, a multiple of the size of a word
+ * @word: set to it
+ *
+ * Context: process, may sleep.
+ * Return: 0; -ENXIO if nothing is mapped there; -EBUSY while the address space is being changed;
+ * -EFAULT if it cannot be read for another reason.
+ */
+int stackmap_sleeper_word(const struct stackmap_sleeper *sleeper, unsigned long address,
+			  __u64 *word)
+{
+	struct mm_struct *mm = sleeper->process.mm;
+	struct vm_area_struct *vma;
+	struct page *page;
+	void *mapped;
+	long nr;
+
+	if (!IS_ALIGNED(address, sleeper->registers.word))
+		return -EFAULT;
+	if (!mmap_read_trylock(mm))
+		return -EBUSY;
+	vma = vma_lookup(mm, address);
+	nr = !vma ? -ENXIO : get_user_pages_remote(mm, address, 1,
+						   may_wait(vma) ? 0 : FOLL_NOFAULT, &page,
+						   NULL);
+	mmap_read_unlock(mm);
+	if (nr != 1)
+		return nr == -ENXIO ? -ENXIO : -EFAULT;
+	mapped = kmap_local_page(page) + offset_in_page(address);
+	/* Other threads of the process may write there. */
+	if (sleeper->registers.word == sizeof(u32))
+		*word = READ_ONCE(*(u32 *)mapped);
+	else
+		*word = READ_ONCE(*(u64 *)mapped);
+	kunmap_local(mapped);
+	put_page(page);
+	return 0;
+}
+
+/**
+ * stackmap_sleeper_bind - bind the stack of a task in each trace array that has requested it
+ * @sleeper: the task
+ * @id: the id of its user stack
+ *
+ * Context: process; callers serialise as for stackmap_sleepers().
+ * Return: whether a ring buffer took the event.
+ */
+bool stackmap_sleeper_bind(const struct stackmap_sleeper *sleeper, unsigned int id)
+{
+	struct stackmap_slot *slot;
+	bool bound = false;
+
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (slot->has_work && sleeper->requested & BIT(slot->work.bit))
+			bound |= stackmap_user_bind(&slot->served, sleeper->cookie, id);
+	return bound;
+}

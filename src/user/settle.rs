@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The user stacks of tasks that stay in the kernel: bound without waiting for the tasks.
+
+use super::{
+    cookie::{exec_id, Cookie, Known},
+    process::Sleeper,
+    walk::{self, Unreadable},
+    State,
+};
+use crate::shim;
+use kernel::{prelude::*, sync::aref::ARef, task::Task};
+
+/// How often a task is tried whose address space is just being changed.
+const TRIES: usize = 3;
+
+/// What came of a task.
+enum Outcome {
+    /// Its stack is bound.
+    Settled,
+    /// Its address space is being changed.
+    Busy,
+    /// It has run meanwhile, or its stack cannot be read or is not kept.
+    Lost,
+}
+
+/// The tasks that have a user stack requested and not delivered. Context: process; the caller holds the
+/// lock of the control path.
+pub(crate) fn tasks() -> Result<KVVec<ARef<Task>>> {
+    Sleeper::tasks()
+}
+
+/// Binds the user stack of such a task, if it stays in the kernel. Context: process, may sleep; the
+/// caller holds the lock of the control path.
+pub(crate) fn settle(task: &Task) -> Result {
+    let Some(state) = super::state() else {
+        return Ok(());
+    };
+    for _ in 0..TRIES {
+        let Some(sleeper) = Sleeper::begin(task) else {
+            break;
+        };
+        match state.settle(&sleeper) {
+            Outcome::Busy => {}
+            Outcome::Settled => {
+                shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLED);
+                return Ok(());
+            }
+            Outcome::Lost => break,
+        }
+    }
+    shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLE_LOST);
+    Ok(())
+}
+
+impl State {
+    fn settle(&self, sleeper: &Sleeper) -> Outcome {
+        let cookie = Cookie(sleeper.cookie());
+        let process = sleeper.process();
+        let id = match self.remembered.get(cookie) {
+            // It was delivered to another trace array, or settled before.
+            Some(Known::Bound(id)) => id,
+            // The stack of another program than that of the request.
+            Some(Known::Pending(before)) if before != exec_id(process.exec_id()) => {
+                return Outcome::Lost
+            }
+            // Forgotten. A request is delivered before exec unless a probe could not.
+            None if exec_was_late() => return Outcome::Lost,
+            _ => match self.id_of_sleeper(sleeper) {
+                Some(id) => {
+                    self.remembered.bind(cookie, id);
+                    id
+                }
+                None if sleeper.unreadable() == Some(Unreadable::Busy) => return Outcome::Busy,
+                None => return Outcome::Lost,
+            },
+        };
+        match id != 0 && sleeper.bind(id) {
+            true => Outcome::Settled,
+            false => Outcome::Lost,
+        }
+    }
+
+    /// The id of a task's stack, if all of it could be read and the task has not run meanwhile.
+    fn id_of_sleeper(&self, sleeper: &Sleeper) -> Option<u32> {
+        let process = sleeper.process();
+        let registers = sleeper.registers();
+        let valid = || sleeper.unreadable().is_none() && sleeper.stays();
+        if registers.word == 8 {
+            return self.id_by_rules(&process, registers, sleeper, valid);
+        }
+        let walk = |room: &mut [usize]| walk::by_frame_pointers(registers, sleeper, room);
+        self.id_by_pointers(&process, walk, valid)
+    }
+}
+
+fn exec_was_late() -> bool {
+    shim::stackmap_user_counted(shim::stackmap_user_counter_STACKMAP_USER_EXEC_LATE) != 0
+}
