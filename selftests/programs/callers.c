@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls the kernel from stacks that it knows: callers LOG SEED CALLS [HOW].
+ * Calls the kernel from stacks that it knows: callers LOG SEED CALLS [HOW [PROGRAM]].
  *
  * Each call is a close() of a file descriptor that is not open: 1,000,000 and the number of the
  * call, which the event of the system call shows. LOG gets a line for each: that number, the
  * address behind the instruction of the call, and the return addresses up to that of main(), the
- * innermost first. The compiler's own word for them is taken, not the frame pointers that the
- * kernel follows. The lines before are the mappings of the file: "map START END OFFSET".
+ * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
+ * information. The lines before are the mappings of the file: "map START END OFFSET".
  *
- * HOW: sleep, the call is a nanosleep() of 20 ms and no file descriptor is shown; thread, all is
- * done in a second thread; exec PROGRAM, after the last call the program is replaced from the
- * same stack.
+ * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
+ * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
+ * replaced from the same stack.
  */
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef WITHOUT_FRAME_POINTERS
+#pragma GCC optimize("omit-frame-pointer", "no-optimize-sibling-calls")
+#else
 #pragma GCC optimize("no-omit-frame-pointer", "no-optimize-sibling-calls")
+#endif
 
 #define FIRST_FD 1000000
 #define DEPTH_MAX 24
@@ -38,8 +43,9 @@ static unsigned int next_random(unsigned int below)
 	return (state >> 33) % below;
 }
 
-/* System call nr with three arguments; the address behind its instruction. */
-#define CALL(nr, a, b, c) ({						\
+/* System call nr with four arguments; the address behind its instruction. */
+#define CALL(nr, a, b, c, d) ({						\
+	register const void *fourth asm("r10") = (d);			\
 	long number_or_result = (nr);					\
 	unsigned long here;						\
 									\
@@ -47,7 +53,7 @@ static unsigned int next_random(unsigned int below)
 		     "syscall\n"					\
 		     "1:"						\
 		     : [here] "=&r" (here), "+a" (number_or_result)	\
-		     : "D" (a), "S" (b), "d" (c)			\
+		     : "D" (a), "S" (b), "d" (c), "r" (fourth)		\
 		     : "rcx", "r11", "memory");				\
 	here;								\
 })
@@ -64,14 +70,16 @@ static void tell(unsigned long ip)
 
 static NOINLINE void leaf(void)
 {
-	const struct timespec shortly = { .tv_nsec = 20000000 };
+	const int lasts = !strcmp(how, "long");
+	const struct timespec time = { .tv_sec = lasts ? 100 : 0, .tv_nsec = lasts ? 0 : 20000000 };
+	const unsigned int value = FIRST_FD + number;
 	unsigned long ip;
 
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
-	if (!strcmp(how, "sleep"))
-		ip = CALL(SYS_nanosleep, &shortly, NULL, NULL);
+	if (lasts || !strcmp(how, "sleep"))
+		ip = CALL(SYS_futex, &value, (long)FUTEX_WAIT, (long)value, &time);
 	else
-		ip = CALL(SYS_close, (void *)(FIRST_FD + number), NULL, NULL);
+		ip = CALL(SYS_close, (long)value, 0L, 0L, NULL);
 	tell(ip);
 	number++;
 	depth--;
@@ -82,7 +90,7 @@ static NOINLINE void replace(void)
 	const char *const args[] = { program, NULL }, *const none[] = { NULL };
 
 	fclose(file);
-	CALL(SYS_execve, program, args, none);
+	CALL(SYS_execve, program, args, none, NULL);
 	exit(1);
 }
 

@@ -1,21 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Files that ask much of their readers: hostile broken FILE, hostile notes FILE MIB HEADERS.
+ * What user stacks can be made of: hostile HOW ARGUMENT...
  *
- * broken: an ELF file whose second segment cannot be mapped, so that execve() of it fails when the
- * old program is gone. notes: a file of so many MiB that as many program headers call notes from
- * end to end; it is mapped, and a close() is called from it.
+ * broken FILE: an ELF file whose second segment cannot be mapped, so that execve() of it fails when
+ * the old program is gone. notes FILE MIB HEADERS: a file of so many MiB that as many program
+ * headers call notes from end to end.
+ *
+ * All others call close() of the file descriptor 1,000,000. notes: from that file. deleted FILE:
+ * from a file that is deleted. jit: from memory of no file. memfd COUNT USER: from so many files
+ * without a name, as this user. vdso: not close(), but clock_gettime(), by the vDSO. forged: with
+ * frame pointers that lead to the kernel. absent: with a frame pointer that leads to memory that
+ * nobody ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is
+ * served by a process of its own. asleep FILE: not close(), but a futex() with the value 1,000,000
+ * that waits 100 s, with a frame pointer that leads to a page of this file, which is not read.
+ *
+ * exec HOW PROGRAM: runs a program by "spawn", "vfork", from a "thread" or a signal "handler".
  */
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/elf.h>
+#include <linux/fuse.h>
+#include <linux/futex.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#define PAGE	4096
 #define CODE_AT	0x8000
 #define NOTES_AT	0x10000
+
+/* push rbp; mov rbp, rsp; close(1000000); pop rbp; ret */
+static const unsigned char code[] = {
+	0x55, 0x48, 0x89, 0xe5, 0xb8, 3, 0, 0, 0, 0xbf, 0x40, 0x42, 0x0f, 0, 0x0f, 0x05, 0x5d, 0xc3,
+};
 
 static const struct elf64_hdr elf = {
 	.e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT },
@@ -40,29 +69,44 @@ static struct elf64_phdr segment(unsigned long address, unsigned long size)
 	};
 }
 
-static int broken(int fd)
+static int created(const char *path)
+{
+	return open(path, O_RDWR | O_CREAT | O_TRUNC, 0755);
+}
+
+/* Calls the code at an offset of a file. */
+static int call_file(int fd, size_t offset)
+{
+	char *file = mmap(NULL, offset + PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+
+	if (file == MAP_FAILED)
+		return 1;
+	((void (*)(void))(file + offset))();
+	return munmap(file, offset + PAGE);
+}
+
+static int broken(char **arguments)
 {
 	const struct elf64_phdr segments[] = {
 		segment(0x400000, 0x200000), segment(1UL << 63, 4096),
 	};
 	struct elf64_hdr head = elf;
+	int fd = created(arguments[0]);
 
 	head.e_phnum = 2;
 	return write(fd, &head, sizeof(head)) < 0 || write(fd, segments, sizeof(segments)) < 0 ||
 	       ftruncate(fd, 0x200000);
 }
 
-static int notes(int fd, size_t size, unsigned int headers)
+static int notes(char **arguments)
 {
-	/* push rbp; mov rbp, rsp; close(1000000); pop rbp; ret */
-	static const unsigned char code[] = {
-		0x55, 0x48, 0x89, 0xe5, 0xb8, 3, 0, 0, 0, 0xbf, 0x40, 0x42, 0x0f, 0, 0x0f, 0x05,
-		0x5d, 0xc3,
-	};
+	const size_t size = strtoul(arguments[1], NULL, 10) << 20;
+	const unsigned int headers = atoi(arguments[2]);
 	const struct elf64_phdr note = {
 		.p_type = PT_NOTE, .p_offset = NOTES_AT, .p_filesz = size - NOTES_AT,
 	};
 	struct elf64_hdr head = elf;
+	int fd = created(arguments[0]);
 	unsigned int i;
 	char *file;
 
@@ -78,19 +122,282 @@ static int notes(int fd, size_t size, unsigned int headers)
 	for (i = 0; i < headers; i++)
 		memcpy(file + sizeof(head) + i * sizeof(note), &note, sizeof(note));
 	memcpy(file + CODE_AT, code, sizeof(code));
-	if (mprotect(file, size, PROT_READ | PROT_EXEC))
+	if (munmap(file, size))
 		return 1;
-	((void (*)(void))(file + CODE_AT))();
+	return call_file(fd, CODE_AT);
+}
+
+static int deleted(char **arguments)
+{
+	int fd = created(arguments[0]);
+
+	return write(fd, code, sizeof(code)) < 0 || unlink(arguments[0]) || call_file(fd, 0);
+}
+
+static int jit(char **arguments)
+{
+	char *made = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)arguments;
+	if (made == MAP_FAILED)
+		return 1;
+	memcpy(made, code, sizeof(code));
+	if (mprotect(made, PAGE, PROT_READ | PROT_EXEC))
+		return 1;
+	((void (*)(void))made)();
 	return 0;
 }
 
+static int memfd(char **arguments)
+{
+	int i, fd, failed = setuid(atoi(arguments[1]));
+
+	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
+		fd = memfd_create("hostile", 0);
+		failed = fd < 0 || write(fd, code, sizeof(code)) < 0 || call_file(fd, 0) ||
+			 close(fd);
+	}
+	return failed;
+}
+
+static int vdso(char **arguments)
+{
+	struct timespec time;
+
+	(void)arguments;
+	/* A clock that the vDSO has to ask the kernel for. */
+	return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+}
+
+/* A system call with another frame pointer. */
+static void call_nr_with(const void *frame, long nr, const void *a, long b, long c, const void *d)
+{
+	register const void *fourth asm("r10") = d;
+
+	asm volatile("push %%rbp\n\t"
+		     "mov %[frame], %%rbp\n\t"
+		     "syscall\n\t"
+		     "pop %%rbp"
+		     : "+a" (nr)
+		     : "D" (a), "S" (b), "d" (c), "r" (fourth), [frame] "r" (frame)
+		     : "rcx", "r11", "memory");
+}
+
+/* Calls close() with another frame pointer. */
+static void call_with(const void *frame)
+{
+	call_nr_with(frame, SYS_close, (void *)1000000, 0, 0, NULL);
+}
+
+static int forged(char **arguments)
+{
+	unsigned long *chain;
+
+	(void)arguments;
+	/* Above the stack pointer, where frames can only be: the stack grows down. */
+	chain = alloca(4 * sizeof(*chain));
+	chain[0] = (unsigned long)(chain + 2);
+	chain[1] = (unsigned long)__builtin_return_address(0);
+	chain[2] = 0;
+	chain[3] = 0xffffffff81000000;
+	call_with(chain);
+	return 0;
+}
+
+static int absent(char **arguments)
+{
+	struct uffdio_register area = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_api api = { .api = UFFD_API };
+	int fd = syscall(SYS_userfaultfd, 0);
+	/* Above the stack. */
+	void *memory = mmap((void *)0x7ffffff00000, PAGE, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+	(void)arguments;
+	if (fd < 0 || memory == MAP_FAILED || ioctl(fd, UFFDIO_API, &api))
+		return 1;
+	area.range.start = (unsigned long)memory;
+	area.range.len = PAGE;
+	if (ioctl(fd, UFFDIO_REGISTER, &area))
+		return 1;
+	call_with(memory);
+	return 0;
+}
+
+/* A request of a file system, and room for what follows it. */
+struct request {
+	struct fuse_in_header head;
+	char data[65536];
+};
+
+static int answer(int fd, const struct request *request, const void *data, size_t size, int error)
+{
+	char message[sizeof(struct fuse_out_header) + 256];
+	const struct fuse_out_header head = {
+		.len = sizeof(head) + size, .error = error, .unique = request->head.unique,
+	};
+
+	memcpy(message, &head, sizeof(head));
+	memcpy(message + sizeof(head), data, size);
+	return write(fd, message, head.len) < 0;
+}
+
+static struct fuse_attr attributes(unsigned long node)
+{
+	return (struct fuse_attr) {
+		.ino = node,
+		.size = node == FUSE_ROOT_ID ? 0 : 16 * PAGE,
+		.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0755,
+		.nlink = 1,
+		.blksize = PAGE,
+	};
+}
+
+/*
+ * Serves a directory in which every name is a file. The page with the code can be read; a read of
+ * any other page is never answered.
+ */
+static void serve(int fd)
+{
+	static struct request request;
+
+	while (read(fd, &request, sizeof(request)) > 0) {
+		const struct fuse_read_in *wanted = (void *)request.data;
+		struct fuse_init_out ready = {
+			.major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = PAGE,
+			.max_readahead = 0,	/* only the page that is asked for */
+		};
+		struct fuse_entry_out entry = {
+			.nodeid = 2, .attr_valid = 1000, .entry_valid = 1000, .attr = attributes(2),
+		};
+		struct fuse_attr_out about = { .attr_valid = 1000 };
+		struct fuse_open_out opened = { .open_flags = FOPEN_KEEP_CACHE };
+
+		switch (request.head.opcode) {
+		case FUSE_INIT:
+			answer(fd, &request, &ready, sizeof(ready), 0);
+			break;
+		case FUSE_LOOKUP:
+			answer(fd, &request, &entry, sizeof(entry), 0);
+			break;
+		case FUSE_GETATTR:
+			about.attr = attributes(request.head.nodeid);
+			answer(fd, &request, &about, sizeof(about), 0);
+			break;
+		case FUSE_OPEN:
+		case FUSE_OPENDIR:
+			answer(fd, &request, &opened, sizeof(opened), 0);
+			break;
+		case FUSE_READ:
+			if (wanted->offset == CODE_AT)
+				answer(fd, &request, code, sizeof(code), 0);
+			break;
+		case FUSE_FORGET:
+		case FUSE_BATCH_FORGET:
+		case FUSE_INTERRUPT:
+			break;
+		default:
+			answer(fd, &request, NULL, 0, -38);
+		}
+	}
+}
+
+static int from_fuse(char **arguments)
+{
+	int fd = open("/dev/fuse", O_RDWR), file;
+	char options[64], path[256];
+
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", fd);
+	if (fd < 0 || mount("hostile", arguments[0], "fuse", 0, options))
+		return 1;
+	if (!fork()) {
+		serve(fd);
+		_exit(0);
+	}
+	snprintf(path, sizeof(path), "%s/file", arguments[0]);
+	file = open(path, O_RDONLY);
+	if (file < 0)
+		return 1;
+	return call_file(file, CODE_AT);
+}
+
+static int asleep(char **arguments)
+{
+	const struct timespec time = { .tv_sec = 100 };
+	const unsigned int value = 1000000;
+	int fd = open(arguments[0], O_RDONLY);
+	/* Above the stack. */
+	void *page = mmap((void *)0x7ffffff00000, PAGE, PROT_READ,
+			  MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, 0);
+
+	if (page == MAP_FAILED)
+		return 1;
+	call_nr_with(page, SYS_futex, &value, FUTEX_WAIT, value, &time);
+	return 0;
+}
+
+static char *program[2];
+
+static void run_program(int unused)
+{
+	execve(program[0], program, NULL);
+	_exit(unused);
+}
+
+static void *run_program_in_thread(void *unused)
+{
+	run_program(1);
+	return unused;
+}
+
+static int exec(char **arguments)
+{
+	const char *how = arguments[0];
+	pthread_t thread;
+	pid_t child = 0;
+
+	program[0] = arguments[1];
+	if (!strcmp(how, "spawn")) {
+		if (posix_spawn(&child, program[0], NULL, NULL, program, NULL))
+			return 1;
+	} else if (!strcmp(how, "vfork")) {
+		child = vfork();
+		if (!child)
+			run_program(1);
+	} else if (!strcmp(how, "thread")) {
+		return pthread_create(&thread, NULL, run_program_in_thread, NULL) ||
+		       pthread_join(thread, NULL);
+	} else if (!strcmp(how, "handler")) {
+		signal(SIGUSR1, run_program);
+		return raise(SIGUSR1);
+	}
+	return waitpid(child, NULL, 0) < 0;
+}
+
+static const struct {
+	const char *name;
+	int arguments;
+	int (*run)(char **arguments);
+} hows[] = {
+	{ "broken", 1, broken },
+	{ "notes", 3, notes },
+	{ "deleted", 1, deleted },
+	{ "jit", 0, jit },
+	{ "memfd", 2, memfd },
+	{ "vdso", 0, vdso },
+	{ "forged", 0, forged },
+	{ "absent", 0, absent },
+	{ "fuse", 1, from_fuse },
+	{ "asleep", 1, asleep },
+	{ "exec", 2, exec },
+};
+
 int main(int argc, char **argv)
 {
-	int fd = argc > 2 ? open(argv[2], O_RDWR | O_CREAT | O_TRUNC, 0755) : -1;
+	unsigned int i;
 
-	if (fd < 0)
-		return 2;
-	if (!strcmp(argv[1], "broken"))
-		return broken(fd);
-	return argc < 5 || notes(fd, strtoul(argv[3], NULL, 10) << 20, atoi(argv[4]));
+	for (i = 0; i < sizeof(hows) / sizeof(*hows); i++)
+		if (argc > 1 && !strcmp(argv[1], hows[i].name) && argc - 2 == hows[i].arguments)
+			return hows[i].run(argv + 2);
+	return 2;
 }
