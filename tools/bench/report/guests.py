@@ -5,7 +5,7 @@ import dataclasses
 import subprocess
 import time
 
-from . import TOP
+from . import CACHE, TOP
 
 KERNEL = "deb13"
 ICOUNT = ("--icount",)
@@ -31,6 +31,7 @@ GUESTS = {
     "tracepoints again": Guest("tracepoints"),
     "cost": Guest("cost"),
     "cost again": Guest("cost"),
+    "user": Guest("user"),
     "agree": Guest("agree", (), DEBIAN),
     "cpus": Guest("cpus", (), (*ICOUNT, "--smp", "8")),
 }
@@ -49,17 +50,25 @@ def build(directory):
     return done.stdout.split()[-1]
 
 
+def program():
+    """Builds the program whose user stacks are measured."""
+    path = CACHE / "bench-entry"
+    subprocess.run([TOP / "tools/vm/in-chroot", "--bind", CACHE, "gcc", "-O2", "-static-pie", "-o", path,
+                    TOP / "tools/bench/guest/entry.c"], check=True)
+    return path
+
+
 def modules():
-    """Builds the module and the one that measures."""
-    return build(TOP), build(TOP / "tools/bench/stackcost")
+    """Builds the module, the one that measures, and the program."""
+    return build(TOP), build(TOP / "tools/bench/stackcost"), program()
 
 
 def run(guest, built):
     """Runs a guest; returns what it printed."""
-    stackmap, stackcost = built
+    stackmap, stackcost, entry = built
     command = [TOP / "tools/vm/boot", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
                "--add", f"{TOP}/tools/lib/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
-               "--add", f"{stackcost}:/tests/stackcost.ko", "--module", stackmap,
+               "--add", f"{stackcost}:/tests/stackcost.ko", "--add", f"{entry}:/tests/entry", "--module", stackmap,
                "--", TOP / f"tools/bench/guest/{guest.script}", *guest.arguments]
     done = subprocess.run(command, cwd=TOP, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, errors="replace", check=False)

@@ -206,6 +206,11 @@ def retention(found):
         after += (f"With ids an event of the traced functions and its stack take {ids:.0f} bytes, and 16 of them are "
                   f"the id: at a mean depth of {depth} that is the gain there is; 8 times would take stacks of "
                   f"{(DEEP_AIM * ids - ids + 16 - 24) / 8:.0f} frames.")
+    users = {what: (one[f"user_{what}.full.slab"], one[f"user_{what}.id.slab"]) for what in ("kept", "bytes")}
+    after += (f" With user stacks as well, the slab workload keeps {users['kept'][0]:,} events with "
+              f"``options/userstacktrace``, of {users['bytes'][0]:.0f} bytes each with both stacks, and "
+              f"{users['kept'][1]:,} with ``options/stackmap-user``, of {users['bytes'][1]:.0f} bytes: "
+              f"{users['kept'][1] / users['kept'][0]:.2f} times.")
     return Section(
         "Retention",
         f"A ring buffer of {one['buffer'] // 1024} KiB at the end of the same workload, recorded with full stacks "
@@ -215,6 +220,29 @@ def retention(found):
         ("workload", "mean depth", "events: full", "events: ids", "gain", "bytes an event: full", "ids",
          "gain in time span"), rows,
         chart("retention", "What one buffer keeps, with ids over full stacks", "times", "bars", WORKLOADS, gains), after)
+
+
+def user(found):
+    """User stacks."""
+    one = found["user"]
+    frame = (one["user.deliver.20"] - one["user.deliver.0"]) / 20
+    most = one["user.without.20"] + one["user.request.first"] + one["user.deliver.20"]
+    aims = (("The first request of an entry", one["user.request.first"], 900), ("a further frame", frame, 60),
+            (f"all of an entry with {one['user.frames.20']} frames", most, 15000))
+    rows = [[one[f"user.frames.{frames}"], one[f"user.without.{frames}"], one["user.request.first"],
+             one[f"user.deliver.{frames}"],
+             one[f"user.without.{frames}"] + one["user.request.first"] + one[f"user.deliver.{frames}"],
+             one[f"user.kernel.{frames}"]] for frames in (0, 20)]
+    after = "; ".join(f"{what}: **{count:.0f}** (aim: at most {aim:,}, {'met' if count <= aim else 'missed'})"
+                      for what, count, aim in aims)
+    return Section(
+        "User stacks",
+        "An entry into the kernel, a close() that fails, with one event of it and its kernel stack as an id: instructions "
+        "without user stacks; of the request for the user stack; of its delivery, which is of a known and complete stack "
+        "without frame pointers, the kernel's own walk, ours and the event that binds it included; and in all. The last "
+        "column is the same entry with a full stack and ``options/userstacktrace``, which finds one frame.",
+        ("user frames", "without", "request", "delivery", "in all", "full stacks"), rows,
+        after=after + f". A request that finds the stack requested takes {one['user.request.again']}.")
 
 
 def memory(found):
@@ -317,7 +345,7 @@ def cpus(found):
         chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
 
 
-SECTIONS = (cost, breakdown, tracepoints, filled, retention, memory, others, growth, cpus)
+SECTIONS = (cost, breakdown, tracepoints, filled, user, retention, memory, others, growth, cpus)
 
 
 def repeat(found, name):
