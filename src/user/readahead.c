@@ -52,8 +52,8 @@ static void read_ahead(struct callback_head *work)
  * @file: the file
  * @offset: where the part begins
  *
- * Context: task context, on the way back to user space or in a system call of the module's files: it
- * is done when that ends.
+ * Context: task context, on the way back to user space or in a system call of the module's files:
+ * it is done when that ends.
  */
 void stackmap_file_want(struct file *file, u64 offset)
 {
