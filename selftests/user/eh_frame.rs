@@ -9,7 +9,7 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment};
 use stackmap_user::{
-    cfi::{learn, File, Unknown, X86_64},
+    cfi::{learn, search, File, Unknown, X86_64},
     rule::{Base, Rule, Saved},
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
@@ -127,6 +127,13 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
             .parse(EhFrame::cie_from_offset)
             .map_err(|error| error.to_string())?;
         let signal = fde.cie().is_signal_trampoline();
+        if let Some(offset) = offset_of(fde.initial_address()) {
+            let searched = search(&Bytes(&data), &X86_64, offset);
+            let found = learn(&Bytes(&data), &X86_64, offset);
+            if found != searched && found != Err(Unknown::NoTable) {
+                return Err(format!("{offset:#x}: {found:?}, searched: {searched:?}"));
+            }
+        }
         let mut rows = fde
             .rows(&eh_frame, &bases, &mut context)
             .map_err(|error| error.to_string())?;
@@ -143,7 +150,10 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
                     continue;
                 };
                 let want = expected(row, signal, address, &eh_frame);
-                let got = learn(&Bytes(&data), &X86_64, offset);
+                let got = match learn(&Bytes(&data), &X86_64, offset) {
+                    Err(Unknown::NoTable) => search(&Bytes(&data), &X86_64, offset),
+                    got => got,
+                };
                 counts.addresses += 1;
                 match (got, want) {
                     (Ok(got), Some(want)) if got == want => counts.rules += 1,

@@ -15,7 +15,7 @@ pub mod walk;
 #[path = "../../src/user/words.rs"]
 pub mod words;
 
-use cfi::{learn, File, Unknown, X86_64};
+use cfi::{learn, search, File, Unknown, X86_64};
 use std::cell::Cell;
 
 /// A file of these bytes, which counts how often it is read.
@@ -38,8 +38,8 @@ impl File for Counted {
     }
 }
 
-/// More reads than any file may cause: each step of a program reads a few bytes.
-const READS_MAX: u32 = 20_000;
+/// More reads than any file may cause: each step of a program or of a search reads a few bytes.
+const READS_MAX: u32 = 70_000;
 
 /// Learns from a file that anybody may have made.
 ///
@@ -80,7 +80,10 @@ pub fn learn_hostile(input: &[u8]) -> Result<rule::Rule, Unknown> {
         bytes,
         reads: Cell::new(0),
     };
-    let found = learn(&file, &X86_64, u64::from(*at));
+    let found = match learn(&file, &X86_64, u64::from(*at)) {
+        Err(Unknown::NoTable) => search(&file, &X86_64, u64::from(*at)),
+        found => found,
+    };
     if let Ok(rule) = found {
         assert_eq!(rule::Rule::from_bits(rule.bits()), Some(rule));
     }

@@ -104,6 +104,7 @@ impl State {
                     memory,
                     wanted: false,
                     learnt: 0,
+                    searched: 0,
                 };
                 let user_end = shim::stackmap_user_end();
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)

@@ -137,12 +137,15 @@ pub(super) struct Codes<'a, M> {
     pub(super) words: &'a mut StackWords,
     /// Whether a part of a file is read ahead for this stack.
     pub(super) wanted: bool,
-    /// The rules that were learnt for this stack.
+    /// The rules that were learnt for this stack, and those of files without a table.
     pub(super) learnt: u32,
+    pub(super) searched: u32,
 }
 
 /// The most rules that are learnt for one stack, as other tracers wait meanwhile. The next stack learns more.
 const LEARNT_MAX: u32 = 64;
+/// The same for files without a table, each of which is searched.
+const SEARCHED_MAX: u32 = 8;
 
 impl<M: Memory> Code for Codes<'_, M> {
     #[inline(always)]
@@ -178,7 +181,14 @@ impl<M: Memory> Codes<'_, M> {
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
                 let file = self.process.file(address, &mapping.file)?;
-                let found = cfi::learn(&file, &X86_64, offset);
+                let mut found = cfi::learn(&file, &X86_64, offset);
+                if found == Err(Unknown::NoTable) {
+                    if self.searched >= SEARCHED_MAX {
+                        return None;
+                    }
+                    self.searched += 1;
+                    found = cfi::search(&file, &X86_64, offset);
+                }
                 if found == Err(Unknown::Absent) && !self.wanted {
                     file.want();
                     self.wanted = true;

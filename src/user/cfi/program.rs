@@ -3,7 +3,7 @@
 //! The program of a function, which says for each of its addresses where the caller's registers are.
 
 use super::super::rule::{Base, Rule, Saved};
-use super::{cursor::Cursor, Common, File, Machine, Unknown};
+use super::{cursor::Cursor, description::Common, File, Machine, Unknown};
 
 /// Steps of all programs of one address, and functions that are looked at.
 const STEPS_MAX: u32 = 10_000;

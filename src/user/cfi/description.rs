@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The descriptions of functions in `.eh_frame`.
+
+use super::{
+    cursor::{encoding, Cursor},
+    File, Machine, Unknown,
+};
+
+/// Bytes of an augmentation string.
+const AUGMENTATION_MAX: usize = 8;
+
+/// The offset behind a description, whose length is next.
+pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown> {
+    match cursor.u32()? {
+        0 => Err(Unknown::Damaged),
+        // A length of 64 bits follows: no linker writes it.
+        u32::MAX => Err(Unknown::Inexpressible),
+        length => cursor
+            .at
+            .checked_add(u64::from(length))
+            .ok_or(Unknown::Damaged),
+    }
+}
+
+/// What descriptions of functions have in common.
+pub(super) struct Common {
+    pub(super) code_align: u64,
+    pub(super) data_align: i64,
+    /// Of the pointers in descriptions.
+    encoding: u8,
+    /// Descriptions have more data than their program.
+    augmented: bool,
+    /// The frames are those of signals.
+    pub(super) signal: bool,
+    /// The program that all begin with.
+    pub(super) program: u64,
+    pub(super) end: u64,
+}
+
+impl Common {
+    pub(super) fn read<F: File>(
+        mut cursor: Cursor<'_, F>,
+        machine: &Machine,
+    ) -> Result<Self, Unknown> {
+        let end = end_of(&mut cursor)?;
+        let (id, version) = (cursor.u32()?, cursor.u8()?);
+        if id != 0 || !matches!(version, 1 | 3) {
+            return Err(Unknown::Damaged);
+        }
+        let mut augmentation = [0; AUGMENTATION_MAX];
+        for (nr, place) in augmentation.iter_mut().enumerate() {
+            *place = cursor.u8()?;
+            if *place == 0 {
+                break;
+            }
+            if nr + 1 == AUGMENTATION_MAX {
+                return Err(Unknown::Inexpressible);
+            }
+        }
+        let code_align = cursor.unsigned()?;
+        let data_align = cursor.signed()?;
+        let ra = match version {
+            1 => u64::from(cursor.u8()?),
+            _ => cursor.unsigned()?,
+        };
+        if ra != machine.ra {
+            return Err(Unknown::Inexpressible);
+        }
+        let mut common = Self {
+            code_align,
+            data_align,
+            encoding: encoding::ABSOLUTE,
+            augmented: augmentation[0] == b'z',
+            signal: false,
+            program: 0,
+            end,
+        };
+        if common.augmented {
+            let bytes = cursor.unsigned()?;
+            let program = cursor.at.checked_add(bytes).ok_or(Unknown::Damaged)?;
+            for letter in augmentation
+                .iter()
+                .skip(1)
+                .take_while(|letter| **letter != 0)
+            {
+                match letter {
+                    b'R' => common.encoding = cursor.u8()?,
+                    b'L' => drop(cursor.u8()?),
+                    b'P' => {
+                        let encoding = cursor.u8()?;
+                        cursor.pointer(encoding)?;
+                    }
+                    b'S' => common.signal = true,
+                    _ => return Err(Unknown::Inexpressible),
+                }
+            }
+            cursor.at = program;
+        } else if augmentation[0] != 0 {
+            return Err(Unknown::Inexpressible);
+        }
+        common.program = cursor.at;
+        Ok(common)
+    }
+
+    /// The address and the size of the function of a description: both are next, and loaded at `field`.
+    pub(super) fn range<F: File>(
+        &self,
+        cursor: &mut Cursor<'_, F>,
+        field: u64,
+    ) -> Result<(u64, u64), Unknown> {
+        let begin = cursor.pointer(self.encoding)?;
+        let begin = match self.encoding & 0xf0 {
+            encoding::ABSOLUTE => begin,
+            encoding::PC_RELATIVE => begin.wrapping_add(field),
+            _ => return Err(Unknown::Inexpressible),
+        };
+        Ok((begin, cursor.pointer(self.encoding & 0x0f)?))
+    }
+
+    /// Leaves out what stands between the range and the program of a description.
+    pub(super) fn skip_augmentation<F: File>(
+        &self,
+        cursor: &mut Cursor<'_, F>,
+    ) -> Result<(), Unknown> {
+        if self.augmented {
+            let bytes = cursor.unsigned()?;
+            cursor.skip(bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An ELF file, and where it describes a function.
+
+use super::{
+    cursor::{encoding, Cursor},
+    description::{end_of, Common},
+    File, Machine, Unknown,
+};
+
+/// Program headers that are looked at.
+const HEADERS_MAX: u16 = 64;
+/// Segments of a file that are loaded, at most.
+const LOADS_MAX: usize = 16;
+
+/// Section headers that are looked at.
+const SECTIONS_MAX: u16 = 128;
+/// Descriptions that a search looks at. One that has not its head in common with the one before it counts
+/// as more.
+const SEARCHED_MAX: u32 = 16_384;
+const NEW_HEAD: u32 = 8;
+
+const PT_LOAD: u32 = 1;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const SECTION: &[u8; 10] = b".eh_frame\0";
+const PROGRAM_HEADER: u16 = 56;
+const SECTION_HEADER: u16 = 64;
+
+/// A part of a file that is loaded.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+/// Where the headers of sections are.
+#[derive(Clone, Copy)]
+struct Sections {
+    offset: u64,
+    nr: u16,
+    /// The one of their names.
+    names: u16,
+}
+
+/// A file, and the address that is looked for.
+pub(super) struct Image<'f, F> {
+    pub(super) file: &'f F,
+    loads: [Load; LOADS_MAX],
+    /// The address in the terms of the file.
+    pub(super) address: u64,
+    /// The table of functions; of size 0 if there is none.
+    table: Load,
+    sections: Sections,
+}
+
+impl<'f, F: File> Image<'f, F> {
+    pub(super) fn read(file: &'f F, machine: &Machine, offset: u64) -> Result<Self, Unknown> {
+        let mut cursor = Cursor::new(file, 0);
+        let magic = cursor.bytes::<6>()?;
+        // 64 bits, the low byte first.
+        if magic != *b"\x7fELF\x02\x01" {
+            return Err(Unknown::Damaged);
+        }
+        cursor.at = 18;
+        if cursor.u16()? != machine.elf {
+            return Err(Unknown::Damaged);
+        }
+        cursor.at = 32;
+        let (headers, sections) = (cursor.u64()?, cursor.u64()?);
+        cursor.at = 54;
+        let (size, nr) = (cursor.u16()?, cursor.u16()?.min(HEADERS_MAX));
+        if size != PROGRAM_HEADER {
+            return Err(Unknown::Damaged);
+        }
+        let (size, nr_sections, names) = (cursor.u16()?, cursor.u16()?, cursor.u16()?);
+        let sections = Sections {
+            offset: sections,
+            nr: match size {
+                SECTION_HEADER => nr_sections.min(SECTIONS_MAX),
+                _ => 0,
+            },
+            names,
+        };
+        let mut image = Self {
+            file,
+            loads: [Load::default(); LOADS_MAX],
+            address: 0,
+            table: Load::default(),
+            sections,
+        };
+        let (mut found, mut loads) = (false, 0);
+        cursor.at = headers;
+        for _ in 0..nr {
+            let (kind, _flags) = (cursor.u32()?, cursor.u32()?);
+            let (start, address) = (cursor.u64()?, cursor.u64()?);
+            let (_physical, size) = (cursor.u64()?, cursor.u64()?);
+            let (_memory, _align) = (cursor.u64()?, cursor.u64()?);
+            let part = Load {
+                offset: start,
+                address,
+                size,
+            };
+            match kind {
+                PT_LOAD => {
+                    *image.loads.get_mut(loads).ok_or(Unknown::TooLong)? = part;
+                    loads += 1;
+                    if offset >= start && offset - start < size {
+                        image.address = address.wrapping_add(offset - start);
+                        found = true;
+                    }
+                }
+                PT_GNU_EH_FRAME => image.table = part,
+                _ => {}
+            }
+        }
+        found.then_some(image).ok_or(Unknown::NoFunction)
+    }
+
+    /// A cursor at an address.
+    pub(super) fn at(&self, address: u64) -> Result<Cursor<'f, F>, Unknown> {
+        let mut loads = self.loads.iter();
+        let load = loads.find(|load| address.wrapping_sub(load.address) < load.size);
+        let load = load.ok_or(Unknown::Damaged)?;
+        let offset = load.offset.checked_add(address - load.address);
+        Ok(Cursor::new(self.file, offset.ok_or(Unknown::Damaged)?))
+    }
+
+    /// Where the description of the function is loaded that the address may be in, by the table.
+    pub(super) fn by_table(&self) -> Result<u64, Unknown> {
+        if self.table.size == 0 {
+            return Err(Unknown::NoTable);
+        }
+        let mut cursor = Cursor::new(self.file, self.table.offset);
+        let [version, start, count, table] = cursor.bytes()?;
+        if version != 1 || count != encoding::U32 || table != encoding::TABLE {
+            return Err(Unknown::NoTable);
+        }
+        cursor.pointer(start)?;
+        let nr = cursor.u32()?;
+        let entries = cursor.at;
+        if u64::from(nr) > self.table.size / 8 {
+            return Err(Unknown::Damaged);
+        }
+        let base = self.table.address;
+        let address = |word: [u8; 4]| base.wrapping_add(i32::from_le_bytes(word) as u64);
+        let (mut low, mut high) = (0, u64::from(nr));
+        let mut found = None;
+        while low < high {
+            let middle = low.midpoint(high);
+            // Each half of the table is far away from the other.
+            let mut entry = [0; 8];
+            self.file.read(entries + 8 * middle, &mut entry)?;
+            let [a, b, c, d, e, f, g, h] = entry;
+            if address([a, b, c, d]) <= self.address {
+                found = Some(address([e, f, g, h]));
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        found.ok_or(Unknown::NoFunction)
+    }
+
+    /// Where the description of the function is loaded that the address is in, by looking at each.
+    pub(super) fn by_search(&self, machine: &Machine) -> Result<u64, Unknown> {
+        let section = self.section()?;
+        let loaded = |offset: u64| section.address.wrapping_add(offset - section.offset);
+        let mut cursor = Cursor::new(self.file, section.offset);
+        let mut common: Option<(u64, Common)> = None;
+        let mut left = SEARCHED_MAX;
+        loop {
+            let start = cursor.at;
+            if start - section.offset >= section.size {
+                return Err(Unknown::NoFunction);
+            }
+            let end = end_of(&mut cursor)?;
+            let here = cursor.at;
+            let back = u64::from(cursor.u32()?);
+            left = left.checked_sub(1).ok_or(Unknown::TooLong)?;
+            // Otherwise it is what descriptions have in common.
+            if back != 0 {
+                let offset = here.checked_sub(back).ok_or(Unknown::Damaged)?;
+                let common = match &common {
+                    Some((known, common)) if *known == offset => common,
+                    _ => {
+                        left = left.checked_sub(NEW_HEAD).ok_or(Unknown::TooLong)?;
+                        let new = Common::read(Cursor::new(self.file, offset), machine)?;
+                        &common.insert((offset, new)).1
+                    }
+                };
+                let field = loaded(cursor.at);
+                let (begin, length) = common.range(&mut cursor, field)?;
+                if self.address.wrapping_sub(begin) < length {
+                    return Ok(loaded(start));
+                }
+            }
+            cursor.at = end;
+        }
+    }
+
+    /// The section of the descriptions, by the names of sections.
+    fn section(&self) -> Result<Load, Unknown> {
+        let header = |nr: u16| {
+            let at = u64::from(nr) * u64::from(SECTION_HEADER);
+            let at = self.sections.offset.checked_add(at);
+            let mut cursor = Cursor::new(self.file, at.ok_or(Unknown::Damaged)?);
+            let (name, _kind, _flags) = (cursor.u32()?, cursor.u32()?, cursor.u64()?);
+            let (address, offset, size) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+            let part = Load {
+                offset,
+                address,
+                size,
+            };
+            Ok((name, part))
+        };
+        if self.sections.names >= self.sections.nr {
+            return Err(Unknown::NoTable);
+        }
+        let (_, names) = header(self.sections.names)?;
+        for nr in 0..self.sections.nr {
+            let (name, part) = header(nr)?;
+            let at = names.offset.checked_add(u64::from(name));
+            let mut cursor = Cursor::new(self.file, at.ok_or(Unknown::Damaged)?);
+            // The last name may be shorter.
+            match cursor.bytes() {
+                Ok(name) if name == *SECTION => return Ok(part),
+                Ok(_) | Err(Unknown::Damaged) => {}
+                Err(reason) => return Err(reason),
+            }
+        }
+        Err(Unknown::NoTable)
+    }
+}
