@@ -127,7 +127,9 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
             .parse(EhFrame::cie_from_offset)
             .map_err(|error| error.to_string())?;
         let signal = fde.cie().is_signal_trampoline();
-        if let Some(offset) = offset_of(fde.initial_address()) {
+        // A search takes long: some functions do.
+        let is_searched = fde.offset() % 16 == 0;
+        if let Some(offset) = offset_of(fde.initial_address()).filter(|_| is_searched) {
             let searched = search(&Bytes(&data), &X86_64, offset);
             let found = learn(&Bytes(&data), &X86_64, offset);
             if found != searched && found != Err(Unknown::NoTable) {

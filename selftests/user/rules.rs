@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use stackmap_user::{
+    cfi::Unknown,
     rule::{Base, Kind, Rule, Saved},
-    rules::{Rules, Set},
+    rules::{Rules, Set, Site, SETS},
 };
 use std::{
     collections::HashMap,
@@ -16,69 +17,91 @@ use std::{
 const SP: u64 = 0x7fff_0000;
 const FP: u64 = 0x7fff_1000;
 
-fn table(sets: usize) -> Rules {
-    Rules::new((0..sets).map(|_| Set::default()).collect()).unwrap()
+fn table() -> Rules {
+    Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap()
 }
 
-/// A rule that tells the key that it is of.
-fn rule_of(key: u64) -> Rule {
-    Rule::call(Base::Sp, (key as i64 % 30000) * 8, Saved::No).unwrap()
+/// Sites of one set: it has four.
+fn site(nr: u64) -> Site {
+    Site::new(nr as u32 / 16, 7 + nr % 16 * SETS as u64).unwrap()
+}
+
+/// A rule that tells the site that it is of.
+fn rule_of(nr: u64) -> Rule {
+    Rule::call(Base::Sp, (nr as i64 % 30000) * 8, Saved::No).unwrap()
 }
 
 #[test]
-fn a_table_has_a_power_of_two_of_sets() {
+fn a_table_has_its_number_of_sets() {
     assert!(Rules::new(Vec::new()).is_none());
-    assert!(Rules::new((0..3).map(|_| Set::default()).collect()).is_none());
+    assert!(Rules::new((0..SETS / 2).map(|_| Set::default()).collect()).is_none());
 }
 
 #[test]
 fn what_is_put_is_known_until_it_is_forgotten() {
-    let rules = table(4);
-    assert_eq!(rules.get(7), None);
-    rules.put(7, Some(Rule::SIGNAL));
-    rules.put(8, None);
-    assert_eq!(rules.get(7), Some(Some(Rule::SIGNAL)));
-    assert_eq!(rules.get(8), Some(None));
-    rules.put(7, Some(Rule::OUTERMOST));
-    assert_eq!(rules.get(7), Some(Some(Rule::OUTERMOST)));
-    rules.put(0, Some(Rule::SIGNAL));
-    assert_eq!(rules.get(0), None);
-    rules.forget();
-    assert_eq!((rules.get(7), rules.get(8)), (None, None));
+    let rules = table();
+    // The first tag is 0.
+    for (one, other) in [(0, 1), (17, 18)] {
+        assert_eq!(rules.get(site(one)), None);
+        rules.put(site(one), Rule::SIGNAL);
+        rules.put(site(other), Rule::UNKNOWN);
+        assert_eq!(rules.get(site(one)), Some(Rule::SIGNAL));
+        assert_eq!(rules.get(site(other)), Some(Rule::UNKNOWN));
+        rules.put(site(one), Rule::OUTERMOST);
+        assert_eq!(rules.get(site(one)), Some(Rule::OUTERMOST));
+        rules.forget();
+        assert_eq!((rules.get(site(one)), rules.get(site(other))), (None, None));
+    }
 }
 
 #[test]
 fn a_full_set_makes_room() {
-    let rules = table(1);
-    for key in 1..100 {
-        rules.put(key, Some(rule_of(key)));
-        assert_eq!(rules.get(key), Some(Some(rule_of(key))));
-        assert_eq!(
-            (1..=key).filter(|key| rules.get(*key).is_some()).count(),
-            key.min(4) as usize
-        );
+    let rules = table();
+    for nr in 0..100 {
+        rules.put(site(nr), rule_of(nr));
+        assert_eq!(rules.get(site(nr)), Some(rule_of(nr)));
+        let known = (0..=nr).filter(|nr| rules.get(site(*nr)).is_some());
+        assert_eq!(known.count(), (nr + 1).min(4) as usize);
     }
+}
+
+#[test]
+fn a_site_is_an_offset_in_one_binary() {
+    assert_eq!(Site::new(0, 1 << 32), None);
+    let last = Site::new((1 << 18) - 1, (1 << 32) - 1).unwrap();
+    let rules = table();
+    rules.put(last, Rule::SIGNAL);
+    assert_eq!(rules.get(last), Some(Rule::SIGNAL));
+    for bit in 0..50 {
+        let other = match bit {
+            0..32 => Site::new((1 << 18) - 1, ((1 << 32) - 1) ^ 1 << bit),
+            _ => Site::new(((1 << 18) - 1) ^ 1 << (bit - 32), (1 << 32) - 1),
+        };
+        assert_eq!(rules.get(other.unwrap()), None, "bit {bit}");
+    }
+    let first = Site::new(3, 40).unwrap();
+    assert_eq!(Some(first.behind(2)), Site::new(3, 42));
 }
 
 /// One set, so that readers and writers meet.
 #[test]
-fn no_key_has_the_rule_of_another_while_both_are_put() {
-    let (rules, done) = (table(1), AtomicBool::new(false));
+fn no_site_has_the_rule_of_another_while_both_are_put() {
+    let (rules, done) = (table(), AtomicBool::new(false));
     thread::scope(|scope| {
         for first in 0..2 {
             let (rules, done) = (&rules, &done);
             scope.spawn(move || {
                 for round in 0..200_000 {
-                    let key = 1 + first + 2 * (round % 8);
-                    rules.put(key, Some(rule_of(key)));
+                    let nr = 1 + first + 2 * (round % 8);
+                    rules.put(site(nr), rule_of(nr));
                 }
                 done.store(true, Ordering::Relaxed);
             });
         }
         while !done.load(Ordering::Relaxed) {
-            for key in 1..=16 {
-                if let Some(found) = rules.get(key) {
-                    assert_eq!(found, Some(rule_of(key)), "key {key}");
+            for nr in 1..=16 {
+                if let Some(found) = rules.get(site(nr)) {
+                    assert_eq!(found, rule_of(nr), "site {nr}");
                 }
             }
         }
@@ -90,7 +113,7 @@ fn offsets_that_are_too_large_have_no_rule() {
     for offset in [4, 8 << 15, -(8 << 15) - 8] {
         assert_eq!(Rule::call(Base::Sp, offset, Saved::No), None, "{offset}");
     }
-    for saved in [8 << 9, -(8 << 9) - 8, -12] {
+    for saved in [8 << 9, -(8 << 9) - 8, -12, 0] {
         assert_eq!(Rule::call(Base::Fp, 16, Saved::At(saved)), None, "{saved}");
     }
 }
@@ -110,6 +133,60 @@ fn seeds_of_the_fuzzer_are_understood() {
     assert_eq!(seed("signal"), Ok(Rule::SIGNAL));
 }
 
+/// A file without a table, whose descriptions take turns with so many heads.
+fn static_file(heads: usize, descriptions: usize) -> Vec<u8> {
+    const START: usize = 512;
+    // Of version 1, without augmentation; the return address is register 16.
+    const HEAD: [u8; 16] = [12, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0, 0, 0];
+
+    let mut file = vec![0; START];
+    let names = b"\0.eh_frame\0";
+    for _ in 0..heads {
+        file.extend_from_slice(&HEAD);
+    }
+    for nr in 0..descriptions {
+        let id = file.len() + 4;
+        let head = START + nr % heads * HEAD.len();
+        file.extend_from_slice(&20_u32.to_le_bytes());
+        file.extend_from_slice(&((id - head) as u32).to_le_bytes());
+        // A function of one byte, elsewhere.
+        file.extend_from_slice(&0x10_0000_u64.to_le_bytes());
+        file.extend_from_slice(&1_u64.to_le_bytes());
+    }
+    let end = file.len();
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01");
+    put(18, &[62]);
+    // Program headers at 64, section headers at 128, names at 400.
+    put(32, &[64]);
+    put(40, &[128]);
+    put(54, &[56, 0, 1, 0, 64, 0, 3, 0, 2]);
+    put(400, names);
+    put(64, &[1]);
+    put(64 + 32, &end.to_le_bytes());
+    put(192, &[1]);
+    for at in [16, 24] {
+        put(192 + at, &START.to_le_bytes());
+    }
+    put(192 + 32, &(end - START).to_le_bytes());
+    put(256 + 24, &400_usize.to_le_bytes());
+    put(256 + 32, &names.len().to_le_bytes());
+    file
+}
+
+#[test]
+fn a_search_ends() {
+    let search = |heads, descriptions| {
+        let file = static_file(heads, descriptions);
+        stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat())
+    };
+    assert_eq!(search(1, 16_000), Err(Unknown::NoFunction));
+    assert_eq!(search(1, 17_000), Err(Unknown::TooLong));
+    // A new head counts as eight descriptions more.
+    assert_eq!(search(2, 1_800), Err(Unknown::NoFunction));
+    assert_eq!(search(2, 2_000), Err(Unknown::TooLong));
+}
+
 proptest! {
     #[test]
     fn any_file_is_read_in_bounded_time(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
@@ -119,7 +196,7 @@ proptest! {
     #[test]
     fn a_rule_says_what_it_was_made_of(
         offset in -(1_i64 << 15)..1 << 15,
-        saved in proptest::option::of(-(1_i64 << 9)..1 << 9),
+        saved in proptest::option::of(-(1_i64 << 9)..0),
         by_fp in any::<bool>(),
     ) {
         let base = if by_fp { Base::Fp } else { Base::Sp };
@@ -131,19 +208,19 @@ proptest! {
         prop_assert_eq!(rule.fp_at(end), saved.map(|at| end.wrapping_add_signed(at * 8)));
     }
 
-    /// The table knows the last of each key, or nothing of it.
+    /// The table knows the last of each site, or nothing of it.
     #[test]
     fn a_table_is_never_wrong(puts in proptest::collection::vec((1_u64..64, 0_i64..100), 0..300)) {
-        let rules = table(4);
+        let rules = table();
         let mut last = HashMap::new();
-        for (key, words) in puts {
-            let rule = Rule::call(Base::Sp, words * 8, Saved::No);
-            rules.put(key, rule);
-            last.insert(key, rule);
+        for (nr, words) in puts {
+            let rule = Rule::call(Base::Sp, words * 8, Saved::No).unwrap();
+            rules.put(site(nr), rule);
+            last.insert(nr, rule);
         }
-        for key in 0..64 {
-            if let Some(found) = rules.get(key) {
-                prop_assert_eq!(Some(&found), last.get(&key));
+        for nr in 0..64 {
+            if let Some(found) = rules.get(site(nr)) {
+                prop_assert_eq!(Some(&found), last.get(&nr));
             }
         }
     }

@@ -114,9 +114,9 @@ struct Codes {
 }
 
 impl Code for Codes {
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
+    fn frame(&mut self, ip: u64, address: u64) -> Rule {
         self.frames.push(ip as usize);
-        self.rules.get(&address).copied()
+        self.rules.get(&address).copied().unwrap_or(Rule::UNKNOWN)
     }
 
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {

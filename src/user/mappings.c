@@ -221,12 +221,19 @@ void stackmap_user_registers(struct stackmap_registers *registers)
 bool stackmap_user_read(unsigned long address, __u64 *words, unsigned int nr)
 {
 	const u64 __user *from = (const u64 __user *)address;
-	unsigned int i;
+	unsigned int i = 0;
 
 	pagefault_disable();
 	if (!user_read_access_begin(from, nr * sizeof(*from)))
 		goto fault;
-	for (i = 0; i < nr; i++)
+	/* Most stacks are read by many words at once. */
+	for (; i + 4 <= nr; i += 4) {
+		unsafe_get_user(words[i], from + i, fault_in_access);
+		unsafe_get_user(words[i + 1], from + i + 1, fault_in_access);
+		unsafe_get_user(words[i + 2], from + i + 2, fault_in_access);
+		unsafe_get_user(words[i + 3], from + i + 3, fault_in_access);
+	}
+	for (; i < nr; i++)
 		unsafe_get_user(words[i], from + i, fault_in_access);
 	user_read_access_end();
 	pagefault_enable();

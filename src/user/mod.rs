@@ -26,7 +26,7 @@ use self::{
     binaries::Binaries,
     cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
     deliver::Buffer,
-    rules::{Rules, Set},
+    rules::{Rules, Set, SETS},
     shares::SharedRoom,
 };
 use crate::{
@@ -43,9 +43,6 @@ use kernel::{
     prelude::*,
     sync::{new_mutex, Arc, Mutex},
 };
-
-/// Sets of rules, of a cache line each: 1 MiB.
-const RULE_SETS: usize = 1 << 14;
 
 /// What deliveries need. It is made when the option first goes on, and goes with the module.
 #[pin_data]
@@ -73,8 +70,8 @@ impl State {
             words.push(AtomicU64::new(0), GFP_KERNEL)?;
         }
         let buffers = Buffers::new(cpus)?;
-        let mut sets = KVVec::with_capacity(RULE_SETS, GFP_KERNEL)?;
-        for _ in 0..RULE_SETS {
+        let mut sets = KVVec::with_capacity(SETS, GFP_KERNEL)?;
+        for _ in 0..SETS {
             sets.push(Set::default(), GFP_KERNEL)?;
         }
         let rules = Rules::new(sets).ok_or(EINVAL)?;

@@ -7,8 +7,9 @@ use super::{
     cfi::{self, File, Unknown, X86_64},
     process::Process,
     rule::Rule,
+    rules::Site,
     walk::{Code, Memory},
-    words::{self, End, Word, WORDS_MAX},
+    words::{End, Word, WORDS_MAX},
     State,
 };
 use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
@@ -18,63 +19,89 @@ use kernel::prelude::*;
 #[derive(Zeroable)]
 pub(super) struct Places {
     mappings: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
-    /// By mapping: the index of its binary, or [`NO_BINARY`].
-    indices: [u32; STACKMAP_MAPPINGS as usize],
+    places: [Place; STACKMAP_MAPPINGS as usize],
     found: usize,
-    /// The mapping of the last address: callers are often in the same file as their callees.
+    /// The index of the mapping of the last address, and what is needed of it: callers are often in the
+    /// same file as their callees.
     last: usize,
+    recent: Place,
 }
 
-/// The index of a mapping that has no binary.
-const NO_BINARY: u32 = u32::MAX;
+/// A mapping, as far as it is needed for each frame.
+#[derive(Clone, Copy, Default, Zeroable)]
+struct Place {
+    start: u64,
+    /// Bytes.
+    size: u64,
+    /// The word of the first address, and its place in the binary. 0: the mapping has no binary.
+    word: u64,
+    site: Site,
+}
+
+impl Place {
+    #[inline(always)]
+    fn has(&self, address: u64) -> bool {
+        address.wrapping_sub(self.start) < self.size
+    }
+}
 
 impl Places {
     /// Forgets all of them.
     pub(super) fn clear(&mut self) {
-        (self.found, self.last) = (0, 0);
+        (self.found, self.recent) = (0, Place::default());
     }
 
     /// The word of an address that lies in a binary.
-    #[inline(always)]
     pub(super) fn word(
         &mut self,
         state: &State,
         process: &Process<'_>,
         address: u64,
     ) -> Option<u64> {
-        let (mapping, index) = self.find(state, process, address)?;
-        let word = Word::Binary {
-            index,
-            offset: (address - mapping.start).checked_add(mapping.offset)?,
-        };
-        word.bits()
-    }
-
-    /// The mapping of an address, and the index of its binary.
-    #[inline(always)]
-    fn find(
-        &mut self,
-        state: &State,
-        process: &Process<'_>,
-        address: u64,
-    ) -> Option<(&stackmap_mapping, u32)> {
-        let is_in = |mapping: &stackmap_mapping| mapping.start <= address && address < mapping.end;
-        let known = self.mappings.get(..self.found)?;
-        if !known.get(self.last).is_some_and(is_in) {
-            self.last = match known.iter().position(is_in) {
-                Some(place) => place,
-                None => self.add(state, process, address)?,
-            };
+        if !self.recent.has(address) {
+            self.find(state, process, address)?;
         }
-        Some((self.mappings.get(self.last)?, *self.indices.get(self.last)?))
+        let Place { start, word, .. } = self.recent;
+        (word != 0).then_some(word.wrapping_add(address.wrapping_sub(start)))
     }
 
-    #[cold]
+    /// The mapping of the last address that has one.
+    fn mapping(&self) -> Option<&stackmap_mapping> {
+        self.mappings.get(self.last)
+    }
+
+    /// Looks for the mapping of an address.
+    #[inline(never)]
+    fn find(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<()> {
+        let mut known = self.places.iter().take(self.found);
+        let last = match known.position(|place| place.has(address)) {
+            Some(last) => last,
+            None => self.add(state, process, address)?,
+        };
+        (self.last, self.recent) = (last, *self.places.get(last)?);
+        Some(())
+    }
+
     fn add(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<usize> {
         let new = self.found;
-        let (mapping, index) = (self.mappings.get_mut(new)?, self.indices.get_mut(new)?);
-        *mapping = process.mapping(address)?;
-        *index = state.index(process, mapping, address).unwrap_or(NO_BINARY);
+        let (mapping, place) = (self.mappings.get_mut(new)?, self.places.get_mut(new)?);
+        if !process.mapping(address, mapping) {
+            return None;
+        }
+        let size = mapping.end - mapping.start;
+        let index = state.index(process, mapping, address);
+        *place = Place {
+            start: mapping.start,
+            size,
+            ..Place::default()
+        };
+        let offset = mapping.offset;
+        // A frame may go on behind the last address.
+        let is_offset = |index| Site::new(index, offset.checked_add(size)?).map(|_| index);
+        if let Some(index) = index.and_then(is_offset) {
+            place.word = Word::Binary { index, offset }.bits().unwrap_or(0);
+            place.site = Site::new(index, offset).unwrap_or_default();
+        }
         self.found += 1;
         Some(new)
     }
@@ -97,7 +124,9 @@ impl StackWords {
     /// Adds a frame: the word of its address, or the address itself. What has no room is left out.
     #[inline(always)]
     pub(super) fn push(&mut self, word: Option<u64>, ip: u64) {
-        self.raw += usize::from(word.is_none());
+        if word.is_none() {
+            self.raw += 1;
+        }
         self.add(word.unwrap_or(ip));
     }
 
@@ -111,9 +140,10 @@ impl StackWords {
 
     #[inline(always)]
     fn add(&mut self, word: u64) {
-        if let Some(place) = self.words.get_mut(self.nr) {
+        let nr = self.nr;
+        if let Some(place) = self.words.get_mut(nr) {
             *place = word;
-            self.nr += 1;
+            self.nr = nr.wrapping_add(1);
         }
     }
 
@@ -149,14 +179,24 @@ const SEARCHED_MAX: u32 = 8;
 
 impl<M: Memory> Code for Codes<'_, M> {
     #[inline(always)]
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        let key = self.places.word(self.state, self.process, address);
-        let word = key.and_then(|key| words::behind(key, ip - address));
-        self.words.push(word, ip);
-        let key = key?;
-        match self.state.rules.get(key) {
-            Some(known) => known,
-            None => self.learn(key, address),
+    fn frame(&mut self, ip: u64, address: u64) -> Rule {
+        let known = self.places.recent.has(address)
+            || self
+                .places
+                .find(self.state, self.process, address)
+                .is_some();
+        let place = &self.places.recent;
+        if !known || place.word == 0 {
+            self.words.push(None, ip);
+            return Rule::UNKNOWN;
+        }
+        let at = address.wrapping_sub(place.start);
+        let behind = ip.wrapping_sub(place.start);
+        self.words.add(place.word.wrapping_add(behind));
+        let site = place.site.behind(at);
+        match self.state.rules.get(site) {
+            Some(rule) => rule,
+            None => self.learn(site, address).unwrap_or(Rule::UNKNOWN),
         }
     }
 
@@ -171,12 +211,12 @@ impl<M: Memory> Code for Codes<'_, M> {
 impl<M: Memory> Codes<'_, M> {
     /// Learns the rule of an address, if its file is in memory.
     #[cold]
-    fn learn(&mut self, key: u64, address: u64) -> Option<Rule> {
+    fn learn(&mut self, site: Site, address: u64) -> Option<Rule> {
         if self.learnt >= LEARNT_MAX {
             return None;
         }
         self.learnt += 1;
-        let (mapping, _) = self.places.find(self.state, self.process, address)?;
+        let mapping = self.places.mapping()?;
         let offset = address - mapping.start + mapping.offset;
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
@@ -216,8 +256,8 @@ impl<M: Memory> Codes<'_, M> {
             Err(_) => NONE,
         });
         if found != Err(Unknown::Absent) {
-            let _here = shim::NoPreemption::enter();
-            self.state.rules.put(key, found.ok());
+            let rule = found.unwrap_or(Rule::UNKNOWN);
+            self.state.rules.put(site, rule);
         }
         found.ok()
     }

@@ -51,12 +51,11 @@ impl Process<'_> {
         }
     }
 
-    /// Finds what an address lies in. [`None`]: nothing is there, or it is just being changed.
-    pub(super) fn mapping(&self, address: u64) -> Option<stackmap_mapping> {
-        let mut mapping = stackmap_mapping::default();
+    /// Sets `mapping` to what an address lies in. Returns whether something is there that is not just being
+    /// changed.
+    pub(super) fn mapping(&self, address: u64, mapping: &mut stackmap_mapping) -> bool {
         // SAFETY: By the invariant; `mapping` may be written.
-        unsafe { shim::stackmap_user_mapping(&self.0, address as usize, &mut mapping) }
-            .then_some(mapping)
+        unsafe { shim::stackmap_user_mapping(&self.0, address as usize, mapping) }
     }
 
     /// The file that is mapped at an address, if it is still this one.
@@ -249,8 +248,9 @@ impl Drop for CachedFile {
 /// The memory of the current task, as far as it is present: its stack, read by many words at once.
 pub(super) struct OwnMemory {
     words: [Cell<u64>; WINDOW],
-    /// Where the words are; 0 if there are none.
+    /// Where the words are, and their number.
     start: Cell<u64>,
+    filled: Cell<u64>,
 }
 
 /// Words that are read of a stack at once.
@@ -261,14 +261,30 @@ impl OwnMemory {
         Self {
             words: [const { Cell::new(0) }; WINDOW],
             start: Cell::new(0),
+            filled: Cell::new(0),
         }
     }
 
-    /// Reads words. Returns whether they are present.
-    fn read(address: u64, words: &mut [u64]) -> bool {
-        // SAFETY: So many words can be written; any address can be tried.
-        unsafe {
-            shim::stackmap_user_read(address as usize, words.as_mut_ptr(), words.len() as u32)
+    /// Reads so many words into the window. Returns whether they are present.
+    fn read(&self, address: u64, nr: usize) -> bool {
+        let words = self.words.as_ptr().cast_mut().cast::<u64>();
+        // SAFETY: So many words can be written, as `Cell` allows; any address can be tried.
+        let read = unsafe { shim::stackmap_user_read(address as usize, words, nr as u32) };
+        self.start.set(address);
+        self.filled.set(if read { nr as u64 } else { 0 });
+        read
+    }
+
+    /// Moves the window to where an address is the first one.
+    #[inline(never)]
+    fn first(&self, address: u64) -> Result<u64, Unreadable> {
+        const PAGE: u64 = kernel::page::PAGE_SIZE as u64;
+
+        // The window ends before the next page, which may not be present.
+        let fits = address % PAGE + 8 * WINDOW as u64 <= PAGE;
+        match fits && self.read(address, WINDOW) || self.read(address, 1) {
+            true => Ok(self.words[0].get()),
+            false => Err(Unreadable::Absent),
         }
     }
 }
@@ -276,36 +292,11 @@ impl OwnMemory {
 impl Memory for OwnMemory {
     #[inline(always)]
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
-        let start = self.start.get();
-        let index = (address.wrapping_sub(start) / 8) as usize;
-        if start != 0 && address >= start && address % 8 == 0 {
-            if let Some(word) = self.words.get(index) {
-                return Ok(word.get());
-            }
-        }
-        self.word_elsewhere(address)
-    }
-}
-
-impl OwnMemory {
-    #[cold]
-    fn word_elsewhere(&self, address: u64) -> Result<u64, Unreadable> {
-        const PAGE: u64 = kernel::page::PAGE_SIZE as u64;
-
-        let mut words = [0; WINDOW];
-        // The window ends before the next page, which may not be present.
-        let fits = address % PAGE + 8 * WINDOW as u64 <= PAGE;
-        if address % 8 == 0 && fits && Self::read(address, &mut words) {
-            for (kept, word) in self.words.iter().zip(words) {
-                kept.set(word);
-            }
-            self.start.set(address);
-            return Ok(words[0]);
-        }
-        let mut word = [0];
-        match Self::read(address, &mut word) {
-            true => Ok(word[0]),
-            false => Err(Unreadable::Absent),
+        // An address between two words becomes a large number.
+        let index = address.wrapping_sub(self.start.get()).rotate_right(3);
+        match self.words.get(index as usize) {
+            Some(word) if index < self.filled.get() => Ok(word.get()),
+            _ => self.first(address),
         }
     }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The rule of one call in a file: how its frame is left, in 32 bits.
+//! The rule of one call in a file: how its frame is left, in 29 bits.
 //!
 //! ```text
-//!  31         22 21                    6   5   4   3   2      0
-//! +-------------+-----------------------+---+---+----+---------+
-//! |  fp offset  |      frame offset     | 0 | fp|base|  kind   |
-//! +-------------+-----------------------+---+---+----+---------+
+//!  28        19 18            3 2    0
+//! +------------+---------------+------+
+//! | fp offset  | frame offset  | kind |
+//! +------------+---------------+------+
 //! ```
 //!
-//! Offsets are in words, with a sign. The frame pointer's is from the frame's end.
+//! Offsets are in words, with a sign. The frame pointer's is from the frame's end; 0: it is in its register.
 
 /// How a frame is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,6 +26,8 @@ pub enum Kind {
     Outermost,
     /// A signal came: the registers are in its frame.
     Signal,
+    /// No rule is known that could be kept, and none will be.
+    Unknown,
 }
 
 /// What the frame's end is an offset from.
@@ -46,17 +48,21 @@ pub enum Saved {
     At(i64),
 }
 
+/// Bits of a rule.
+pub const BITS: u32 = 29;
+
 const KIND: u32 = 7;
-const CALL: u32 = 1;
-const OUTERMOST: u32 = 2;
-const SIGNAL: u32 = 3;
+/// Set in the kinds whose base is the frame pointer.
+const BY_FP: u32 = 1;
+const UNKNOWN: u32 = 1;
+const CALL: u32 = 2;
 const ALIGNED: u32 = 4;
-const BASE_FP: u32 = 1 << 3;
-const FP_SAVED: u32 = 1 << 4;
-const OFFSET_SHIFT: u32 = 6;
+const OUTERMOST: u32 = 6;
+const SIGNAL: u32 = 7;
+const OFFSET_SHIFT: u32 = 3;
 const OFFSET_BITS: u32 = 16;
 const FP_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
-const FP_BITS: u32 = 32 - FP_SHIFT;
+const FP_BITS: u32 = BITS - FP_SHIFT;
 const WORD: i64 = 8;
 
 impl Rule {
@@ -64,9 +70,11 @@ impl Rule {
     pub const OUTERMOST: Self = Self(OUTERMOST);
     /// A signal frame.
     pub const SIGNAL: Self = Self(SIGNAL);
+    /// There is no rule.
+    pub const UNKNOWN: Self = Self(UNKNOWN);
 
     /// A call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is too large, or
-    /// is no multiple of a word.
+    /// is no multiple of a word; or the frame pointer would be where the frame ends.
     pub fn call(base: Base, offset: i64, saved: Saved) -> Option<Self> {
         Self::made(CALL, base, offset, saved)
     }
@@ -79,49 +87,55 @@ impl Rule {
     fn made(kind: u32, base: Base, offset: i64, saved: Saved) -> Option<Self> {
         let base = match base {
             Base::Sp => 0,
-            Base::Fp => BASE_FP,
+            Base::Fp => BY_FP,
         };
         let fp = match saved {
             Saved::No => 0,
-            Saved::At(offset) => FP_SAVED | field(offset, FP_BITS)? << FP_SHIFT,
+            Saved::At(0) => return None,
+            Saved::At(offset) => field(offset, FP_BITS)? << FP_SHIFT,
         };
         Some(Self(
             kind | base | fp | field(offset, OFFSET_BITS)? << OFFSET_SHIFT,
         ))
     }
 
-    /// The rule of these bits. [`None`]: there is none.
+    /// The rule of these bits. [`None`]: they are those of none.
+    #[inline(always)]
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits & KIND {
-            CALL | OUTERMOST | SIGNAL | ALIGNED => Some(Self(bits)),
-            _ => None,
+            0 => None,
+            _ => Some(Self(bits)),
         }
     }
 
-    /// The rule as bits, never 0.
+    /// The rule as bits, of which the upper three are 0, and some others are not.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
     /// What it says.
+    #[inline(always)]
     pub const fn kind(self) -> Kind {
+        if self.0 & (KIND & !BY_FP) == CALL {
+            return Kind::Call;
+        }
         match self.0 & KIND {
             OUTERMOST => Kind::Outermost,
             SIGNAL => Kind::Signal,
-            ALIGNED => Kind::Aligned,
-            _ => Kind::Call,
+            UNKNOWN => Kind::Unknown,
+            _ => Kind::Aligned,
         }
     }
 
     /// Where the frame of a call ends, the caller's stack pointer; or where that is kept.
     pub const fn end(self, sp: u64, fp: u64) -> u64 {
-        let base = if self.0 & BASE_FP != 0 { fp } else { sp };
+        let base = if self.0 & BY_FP != 0 { fp } else { sp };
         base.wrapping_add_signed(self.bytes(OFFSET_SHIFT, OFFSET_BITS))
     }
 
     /// Where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
     pub const fn fp_at(self, end: u64) -> Option<u64> {
-        if self.0 & FP_SAVED == 0 {
+        if self.0 >> FP_SHIFT == 0 {
             return None;
         }
         Some(end.wrapping_add_signed(self.bytes(FP_SHIFT, FP_BITS)))

@@ -2,32 +2,41 @@
 
 //! The rules that were learnt, by file and offset: a table of fixed size that all processes share.
 //!
-//! An entry is a key of 64 bits and a rule of 32, more than one word. So each set of entries has a
-//! sequence number, which is odd while the set is written: a reader whose number has changed has read
-//! nothing. Readers and writers give up rather than wait; then a rule is learnt once more.
+//! An entry is one word, so readers and writers need no lock:
+//!
+//! ```text
+//!  63       29 28      0
+//! +-----------+---------+
+//! |    tag    |  rule   |
+//! +-----------+---------+
+//! ```
+//!
+//! The lower 15 bits of a site choose its set, and the other 35 are the tag: an entry is of one site only.
 
-use super::rule::Rule;
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use super::rule::{self, Rule};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Entries that one key may be in.
+/// Bits of a site: an offset in a binary, and the index of the binary above it.
+const OFFSET_BITS: u32 = 32;
+const INDEX_BITS: u32 = 18;
+
+/// Bits of the number of a set.
+const SET_BITS: u32 = 15;
+const _: () = assert!(INDEX_BITS + OFFSET_BITS - SET_BITS + rule::BITS == u64::BITS);
+
+/// The number of sets.
+pub const SETS: usize = 1 << SET_BITS;
+
+/// Entries that one site may be in.
 const WAYS: usize = 4;
 
-/// How often a reader tries.
-const TRIES: u32 = 4;
+/// The bits of a rule.
+const RULE: u64 = (1 << rule::BITS) - 1;
 
-/// The bits of no rule: it is known that there is none.
-const NONE: u32 = 0;
-
-/// A cache line of entries. A key of 0 is no entry.
-#[repr(align(64))]
+/// The entries of some sites, all 0 at first.
+#[repr(align(32))]
 #[derive(Default)]
-pub struct Set {
-    sequence: AtomicU32,
-    /// The entry that is replaced next.
-    next: AtomicU32,
-    rules: [AtomicU32; WAYS],
-    keys: [AtomicU64; WAYS],
-}
+pub struct Set([AtomicU64; WAYS]);
 
 /// The memory of a table, from whatever allocator there is.
 #[cfg(CONFIG_RUST)]
@@ -36,94 +45,94 @@ pub type Sets = kernel::alloc::KVVec<Set>;
 #[cfg(not(CONFIG_RUST))]
 pub type Sets = Vec<Set>;
 
-/// The rules that are known, and the addresses that are known to have none.
+/// The rules that are known.
 pub struct Rules {
     sets: Sets,
+    /// How many entries were replaced.
+    replaced: AtomicU32,
+}
+
+/// A place in the code of a binary.
+#[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Site(u64);
+
+impl Site {
+    /// An offset in a binary. [`None`]: it is too large.
+    ///
+    /// Of the index the lower bits are enough: 2^18 binaries later, the table was cleared 32 times at least.
+    pub const fn new(index: u32, offset: u64) -> Option<Self> {
+        if offset >> OFFSET_BITS != 0 {
+            return None;
+        }
+        let index = (index & ((1 << INDEX_BITS) - 1)) as u64;
+        Some(Self(index << OFFSET_BITS | offset))
+    }
+
+    /// The site so many bytes behind this one, which is in the same binary.
+    #[inline(always)]
+    pub const fn behind(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+
+    #[inline(always)]
+    const fn set(self) -> usize {
+        self.0 as usize % SETS
+    }
+
+    #[inline(always)]
+    const fn tag(self) -> u64 {
+        self.0 >> SET_BITS << rule::BITS
+    }
 }
 
 impl Rules {
-    /// An empty table in `sets`. [`None`]: their number is no power of two.
+    /// An empty table in `sets`. [`None`]: they are not [`SETS`].
     pub fn new(sets: Sets) -> Option<Self> {
-        sets.len().is_power_of_two().then_some(Self { sets })
+        (sets.len() == SETS).then_some(Self {
+            sets,
+            replaced: AtomicU32::new(0),
+        })
     }
 
-    fn set(&self, key: u64) -> Option<&Set> {
-        // Fibonacci hashing; the golden ratio in 64 bits.
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mask = self.sets.len().wrapping_sub(1);
-        self.sets.get((hash >> 32) as usize & mask)
-    }
-
-    /// What is known of a key: a rule, or that there is none. [`None`]: nothing. Context: any.
-    pub fn get(&self, key: u64) -> Option<Option<Rule>> {
-        let set = self.set(key).filter(|_| key != 0)?;
-        for _ in 0..TRIES {
-            // ORDERING: Acquire; the entries are read afterwards. Pairs with the release in `write`.
-            let before = set.sequence.load(Ordering::Acquire);
-            let mut entries = set.keys.iter().zip(&set.rules);
-            let found = entries.find(|(other, _)| other.load(Ordering::Relaxed) == key);
-            let bits = found.map(|(_, rule)| rule.load(Ordering::Relaxed));
-            // ORDERING: The entries are read before the number; pairs with the fence in `write`.
-            fence(Ordering::Acquire);
-            if before % 2 == 0 && set.sequence.load(Ordering::Relaxed) == before {
-                return bits.map(Rule::from_bits);
+    /// What is known of a site. [`None`]: nothing. Context: any.
+    #[inline(always)]
+    pub fn get(&self, site: Site) -> Option<Rule> {
+        let Set(entries) = self.sets.get(site.set())?;
+        for entry in entries {
+            let bits = entry.load(Ordering::Relaxed) ^ site.tag();
+            if bits <= RULE {
+                return Rule::from_bits(bits as u32);
             }
         }
         None
     }
 
-    /// Keeps what was learnt of a key, in the place of another one if need be. Context: any; the caller is
-    /// not preempted.
-    pub fn put(&self, key: u64, rule: Option<Rule>) {
-        let Some(set) = self.set(key).filter(|_| key != 0) else {
+    /// Keeps what was learnt of a site, in the place of another one if need be. Context: any.
+    pub fn put(&self, site: Site, rule: Rule) {
+        let Some(Set(entries)) = self.sets.get(site.set()) else {
             return;
         };
-        set.write(|| {
-            let has = |wanted| {
-                let mut keys = set.keys.iter();
-                keys.position(|other| other.load(Ordering::Relaxed) == wanted)
-            };
-            let way = has(key).or_else(|| has(0)).unwrap_or_else(|| {
-                let next = set.next.load(Ordering::Relaxed);
-                set.next.store(next.wrapping_add(1), Ordering::Relaxed);
-                next as usize % WAYS
-            });
-            if let (Some(place), Some(bits)) = (set.keys.get(way), set.rules.get(way)) {
-                place.store(key, Ordering::Relaxed);
-                bits.store(rule.map_or(NONE, Rule::bits), Ordering::Relaxed);
-            }
-        });
+        let known = |entry: &&AtomicU64| {
+            let bits = entry.load(Ordering::Relaxed);
+            bits == 0 || bits & !RULE == site.tag()
+        };
+        let replaced = || {
+            let next = self.replaced.fetch_add(1, Ordering::Relaxed);
+            entries.get(next as usize % WAYS)
+        };
+        if let Some(entry) = entries.iter().find(known).or_else(replaced) {
+            let bits = site.tag() | u64::from(rule.bits());
+            entry.store(bits, Ordering::Relaxed);
+        }
     }
 
-    /// Forgets all rules, but those that are just being put. Context: any; the caller is not preempted.
+    /// Forgets all rules, but those that are just being put. Context: any.
     pub fn forget(&self) {
-        for set in &self.sets {
-            set.write(|| {
-                for key in &set.keys {
-                    key.store(0, Ordering::Relaxed);
-                }
-            });
+        for Set(entries) in &self.sets {
+            for entry in entries {
+                entry.store(0, Ordering::Relaxed);
+            }
         }
-    }
-}
-
-impl Set {
-    /// Has `change` write the entries, unless another writer does.
-    fn write(&self, change: impl FnOnce()) {
-        let before = self.sequence.load(Ordering::Relaxed);
-        let odd = before.wrapping_add(1);
-        // ORDERING: Acquire; pairs with the release below: the last writer is done.
-        let exchange = |old, new| {
-            self.sequence
-                .compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed)
-        };
-        if before % 2 != 0 || exchange(before, odd).is_err() {
-            return;
-        }
-        // ORDERING: The number is odd before an entry changes; pairs with the fence in `get`.
-        fence(Ordering::Release);
-        change();
-        // ORDERING: Release; pairs with the loads in `get` and above.
-        self.sequence.store(odd.wrapping_add(1), Ordering::Release);
     }
 }

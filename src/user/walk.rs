@@ -83,8 +83,8 @@ impl Frame {
 /// The code of a process.
 pub trait Code {
     /// Keeps the next frame, which goes on at `ip`, and returns the rule of its instruction, which is at
-    /// `address`: a call may be the last instruction of its function. [`None`]: no rule is known.
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule>;
+    /// `address`: a call may be the last instruction of its function.
+    fn frame(&mut self, ip: u64, address: u64) -> Rule;
 
     /// The eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
@@ -136,11 +136,15 @@ pub fn by_rules(
             };
         }
         let address = frame.ip.wrapping_sub(u64::from(!interrupted));
-        let step = match code.frame(frame.ip, address) {
-            Some(rule) => frame.by_rule(machine, rule, memory),
-            None => frame.by_pointer(word, memory, code),
+        let rule = code.frame(frame.ip, address);
+        let step = match rule.kind() {
+            Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
+            Kind::Aligned => frame.aligned(machine, rule, memory),
+            Kind::Outermost => return End::Complete,
+            Kind::Signal => frame.interrupted(machine, memory),
+            Kind::Unknown => Ok(frame.by_pointer(word, memory, code)),
         };
-        match step {
+        match step.unwrap_or_else(Step::from) {
             Step::Caller(caller) => (frame, interrupted) = (caller, false),
             Step::Interrupted(caller) => (frame, interrupted) = (caller, true),
             Step::End(end) => return end,
@@ -169,26 +173,15 @@ impl From<Unreadable> for Step {
 }
 
 impl Frame {
-    fn by_rule(&self, machine: &Machine, rule: Rule, memory: &impl Memory) -> Step {
-        let found = match rule.kind() {
-            Kind::Outermost => return Step::End(End::Complete),
-            Kind::Call | Kind::Aligned => self.called(machine, rule, memory),
-            Kind::Signal => self.interrupted(machine, memory),
-        };
-        found.unwrap_or_else(Step::from)
-    }
-
+    /// What follows a frame that ends there.
+    #[inline(always)]
     fn called(
         &self,
         machine: &Machine,
         rule: Rule,
+        end: u64,
         memory: &impl Memory,
     ) -> Result<Step, Unreadable> {
-        let end = rule.end(self.sp, self.fp);
-        let end = match rule.kind() {
-            Kind::Aligned => memory.word(end)?.wrapping_sub(machine.ra_offset as u64),
-            _ => end,
-        };
         // The stack only goes up.
         if end <= self.sp {
             return Ok(Step::End(End::BadAddress));
@@ -201,6 +194,18 @@ impl Frame {
             },
             sp: end,
         }))
+    }
+
+    /// What follows a frame that keeps where its return address is.
+    fn aligned(
+        &self,
+        machine: &Machine,
+        rule: Rule,
+        memory: &impl Memory,
+    ) -> Result<Step, Unreadable> {
+        let kept = memory.word(rule.end(self.sp, self.fp))?;
+        let end = kept.wrapping_sub(machine.ra_offset as u64);
+        self.called(machine, rule, end, memory)
     }
 
     /// A signal may have its stack elsewhere.

@@ -147,19 +147,6 @@ pub const fn process(start_time: u64, exec_id: u64) -> u32 {
     ((start_time >> 20) as u32 & 0x1f_ffff) << 9 | exec_id as u32 & 0x1ff
 }
 
-/// The bits of the word for an address in the same binary, so many bytes behind that of these bits.
-/// [`None`]: its offset is too large.
-pub const fn behind(bits: u64, bytes: u64) -> Option<u64> {
-    match Word::from_bits(bits) {
-        Some(Word::Binary { index, offset }) => Word::Binary {
-            index,
-            offset: offset + bytes,
-        }
-        .bits(),
-        _ => None,
-    }
-}
-
 /// Whether an address can be one of user space.
 pub const fn is_user(address: u64, user_end: u64) -> bool {
     address >= ADDRESS_MIN && address < user_end
