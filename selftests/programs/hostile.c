@@ -6,13 +6,15 @@
  * the old program is gone. notes FILE MIB HEADERS: a file of so many MiB that as many program
  * headers call notes from end to end.
  *
- * All others call close() of the file descriptor 1,000,000. notes: from that file. deleted FILE:
- * from a file that is deleted. jit: from memory of no file. memfd COUNT USER: from so many files
- * without a name, as this user. vdso: not close(), but clock_gettime(), by the vDSO. forged: with
- * frame pointers that lead to the kernel. absent: with a frame pointer that leads to memory that
- * nobody ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is
- * served by a process of its own. asleep FILE: not close(), but a futex() with the value 1,000,000
- * that waits 100 s, with a frame pointer that leads to a page of this file, which is not read.
+ * All others call close() of the file descriptor 1,000,000. notes: from that file. described FILE
+ * COUNT: from that file as often, with call frame information; from the third time on, some bytes
+ * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
+ * memfd COUNT USER: from so many files without a name, as this user. vdso: not close(), but
+ * clock_gettime(), by the vDSO. forged: with frame pointers that lead to the kernel. absent: with
+ * a frame pointer that leads to memory that nobody ever provides. fuse DIR: from a file that is
+ * mounted at DIR and never read; the file is served by a process of its own. asleep FILE: not
+ * close(), but a futex() with the value 1,000,000 that waits 100 s, with a frame pointer that
+ * leads to a page of this file, which is not read.
  *
  * exec HOW PROGRAM: runs a program by "spawn", "vfork", from a "thread" or a signal "handler".
  */
@@ -125,6 +127,75 @@ static int notes(char **arguments)
 	if (munmap(file, size))
 		return 1;
 	return call_file(fd, CODE_AT);
+}
+
+#define TABLE_AT	0x300
+#define FRAMES_AT	0x400
+#define NAMES_AT	0x600
+#define SECTIONS_AT	0x700
+#define FORGED_END	0x800
+
+/* .eh_frame_hdr with one function, and .eh_frame: the head, and the program of the code. */
+static const unsigned char table[] = {
+	1, 0x1b, 0x03, 0x3b, 0xfc, 0, 0, 0, 1, 0, 0, 0, 0, 0x7d, 0, 0, 0x18, 1, 0, 0,
+};
+static const unsigned char frames[] = {
+	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
+	28, 0, 0, 0, 0x1c, 0, 0, 0, 0xe0, 0x7b, 0, 0, sizeof(code), 0, 0, 0, 0,
+	0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0, 0, 0, 0, 0, 0, 0,
+};
+static const char names[] = "\0.eh_frame\0";
+
+/* A file with code and the description of its frame, the table of which may be missing. */
+static void describe(char *file, int has_table)
+{
+	const struct elf64_phdr segments[] = {
+		segment(0, CODE_AT + PAGE),
+		{ .p_type = PT_GNU_EH_FRAME, .p_offset = TABLE_AT, .p_vaddr = TABLE_AT,
+		  .p_filesz = sizeof(table) },
+	};
+	const struct elf64_shdr sections[] = {
+		{ },
+		{ .sh_name = 1, .sh_addr = FRAMES_AT, .sh_offset = FRAMES_AT,
+		  .sh_size = sizeof(frames) },
+		{ .sh_offset = NAMES_AT, .sh_size = sizeof(names) },
+	};
+	struct elf64_hdr head = elf;
+
+	head.e_phnum = 1 + has_table;
+	head.e_shoff = SECTIONS_AT;
+	head.e_shentsize = sizeof(*sections);
+	head.e_shnum = 3;
+	head.e_shstrndx = 2;
+	memset(file, 0, FORGED_END);
+	memcpy(file, &head, sizeof(head));
+	memcpy(file + head.e_phoff, segments, sizeof(segments));
+	memcpy(file + TABLE_AT, table, sizeof(table));
+	memcpy(file + FRAMES_AT, frames, sizeof(frames));
+	memcpy(file + NAMES_AT, names, sizeof(names));
+	memcpy(file + SECTIONS_AT, sections, sizeof(sections));
+	memcpy(file + CODE_AT, code, sizeof(code));
+}
+
+static int described(char **arguments)
+{
+	static char file[CODE_AT + PAGE];
+	static const size_t places[] = {
+		0, sizeof(elf), TABLE_AT, FRAMES_AT, FRAMES_AT, NAMES_AT, SECTIONS_AT,
+	};
+	int i, fd, flip, failed = 0;
+
+	srandom(1);
+	for (i = 0; i < atoi(arguments[1]) && !failed; i++) {
+		describe(file, i % 2);
+		/* The first two as they are. */
+		for (flip = 0; i > 1 && flip < 1 + i % 5; flip++)
+			file[places[random() % 7] + random() % 64] = random();
+		fd = created(arguments[0]);
+		failed = fd < 0 || write(fd, file, sizeof(file)) < 0 || call_file(fd, CODE_AT) ||
+			 close(fd);
+	}
+	return failed;
 }
 
 static int deleted(char **arguments)
@@ -381,6 +452,7 @@ static const struct {
 } hows[] = {
 	{ "broken", 1, broken },
 	{ "notes", 3, notes },
+	{ "described", 2, described },
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },

@@ -15,6 +15,7 @@
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
+#include <linux/stat.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #include <linux/unwind_user.h>
@@ -323,6 +324,18 @@ out:
 	static_call(stackmap_freader_cleanup)(&reader);
 }
 
+/*
+ * Has each later change of a file give it another ctime, also in the same tick, where its file system
+ * can: as stat() does.
+ */
+static void watch_ctime(struct inode *inode)
+{
+	struct kstat stat;
+
+	if (is_mgtime(inode))
+		fill_mg_cmtime(&stat, STATX_CTIME, inode);
+}
+
 /**
  * stackmap_user_binary - say what the file that is mapped at an address is called
  * @process: the process
@@ -343,6 +356,7 @@ bool stackmap_user_binary(const struct stackmap_process *process, unsigned long 
 
 	if (!file)
 		return false;
+	watch_ctime(file_inode(file));
 	binary->build_id_len = 0;
 	read_build_id(file, binary);
 	path = d_path(file_user_path(file), binary->path, sizeof(binary->path));
