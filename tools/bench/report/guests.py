@@ -32,6 +32,7 @@ GUESTS = {
     "cost": Guest("cost"),
     "cost again": Guest("cost"),
     "user": Guest("user"),
+    "perf": Guest("perf", (), (*ICOUNT, *DEBIAN)),
     "agree": Guest("agree", (), DEBIAN),
     "cpus": Guest("cpus", (), (*ICOUNT, "--smp", "8")),
 }

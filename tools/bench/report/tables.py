@@ -245,6 +245,26 @@ def user(found):
         after=after + f". A request that finds the stack requested takes {one['user.request.again']}.")
 
 
+def perf(found):
+    """User stacks of Debian's programs against perf's."""
+    one, entry = found["perf"], found["user"]
+    whole = [entry[f"user.without.{frames}"] + entry["user.request.first"] + entry[f"user.deliver.{frames}"]
+             for frames in (0, 20)]
+    rows = [[what, one[f"{name}.events"], f"{one[f'{name}.frames']:.1f}", f"{100 * one[f'{name}.complete']:.0f} %",
+             one[f"{name}.bytes"], *costs]
+            for name, what, costs in (("perf", "perf", [one["perf.entry.0"], one["perf.entry.20"]]),
+                                      ("user", "stackmap", whole))]
+    return Section(
+        "User stacks of programs without frame pointers",
+        "Four system calls of bash, ls, sort, gzip, perl and python3 of Debian, recorded by ``perf record "
+        "--call-graph dwarf`` and unwound by ``perf script``, and the same with ``options/stackmap-user``: user frames of "
+        "an event, the share of stacks that reach the program's first function, bytes of an event in the file or in the ring "
+        "buffer, and instructions of an entry with one event and 6 or 26 user frames. For perf, unwinding comes on top; for "
+        "stackmap, the kernel's stack is included. Address space randomization is off: perf finds fewer frames at some "
+        "addresses.",
+        ("", "events", "frames", "complete", "bytes", "6 frames", "26 frames"), rows)
+
+
 def memory(found):
     """Point 3."""
     one = found["memory"]
@@ -345,7 +365,7 @@ def cpus(found):
         chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
 
 
-SECTIONS = (cost, breakdown, tracepoints, filled, user, retention, memory, others, growth, cpus)
+SECTIONS = (cost, breakdown, tracepoints, filled, user, perf, retention, memory, others, growth, cpus)
 
 
 def repeat(found, name):
