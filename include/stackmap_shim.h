@@ -371,6 +371,9 @@ bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long
 			   struct stackmap_mapping *mapping);
 struct file *stackmap_user_file(const struct stackmap_process *process, unsigned long address,
 				const struct stackmap_file_key *key);
+__u64 stackmap_vdso_size(const struct stackmap_process *process);
+bool stackmap_vdso_read(const struct stackmap_process *process, __u64 offset, void *bytes,
+			unsigned int nr);
 bool stackmap_file_read(struct file *file, __u64 offset, void *bytes, unsigned int nr);
 void fput(struct file *file);
 void stackmap_user_registers(struct stackmap_registers *registers);

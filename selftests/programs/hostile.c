@@ -10,16 +10,17 @@
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
  * memfd COUNT USER: from so many files without a name, as this user. vdso: not close(), but
- * clock_gettime(), by the vDSO. forged: with frame pointers that lead to the kernel. absent: with
- * a frame pointer that leads to memory that nobody ever provides. fuse DIR: from a file that is
- * mounted at DIR and never read; the file is served by a process of its own. asleep FILE: not
- * close(), but a futex() with the value 1,000,000 that waits 100 s, with a frame pointer that
- * leads to a page of this file, which is not read.
+ * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
+ * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
+ * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served
+ * by a process of its own. asleep FILE: not close(), but a futex() with the value 1,000,000 that
+ * waits 100 s, with a frame pointer that leads to a page of this file, which is not read.
  *
  * exec HOW PROGRAM: runs a program by "spawn", "vfork", from a "thread" or a signal "handler".
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/auxvec.h>
 #include <linux/elf.h>
 #include <linux/fuse.h>
 #include <linux/futex.h>
@@ -38,6 +39,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+/* <sys/auxv.h> has another <elf.h>. */
+unsigned long getauxval(unsigned long type);
 
 #define PAGE	4096
 #define CODE_AT	0x8000
@@ -139,11 +143,13 @@ static int notes(char **arguments)
 static const unsigned char table[] = {
 	1, 0x1b, 0x03, 0x3b, 0xfc, 0, 0, 0, 1, 0, 0, 0, 0, 0x7d, 0, 0, 0x18, 1, 0, 0,
 };
+
 static const unsigned char frames[] = {
 	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
 	28, 0, 0, 0, 0x1c, 0, 0, 0, 0xe0, 0x7b, 0, 0, sizeof(code), 0, 0, 0, 0,
 	0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0, 0, 0, 0, 0, 0, 0,
 };
+
 static const char names[] = "\0.eh_frame\0";
 
 /* A file with code and the description of its frame, the table of which may be missing. */
@@ -231,13 +237,34 @@ static int memfd(char **arguments)
 	return failed;
 }
 
-static int vdso(char **arguments)
+static int vdso_time(char **arguments)
 {
 	struct timespec time;
 
 	(void)arguments;
 	/* A clock that the vDSO has to ask the kernel for. */
 	return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+}
+
+/* The same, by a vDSO with damaged call frame information: a process can write there. */
+static int forged_vdso(char **arguments)
+{
+	char *vdso = (char *)getauxval(AT_SYSINFO_EHDR);
+	const struct elf64_hdr *head = (const struct elf64_hdr *)vdso;
+	const struct elf64_phdr *headers = (const void *)(vdso + sizeof(*head));
+	size_t size = PAGE;
+	int i;
+
+	/* As many pages as it has: all of it at once. */
+	while (mprotect(vdso, size, PROT_READ | PROT_WRITE | PROT_EXEC)) {
+		size += PAGE;
+		if (size > 16 * PAGE)
+			return 1;
+	}
+	for (i = 0; i < head->e_phnum; i++)
+		if (headers[i].p_type == PT_GNU_EH_FRAME)
+			memset(vdso + headers[i].p_offset, 1, headers[i].p_filesz);
+	return vdso_time(arguments);
 }
 
 /* A system call with another frame pointer. */
@@ -456,7 +483,8 @@ static const struct {
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },
-	{ "vdso", 0, vdso },
+	{ "vdso", 0, vdso_time },
+	{ "forged-vdso", 0, forged_vdso },
 	{ "forged", 0, forged },
 	{ "absent", 0, absent },
 	{ "fuse", 1, from_fuse },

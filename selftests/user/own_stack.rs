@@ -94,14 +94,14 @@ impl Memory for OwnMemory<'_> {
 struct OwnCode<'a>(&'a Own, Vec<usize>);
 
 impl Code for OwnCode<'_> {
-    fn frame(&mut self, ip: u64, address: u64) -> Rule {
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
         self.1.push(ip as usize);
         let rule = self.0.mapping(address).and_then(|mapping| {
             let file = self.0.files.get(&mapping.path)?;
             let offset = address - mapping.start + mapping.offset;
             learn(&Bytes(file), &X86_64, offset).ok()
         });
-        rule.unwrap_or(Rule::UNKNOWN)
+        Some(rule.unwrap_or(Rule::UNKNOWN))
     }
 
     fn bytes_before(&self, _address: u64) -> Option<[u8; 8]> {

@@ -133,8 +133,8 @@ fn seeds_of_the_fuzzer_are_understood() {
     assert_eq!(seed("signal"), Ok(Rule::SIGNAL));
 }
 
-/// A file without a table, whose descriptions take turns with so many heads.
-fn static_file(heads: usize, descriptions: usize) -> Vec<u8> {
+/// A file without a table, whose descriptions take turns with so many heads and are of functions there.
+fn static_file(heads: usize, descriptions: usize, (begin, size): (u64, u64)) -> Vec<u8> {
     const START: usize = 512;
     // Of version 1, without augmentation; the return address is register 16.
     const HEAD: [u8; 16] = [12, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0, 0, 0];
@@ -149,9 +149,8 @@ fn static_file(heads: usize, descriptions: usize) -> Vec<u8> {
         let head = START + nr % heads * HEAD.len();
         file.extend_from_slice(&20_u32.to_le_bytes());
         file.extend_from_slice(&((id - head) as u32).to_le_bytes());
-        // A function of one byte, elsewhere.
-        file.extend_from_slice(&0x10_0000_u64.to_le_bytes());
-        file.extend_from_slice(&1_u64.to_le_bytes());
+        file.extend_from_slice(&begin.to_le_bytes());
+        file.extend_from_slice(&size.to_le_bytes());
     }
     let end = file.len();
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -177,17 +176,55 @@ fn static_file(heads: usize, descriptions: usize) -> Vec<u8> {
 #[test]
 fn a_search_ends() {
     let search = |heads, descriptions| {
-        let file = static_file(heads, descriptions);
+        let file = static_file(heads, descriptions, (0x10_0000, 1));
         stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat())
     };
     assert_eq!(search(1, 16_000), Err(Unknown::NoFunction));
     assert_eq!(search(1, 17_000), Err(Unknown::TooLong));
-    // A new head counts as eight descriptions more.
-    assert_eq!(search(2, 1_800), Err(Unknown::NoFunction));
-    assert_eq!(search(2, 2_000), Err(Unknown::TooLong));
+    // Four heads are remembered; another counts as eight descriptions more.
+    assert_eq!(search(4, 16_000), Err(Unknown::NoFunction));
+    assert_eq!(search(5, 1_800), Err(Unknown::NoFunction));
+    assert_eq!(search(5, 2_000), Err(Unknown::TooLong));
+}
+
+/// A file with one function that is everywhere, one of whose descriptions cannot be understood.
+#[test]
+fn other_functions_of_a_file_with_a_strange_description_have_rules() {
+    let mut file = static_file(2, 2, (0, u64::MAX));
+    // Its version.
+    file[512 + 8] = 9;
+    let found = stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat());
+    assert_eq!(found, Err(Unknown::Damaged));
+    // Its return address is in another register.
+    file[512 + 8] = 1;
+    file[512 + 12] = 17;
+    let found = stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat());
+    // The other description has no program.
+    assert_eq!(found, Err(Unknown::Inexpressible));
 }
 
 proptest! {
+    #[test]
+    fn headers_with_any_numbers_are_understood_or_refused(
+        changes in proptest::collection::vec(
+            (
+                prop_oneof![8_usize..15, 24_usize..40],
+                prop_oneof![
+                    Just(0_u64), Just(1), Just(512), Just(4096), Just(1 << 63),
+                    any::<u64>(), (0_u64..5000).prop_map(u64::wrapping_neg),
+                ],
+            ),
+            1..4,
+        ),
+        at in any::<u8>(),
+    ) {
+        let mut file = static_file(1, 3, (0, u64::MAX));
+        for (word, number) in changes {
+            file[8 * word..8 * word + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let _ = stackmap_user::learn_hostile(&[&[1, at][..], &file].concat());
+    }
+
     #[test]
     fn any_file_is_read_in_bounded_time(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = stackmap_user::learn_hostile(&bytes);

@@ -114,15 +114,21 @@ struct Codes {
 }
 
 impl Code for Codes {
-    fn frame(&mut self, ip: u64, address: u64) -> Rule {
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
         self.frames.push(ip as usize);
-        self.rules.get(&address).copied().unwrap_or(Rule::UNKNOWN)
+        match address {
+            NOT_NOW => None,
+            _ => Some(self.rules.get(&address).copied().unwrap_or(Rule::UNKNOWN)),
+        }
     }
 
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
         self.calls.get(&address).copied()
     }
 }
+
+/// An address of which it is not known now whether it has a rule.
+const NOT_NOW: u64 = 0x7777;
 
 /// The walk of a stack whose frame pointer is `fp`, by rules of addresses.
 fn ruled(fp: u64, rules: &[(u64, Rule)], words: &[(u64, u64)]) -> (Vec<usize>, End) {
@@ -258,6 +264,28 @@ fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
         let found = walk_before(&bytes, &words);
         assert_eq!(found, (vec![0x1000], End::NoRule), "{bytes:02x?}");
     }
+}
+
+/// Its frame pointer may be that of an outer frame: the frames in between would be missing.
+#[test]
+fn a_stack_ends_where_it_is_not_known_now_whether_there_is_a_rule() {
+    let words = frame(SP + 16, 8, 0, 0x2000);
+    let mut codes = Codes {
+        calls: HashMap::from([(0x2000, [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4])]),
+        rules: HashMap::from([(0x1000, call(Base::Sp, 8, Saved::No))]),
+        ..Codes::default()
+    };
+    let mut words = words.to_vec();
+    words.push((SP, NOT_NOW + 1));
+    let want = vec![0x1000, NOT_NOW as usize + 1];
+    assert_eq!(walk_codes(SP + 16, &mut codes, &words), (want, End::NoRule));
+}
+
+/// A frame pointer that is none often leads to zeros.
+#[test]
+fn a_frame_pointer_that_leads_to_zeros_ends_the_walk() {
+    let words = frame(SP + 16, 8, 0, 0);
+    assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoRule));
 }
 
 /// The walk by a frame pointer to a return address behind these bytes.

@@ -2,7 +2,7 @@
 
 //! The files that user stacks have frames in, each with an index for as long as the module has stacks.
 
-use super::{shares::Shares, words::INDEX_MAX};
+use super::{rules::INDICES, shares::Shares, words::INDEX_MAX};
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
 use kernel::{prelude::*, rbtree::RBTree};
 
@@ -90,8 +90,13 @@ impl Binaries {
 
     /// Forgets all of them.
     pub(crate) fn forget(&mut self) {
+        let mut first = self.first + self.list.len() as u32;
+        // The vDSOs always are there: no other binary may have the lower bits of their indices.
+        if first % INDICES <= VDSO32 || first % INDICES + MAX as u32 > INDICES {
+            first = first.next_multiple_of(INDICES) + VDSO32 + 1;
+        }
         *self = Self {
-            first: self.first + self.list.len() as u32,
+            first,
             ..Self::new()
         };
     }

@@ -8,7 +8,7 @@
 use super::{
     cfi::X86_64,
     cookie::{exec_id, Cookie, Known},
-    places::{Codes, Places, StackWords},
+    places::{Codes, Places, StackWords, READS_MAX},
     process::{registers, OwnMemory, Process},
     walk::{self, Memory, Registers},
     words::{self, End, FRAMES_MAX},
@@ -19,6 +19,7 @@ use crate::{
     shim::{self, stackmap_user_counter},
     store,
 };
+use core::cell::Cell;
 use kernel::prelude::*;
 
 /// Room for the delivery of one stack.
@@ -104,7 +105,7 @@ impl State {
                     memory,
                     wanted: false,
                     learnt: 0,
-                    searched: 0,
+                    reads: Cell::new(READS_MAX),
                 };
                 let user_end = shim::stackmap_user_end();
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)

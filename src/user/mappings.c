@@ -21,6 +21,10 @@
 #include <linux/unwind_user.h>
 #include <linux/user_namespace.h>
 
+#ifdef CONFIG_X86
+#include <asm/vdso.h>
+#endif
+
 #include "../shim/shim.h"
 #include "user.h"
 
@@ -29,8 +33,54 @@ DEFINE_STATIC_CALL_NULL(stackmap_freader_fetch, freader_fetch);
 DEFINE_STATIC_CALL_NULL(stackmap_freader_cleanup, freader_cleanup);
 DEFINE_STATIC_CALL_NULL(stackmap_lock_vma, lock_vma_under_rcu);
 
-static void describe(struct task_struct *task, const struct vm_area_struct *vma,
-		     struct stackmap_mapping *mapping)
+/* The 64-bit vDSO of an address space; NULL if it has another one, or none. */
+static const struct vdso_image *vdso64(const struct mm_struct *mm)
+{
+#ifdef CONFIG_X86
+	const struct vdso_image *image = READ_ONCE(mm->context.vdso_image);
+
+	if (image && ((const char *)image->data)[EI_CLASS] == ELFCLASS64)
+		return image;
+#endif
+	return NULL;
+}
+
+/**
+ * stackmap_vdso_size - the size of a process's 64-bit vDSO
+ * @process: the process
+ *
+ * Context: any.
+ * Return: the number of bytes; 0 if it has none.
+ */
+u64 stackmap_vdso_size(const struct stackmap_process *process)
+{
+	const struct vdso_image *image = process->mm ? vdso64(process->mm) : NULL;
+
+	return image ? image->size : 0;
+}
+
+/**
+ * stackmap_vdso_read - read bytes of a process's 64-bit vDSO, as the kernel has it
+ * @process: the process
+ * @offset: where
+ * @bytes: set to them
+ * @nr: their number
+ *
+ * Context: any.
+ * Return: whether they are all there.
+ */
+bool stackmap_vdso_read(const struct stackmap_process *process, u64 offset, void *bytes,
+			unsigned int nr)
+{
+	const struct vdso_image *image = process->mm ? vdso64(process->mm) : NULL;
+
+	if (!image || offset > image->size || nr > image->size - offset)
+		return false;
+	memcpy(bytes, image->data + offset, nr);
+	return true;
+}
+
+static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
 {
 	const struct mm_struct *mm = vma->vm_mm;
 	const struct inode *inode;
@@ -45,8 +95,7 @@ static void describe(struct task_struct *task, const struct vm_area_struct *vma,
 #ifdef CONFIG_X86
 	if (mm->context.vdso && vma->vm_start == (unsigned long)mm->context.vdso && !vma->vm_file) {
 		mapping->offset = 0;
-		mapping->kind = test_tsk_thread_flag(task, TIF_ADDR32)
-					? STACKMAP_MAPPING_VDSO32 : STACKMAP_MAPPING_VDSO;
+		mapping->kind = vdso64(mm) ? STACKMAP_MAPPING_VDSO : STACKMAP_MAPPING_VDSO32;
 		return;
 	}
 #endif
@@ -143,7 +192,7 @@ bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long
 
 	if (!vma)
 		return false;
-	describe(process->task, vma, mapping);
+	describe(vma, mapping);
 	vma_end_read(vma);
 	return true;
 }
@@ -166,7 +215,7 @@ struct file *stackmap_user_file(const struct stackmap_process *process, unsigned
 
 	if (!vma)
 		return NULL;
-	describe(process->task, vma, &mapping);
+	describe(vma, &mapping);
 	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key)))
 		file = get_file(vma->vm_file);
 	vma_end_read(vma);
@@ -325,8 +374,8 @@ out:
 }
 
 /*
- * Has each later change of a file give it another ctime, also in the same tick, where its file system
- * can: as stat() does.
+ * Has each later change of a file give it another ctime, also in the same tick, where its file
+ * system can: as stat() does.
  */
 static void watch_ctime(struct inode *inode)
 {

@@ -4,7 +4,7 @@
 
 use super::{
     binaries::{VDSO, VDSO32},
-    cfi::{self, File, Unknown, X86_64},
+    cfi::{self, Unknown, X86_64},
     process::Process,
     rule::Rule,
     rules::Site,
@@ -13,6 +13,7 @@ use super::{
     State,
 };
 use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
+use core::cell::Cell;
 use kernel::prelude::*;
 
 /// The mappings that addresses of one stack lie in.
@@ -70,6 +71,14 @@ impl Places {
         self.mappings.get(self.last)
     }
 
+    /// The rule of code in the last mapping, which has no binary: none, unless it is of a file that could not
+    /// get an index.
+    #[cold]
+    fn without_file(&self) -> Option<Rule> {
+        let is_file = self.mapping()?.kind == shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE;
+        (!is_file).then_some(Rule::UNKNOWN)
+    }
+
     /// Looks for the mapping of an address.
     #[inline(never)]
     fn find(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<()> {
@@ -96,8 +105,7 @@ impl Places {
             ..Place::default()
         };
         let offset = mapping.offset;
-        // A frame may go on behind the last address.
-        let is_offset = |index| Site::new(index, offset.checked_add(size)?).map(|_| index);
+        let is_offset = |index| Site::new(index, offset.checked_add(size - 1)?).map(|_| index);
         if let Some(index) = index.and_then(is_offset) {
             place.word = Word::Binary { index, offset }.bits().unwrap_or(0);
             place.site = Site::new(index, offset).unwrap_or_default();
@@ -167,19 +175,20 @@ pub(super) struct Codes<'a, M> {
     pub(super) words: &'a mut StackWords,
     /// Whether a part of a file is read ahead for this stack.
     pub(super) wanted: bool,
-    /// The rules that were learnt for this stack, and those of files without a table.
+    /// The rules that were learnt for this stack.
     pub(super) learnt: u32,
-    pub(super) searched: u32,
+    /// How often files may still be read for this stack.
+    pub(super) reads: Cell<u32>,
 }
 
 /// The most rules that are learnt for one stack, as other tracers wait meanwhile. The next stack learns more.
 const LEARNT_MAX: u32 = 64;
-/// The same for files without a table, each of which is searched.
-const SEARCHED_MAX: u32 = 8;
+/// The same for reads of files: more than any rule needs, as the first is learnt in any case.
+pub(super) const READS_MAX: u32 = 32_768;
 
 impl<M: Memory> Code for Codes<'_, M> {
     #[inline(always)]
-    fn frame(&mut self, ip: u64, address: u64) -> Rule {
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
         let known = self.places.recent.has(address)
             || self
                 .places
@@ -188,15 +197,15 @@ impl<M: Memory> Code for Codes<'_, M> {
         let place = &self.places.recent;
         if !known || place.word == 0 {
             self.words.push(None, ip);
-            return Rule::UNKNOWN;
+            return known.then(|| self.places.without_file()).flatten();
         }
         let at = address.wrapping_sub(place.start);
         let behind = ip.wrapping_sub(place.start);
         self.words.add(place.word.wrapping_add(behind));
         let site = place.site.behind(at);
         match self.state.rules.get(site) {
-            Some(rule) => rule,
-            None => self.learn(site, address).unwrap_or(Rule::UNKNOWN),
+            Some(rule) => Some(rule),
+            None => self.learn(site, address),
         }
     }
 
@@ -220,13 +229,9 @@ impl<M: Memory> Codes<'_, M> {
         let offset = address - mapping.start + mapping.offset;
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
-                let file = self.process.file(address, &mapping.file)?;
+                let file = self.process.file(address, &mapping.file, &self.reads)?;
                 let mut found = cfi::learn(&file, &X86_64, offset);
                 if found == Err(Unknown::NoTable) {
-                    if self.searched >= SEARCHED_MAX {
-                        return None;
-                    }
-                    self.searched += 1;
                     found = cfi::search(&file, &X86_64, offset);
                 }
                 if found == Err(Unknown::Absent) && !self.wanted {
@@ -236,14 +241,10 @@ impl<M: Memory> Codes<'_, M> {
                 found
             }
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
-                let image = Image {
-                    memory: self.memory,
-                    start: mapping.start,
-                    size: mapping.end - mapping.start,
-                };
-                cfi::learn(&image, &X86_64, offset)
+                cfi::learn(&self.process.vdso(), &X86_64, offset)
             }
-            _ => return None,
+            // Rules are those of 64 bits.
+            _ => Ok(Rule::UNKNOWN),
         };
         use shim::{
             stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
@@ -252,37 +253,15 @@ impl<M: Memory> Codes<'_, M> {
         };
         shim::stackmap_user_count(match found {
             Ok(_) => LEARNT,
-            Err(Unknown::Absent) => ABSENT,
+            Err(Unknown::Absent | Unknown::Later) => ABSENT,
             Err(_) => NONE,
         });
-        if found != Err(Unknown::Absent) {
-            let rule = found.unwrap_or(Rule::UNKNOWN);
-            self.state.rules.put(site, rule);
+        if matches!(found, Err(Unknown::Absent | Unknown::Later)) {
+            return None;
         }
-        found.ok()
-    }
-}
-
-/// A file that is mapped as a whole: the vDSO.
-struct Image<'m, M> {
-    memory: &'m M,
-    start: u64,
-    size: u64,
-}
-
-impl<M: Memory> File for Image<'_, M> {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
-        for (nr, byte) in bytes.iter_mut().enumerate() {
-            let offset = offset.checked_add(nr as u64).filter(|at| *at < self.size);
-            let at = self.start + offset.ok_or(Unknown::Damaged)?;
-            let word = self.memory.word(at & !7).map_err(|_| Unknown::Absent)?;
-            *byte = (word >> (8 * (at % 8))) as u8;
-        }
-        Ok(())
-    }
-
-    fn size(&self) -> u64 {
-        self.size
+        let rule = found.unwrap_or(Rule::UNKNOWN);
+        self.state.rules.put(site, rule);
+        Some(rule)
     }
 }
 

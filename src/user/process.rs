@@ -59,14 +59,26 @@ impl Process<'_> {
     }
 
     /// The file that is mapped at an address, if it is still this one.
-    pub(super) fn file(&self, address: u64, key: &stackmap_file_key) -> Option<CachedFile> {
+    /// It can be read so many times.
+    pub(super) fn file<'r>(
+        &self,
+        address: u64,
+        key: &stackmap_file_key,
+        reads: &'r Cell<u32>,
+    ) -> Option<CachedFile<'r>> {
         // SAFETY: By the invariant; the references are valid.
         let file = unsafe { shim::stackmap_user_file(&self.0, address as usize, key) };
         Some(CachedFile {
             file: NonNull::new(file)?,
             size: key.size,
             absent: Cell::new(0),
+            reads,
         })
+    }
+
+    /// Its 64-bit vDSO.
+    pub(super) fn vdso(&self) -> Vdso<'_> {
+        Vdso(self)
     }
 
     /// Reads what a file is called. Returns whether it is still mapped at that address.
@@ -194,14 +206,16 @@ impl Drop for Sleeper {
 /// # Invariants
 ///
 /// The file is held.
-pub(super) struct CachedFile {
+pub(super) struct CachedFile<'r> {
     file: NonNull<bindings::file>,
     size: u64,
     /// Where it is not in memory.
     absent: Cell<u64>,
+    /// How often it may still be read.
+    reads: &'r Cell<u32>,
 }
 
-impl CachedFile {
+impl CachedFile<'_> {
     /// Has the part read ahead that was not in memory. Context: task.
     pub(super) fn want(&self) {
         // SAFETY: By the invariant.
@@ -209,8 +223,10 @@ impl CachedFile {
     }
 }
 
-impl File for CachedFile {
+impl File for CachedFile<'_> {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        let left = self.reads.get().checked_sub(1).ok_or(Unknown::Later)?;
+        self.reads.set(left);
         for (nr, bytes) in bytes
             .chunks_mut(shim::STACKMAP_FILE_READ_MAX as usize)
             .enumerate()
@@ -238,10 +254,30 @@ impl File for CachedFile {
     }
 }
 
-impl Drop for CachedFile {
+impl Drop for CachedFile<'_> {
     fn drop(&mut self) {
         // SAFETY: By the invariant, and it is not used any more.
         unsafe { shim::fput(self.file.as_ptr()) };
+    }
+}
+
+/// The 64-bit vDSO of a process as the kernel has it: a process can change its own.
+pub(super) struct Vdso<'p>(&'p Process<'p>);
+
+impl File for Vdso<'_> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        let (to, nr) = (bytes.as_mut_ptr().cast(), bytes.len() as u32);
+        // SAFETY: By the invariant of the process; so many bytes can be written.
+        match unsafe { shim::stackmap_vdso_read(&self.0 .0, offset, to, nr) } {
+            true => Ok(()),
+            // Just now it has a vDSO of 32 bits.
+            false => Err(Unknown::Absent),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        // SAFETY: By the invariant of the process.
+        unsafe { shim::stackmap_vdso_size(&self.0 .0) }
     }
 }
 

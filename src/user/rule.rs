@@ -26,7 +26,7 @@ pub enum Kind {
     Outermost,
     /// A signal came: the registers are in its frame.
     Signal,
-    /// No rule is known that could be kept, and none will be.
+    /// There is no rule.
     Unknown,
 }
 

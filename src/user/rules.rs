@@ -20,6 +20,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const OFFSET_BITS: u32 = 32;
 const INDEX_BITS: u32 = 18;
 
+/// Indices that differ by as much are one.
+pub const INDICES: u32 = 1 << INDEX_BITS;
+
 /// Bits of the number of a set.
 const SET_BITS: u32 = 15;
 const _: () = assert!(INDEX_BITS + OFFSET_BITS - SET_BITS + rule::BITS == u64::BITS);
@@ -60,7 +63,8 @@ pub struct Site(u64);
 impl Site {
     /// An offset in a binary. [`None`]: it is too large.
     ///
-    /// Of the index the lower bits are enough: 2^18 binaries later, the table was cleared 32 times at least.
+    /// Of the index the lower bits are enough: no two binaries that are there at once have the same, see
+    /// `Binaries`. 2^18 indices later, the table was cleared 31 times at least.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 {
             return None;

@@ -83,8 +83,9 @@ impl Frame {
 /// The code of a process.
 pub trait Code {
     /// Keeps the next frame, which goes on at `ip`, and returns the rule of its instruction, which is at
-    /// `address`: a call may be the last instruction of its function.
-    fn frame(&mut self, ip: u64, address: u64) -> Rule;
+    /// `address`: a call may be the last instruction of its function. [`None`]: it is not known now whether
+    /// there is one.
+    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule>;
 
     /// The eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
@@ -136,7 +137,10 @@ pub fn by_rules(
             };
         }
         let address = frame.ip.wrapping_sub(u64::from(!interrupted));
-        let rule = code.frame(frame.ip, address);
+        // Its frame pointer may be that of an outer frame.
+        let Some(rule) = code.frame(frame.ip, address) else {
+            return End::NoRule;
+        };
         let step = match rule.kind() {
             Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
             Kind::Aligned => frame.aligned(machine, rule, memory),
@@ -221,9 +225,7 @@ impl Frame {
 
     fn by_pointer(&self, word: u64, memory: &impl Memory, code: &impl Code) -> Step {
         match self.caller(word, memory) {
-            Ok(Some(caller)) if caller.ip == 0 || is_called(code, caller.ip) => {
-                Step::Caller(caller)
-            }
+            Ok(Some(caller)) if is_called(code, caller.ip) => Step::Caller(caller),
             Ok(_) | Err(_) => Step::End(End::NoRule),
         }
     }

@@ -15,10 +15,11 @@ const LOADS_MAX: usize = 16;
 
 /// Section headers that are looked at.
 const SECTIONS_MAX: u16 = 128;
-/// Descriptions that a search looks at. One that has not its head in common with the one before it counts
-/// as more.
+/// Descriptions that a search looks at. A head that is read counts as more.
 const SEARCHED_MAX: u32 = 16_384;
 const NEW_HEAD: u32 = 8;
+/// The heads that a search remembers.
+const HEADS: usize = 4;
 
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
@@ -122,7 +123,7 @@ impl<'f, F: File> Image<'f, F> {
         let mut loads = self.loads.iter();
         let load = loads.find(|load| address.wrapping_sub(load.address) < load.size);
         let load = load.ok_or(Unknown::Damaged)?;
-        let offset = load.offset.checked_add(address - load.address);
+        let offset = load.offset.checked_add(address.wrapping_sub(load.address));
         Ok(Cursor::new(self.file, offset.ok_or(Unknown::Damaged)?))
     }
 
@@ -167,7 +168,8 @@ impl<'f, F: File> Image<'f, F> {
         let section = self.section()?;
         let loaded = |offset: u64| section.address.wrapping_add(offset - section.offset);
         let mut cursor = Cursor::new(self.file, section.offset);
-        let mut common: Option<(u64, Common)> = None;
+        let mut heads: [Option<(u64, Option<Common>)>; HEADS] = Default::default();
+        let mut next = 0;
         let mut left = SEARCHED_MAX;
         loop {
             let start = cursor.at;
@@ -181,17 +183,25 @@ impl<'f, F: File> Image<'f, F> {
             // Otherwise it is what descriptions have in common.
             if back != 0 {
                 let offset = here.checked_sub(back).ok_or(Unknown::Damaged)?;
-                let common = match &common {
-                    Some((known, common)) if *known == offset => common,
-                    _ => {
+                let is_known = |head: &Option<_>| matches!(head, Some((at, _)) if *at == offset);
+                let known = match heads.iter().position(is_known) {
+                    Some(known) => known,
+                    None => {
                         left = left.checked_sub(NEW_HEAD).ok_or(Unknown::TooLong)?;
-                        let new = Common::read(Cursor::new(self.file, offset), machine)?;
-                        &common.insert((offset, new)).1
+                        let new = Common::read(Cursor::new(self.file, offset), machine);
+                        next = (next + 1) % HEADS;
+                        heads[next] = Some((offset, expressible(new)?));
+                        next
                     }
                 };
                 let field = loaded(cursor.at);
-                let (begin, length) = common.range(&mut cursor, field)?;
-                if self.address.wrapping_sub(begin) < length {
+                let common = heads.get(known).and_then(|head| head.as_ref()?.1.as_ref());
+                let range = match common {
+                    Some(common) => expressible(common.range(&mut cursor, field))?,
+                    // Other functions may be described otherwise.
+                    None => None,
+                };
+                if range.is_some_and(|(begin, size)| self.address.wrapping_sub(begin) < size) {
                     return Ok(loaded(start));
                 }
             }
@@ -230,5 +240,14 @@ impl<'f, F: File> Image<'f, F> {
             }
         }
         Err(Unknown::NoTable)
+    }
+}
+
+/// What was read, if a rule can express it.
+fn expressible<T>(read: Result<T, Unknown>) -> Result<Option<T>, Unknown> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(Unknown::Inexpressible) => Ok(None),
+        Err(reason) => Err(reason),
     }
 }

@@ -3,7 +3,7 @@
 //! How a function is left at one address: what the call frame information of its file says.
 //!
 //! An ELF file that can be unwound has for each function a description with a program, in `.eh_frame`,
-//! which is run up to the address. What comes out is a [`Rule`] of 32 bits, enough for the next walks
+//! which is run up to the address. What comes out is a [`Rule`] of 29 bits, enough for the next walks
 //! through the same call. Most files have a sorted table of the descriptions, `.eh_frame_hdr`; those that
 //! are linked statically have none, and are read from the first description to the last.
 //!
@@ -37,6 +37,8 @@ pub trait File {
 pub enum Unknown {
     /// A part of the file is not in memory: later it may be.
     Absent,
+    /// So much was read that others wait: later it may be learnt.
+    Later,
     /// It is no ELF file for this processor, or damaged.
     Damaged,
     /// It has no table of functions.

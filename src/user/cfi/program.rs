@@ -5,7 +5,7 @@
 use super::super::rule::{Base, Rule, Saved};
 use super::{cursor::Cursor, description::Common, File, Machine, Unknown};
 
-/// Steps of all programs of one address, and functions that are looked at.
+/// Steps of the programs of one address.
 const STEPS_MAX: u32 = 10_000;
 /// How deep a program may nest its remembered rows.
 const ROWS_MAX: usize = 8;
