@@ -150,6 +150,7 @@ struct stackmap_file_key {
 	__u32 generation;	/* of the inode number */
 	__u64 size;
 	__u64 owner;		/* user ID in the first user namespace */
+	__u64 type;		/* magic number of the file system */
 };
 
 enum stackmap_mapping_kind {

@@ -28,6 +28,7 @@ struct Key {
     generation: u32,
     size: u64,
     owner: u64,
+    r#type: u64,
 }
 
 impl From<&stackmap_file_key> for Key {
@@ -39,6 +40,7 @@ impl From<&stackmap_file_key> for Key {
             generation: key.generation,
             size: key.size,
             owner: key.owner,
+            r#type: key.type_,
         }
     }
 }
@@ -55,10 +57,12 @@ pub(crate) struct Binary {
 }
 
 /// What files have in common that are one binary. Anybody can forge a build-id, and a file system in user
-/// space the owner: so also the device.
+/// space the owner: so also the device, and the type of the file system, as another one can get the device
+/// when the first is unmounted.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 struct Identity {
     dev: u64,
+    r#type: u64,
     owner: u64,
     build_id: [u8; BUILD_ID_MAX],
     len: usize,
@@ -126,6 +130,7 @@ impl Binaries {
         let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
         let identity = (!build_id.is_empty()).then_some(Identity {
             dev: file.dev,
+            r#type: file.type_,
             owner: file.owner,
             build_id: found.build_id,
             len: build_id.len(),

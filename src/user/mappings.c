@@ -114,6 +114,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		.generation	= inode->i_generation,
 		.size		= i_size_read(inode),
 		.owner		= __kuid_val(inode->i_uid),
+		.type		= inode->i_sb->s_magic,
 	};
 }
 
