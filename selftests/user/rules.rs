@@ -187,6 +187,16 @@ fn a_search_ends() {
     assert_eq!(search(5, 2_000), Err(Unknown::TooLong));
 }
 
+/// Its first address is below its last.
+#[test]
+fn a_file_that_is_loaded_at_the_end_of_the_address_space_is_refused() {
+    let mut file = static_file(1, 1, (0, u64::MAX));
+    file[64 + 16..64 + 24].copy_from_slice(&256_u64.wrapping_neg().to_le_bytes());
+    file[192 + 16..192 + 24].copy_from_slice(&0_u64.to_le_bytes());
+    let found = stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat());
+    assert_eq!(found, Err(Unknown::Damaged));
+}
+
 /// A file with one function that is everywhere, one of whose descriptions cannot be understood.
 #[test]
 fn other_functions_of_a_file_with_a_strange_description_have_rules() {
