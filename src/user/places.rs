@@ -244,7 +244,7 @@ impl<M: Memory> Codes<'_, M> {
                 cfi::learn(&self.process.vdso(), &X86_64, offset)
             }
             // Rules are those of 64 bits.
-            _ => Ok(Rule::UNKNOWN),
+            _ => Err(Unknown::NoTable),
         };
         use shim::{
             stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
