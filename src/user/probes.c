@@ -60,7 +60,7 @@ static bool can_unwind(void)
  */
 static void deliver_pending(void)
 {
-	struct unwind_task_info *info = &current->unwind_info;
+	struct unwind_task_info *info = stackmap_unwind_info(current);
 
 	while ((atomic_long_read(&info->unwind_mask) & UNWIND_PENDING) &&
 	       static_call(stackmap_task_work_cancel)(current, &info->work))
@@ -70,7 +70,7 @@ static void deliver_pending(void)
 /* Whether the current task has a request of ours pending. */
 static bool is_requested(void)
 {
-	const unsigned long mask = atomic_long_read(&current->unwind_info.unwind_mask);
+	const unsigned long mask = atomic_long_read(&stackmap_unwind_info(current)->unwind_mask);
 	struct stackmap_slot *slot;
 
 	if (!(mask & UNWIND_PENDING))
@@ -112,7 +112,7 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 
 static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
 {
-	const struct unwind_task_info *info = &current->unwind_info;
+	const struct unwind_task_info *info = stackmap_unwind_info(current);
 	struct unwind_stacktrace trace = { };
 	struct stackmap_slot *slot;
 	unsigned int id;

@@ -30,7 +30,7 @@ DEFINE_STATIC_CALL_NULL(stackmap_put_task_stack, put_task_stack);
 /* The bits of our works that a task has requested and not delivered. */
 static unsigned long requested(struct task_struct *task)
 {
-	struct unwind_task_info *info = &task->unwind_info;
+	struct unwind_task_info *info = stackmap_unwind_info(task);
 	unsigned long mask = atomic_long_read(&info->unwind_mask), ours = 0;
 	const struct stackmap_slot *slot;
 	/* It stays until the task is freed. */
@@ -78,7 +78,7 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 	/* The task may run: then this is not what stackmap_sleeper_stays() finds. */
 	sleeper->switches = data_race(task->nvcsw + task->nivcsw);
 	sleeper->requested = requested(task);
-	sleeper->cookie = READ_ONCE(task->unwind_info.id.id);
+	sleeper->cookie = READ_ONCE(stackmap_unwind_info(task)->id.id);
 	/* The same. */
 	sleeper->registers = data_race(((struct stackmap_registers) {
 		.ip	= instruction_pointer(regs),

@@ -13,6 +13,24 @@
 #include <linux/task_work.h>
 #include <linux/unwind_deferred.h>
 
+#ifndef CONFIG_UNWIND_USER
+/* stackmap_user_resolve() refuses such a kernel. What it lacks is here, so that all else compiles. */
+#define UNWIND_PENDING			BIT(0)
+#define unwind_user_word_size(regs)	0
+#endif
+
+/* What a task has requested. Without the kernel's user unwinder no task has. */
+static inline struct unwind_task_info *stackmap_unwind_info(struct task_struct *task)
+{
+#ifdef CONFIG_UNWIND_USER
+	return &task->unwind_info;
+#else
+	static struct unwind_task_info none;
+
+	return &none;
+#endif
+}
+
 /* Found by stackmap_user_resolve(). */
 DECLARE_STATIC_CALL(stackmap_freader_init, freader_init_from_file);
 DECLARE_STATIC_CALL(stackmap_freader_fetch, freader_fetch);
