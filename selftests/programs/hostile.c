@@ -9,7 +9,8 @@
  * All others call close() of the file descriptor 1,000,000. notes: from that file. described FILE
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
- * memfd COUNT USER: from so many files without a name, as this user. vdso: not close(), but
+ * memfd COUNT USER: from so many files without a name, as this user. mapped COUNT USER: the same by
+ * each of eight users of a user namespace that this user has made. vdso: not close(), but
  * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
  * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
  * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served
@@ -26,6 +27,7 @@
 #include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -235,6 +237,34 @@ static int memfd(char **arguments)
 			 close(fd);
 	}
 	return failed;
+}
+
+/* As in a rootless container: who makes it has many user IDs there, which root gives. */
+static int mapped(char **arguments)
+{
+	int user, status, failed = 0, child = fork();
+	char path[64], name[16];
+	FILE *map;
+
+	if (!child) {
+		if (setuid(atoi(arguments[1])) || unshare(CLONE_NEWUSER) || raise(SIGSTOP))
+			_exit(1);
+		for (user = 1; user <= 8; user++) {
+			snprintf(name, sizeof(name), "%d", user);
+			if (!fork())
+				_exit(memfd((char *[]) { arguments[0], name }));
+			failed |= wait(&status) < 0 || status;
+		}
+		_exit(failed);
+	}
+	if (child < 0 || waitpid(child, &status, WUNTRACED) < 0 || !WIFSTOPPED(status))
+		return 1;
+	snprintf(path, sizeof(path), "/proc/%d/uid_map", child);
+	map = fopen(path, "w");
+	if (map)
+		failed = fprintf(map, "0 100000 65536") < 0 || fclose(map);
+	kill(child, SIGCONT);
+	return !map || failed || waitpid(child, &status, 0) < 0 || status;
 }
 
 static int vdso_time(char **arguments)
@@ -483,6 +513,7 @@ static const struct {
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },
+	{ "mapped", 2, mapped },
 	{ "vdso", 0, vdso_time },
 	{ "forged-vdso", 0, forged_vdso },
 	{ "forged", 0, forged },
