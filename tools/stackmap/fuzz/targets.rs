@@ -19,7 +19,8 @@ use stackmap::{
     stacks::Stacks,
     stat::Stat,
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
-    trace::{Event, Line, StackRef},
+    trace::{Binds, Event, Line, Sides, StackRef},
+    user::names::Places,
 };
 use std::{
     io::{BufReader, Cursor, Read},
@@ -95,11 +96,12 @@ pub(crate) fn trace(data: &[u8]) {
     };
     let mut notes = Notes::default();
     let mut count = 0;
-    let mut out = |_: &Event, _: StackRef<'_>| {
+    let mut out = |_: &Event, _: Sides<'_>| {
         count += 1;
         Ok(())
     };
-    events::for_each_in(data, None, "input", &loaded(), &mut notes, &mut out).unwrap();
+    let binds = Binds::default();
+    events::for_each_in(data, None, "input", &binds, &loaded(), &mut notes, &mut out).unwrap();
     let lines = data.split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| Line::parse(line).is_some());
     assert!(count <= lines.count());
@@ -149,7 +151,7 @@ pub(crate) fn ring(data: &[u8]) {
         let pages = || Pages::new(pages, layout, "input");
         let mut notes = Notes::default();
         let mut count = 0;
-        let mut out = |event: &Event, _: StackRef<'_>| {
+        let mut out = |event: &Event, _: Sides<'_>| {
             count += 1;
             let text = event.fields.text(&loaded.symbols);
             assert!(!text.contains(char::is_control), "{text:?}");
@@ -160,11 +162,13 @@ pub(crate) fn ring(data: &[u8]) {
             Ok(())
         };
         let size = data.len() as u64;
-        let read = events::for_each_record(&trace, pages(), size, &loaded, &mut notes, &mut out);
+        let binds = trace.binds(pages()).unwrap_or_default();
+        let read =
+            events::for_each_record(&trace, pages(), size, &binds, &loaded, &mut notes, &mut out);
         let mut reload = || Ok(None);
         let mut resolver = Resolver::new(Loaded::default(), Format::default(), &mut reload);
         let mut out = Vec::new();
-        let resolved = resolver.records(&trace, pages(), size, &mut out);
+        let resolved = resolver.records(&trace, pages(), size, &binds, &mut out);
         assert_eq!(read.is_ok(), resolved.is_ok());
         assert!(count <= data.len() / 4);
     }
@@ -197,26 +201,36 @@ pub(crate) fn capture(data: &[u8]) {
         ..Loaded::default()
     };
     let mut notes = Notes::default();
-    let mut out = |event: &Event, _: StackRef<'_>| {
+    let mut out = |event: &Event, _: Sides<'_>| {
         let _ = event.fields.text(&loaded.symbols);
         Ok(())
     };
     if let Ok((trace, layout)) = capture.ring() {
         if let Ok(member) = capture.member(member::PAGES) {
             let pages = Pages::new(member.take(1 << 20), layout, "input");
-            let _ = events::for_each_record(&trace, pages, 0, &loaded, &mut notes, &mut out);
+            let binds = Binds::default();
+            let _ =
+                events::for_each_record(&trace, pages, 0, &binds, &loaded, &mut notes, &mut out);
         }
     }
     if let Ok(member) = capture.member(member::TRACE) {
         // A zip archive may hold more than a fuzzer has time for.
         let input = BufReader::new(member.take(1 << 20));
-        let mut out = |_: &Event, stack: StackRef<'_>| {
-            if let StackRef::Id(id) = stack {
+        let mut out = |_: &Event, sides: Sides<'_>| {
+            if let StackRef::Id(id) = sides.kernel {
                 let _ = loaded.missing(id);
             }
             Ok(())
         };
-        let _ = events::for_each_in(input, None, "input", &loaded, &mut notes, &mut out);
+        let binds = Binds::default();
+        let _ = events::for_each_in(input, None, "input", &binds, &loaded, &mut notes, &mut out);
     }
     let _ = notes.lines(Some(&loaded));
+    if let Ok(mut user) = capture.user(Places::default()) {
+        user.prime(&mut |_| {});
+        for stack in user.stacks.iter() {
+            let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));
+            frames.for_each(|frame| drop(frame.to_string()));
+        }
+    }
 }

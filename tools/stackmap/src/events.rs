@@ -10,8 +10,8 @@ use crate::{
         decode::{Decoder, Trace},
         stream::{Pages, Records},
     },
-    source::{Loaded, Source},
-    trace::{Event, Joiner, Lines, Losses, StackRef},
+    source::{Loaded, Shown, Source},
+    trace::{Binds, Body, Event, Joiner, Line, Lines, Losses, Sides, StackRef, UserRef, UserSide},
 };
 use std::io::{BufReader, Read};
 
@@ -24,14 +24,29 @@ pub fn for_each(
     source: &mut Source,
     loaded: &Loaded,
     notes: &mut Notes,
-    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
+    let user = loaded.shown != Shown::Kernel && !loaded.user.stacks.is_empty();
     if source.has_ring() {
+        let binds = match user {
+            true => {
+                let (trace, pages, _) = source.ring()?;
+                trace.binds(pages)?
+            }
+            false => Binds::default(),
+        };
         let (trace, pages, size) = source.ring()?;
-        for_each_record(&trace, pages, size, loaded, notes, out)?;
+        for_each_record(&trace, pages, size, &binds, loaded, notes, out)?;
     } else {
+        let binds = match user {
+            true => {
+                let (input, _, name) = source.trace()?;
+                binds_in(input, &name)?
+            }
+            false => Binds::default(),
+        };
         let (input, size, name) = source.trace()?;
-        for_each_in(input, size, &name, loaded, notes, out)?;
+        for_each_in(input, size, &name, &binds, loaded, notes, out)?;
         notes.text = true;
     }
     if let Some(manifest) = &loaded.manifest {
@@ -46,16 +61,18 @@ pub fn for_each_record(
     trace: &Trace,
     pages: Pages<impl Read>,
     size: u64,
+    binds: &Binds,
     loaded: &Loaded,
     notes: &mut Notes,
-    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
     let mut records = Records::new(pages);
-    let mut decoder = Decoder::new(trace, &loaded.symbols);
+    let mut decoder = Decoder::new(trace, binds, &loaded.symbols);
     let mut progress = Progress::bytes("reading events", Some(size));
-    let mut counting = |event: &Event, stack: StackRef<'_>| {
-        count(notes, loaded, stack);
-        out(event, stack)
+    let mut counting = |event: &Event, sides: Sides<'_>| {
+        let sides = loaded.shown.of(sides);
+        count(notes, loaded, sides);
+        out(event, sides)
     };
     let mut nr_records = 0u64;
     while let Some((cpu, time, data)) = records.next_record()? {
@@ -73,14 +90,48 @@ pub fn for_each_record(
     Ok(())
 }
 
-/// Counts in `notes` an event with this stack.
-fn count(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>) {
-    match stack {
+/// Counts in `notes` an event with these stacks.
+fn count(notes: &mut Notes, loaded: &Loaded, sides: Sides<'_>) {
+    match sides.kernel {
         StackRef::Id(id) if loaded.stack(id).is_none() => notes.missing(loaded.missing(id)),
         StackRef::Id(_) => {}
         StackRef::Whole(_) => notes.whole += 1,
-        StackRef::None => notes.without += 1,
+        StackRef::None if sides.user == UserRef::None => notes.without += 1,
+        StackRef::None => {}
     }
+    match sides.user {
+        UserRef::Id(id) if loaded.user_stack(id).is_none() => notes.missing(loaded.missing_user()),
+        UserRef::Id(_) => notes.user.bound += 1,
+        UserRef::NotKept => notes.user.not_kept += 1,
+        UserRef::Pending => notes.user.pending += 1,
+        UserRef::Lost => notes.user.lost += 1,
+        UserRef::None => notes.user.none += 1,
+    }
+}
+
+/// Reads which user stack each entry into the kernel had from a text that is called `name`.
+fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
+    let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
+    let mut binds = Binds::default();
+    loop {
+        let offset = lines.offset();
+        let chunk = match lines.next_chunk() {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break,
+            Err(error) => return Err(Error::reading(name, offset, error)),
+        };
+        let Some(line) = chunk.whole.then(|| Line::parse(chunk.text())).flatten() else {
+            continue;
+        };
+        let time = line.time.value();
+        match line.body {
+            Body::UserStackId { id, cookie } => binds.bind(time, cookie, id),
+            Body::StackId(_, UserSide::Cookie(cookie)) => binds.event(line.pid, time, cookie),
+            _ => {}
+        }
+    }
+    binds.finish();
+    Ok(binds)
 }
 
 /// Reads all events of a text that is called `name` and has `size` bytes.
@@ -88,16 +139,18 @@ pub fn for_each_in(
     input: impl Read,
     size: Option<u64>,
     name: &str,
+    binds: &Binds,
     loaded: &Loaded,
     notes: &mut Notes,
-    out: &mut dyn FnMut(&Event, StackRef<'_>) -> Result,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
     let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
-    let mut joiner = Joiner::new();
+    let mut joiner = Joiner::new(binds);
     let mut progress = Progress::bytes("reading events", size);
-    let mut counting = |event: &Event, stack: StackRef<'_>| {
-        count(notes, loaded, stack);
-        out(event, stack)
+    let mut counting = |event: &Event, sides: Sides<'_>| {
+        let sides = loaded.shown.of(sides);
+        count(notes, loaded, sides);
+        out(event, sides)
     };
     let mut nr_lines = 0u64;
     loop {

@@ -25,6 +25,9 @@ use std::{
 
 /// The meaning of the colours, for the subtitle.
 pub const LEGEND: &str = "orange: the kernel, green: modules, blue: groups (--by)";
+/// The same beside user stacks.
+pub const LEGEND_USER: &str =
+    "orange: the kernel, green: modules, yellow: user space, blue: groups (--by)";
 
 /// What stands for an address that is not shown.
 pub const UNKNOWN: &str = "[unknown]";
@@ -77,7 +80,10 @@ pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -
     colors.insert("", Color::new(215, 215, 215));
     // inferno chooses colours by name, and frames of several kinds may have the same name. So the
     // kind is appended to the name, in a form that inferno does not show.
-    let texts = names.map(|name, kind| format!("{}_[{}]", look.frame(name, kind), letter(kind)));
+    let texts = names.map(|name, kind| match letter(kind) {
+        Some(letter) => format!("{}_[{letter}]", look.frame(name, kind)),
+        None => look.frame(name, kind),
+    });
     for (number, text) in texts.iter().enumerate() {
         let (_, kind) = names.get(number as u32);
         colors.insert(text, color(kind, text));
@@ -204,13 +210,14 @@ pub fn draw_difference(
     flamegraph::from_lines(&mut options, shown(&lines), out).map_err(Error::from)
 }
 
-/// The letter of a kind, in inferno's form of annotations (`_[k]`).
-fn letter(kind: Kind) -> char {
+/// The letter of a kind, in inferno's form of annotations (`_[k]`), which has four.
+fn letter(kind: Kind) -> Option<char> {
     match kind {
-        Kind::Kernel => 'k',
-        Kind::Module => 'j',
-        Kind::Group => 'i',
-        Kind::Address | Kind::Missing => 'w',
+        Kind::Kernel => Some('k'),
+        Kind::Module => Some('j'),
+        Kind::Group => Some('i'),
+        Kind::Address | Kind::Missing => Some('w'),
+        Kind::User | Kind::UserAddress => None,
     }
 }
 
@@ -220,6 +227,8 @@ fn color(kind: Kind, text: &str) -> Color {
         Kind::Kernel => (240, 160, 85),
         Kind::Module => (130, 190, 110),
         Kind::Group => (135, 170, 215),
+        Kind::User => (235, 215, 105),
+        Kind::UserAddress => (225, 215, 165),
         Kind::Address | Kind::Missing => (190, 190, 190),
     };
     shade(base, text)
@@ -307,7 +316,7 @@ mod tests {
         let svg = drawn(&folded, &names, &Look::default());
         let fills = fills(&svg, "a [b]");
         let want = [Kind::Group, Kind::Kernel, Kind::Module].map(|kind| {
-            let color = color(kind, &format!("{name}_[{}]", letter(kind)));
+            let color = color(kind, &format!("{name}_[{}]", letter(kind).unwrap()));
             format!("rgb({},{},{})", color.r, color.g, color.b)
         });
         assert_eq!(fills, want);

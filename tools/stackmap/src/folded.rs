@@ -10,7 +10,8 @@ use crate::{
     output::controls,
     source::Loaded,
     symbols::{texts::AddressHasher, Frame, Place},
-    tally::{missing_name, By, Key, Tally, NO_STACK},
+    tally::{By, Step, Tally},
+    user::ByFrame,
 };
 use std::{
     borrow::Cow,
@@ -36,6 +37,10 @@ pub enum Kind {
     Module,
     /// Code or data without a name: its address.
     Address,
+    /// A function of a program.
+    User,
+    /// Code of a program without a name: its file and the offset there, or its address.
+    UserAddress,
     /// A placeholder for a missing stack.
     Missing,
 }
@@ -68,6 +73,12 @@ impl Names {
     pub fn get(&self, number: u32) -> (&str, Kind) {
         let (name, kind) = &self.names[number as usize];
         (name, *kind)
+    }
+
+    /// Whether there are names of programs.
+    pub fn has_user(&self) -> bool {
+        let of_user = |kind| matches!(kind, Kind::User | Kind::UserAddress);
+        self.names.iter().any(|(_, kind)| of_user(*kind))
     }
 
     /// How many there are.
@@ -209,24 +220,10 @@ pub fn fold(
             progress(done as u64);
         }
         frames.clear();
-        match key {
-            Key::None => frames.push(names.number(NO_STACK, Kind::Missing)),
-            Key::Whole(number) => {
-                let text = tally.whole_frames(number, loaded).iter();
-                frames.extend(text.map(|frame| names.number(frame, kind_of_text(frame))));
-            }
-            Key::Id(id) => match loaded.stack(id) {
-                Some(stack) => {
-                    for at in loaded.symbols.stack(stack.ips) {
-                        frames.extend_from_slice(known.frames(loaded, at.ip, at.exact, names));
-                    }
-                }
-                None => {
-                    let name = missing_name(id, loaded.missing(id));
-                    frames.push(names.number(&name, Kind::Missing));
-                }
-            },
-        }
+        tally.keys().walk(key, loaded, &mut |step| match step {
+            Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
+            step => known.push(&step, loaded, names, &mut frames),
+        });
         if by != By::Stack {
             frames.push(names.number(group, Kind::Group));
         }
@@ -242,31 +239,51 @@ pub struct Known<F> {
     name: F,
     /// For return addresses, and for exact addresses: the range in `frames`.
     places: [HashMap<u64, Range<u32>, BuildHasherDefault<AddressHasher>>; 2],
+    /// For frames of user stacks.
+    user: ByFrame<Range<u32>>,
     frames: Vec<u32>,
 }
 
 impl<F: Fn(&Frame<'_>) -> String> Known<F> {
-    /// None yet; `name` says what a frame is called.
+    /// None yet; `name` says what a frame of the kernel is called.
     pub fn new(name: F) -> Self {
         Self {
             name,
             places: Default::default(),
+            user: Default::default(),
             frames: Vec::new(),
         }
     }
 
-    /// The frames at an address, innermost first.
-    pub fn frames(&mut self, loaded: &Loaded, ip: u64, exact: bool, names: &mut Names) -> &[u32] {
-        let place = self.places[usize::from(exact)].entry(ip);
-        let place = place.or_insert_with(|| {
-            let start = self.frames.len() as u32;
-            for frame in loaded.symbols.frames(ip, exact) {
-                let number = names.number(&(self.name)(&frame), kind_of(&frame));
-                self.frames.push(number);
+    /// Adds the frames of a step to `to`, innermost first.
+    pub fn push(&mut self, step: &Step<'_>, loaded: &Loaded, names: &mut Names, to: &mut Vec<u32>) {
+        let Self {
+            name,
+            places,
+            user,
+            frames,
+        } = self;
+        let start = frames.len() as u32;
+        let range = match step {
+            Step::Kernel(ip, exact) => {
+                places[usize::from(*exact)].entry(*ip).or_insert_with(|| {
+                    for frame in loaded.symbols.frames(*ip, *exact) {
+                        frames.push(names.number(&name(&frame), kind_of(&frame)));
+                    }
+                    start..frames.len() as u32
+                })
             }
-            start..self.frames.len() as u32
-        });
-        &self.frames[place.start as usize..place.end as usize]
+            Step::User(which) => user.entry(*which).or_insert_with(|| {
+                for frame in loaded.user.frames(*which) {
+                    frames.push(names.number(&frame.plain(), frame.kind()));
+                }
+                start..frames.len() as u32
+            }),
+            Step::Text(text) | Step::Missing(text) => {
+                return to.push(names.number(text, Kind::Missing));
+            }
+        };
+        to.extend_from_slice(&frames[range.start as usize..range.end as usize]);
     }
 }
 
@@ -305,7 +322,12 @@ pub fn frame_text(name: &str) -> Cow<'_, str> {
 
 /// Writes folded stacks, a line each.
 pub fn write(folded: &Folded, names: &Names, out: &mut impl Write) -> io::Result<()> {
-    let texts = names.map(|name, _| frame_text(name).into_owned());
+    // Beside functions of programs, those of the kernel are marked as flamegraph.pl wants it.
+    let mark = names.has_user();
+    let texts = names.map(|name, kind| match kind {
+        Kind::Kernel | Kind::Module | Kind::Address if mark => format!("{}_[k]", frame_text(name)),
+        _ => frame_text(name).into_owned(),
+    });
     let mut line = String::new();
     for (frames, count) in folded.iter() {
         line.clear();
@@ -395,7 +417,8 @@ mod tests {
             loaded.stacks.push(stack).unwrap();
         }
         let mut tally = Tally::default();
-        tally.add_map(&loaded.stacks);
+        let (stacks, key) = loaded.map();
+        tally.add_map(stacks, key);
         let mut names = Names::default();
         let mut called = 0;
         let mut progress = |_| called += 1;

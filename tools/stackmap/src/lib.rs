@@ -30,5 +30,6 @@ pub mod tally;
 pub mod top;
 pub mod trace;
 pub mod tracefs;
+pub mod user;
 
 pub use error::{Error, Result};

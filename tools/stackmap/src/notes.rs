@@ -22,10 +22,34 @@ pub struct Notes {
     pub whole: u64,
     /// Events without a stack.
     pub without: u64,
+    /// User stacks of events.
+    pub user: UserNotes,
     /// What the trace says is missing.
     pub losses: Losses,
     /// Frames that nothing names, and all frames.
     pub unnamed: (u64, u64),
+}
+
+/// How many events have which user stack.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct UserNotes {
+    /// One that is known.
+    pub bound: u64,
+    /// One that the map did not keep.
+    pub not_kept: u64,
+    /// None yet: the task was in the kernel when the trace ended.
+    pub pending: u64,
+    /// One that the trace does not tell any more.
+    pub lost: u64,
+    /// None.
+    pub none: u64,
+}
+
+impl UserNotes {
+    /// Whether there is any.
+    pub fn is_any(&self) -> bool {
+        self.bound + self.not_kept + self.pending + self.lost > 0
+    }
 }
 
 /// A note, and whether it says that a result is not complete.
@@ -92,6 +116,28 @@ impl Notes {
             format!(
                 "{} without an event: the event was overwritten, or the stack never had one",
                 count_of(self.losses.orphans, "stack")
+            ),
+        );
+        let user = &self.user;
+        warn(
+            user.lost,
+            format!(
+                "{}: what tells it was overwritten, or tracing was off",
+                events(user.lost, "have lost their user stack")
+            ),
+        );
+        warn(
+            user.not_kept,
+            format!(
+                "{}: the map of user stacks did not keep it",
+                events(user.not_kept, "have no user stack")
+            ),
+        );
+        warn(
+            user.pending,
+            format!(
+                "{}: the task was in the kernel still",
+                events(user.pending, "have no user stack yet")
             ),
         );
         let manifest = loaded.and_then(|loaded| loaded.manifest.as_ref());

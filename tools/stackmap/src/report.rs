@@ -5,11 +5,12 @@
 use crate::{
     capture::Manifest,
     error::Result,
-    notes::count_of,
+    notes::{count_of, UserNotes},
     output::{safe, Out, DIM, NUMBER, TITLE},
     source::Loaded,
     table::{percent, table, Column},
-    tally::{By, Count, Group, Key, Style, Tally},
+    tally::{By, Count, Group, Kernel, Key, Part, Tally},
+    trace::UserRef,
 };
 use std::io::Write;
 
@@ -33,15 +34,30 @@ struct Section<'a> {
 }
 
 /// Writes the report.
-pub fn write(out: &mut Out, tally: &Tally, by: By, loaded: &Loaded, limits: Limits) -> Result {
+pub fn write(
+    out: &mut Out,
+    tally: &Tally,
+    by: By,
+    loaded: &Loaded,
+    user: UserNotes,
+    limits: Limits,
+) -> Result {
     let total = tally.total();
     let nr_stacks = count_stacks(tally);
-    writeln!(
+    write!(
         out,
         "{}, {}",
         count_of(total.events, "event"),
         count_of(nr_stacks, "different stack")
     )?;
+    match user.is_any() {
+        true => writeln!(
+            out,
+            "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
+            user.bound, user.pending, user.lost, user.not_kept, user.none
+        )?,
+        false => writeln!(out)?,
+    }
     if total.events == 0 {
         return Ok(());
     }
@@ -91,7 +107,7 @@ fn count_stacks(tally: &Tally) -> u64 {
     let mut keys: Vec<Key> = tally
         .iter()
         .map(|(_, key, _)| key)
-        .filter(|key| *key != Key::None)
+        .filter(|key| *key != Key::NONE)
         .collect();
     keys.sort_unstable();
     keys.dedup();
@@ -151,7 +167,7 @@ fn summary(sections: &[Section<'_>], by: By, all: u64) -> String {
     ];
     let rows = sections.iter().map(|section| {
         let (first, last) = times(&section.total);
-        let stacks = section.stacks.iter().filter(|(key, _)| *key != Key::None);
+        let stacks = section.stacks.iter().filter(|(key, _)| *key != Key::NONE);
         vec![
             section.title.clone(),
             section.total.events.to_string(),
@@ -202,31 +218,35 @@ fn write_section(
     for (key, count) in section.stacks.iter().take(limits.top) {
         let share = out.style(NUMBER, format!("{:5.1} %", percent(count.events, whole)));
         let (first, last) = times(count);
-        let id = match key {
-            Key::Id(id) => format!("stack_id {id}"),
-            Key::Whole(_) => "full stack".to_owned(),
-            Key::None => "no stack".to_owned(),
+        let mut id = match key.kernel {
+            Kernel::Id(id) => format!("stack_id {id}"),
+            Kernel::Whole(_) => "full stack".to_owned(),
+            Kernel::None => "no stack".to_owned(),
         };
+        if let UserRef::Id(user) = key.user {
+            let user = format!("user_stack_id {user}");
+            id = match key.kernel {
+                Kernel::None => user,
+                _ => format!("{id}, {user}"),
+            };
+        }
         let when = match first == last {
             true => first,
             false => format!("{first} to {last}"),
         };
         let about = out.style(DIM, format!("{id}, {when}"));
         writeln!(out, " {share}  {:>6}  {about}", count.events)?;
-        let mut nr = 0;
-        let mut frames = Vec::new();
-        tally.frames(*key, loaded, Style::Full, &mut |frame| {
-            nr += 1;
-            if limits.depth == 0 || nr <= limits.depth {
-                frames.push(frame);
-            }
+        let (mut kernel, mut user) = (Vec::new(), Vec::new());
+        tally.keys().parts(*key, loaded, &mut |part| match part {
+            Part::User(_) => user.push(text(&part)),
+            Part::Missing(_) if !kernel.is_empty() => user.push(text(&part)),
+            _ => kernel.push(text(&part)),
         });
-        for frame in &frames {
-            writeln!(out, "                  {}", safe(frame))?;
-        }
-        if nr > frames.len() {
-            let more = out.style(DIM, format!("... {} more", nr - frames.len()));
-            writeln!(out, "                  {more}")?;
+        write_frames(out, &kernel, limits.depth)?;
+        if !user.is_empty() {
+            let title = out.style(DIM, format!("user stack{}:", end_of(*key, loaded)));
+            writeln!(out, "                  {title}")?;
+            write_frames(out, &user, limits.depth)?;
         }
     }
     let hidden = section.stacks.len().saturating_sub(limits.top);
@@ -243,4 +263,44 @@ fn write_section(
         writeln!(out, "{}", out.style(DIM, more))?;
     }
     Ok(())
+}
+
+/// Writes the first `depth` frames of a stack; 0 is all.
+fn write_frames(out: &mut Out, frames: &[String], depth: usize) -> Result {
+    let shown = match depth {
+        0 => frames.len(),
+        depth => depth.min(frames.len()),
+    };
+    for frame in &frames[..shown] {
+        writeln!(out, "                  {}", safe(frame))?;
+    }
+    if shown < frames.len() {
+        let more = out.style(DIM, format!("... {} more", frames.len() - shown));
+        writeln!(out, "                  {more}")?;
+    }
+    Ok(())
+}
+
+/// A frame with all that is known of it.
+fn text(part: &Part<'_>) -> String {
+    let (text, source) = match part {
+        Part::Kernel(frame) => (frame.to_string(), frame.source),
+        Part::User(frame) => (frame.to_string(), frame.source()),
+        Part::Text(text) | Part::Missing(text) => return (*text).to_owned(),
+    };
+    match source {
+        Some(source) => format!("{text} ({source})"),
+        None => text,
+    }
+}
+
+/// How the user stack of a key ends, for its title.
+fn end_of(key: Key, loaded: &Loaded) -> String {
+    let UserRef::Id(id) = key.user else {
+        return String::new();
+    };
+    match loaded.user_stack(id) {
+        Some(stack) => format!(", {}", loaded.user.end(stack.ips)),
+        None => String::new(),
+    }
 }

@@ -10,20 +10,25 @@ use crate::{
     error::{Error, Result},
     notes::Notes,
     output::{safe, safe_lines, Progress},
-    source::{differ, Loaded, Missing},
+    source::{differ, Loaded, Missing, Shown},
     symbols::{texts::Texts, Frame},
-    tally::missing_name,
-    trace::{Body, Chunk, Line, Lines},
+    tally::{missing_name, LOST, NOT_KEPT, PENDING},
+    trace::{Body, Chunk, Cookie, Line, Lines, Sides, StackRef, UserRef, UserSide},
 };
 use memchr::memmem;
-use std::io::{BufReader, Read, Write};
+use std::{
+    collections::{HashMap, HashSet},
+    io::{BufReader, Read, Write},
+};
 
-/// The name of the event, as trace-cmd prints it before the id.
-const TRACE_CMD_NAME: &[u8] = b"stack_id:";
+/// The names of the events, as trace-cmd prints them before the id.
+const TRACE_CMD_NAMES: [&[u8]; 2] = [b"stack_id:", b"stack_id_user:"];
 /// How wide trace-cmd makes the names of events.
 const TRACE_CMD_WIDTH: usize = 22;
 /// How many lines are read between two reports of progress.
 const STEP: u64 = 4096;
+/// How many entries into the kernel are remembered of a text that is read once.
+const MAX_ENTRIES: usize = 1 << 16;
 
 /// How stacks are put into a text.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -42,6 +47,68 @@ enum Form {
     Inline,
 }
 
+/// What a text that is read once has said of entries into the kernel.
+#[derive(Default)]
+struct Entries {
+    /// The ids of their user stacks.
+    bound: HashMap<Cookie, u32>,
+    /// Those whose events came first.
+    waiting: HashSet<Cookie>,
+}
+
+impl Entries {
+    /// The user stack of an event.
+    fn user(&mut self, side: UserSide) -> User {
+        match side {
+            UserSide::None => User::Known(UserRef::None),
+            UserSide::Id(id) => User::of_id(id),
+            UserSide::Cookie(cookie) => match self.bound.get(&cookie) {
+                Some(id) => User::of_id(*id),
+                None => {
+                    if self.waiting.len() == MAX_ENTRIES {
+                        self.waiting.clear();
+                    }
+                    self.waiting.insert(cookie);
+                    User::Later(cookie)
+                }
+            },
+        }
+    }
+
+    /// A cookie is bound to an id. Says whether an event waits for it.
+    fn bind(&mut self, cookie: Cookie, id: u32) -> bool {
+        if self.bound.len() == MAX_ENTRIES {
+            self.bound.clear();
+        }
+        self.bound.insert(cookie, id);
+        self.waiting.remove(&cookie)
+    }
+}
+
+/// The user stack that is written with one of the kernel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum User {
+    Known(UserRef),
+    /// A later line has it.
+    Later(Cookie),
+}
+
+impl User {
+    fn known(self) -> UserRef {
+        match self {
+            User::Known(user) => user,
+            User::Later(_) => UserRef::None,
+        }
+    }
+
+    fn of_id(id: u32) -> Self {
+        match id {
+            0 => User::Known(UserRef::NotKept),
+            id => User::Known(UserRef::Id(id)),
+        }
+    }
+}
+
 /// Reads newer stacks when an id is not known yet.
 pub type Reload<'a> = dyn FnMut() -> Result<Option<Loaded>> + 'a;
 
@@ -53,6 +120,7 @@ pub struct Resolver<'a> {
     loaded_anew: bool,
     format: Format,
     texts: Texts,
+    entries: Entries,
     /// What is written next, and the frames in it.
     text: Vec<u8>,
     ips: Vec<u64>,
@@ -71,6 +139,7 @@ impl<'a> Resolver<'a> {
             loaded_anew: false,
             format,
             texts: Texts::new(move |frame, text| write_frame(format, frame, text)),
+            entries: Entries::default(),
             text: Vec::new(),
             ips: Vec::new(),
             notes: Notes::default(),
@@ -117,16 +186,32 @@ impl<'a> Resolver<'a> {
     /// Copies a line, or a piece of one. An id is what the module prints: all that a line says. A
     /// name in any other line may look like one.
     fn line(&mut self, chunk: &Chunk<'_>, out: &mut impl Write) -> Result {
-        let Some((start, id)) = chunk.whole.then(|| stack_id(chunk.text())).flatten() else {
+        let Some((start, body)) = chunk.whole.then(|| stack_id(chunk.text())).flatten() else {
             return Ok(out.write_all(chunk.bytes)?);
         };
         let text = chunk.text();
         let before = &text[..start];
-        let form = match before.trim_ascii_end().ends_with(TRACE_CMD_NAME) {
+        let form = match before.trim_ascii_end().ends_with(TRACE_CMD_NAMES[0])
+            || before.trim_ascii_end().ends_with(TRACE_CMD_NAMES[1])
+        {
             true => self.form(Form::TraceCmd),
             false => self.form(Form::Kernel),
         };
-        self.stack(before, id, form, out)?;
+        match body {
+            Body::StackId(id, side) => {
+                let user = self.entries.user(side);
+                self.stack(before, id, user, form, out)?;
+            }
+            Body::UserStackId { id, cookie } => {
+                out.write_all(text.trim_ascii_end())?;
+                if self.entries.bind(cookie, id) {
+                    self.text.clear();
+                    self.user_stack(User::of_id(id), form)?;
+                    out.write_all(&self.text)?;
+                }
+            }
+            _ => {}
+        }
         Ok(out.write_all(&chunk.bytes[text.trim_ascii_end().len()..])?)
     }
 
@@ -138,43 +223,147 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Writes what stands before an id, and its stack.
-    fn stack(&mut self, before: &[u8], id: u32, form: Form, out: &mut impl Write) -> Result {
-        if self.loaded.stack(id).is_none() && !self.loaded_anew {
-            if let Some(loaded) = (self.reload)()? {
-                // Whatever is in the text may still be of the load that it began with.
-                self.loaded_anew = differ(self.loaded.stacks.load_id(), loaded.stacks.load_id());
-                if !self.loaded_anew {
-                    self.loaded = loaded;
-                    self.texts.clear();
-                }
+    /// Writes what stands before an id, its stack, and the user stack.
+    fn stack(
+        &mut self,
+        before: &[u8],
+        id: u32,
+        user: User,
+        form: Form,
+        out: &mut impl Write,
+    ) -> Result {
+        let wanted = self.loaded.shown.of(Sides::of_id(id, user.known()));
+        let unknown = |loaded: &Loaded| {
+            let user = match wanted.user {
+                UserRef::Id(id) => loaded.user_stack(id).is_none(),
+                _ => false,
+            };
+            user || loaded.stack(id).is_none()
+        };
+        if unknown(&self.loaded) {
+            self.reload()?;
+        }
+        if wanted.kernel == StackRef::None {
+            self.text.clear();
+            self.text.extend_from_slice(before);
+            let _ = write!(self.text, "<stack_id {id}>");
+        } else if let Some(stack) = self.loaded.stack(id) {
+            self.resolved += 1;
+            let mut ips = std::mem::take(&mut self.ips);
+            ips.clear();
+            ips.extend_from_slice(stack.ips);
+            self.begin(before, id, form);
+            self.frames(&ips, form);
+            self.ips = ips;
+            if form == Form::Inline {
+                self.text.push(b'>');
+            }
+        } else {
+            let missing = self.missing(|loaded| loaded.missing(id));
+            self.text.clear();
+            self.text.extend_from_slice(before);
+            let name = missing_name("stack_id", id, missing);
+            self.text.extend_from_slice(name.as_bytes());
+        }
+        self.user_stack(user, form)?;
+        Ok(out.write_all(&self.text)?)
+    }
+
+    /// Reads newer stacks, if there can be any.
+    fn reload(&mut self) -> Result {
+        if self.loaded_anew {
+            return Ok(());
+        }
+        if let Some(loaded) = (self.reload)()? {
+            // Whatever is in the text may still be of the load that it began with.
+            self.loaded_anew = differ(self.loaded.stacks.load_id(), loaded.stacks.load_id());
+            if !self.loaded_anew {
+                self.loaded = loaded;
+                self.texts.clear();
             }
         }
-        let Some(stack) = self.loaded.stack(id) else {
-            let missing = match self.loaded_anew {
-                true => Missing::Gone,
-                false => self.loaded.missing(id),
-            };
-            self.notes.missing(missing);
-            out.write_all(before)?;
-            return Ok(out.write_all(missing_name(id, missing).as_bytes())?);
+        Ok(())
+    }
+
+    /// Counts a stack that is not there, and says why.
+    fn missing(&mut self, why: impl Fn(&Loaded) -> Missing) -> Missing {
+        let missing = match self.loaded_anew {
+            true => Missing::Gone,
+            false => why(&self.loaded),
         };
-        self.resolved += 1;
-        let mut ips = std::mem::take(&mut self.ips);
-        ips.clear();
-        ips.extend_from_slice(stack.ips);
-        self.begin(before, id, form);
-        self.frames(&ips, form);
-        self.ips = ips;
-        if form == Form::Inline {
-            self.text.push(b'>');
+        self.notes.missing(missing);
+        missing
+    }
+
+    /// Adds a user stack to the text.
+    fn user_stack(&mut self, user: User, form: Form) -> Result {
+        let separator = match form {
+            Form::Inline => " ",
+            Form::Kernel | Form::TraceCmd => "\n",
+        };
+        if self.loaded.shown == Shown::Kernel {
+            return Ok(());
         }
-        Ok(out.write_all(&self.text)?)
+        let text = match user {
+            User::Known(UserRef::None) => return Ok(()),
+            User::Known(UserRef::Id(id)) => return self.user_frames(id, separator, form),
+            User::Known(UserRef::NotKept) => NOT_KEPT.to_owned(),
+            User::Known(UserRef::Pending) => PENDING.to_owned(),
+            User::Known(UserRef::Lost) => LOST.to_owned(),
+            User::Later(cookie) => format!("<user {}:{}>", cookie as u32, cookie >> 32),
+        };
+        Ok(write!(self.text, "{separator}{text}")?)
+    }
+
+    fn user_frames(&mut self, id: u32, separator: &str, form: Form) -> Result {
+        if self.loaded.user_stack(id).is_none() {
+            let missing = self.missing(Loaded::missing_user);
+            let name = missing_name("user_stack_id", id, missing);
+            return Ok(write!(self.text, "{separator}{name}")?);
+        }
+        let Some(stack) = self.loaded.user_stack(id) else {
+            return Ok(());
+        };
+        let text = &mut self.text;
+        let mut between = match form {
+            Form::Inline => {
+                write!(text, "{separator}<user_stack_id {id}:")?;
+                " "
+            }
+            Form::Kernel => {
+                write!(text, "{separator}<user stack trace>")?;
+                "\n => "
+            }
+            Form::TraceCmd => {
+                write!(text, "{separator}<user stack trace >")?;
+                "\n=> "
+            }
+        };
+        let user = &self.loaded.user;
+        for frame in user.stack(stack.ips).flat_map(|which| user.frames(which)) {
+            let name = match self.format.offsets {
+                true => frame.to_string(),
+                false => frame.plain(),
+            };
+            write!(text, "{between}{}", safe(&name))?;
+            if let Some(source) = frame.source() {
+                write!(text, " ({})", safe(&source.to_string()))?;
+            }
+            if form == Form::Inline {
+                between = " <- ";
+            }
+        }
+        if form == Form::Inline {
+            text.push(b'>');
+        }
+        Ok(())
     }
 
     /// Begins the text of a stack.
     fn begin(&mut self, before: &[u8], id: u32, form: Form) {
-        let before = match before.trim_ascii_end().strip_suffix(TRACE_CMD_NAME) {
+        let trimmed = before.trim_ascii_end();
+        let name = TRACE_CMD_NAMES.iter();
+        let before = match name.filter_map(|name| trimmed.strip_suffix(*name)).next() {
             Some(before) if form == Form::TraceCmd => before,
             _ => before,
         };
@@ -216,15 +405,17 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The id that is all that a line says, and where it stands.
-fn stack_id(text: &[u8]) -> Option<(usize, u32)> {
-    // Most lines are none, and reading them takes longer than this.
-    let start = text
-        .trim_ascii_end()
-        .ends_with(b">")
-        .then(|| memmem::rfind(text, b"<stack_id "))??;
+/// The ids that are all that a line says, and where they stand.
+fn stack_id(text: &[u8]) -> Option<(usize, Body<'_>)> {
+    // Most lines have none, and reading them takes longer than this.
+    let trimmed = text.trim_ascii_end();
+    let start = match trimmed.last()? {
+        b'>' => memmem::rfind(text, b"<stack_id ")?,
+        byte if byte.is_ascii_digit() => memmem::rfind(text, b"<user_stack_id ")?,
+        _ => return None,
+    };
     match Line::parse(text)?.body {
-        Body::StackId(id) => Some((start, id)),
+        body @ (Body::StackId(..) | Body::UserStackId { .. }) => Some((start, body)),
         _ => None,
     }
 }

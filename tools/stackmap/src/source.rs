@@ -16,7 +16,15 @@ use crate::{
         modules::Modules,
         Symbols,
     },
+    tally::Key,
+    trace::{Sides, StackRef},
     tracefs::Tracefs,
+    user::{
+        binaries::Binaries,
+        live,
+        names::{Names, Places},
+        words, User,
+    },
 };
 use std::{
     fs::File,
@@ -31,6 +39,8 @@ pub struct SymbolFiles {
     pub kallsyms: Option<PathBuf>,
     /// ELF files.
     pub elf: elf::Files,
+    /// Directories with debug information of programs.
+    pub debug_dirs: Vec<PathBuf>,
 }
 
 /// Where stacks come from.
@@ -50,6 +60,8 @@ pub enum Source {
         name: String,
         /// What was in it.
         stacks: Stacks,
+        /// Whether it was a `stack_map_user_bin`.
+        is_user: bool,
     },
 }
 
@@ -70,6 +82,36 @@ pub struct Loaded {
     pub slot_bits: Option<u32>,
     /// The load of the module that the trace is of, if that is known.
     pub trace_load: Option<LoadId>,
+    /// The user stacks that led to those of the kernel.
+    pub user: User,
+    /// Which stacks are wanted.
+    pub shown: Shown,
+}
+
+/// Which stacks of an event are wanted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Shown {
+    /// Both.
+    #[default]
+    Both,
+    /// That of the kernel.
+    Kernel,
+    /// The user stack.
+    User,
+}
+
+impl Shown {
+    /// What is wanted of them.
+    pub fn of<'a>(self, sides: Sides<'a>) -> Sides<'a> {
+        match self {
+            Shown::Both => sides,
+            Shown::Kernel => sides.kernel.into(),
+            Shown::User => Sides {
+                kernel: StackRef::None,
+                ..sides
+            },
+        }
+    }
 }
 
 /// Why there is no stack for an id.
@@ -104,8 +146,16 @@ impl Source {
             return Ok(Source::Capture(Box::new(Capture::open(path)?)));
         }
         let input = magic[..len].chain(BufReader::with_capacity(256 << 10, file));
-        let stacks = Stacks::read(input, &name)?;
-        Ok(Source::Raw { name, stacks })
+        Self::raw(input, name)
+    }
+
+    fn raw(input: impl Read, name: String) -> Result<Self> {
+        let (stacks, is_user) = Stacks::read_either(input, &name)?;
+        Ok(Source::Raw {
+            name,
+            stacks,
+            is_user,
+        })
     }
 
     fn from_pipe(input: &mut dyn Read) -> Result<Self> {
@@ -115,8 +165,7 @@ impl Source {
         let len = read_some(input, &mut magic).map_err(failed)?;
         let mut input = magic[..len].chain(input);
         if magic != capture::MAGIC {
-            let stacks = Stacks::read(BufReader::with_capacity(256 << 10, input), &name)?;
-            return Ok(Source::Raw { name, stacks });
+            return Self::raw(BufReader::with_capacity(256 << 10, input), name);
         }
         // A capture has its directory at the end.
         let mut file = tempfile::tempfile()
@@ -144,9 +193,11 @@ impl Source {
         let stacks;
         let mut own_kallsyms: Option<Kallsyms> = None;
         let mut elf = files.elf.clone();
+        let mut user = User::default();
         match self {
             Source::Live { tracefs, .. } => {
                 stacks = tracefs.stacks()?;
+                user = live_user(tracefs, files)?;
                 stat = Some((tracefs.stat()?, None));
                 modules = kernel::modules()?;
                 if files.kallsyms.is_none() {
@@ -156,6 +207,11 @@ impl Source {
             }
             Source::Capture(capture) => {
                 stacks = capture.stacks()?;
+                user = capture.user(Places {
+                    debug_dirs: files.debug_dirs.clone(),
+                    here: capture.manifest().boot_id.is_some()
+                        && capture.manifest().boot_id == kernel::boot_id(),
+                })?;
                 let (after, before) = capture.stat()?;
                 stat = Some((after, Some(before)));
                 modules = capture.modules()?;
@@ -165,7 +221,20 @@ impl Source {
                 elf.build_id = capture.manifest().build_id.clone();
                 manifest = Some(capture.manifest().clone());
             }
-            Source::Raw { stacks: read, .. } => stacks = std::mem::take(read),
+            Source::Raw {
+                stacks: read,
+                is_user,
+                ..
+            } => {
+                let read = std::mem::take(read);
+                match is_user {
+                    true => {
+                        stacks = Stacks::default();
+                        user.stacks = read;
+                    }
+                    false => stacks = read,
+                }
+            }
         }
         let kallsyms = match &files.kallsyms {
             Some(path) => Some(read_kallsyms(path, &modules)?),
@@ -195,6 +264,8 @@ impl Source {
             manifest,
             slot_bits,
             trace_load,
+            user,
+            shown: Shown::default(),
         })
     }
 
@@ -251,8 +322,11 @@ impl Source {
         match self {
             Source::Live { tracefs, trace } => {
                 let name = tracefs.path("trace").display().to_string();
-                let file = match trace.take() {
-                    Some((copy, _)) => copy,
+                let file = match trace {
+                    // It is read twice.
+                    Some((copy, _)) => {
+                        rewound(copy).map_err(|error| Error::reading(&name, 0, error))?
+                    }
                     None => tracefs.open("trace")?,
                 };
                 let size = file.metadata().ok().map(|metadata| metadata.len());
@@ -279,6 +353,35 @@ impl Loaded {
         match self.is_gone() {
             true => None,
             false => self.stacks.get(id),
+        }
+    }
+
+    /// Of the two maps, the one that is wanted where only one can be shown, and what its ids are.
+    pub fn map(&self) -> (&Stacks, fn(u32) -> Key) {
+        let user = self.shown == Shown::User || self.stacks.is_empty();
+        match user && !self.user.stacks.is_empty() {
+            true => (&self.user.stacks, Key::of_user_id),
+            false => (&self.stacks, Key::of_id),
+        }
+    }
+
+    /// The user stack behind an id of the trace.
+    pub fn user_stack(&self, id: u32) -> Option<Stack<'_>> {
+        match self.is_gone() {
+            true => None,
+            false => self.user.stacks.get(id),
+        }
+    }
+
+    /// Why there is no user stack for an id of the trace.
+    pub fn missing_user(&self) -> Missing {
+        let reset = |manifest: &Manifest| manifest.reset;
+        if self.is_gone() {
+            return Missing::Gone;
+        }
+        match self.manifest.as_ref().is_some_and(reset) {
+            true => Missing::Stale,
+            false => Missing::Unknown,
         }
     }
 
@@ -309,6 +412,39 @@ impl Loaded {
 /// Whether two loads of the module are known to be different ones.
 pub(crate) fn differ(one: Option<LoadId>, other: Option<LoadId>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one != other)
+}
+
+/// The user stacks of the running kernel, and what names their frames.
+pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> {
+    let Some(stacks) = tracefs.user_stacks()? else {
+        return Ok(User::default());
+    };
+    let mut names = Names::new(Places {
+        debug_dirs: files.debug_dirs.clone(),
+        here: true,
+    });
+    if let Some(image) = live::vdso() {
+        names
+            .set_vdso(image)
+            .map_err(|error| Error::io("make a temporary file for the vDSO", error))?;
+    }
+    for process in words::processes(&stacks) {
+        if let Some(text) = live::perf_map(process) {
+            names.add_perf_map(process, &text);
+        }
+    }
+    Ok(User {
+        stacks,
+        binaries: Binaries::parse(&tracefs.read("stack_map_binaries")?),
+        names,
+    })
+}
+
+/// The same file, from its beginning.
+fn rewound(file: &File) -> io::Result<File> {
+    let mut file = file.try_clone()?;
+    file.rewind()?;
+    Ok(file)
 }
 
 fn read_kallsyms(path: &Path, modules: &Modules) -> Result<Kallsyms> {

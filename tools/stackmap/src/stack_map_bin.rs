@@ -26,6 +26,9 @@ pub const MAGIC_V1: u32 = 0x4653_4D42;
 /// The version that goes with [`MAGIC_V1`].
 pub const VERSION_V1: u32 = 1;
 
+/// The magic of `stack_map_user_bin`: the same layout, and frames are words.
+pub const MAGIC_USER: u32 = 0x554D_5346;
+
 /// More frames than any kernel captures of one stack.
 pub const MAX_DEPTH: u32 = 4096;
 /// More stacks than the largest map holds.
@@ -58,7 +61,7 @@ pub struct Stack<'a> {
 pub fn is_magic(bytes: [u8; 4]) -> bool {
     [u32::from_le_bytes(bytes), u32::from_be_bytes(bytes)]
         .iter()
-        .any(|word| [MAGIC, MAGIC_V1].contains(word))
+        .any(|word| [MAGIC, MAGIC_V1, MAGIC_USER].contains(word))
 }
 
 /// Reads a `stack_map_bin` stack by stack, in constant memory.
@@ -68,6 +71,7 @@ pub struct Reader<R> {
     offset: u64,
     order: Order,
     version: u32,
+    is_user: bool,
     load_id: Option<LoadId>,
     nr_stacks: u32,
     nr_read: u32,
@@ -93,8 +97,8 @@ impl<R: Read> Reader<R> {
         let little = words::<LE>(&header);
         let big = words::<BE>(&header);
         let (order, [magic, version, nr_stacks, load_id]) = match (little[0], big[0]) {
-            (MAGIC | MAGIC_V1, _) => (Order::Little, little),
-            (_, MAGIC | MAGIC_V1) => (Order::Big, big),
+            (MAGIC | MAGIC_V1 | MAGIC_USER, _) => (Order::Little, little),
+            (_, MAGIC | MAGIC_V1 | MAGIC_USER) => (Order::Big, big),
             _ => {
                 let what = match recognize(&header) {
                     Some((what, advice)) => format!(
@@ -110,7 +114,10 @@ impl<R: Read> Reader<R> {
                 return Err(Error::input_at(source, 0, what));
             }
         };
-        if !matches!((magic, version), (MAGIC, VERSION) | (MAGIC_V1, VERSION_V1)) {
+        if !matches!(
+            (magic, version),
+            (MAGIC | MAGIC_USER, VERSION) | (MAGIC_V1, VERSION_V1)
+        ) {
             let what = format!("version {version} of the format 0x{magic:08x} is not known");
             return Err(Error::input_at(source, 4, what));
         }
@@ -128,6 +135,7 @@ impl<R: Read> Reader<R> {
             offset: header.len() as u64,
             order,
             version,
+            is_user: magic == MAGIC_USER,
             load_id: LoadId::new(load_id),
             nr_stacks,
             nr_read: 0,
@@ -144,6 +152,11 @@ impl<R: Read> Reader<R> {
     /// The version of the format.
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Whether the stacks are user stacks.
+    pub fn is_user(&self) -> bool {
+        self.is_user
     }
 
     /// The load of the module that wrote the input; [`None`]: not known.
@@ -248,20 +261,41 @@ pub fn write<'a>(
     load_id: Option<LoadId>,
     stacks: impl ExactSizeIterator<Item = Stack<'a>>,
 ) -> io::Result<()> {
+    write_with(out, MAGIC, order, load_id, stacks)
+}
+
+/// Writes a `stack_map_user_bin`.
+pub fn write_user<'a>(
+    out: &mut impl Write,
+    order: Order,
+    load_id: Option<LoadId>,
+    stacks: impl ExactSizeIterator<Item = Stack<'a>>,
+) -> io::Result<()> {
+    write_with(out, MAGIC_USER, order, load_id, stacks)
+}
+
+fn write_with<'a>(
+    out: &mut impl Write,
+    magic: u32,
+    order: Order,
+    load_id: Option<LoadId>,
+    stacks: impl ExactSizeIterator<Item = Stack<'a>>,
+) -> io::Result<()> {
     match order {
-        Order::Little => write_as::<LE>(out, load_id, stacks),
-        Order::Big => write_as::<BE>(out, load_id, stacks),
+        Order::Little => write_as::<LE>(out, magic, load_id, stacks),
+        Order::Big => write_as::<BE>(out, magic, load_id, stacks),
     }
 }
 
 fn write_as<'a, O: ByteOrder>(
     out: &mut impl Write,
+    magic: u32,
     load_id: Option<LoadId>,
     stacks: impl ExactSizeIterator<Item = Stack<'a>>,
 ) -> io::Result<()> {
     let mut put = |words: [u32; 4]| out.write_all(words.map(U32::<O>::new).as_bytes());
     let load_id = load_id.map_or(0, LoadId::get);
-    put([MAGIC, VERSION, stacks.len() as u32, load_id])?;
+    put([magic, VERSION, stacks.len() as u32, load_id])?;
     for stack in stacks {
         let head = [stack.id, stack.ips.len() as u32, stack.ref_count, 0];
         out.write_all(head.map(U32::<O>::new).as_bytes())?;

@@ -29,9 +29,30 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Reads all stacks. A duplicate id would mean two stacks, so it is an error.
+    /// Reads all stacks of the kernel. A duplicate id would mean two stacks, so it is an error.
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
+        Self::read_side(input, source, false)
+    }
+
+    /// The same of user stacks.
+    pub fn read_user(input: impl Read, source: &str) -> Result<Self> {
+        Self::read_side(input, source, true)
+    }
+
+    fn read_side(input: impl Read, source: &str, user: bool) -> Result<Self> {
+        let (stacks, is_user) = Self::read_either(input, source)?;
+        let what = match is_user {
+            _ if is_user == user => return Ok(stacks),
+            true => "these are user stacks, not stacks of the kernel",
+            false => "these are stacks of the kernel, not user stacks",
+        };
+        Err(Error::input_at(source, 0, what))
+    }
+
+    /// Reads all stacks, and says whether they are user stacks.
+    pub fn read_either(input: impl Read, source: &str) -> Result<(Self, bool)> {
         let mut reader = Reader::new(input, source)?;
+        let is_user = reader.is_user();
         let mut stacks = Self {
             load_id: reader.load_id(),
             ..Self::default()
@@ -39,7 +60,7 @@ impl Stacks {
         loop {
             let offset = reader.offset();
             let Some(stack) = reader.next_stack()? else {
-                return Ok(stacks);
+                return Ok((stacks, is_user));
             };
             stacks
                 .push(stack)

@@ -41,6 +41,32 @@ const REASONS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Why user stacks were not kept, in the same form.
+const USER_REASONS: &[(&str, &str)] = &[
+    (
+        "drop_full",
+        "the map of user stacks was full; load the module with a larger user_bits=",
+    ),
+    (
+        "drop_pool",
+        "the pool of user stacks was full; load the module with a larger user_bits=",
+    ),
+    ("drop_growing", "pool growth was pending"),
+    (
+        "drop_probe",
+        "the probe limit was reached; load the module with a larger user_bits=",
+    ),
+    (
+        "drop_contended",
+        "too many CPUs recorded new user stacks at once",
+    ),
+    ("drop_reset", "the map was being reset"),
+    (
+        "drop_share",
+        "a user had used up its share; reset the map, or load the module with a larger user_bits=",
+    ),
+];
+
 impl Stat {
     /// Reads the text of `stack_map_stat`; lines that are not of its form are left out.
     pub fn parse(text: &str) -> Self {
@@ -49,6 +75,11 @@ impl Stat {
             Some((key.trim().to_owned(), value.trim().to_owned()))
         };
         Self(text.lines().filter_map(line).collect())
+    }
+
+    /// Whether there is no counter.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Every key and its value.
@@ -92,13 +123,22 @@ impl Stat {
         Self(keys.collect())
     }
 
-    /// How many full stacks were recorded, for each reason that there was.
-    pub fn drops(&self) -> Vec<(u64, &'static str)> {
-        let known = REASONS.iter().filter_map(|(key, meaning)| {
+    fn reasons(&self, reasons: &[(&str, &'static str)]) -> Vec<(u64, &'static str)> {
+        let reasons = reasons.iter().filter_map(|(key, meaning)| {
             let count = self.number(key)?;
             (count > 0).then_some((count, *meaning))
         });
-        let known: Vec<_> = known.collect();
+        reasons.collect()
+    }
+
+    /// Of the counters of user stacks: how many were not kept, for each reason that there was.
+    pub fn user_drops(&self) -> Vec<(u64, &'static str)> {
+        self.reasons(USER_REASONS)
+    }
+
+    /// How many full stacks were recorded, for each reason that there was.
+    pub fn drops(&self) -> Vec<(u64, &'static str)> {
+        let known = self.reasons(REASONS);
         // The first five counters are those that every writer has.
         let named: u64 = known.iter().map(|(count, _)| count).sum();
         let unnamed = self.number("drops").unwrap_or(0).saturating_sub(named);
@@ -147,7 +187,8 @@ hook:           jump
         assert!(keys.len() >= REASONS.len());
         for (key, _) in keys {
             let key = format!("drop_{key}");
-            assert!(REASONS.iter().any(|(known, _)| *known == key), "{key}");
+            let reasons = REASONS.iter().chain(USER_REASONS);
+            assert!(reasons.clone().any(|(known, _)| *known == key), "{key}");
         }
     }
 

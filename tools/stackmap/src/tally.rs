@@ -5,7 +5,9 @@
 use crate::{
     source::{Loaded, Missing},
     stacks::Stacks,
-    trace::{Event, StackRef, Time},
+    symbols::Frame,
+    trace::{Event, Sides, StackRef, Time, UserRef},
+    user::{UserFrame, WhichFrame},
 };
 use std::{cmp::Reverse, collections::HashMap, fmt};
 
@@ -33,19 +35,175 @@ impl fmt::Display for By {
     }
 }
 
-/// A stack, among those of one [`Tally`].
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Key {
+/// The stack of the kernel, among those of one [`Keys`].
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Kernel {
     /// It has this id.
     Id(u32),
-    /// It was in the trace; the number is the tally's own.
+    /// It was in the trace; the number is that of the [`Keys`].
     Whole(u32),
     /// There is none.
+    #[default]
     None,
+}
+
+/// The stacks of an event, among those of one [`Keys`].
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// That of the kernel.
+    pub kernel: Kernel,
+    /// The one that led there.
+    pub user: UserRef,
+}
+
+impl Key {
+    /// There is none.
+    pub const NONE: Self = Self {
+        kernel: Kernel::None,
+        user: UserRef::None,
+    };
+
+    /// The user stack with this id.
+    pub fn of_user_id(id: u32) -> Self {
+        Self {
+            kernel: Kernel::None,
+            user: UserRef::Id(id),
+        }
+    }
+
+    /// The stack of the kernel with this id.
+    pub fn of_id(id: u32) -> Self {
+        Self {
+            kernel: Kernel::Id(id),
+            user: UserRef::None,
+        }
+    }
+}
+
+/// Stacks of events as keys: full stacks have numbers.
+#[derive(Debug, Default)]
+pub struct Keys {
+    wholes: Vec<Vec<String>>,
+    numbers: HashMap<Vec<String>, u32>,
+}
+
+/// A part of what a key stands for.
+#[derive(Clone, Debug)]
+pub enum Part<'a> {
+    /// A frame of the kernel.
+    Kernel(Frame<'a>),
+    /// A frame of a full stack, as it was in the trace.
+    Text(&'a str),
+    /// A frame of a user stack.
+    User(UserFrame<'a>),
+    /// Placeholder for a missing stack.
+    Missing(&'a str),
+}
+
+impl Keys {
+    /// The key of an event's stacks.
+    pub fn key(&mut self, sides: Sides<'_>) -> Key {
+        let kernel = match sides.kernel {
+            StackRef::Id(id) => Kernel::Id(id),
+            StackRef::Whole(frames) => Kernel::Whole(self.whole(frames)),
+            StackRef::None => Kernel::None,
+        };
+        Key {
+            kernel,
+            user: sides.user,
+        }
+    }
+
+    fn whole(&mut self, frames: &[String]) -> u32 {
+        if let Some(number) = self.numbers.get(frames) {
+            return *number;
+        }
+        let number = self.wholes.len() as u32;
+        self.wholes.push(frames.to_vec());
+        self.numbers.insert(frames.to_vec(), number);
+        number
+    }
+
+    /// Gives `out` what a key stands for, innermost first.
+    pub fn parts(&self, key: Key, loaded: &Loaded, out: &mut dyn FnMut(Part<'_>)) {
+        self.walk(key, loaded, &mut |step| match step {
+            Step::Kernel(ip, exact) => {
+                for frame in loaded.symbols.frames(ip, exact) {
+                    out(Part::Kernel(frame));
+                }
+            }
+            Step::User(which) => {
+                for frame in loaded.user.frames(which) {
+                    out(Part::User(frame));
+                }
+            }
+            Step::Text(text) => out(Part::Text(text)),
+            Step::Missing(text) => out(Part::Missing(text)),
+        });
+    }
+
+    /// The same, of frames that are not named yet.
+    pub fn walk(&self, key: Key, loaded: &Loaded, out: &mut dyn FnMut(Step<'_>)) {
+        match key.kernel {
+            Kernel::Id(id) => match loaded.stack(id) {
+                Some(stack) => loaded
+                    .symbols
+                    .stack(stack.ips)
+                    .for_each(|at| out(Step::Kernel(at.ip, at.exact))),
+                None => {
+                    let name = missing_name("stack_id", id, loaded.missing(id));
+                    out(Step::Missing(&name));
+                }
+            },
+            Kernel::Whole(number) => loaded
+                .symbols
+                .visible(&self.wholes[number as usize])
+                .iter()
+                .for_each(|frame| out(Step::Text(frame))),
+            // Where user stacks alone are wanted, that is all there is to say.
+            Kernel::None if key.user == UserRef::None => out(Step::Missing(NO_STACK)),
+            Kernel::None => {}
+        }
+        match key.user {
+            UserRef::Id(id) => match loaded.user_stack(id) {
+                Some(stack) => loaded
+                    .user
+                    .stack(stack.ips)
+                    .for_each(|which| out(Step::User(which))),
+                None => {
+                    let name = missing_name("user_stack_id", id, loaded.missing_user());
+                    out(Step::Missing(&name));
+                }
+            },
+            UserRef::NotKept => out(Step::Missing(NOT_KEPT)),
+            UserRef::Pending => out(Step::Missing(PENDING)),
+            UserRef::Lost => out(Step::Missing(LOST)),
+            UserRef::None => {}
+        }
+    }
+}
+
+/// A part of what a key stands for, not named yet.
+#[derive(Clone, Debug)]
+pub enum Step<'a> {
+    /// A frame of the kernel: its address, and whether that is exact.
+    Kernel(u64, bool),
+    /// A frame of a full stack, as it was in the trace.
+    Text(&'a str),
+    /// A frame of a user stack.
+    User(WhichFrame),
+    /// Placeholder for a missing stack.
+    Missing(&'a str),
 }
 
 /// What stands for the frames of an event without a stack.
 pub const NO_STACK: &str = "(no stack)";
+/// What stands for a user stack that the map did not keep.
+pub const NOT_KEPT: &str = "<user stack not kept>";
+/// What stands for a user stack that was not known yet when the trace ended.
+pub const PENDING: &str = "<user stack pending>";
+/// What stands for a user stack that the trace does not tell any more.
+pub const LOST: &str = "<user stack lost>";
 
 /// How often, and when.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -93,34 +251,30 @@ pub struct Group<'a> {
 pub struct Tally {
     groups: Vec<String>,
     group_numbers: HashMap<String, u32>,
-    wholes: Vec<Vec<String>>,
-    whole_numbers: HashMap<Vec<String>, u32>,
+    keys: Keys,
     counts: HashMap<(u32, Key), Count>,
 }
 
 impl Tally {
     /// Counts an event.
-    pub fn add(&mut self, by: By, event: &Event, stack: StackRef<'_>) {
+    pub fn add(&mut self, by: By, event: &Event, sides: Sides<'_>) {
         let group = match by {
             By::Event => self.group(&event.name),
             By::Comm => self.group(&event.comm),
             By::Cpu => self.group(&format!("CPU {}", event.cpu)),
             By::Stack => self.group(""),
         };
-        let key = match stack {
-            StackRef::Id(id) => Key::Id(id),
-            StackRef::Whole(frames) => self.whole(frames),
-            StackRef::None => Key::None,
-        };
+        let key = self.keys.key(sides);
         let count = self.counts.entry((group, key)).or_default();
         count.add(1, Some(event.time));
     }
 
-    /// Counts every stack of a map as often as the map says that it was seen.
-    pub fn add_map(&mut self, stacks: &Stacks) {
+    /// Counts every stack of a map as often as the map says that it was seen. `key` is that of the
+    /// stack with an id.
+    pub fn add_map(&mut self, stacks: &Stacks, key: impl Fn(u32) -> Key) {
         let group = self.group("");
         for stack in stacks.iter().filter(|stack| stack.ref_count > 0) {
-            let count = self.counts.entry((group, Key::Id(stack.id))).or_default();
+            let count = self.counts.entry((group, key(stack.id))).or_default();
             count.add(stack.ref_count.into(), None);
         }
     }
@@ -177,34 +331,9 @@ impl Tally {
         total
     }
 
-    /// Gives `out` the frames of a stack, innermost first, as `style` has them.
-    pub fn frames(&self, key: Key, loaded: &Loaded, style: Style, out: &mut dyn FnMut(String)) {
-        let id = match key {
-            Key::None => return out(NO_STACK.to_owned()),
-            Key::Whole(number) => {
-                let frames = self.whole_frames(number, loaded);
-                return frames.iter().for_each(|frame| out(frame.clone()));
-            }
-            Key::Id(id) => id,
-        };
-        let Some(stack) = loaded.stack(id) else {
-            return out(missing_name(id, loaded.missing(id)));
-        };
-        for at in loaded.symbols.stack(stack.ips) {
-            for frame in loaded.symbols.frames(at.ip, at.exact) {
-                out(match (style, frame.source) {
-                    (Style::Plain, _) => frame.plain().to_string(),
-                    (Style::Full, None) => frame.to_string(),
-                    (Style::Full, Some(source)) => format!("{frame} ({source})"),
-                });
-            }
-        }
-    }
-
-    /// The frames of a full stack, innermost first, without those of tracing
-    /// itself unless they are wanted.
-    pub fn whole_frames(&self, number: u32, loaded: &Loaded) -> &[String] {
-        loaded.symbols.visible(&self.wholes[number as usize])
+    /// What the keys stand for.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     fn group(&mut self, name: &str) -> u32 {
@@ -216,39 +345,27 @@ impl Tally {
         self.group_numbers.insert(name.to_owned(), number);
         number
     }
-
-    fn whole(&mut self, frames: &[String]) -> Key {
-        if let Some(number) = self.whole_numbers.get(frames) {
-            return Key::Whole(*number);
-        }
-        let number = self.wholes.len() as u32;
-        self.wholes.push(frames.to_vec());
-        self.whole_numbers.insert(frames.to_vec(), number);
-        Key::Whole(number)
-    }
-}
-
-/// How much of a frame is shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Style {
-    /// The function and its module.
-    Plain,
-    /// The offset and the line of source code, too.
-    Full,
 }
 
 /// What stands for a stack that is not there.
-pub fn missing_name(id: u32, missing: Missing) -> String {
+pub fn missing_name(what: &str, id: u32, missing: Missing) -> String {
     match missing {
-        Missing::Stale => format!("<stack_id {id}: stale, the map was reset>"),
-        Missing::Gone => format!("<stack_id {id}: gone, the module was reloaded>"),
-        Missing::Unknown => format!("<stack_id {id}: unknown>"),
+        Missing::Stale => format!("<{what} {id}: stale, the map was reset>"),
+        Missing::Gone => format!("<{what} {id}: gone, the module was reloaded>"),
+        Missing::Unknown => format!("<{what} {id}: unknown>"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_kernel(kernel: Kernel) -> Key {
+        Key {
+            kernel,
+            ..Key::NONE
+        }
+    }
 
     fn event(name: &str, comm: &str, time: u64) -> Event {
         Event {
@@ -266,11 +383,19 @@ mod tests {
     fn counts_by_group_and_stack() {
         let mut tally = Tally::default();
         let whole = ["a".to_owned(), "b".to_owned()];
-        tally.add(By::Event, &event("x", "c", 5), StackRef::Id(1));
-        tally.add(By::Event, &event("y", "c", 1), StackRef::Id(1));
-        tally.add(By::Event, &event("y", "c", 9), StackRef::Whole(&whole));
-        tally.add(By::Event, &event("y", "d", 3), StackRef::Whole(&whole));
-        tally.add(By::Event, &event("y", "d", 4), StackRef::None);
+        tally.add(By::Event, &event("x", "c", 5), StackRef::Id(1).into());
+        tally.add(By::Event, &event("y", "c", 1), StackRef::Id(1).into());
+        tally.add(
+            By::Event,
+            &event("y", "c", 9),
+            StackRef::Whole(&whole).into(),
+        );
+        tally.add(
+            By::Event,
+            &event("y", "d", 3),
+            StackRef::Whole(&whole).into(),
+        );
+        tally.add(By::Event, &event("y", "d", 4), Sides::NONE);
 
         let groups = tally.groups();
         assert_eq!(groups[0].name, "y");
@@ -283,7 +408,11 @@ mod tests {
             .collect();
         assert_eq!(
             stacks,
-            [(Key::Whole(0), 2), (Key::Id(1), 1), (Key::None, 1)]
+            [
+                (of_kernel(Kernel::Whole(0)), 2),
+                (Key::of_id(1), 1),
+                (Key::NONE, 1)
+            ]
         );
         assert_eq!((groups[1].name, groups[1].total.events), ("x", 1));
         assert_eq!(tally.total().events, 5);

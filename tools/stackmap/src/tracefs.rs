@@ -174,9 +174,27 @@ impl Tracefs {
         Ok(Stat::parse(&self.read("stack_map_stat")?))
     }
 
+    /// The counters of user stacks; none if the module is older than these.
+    pub fn user_stat(&self) -> Result<Stat> {
+        let name = "stack_map_user_stat";
+        match self.has(name) {
+            true => Ok(Stat::parse(&self.read(name)?)),
+            false => Ok(Stat::default()),
+        }
+    }
+
     /// The stacks of the map. If it is reset meanwhile, those after the reset.
     pub fn stacks(&self) -> Result<Stacks> {
-        self.stack_map_bin(Stacks::read)
+        self.stack_map_bin("stack_map_bin", Stacks::read)
+    }
+
+    /// The user stacks; [`None`]: the module is older than these.
+    pub fn user_stacks(&self) -> Result<Option<Stacks>> {
+        let name = "stack_map_user_bin";
+        match self.has(name) {
+            true => self.stack_map_bin(name, Stacks::read_user).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// The load of the module; [`None`]: not known.
@@ -186,7 +204,7 @@ impl Tracefs {
 
     /// What tells the map from one that is loaded or emptied later.
     pub fn map_state(&self) -> Result<MapState> {
-        self.stack_map_bin(|file, source| {
+        self.stack_map_bin("stack_map_bin", |file, source| {
             let mut reader = Reader::new(file, source)?;
             Ok(MapState {
                 load_id: reader.load_id(),
@@ -195,10 +213,14 @@ impl Tracefs {
         })
     }
 
-    /// The result of `read` on the map. If the map is reset meanwhile, the result after the reset.
-    fn stack_map_bin<T>(&self, read: impl Fn(BufReader<File>, &str) -> Result<T>) -> Result<T> {
+    /// The result of `read` on a map. If the map is reset meanwhile, the result after the reset.
+    fn stack_map_bin<T>(
+        &self,
+        name: &str,
+        read: impl Fn(BufReader<File>, &str) -> Result<T>,
+    ) -> Result<T> {
         self.require_stackmap()?;
-        let path = self.path("stack_map_bin");
+        let path = self.path(name);
         let source = path.display().to_string();
         let mut attempt = 1;
         loop {

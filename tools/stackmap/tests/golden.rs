@@ -132,6 +132,32 @@ fn others() {
     golden("export-json", "export --format json function.data");
 }
 
+#[test]
+fn user_stacks() {
+    golden("user-report", "report user.data");
+    golden(
+        "user-report-only",
+        "report --user --by comm --depth 3 user.data",
+    );
+    golden(
+        "user-report-kernel",
+        "report --kernel --top 1 --depth 2 user.data",
+    );
+    golden("user-resolve", "resolve --offsets user.data");
+    golden("user-resolve-inline", "resolve --inline user.data");
+    golden("user-folded", "folded --by comm user.data");
+    golden("user-folded-map", "folded --map --user user.data");
+    golden("user-dump", "dump --user user.data");
+    golden("user-dump-json", "dump --user --json --top 1 user.data");
+    golden(
+        "user-diff",
+        "diff --user --of function --top 3 user.data user.data",
+    );
+    golden("user-stat", "stat user.data");
+    golden("user-stat-json", "stat --json user.data");
+    golden("user-export-json", "export --format json user.data");
+}
+
 /// Without addresses, `dump` prints what the kernel prints.
 #[test]
 fn dump_is_the_kernels_own_text() {

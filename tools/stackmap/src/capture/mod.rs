@@ -12,6 +12,8 @@
 //! | `printk_formats`, `tasks.json` | texts and tasks that they name by numbers |
 //! | `stack_map_bin` | the stacks |
 //! | `stack_map_stat`, `stack_map_stat.before` | the counters after and before the recording |
+//! | `stack_map_user_bin`, `stack_map_binaries`, `stack_map_user_stat` | the user stacks, the files of their frames, the counters |
+//! | `segments.json`, `perf-*.map`, `vdso` | what names user frames elsewhere |
 //! | `kallsyms`, `modules` | `/proc/kallsyms` and `/proc/modules` |
 //!
 //! Captures of version 1 have, in place of the pages, the text of `trace` as the member `trace`.
@@ -31,6 +33,8 @@ pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
 /// The names of the members.
 pub mod member {
+    use crate::user::words::Process;
+
     /// What was recorded, where and when.
     pub const MANIFEST: &str = "manifest.json";
     /// The text of `trace`, in captures of version 1.
@@ -49,6 +53,18 @@ pub mod member {
     pub const TASKS: &str = "tasks.json";
     /// The stacks.
     pub const STACK_MAP_BIN: &str = "stack_map_bin";
+    /// The user stacks.
+    pub const STACK_MAP_USER_BIN: &str = "stack_map_user_bin";
+    /// The files that they have frames in.
+    pub const BINARIES: &str = "stack_map_binaries";
+    /// The counters of user stacks after the recording.
+    pub const USER_STAT: &str = "stack_map_user_stat";
+    /// The counters of user stacks before the recording.
+    pub const USER_STAT_BEFORE: &str = "stack_map_user_stat.before";
+    /// Where files of programs are loaded, by build-id.
+    pub const SEGMENTS: &str = "segments.json";
+    /// The image of the 64-bit vDSO.
+    pub const VDSO: &str = "vdso";
     /// The counters after the recording.
     pub const STAT: &str = "stack_map_stat";
     /// The counters before the recording.
@@ -57,4 +73,19 @@ pub mod member {
     pub const KALLSYMS: &str = "kallsyms";
     /// `/proc/modules`.
     pub const MODULES: &str = "modules";
+
+    /// What a JIT compiler says of its code in a process.
+    pub fn perf_map(process: Process) -> String {
+        format!("perf-{}-{}.map", process.tgid, process.start)
+    }
+
+    /// The process whose code a member is of.
+    pub fn perf_map_of(name: &str) -> Option<Process> {
+        let inner = name.strip_prefix("perf-")?.strip_suffix(".map")?;
+        let (tgid, start) = inner.split_once('-')?;
+        Some(Process {
+            tgid: tgid.parse().ok()?,
+            start: start.parse().ok()?,
+        })
+    }
 }

@@ -16,6 +16,12 @@ use crate::{
     stacks::Stacks,
     stat::Stat,
     symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
+    user::{
+        binaries::Binaries,
+        live,
+        names::{Names, Places},
+        User,
+    },
 };
 use std::{
     fs::File,
@@ -27,6 +33,12 @@ use zip::{result::ZipError, ZipArchive};
 
 /// More than any manifest, list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
+
+/// More than 8,192 lines with the longest paths have, in bytes.
+const MAX_BINARIES: u64 = 256 << 20;
+
+/// More processes with code of JIT compilers than are looked at.
+const MAX_PERF_MAPS: usize = 1024;
 
 /// More events than any kernel has.
 const MAX_FORMATS: usize = 1 << 16;
@@ -172,6 +184,47 @@ impl Capture {
         Stacks::read(BufReader::with_capacity(64 << 10, input), &source)
     }
 
+    /// The user stacks and what names their frames; none in a capture without. `places`: where files
+    /// with names are looked for.
+    pub fn user(&mut self, places: Places) -> Result<User> {
+        if !self.has(member::STACK_MAP_USER_BIN) {
+            return Ok(User::default());
+        }
+        let source = self.member_name(member::STACK_MAP_USER_BIN);
+        let input = self.member(member::STACK_MAP_USER_BIN)?;
+        let stacks = Stacks::read_user(BufReader::with_capacity(64 << 10, input), &source)?;
+        let text = self.bounded(member::BINARIES, MAX_BINARIES)?;
+        let binaries = Binaries::parse(&String::from_utf8_lossy(&text));
+        let mut names = Names::new(places);
+        if self.has(member::SEGMENTS) {
+            let json = self.bounded(member::SEGMENTS, MAX_BINARIES)?;
+            let segments = serde_json::from_slice(&json).map_err(|error| {
+                Error::input(self.member_name(member::SEGMENTS), error.to_string())
+            })?;
+            names = names.with_segments(segments);
+        }
+        if self.has(member::VDSO) {
+            let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
+            names
+                .set_vdso(image)
+                .map_err(|error| Error::io("make a temporary file for the vDSO", error))?;
+        }
+        let maps = self.zip.file_names().filter_map(|name| {
+            let name = name.ok()?;
+            Some((member::perf_map_of(&name)?, name.to_string()))
+        });
+        let maps: Vec<_> = maps.take(MAX_PERF_MAPS).collect();
+        for (process, name) in maps {
+            let text = self.bounded(&name, live::MAX_PERF_MAP)?;
+            names.add_perf_map(process, &text);
+        }
+        Ok(User {
+            stacks,
+            binaries,
+            names,
+        })
+    }
+
     /// The modules.
     pub fn modules(&mut self) -> Result<Modules> {
         let text = self.small(member::MODULES)?;
@@ -192,6 +245,15 @@ impl Capture {
             Ok::<_, Error>(Stat::parse(&String::from_utf8_lossy(&text)))
         };
         Ok((read(member::STAT)?, read(member::STAT_BEFORE)?))
+    }
+
+    /// The counters of user stacks after and before the recording; none in a capture without.
+    pub fn user_stat(&mut self) -> Result<(Stat, Stat)> {
+        let mut read = |name| match self.has(name) {
+            true => Ok(Stat::parse(&self.small_text(name)?)),
+            false => Ok::<_, Error>(Stat::default()),
+        };
+        Ok((read(member::USER_STAT)?, read(member::USER_STAT_BEFORE)?))
     }
 
     fn small_text(&mut self, name: &str) -> Result<String> {

@@ -5,7 +5,7 @@
 use crate::{
     error::Result,
     output::Progress,
-    source::{Loaded, Source, SymbolFiles},
+    source::{Loaded, Shown, Source, SymbolFiles},
     symbols::elf,
 };
 use clap::{Args, ValueEnum};
@@ -80,6 +80,16 @@ pub(super) struct SymbolArgs {
     /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
     plumbing: bool,
+    /// Directory with debug information of programs, by build-id or as in the root directory; can be
+    /// repeated
+    #[arg(long, value_name = "DIR")]
+    debug_dir: Vec<PathBuf>,
+    /// Show user stacks only
+    #[arg(long, conflicts_with = "kernel")]
+    user: bool,
+    /// Show stacks of the kernel only
+    #[arg(long)]
+    kernel: bool,
 }
 
 fn parse_hex(text: &str) -> Result<u64, String> {
@@ -97,6 +107,7 @@ impl SymbolArgs {
                 kaslr_offset: self.kaslr_offset,
                 build_id: None,
             },
+            debug_dirs: self.debug_dir.clone(),
         }
     }
 
@@ -104,9 +115,17 @@ impl SymbolArgs {
     pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
         let mut loaded = source.load(&self.files())?;
         let mut progress = Progress::new("reading debug information", None);
+        loaded.shown = match (self.user, self.kernel) {
+            (true, _) => Shown::User,
+            (_, true) => Shown::Kernel,
+            _ => Shown::Both,
+        };
         let symbols = &mut loaded.symbols;
         symbols.plumbing = self.plumbing;
         symbols.prime(&loaded.stacks, &mut |done| progress.set(done));
+        if loaded.shown != Shown::Kernel {
+            loaded.user.prime(&mut |done| progress.set(done));
+        }
         Ok(loaded)
     }
 }

@@ -5,14 +5,18 @@
 use super::args::{Global, SymbolArgs};
 use crate::{
     error::Result,
+    export::json::UserStack,
     notes::Notes,
     output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
     stack_map_bin::Stack,
+    stacks::Stacks,
     symbols::{
         texts::{push_decimal, Texts},
         At, Frame, Place, Symbol,
     },
+    tally::Key,
+    user::User,
 };
 use clap::{builder::styling::Style, Args, ValueEnum};
 use serde::{Serialize, Serializer};
@@ -23,6 +27,7 @@ examples:
   stackmap dump                          the stacks of the running kernel
   stackmap dump --top 10 stackmap.data   the ten stacks of a capture with the most references
   stackmap dump --json stack_map_bin     a copy of stack_map_bin, for another program
+  stackmap dump --user stackmap.data     the user stacks of a capture
   ssh host cat /sys/kernel/tracing/stack_map_bin | stackmap dump --vmlinux vmlinux -";
 
 /// Print the stacks of a map
@@ -58,12 +63,16 @@ impl Dump {
     pub(super) fn run(&self, global: &Global) -> Result {
         let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
         let loaded = self.symbols.load(&mut source)?;
-        let order = self.order(&loaded);
-        let stacks = order.iter().map(|index| loaded.stacks.at(*index as usize));
+        let (all, key) = loaded.map();
+        let user = key(1) == Key::of_user_id(1);
+        let order = self.order(all);
+        let stacks = order.iter().map(|index| all.at(*index as usize));
 
         let mut out = Out::paged(global.pager() && !self.json);
         let mut notes = Notes::default();
-        if self.json {
+        if user {
+            write_user(&mut out, &loaded.user, stacks, self.json)?;
+        } else if self.json {
             write_json(&mut out, &loaded, stacks)?;
         } else {
             let mut writer = TextWriter::new(&out);
@@ -79,8 +88,7 @@ impl Dump {
     }
 
     /// The stacks that are printed, in their order.
-    fn order(&self, loaded: &Loaded) -> Vec<u32> {
-        let stacks = &loaded.stacks;
+    fn order(&self, stacks: &Stacks) -> Vec<u32> {
         let at = |index: &u32| stacks.at(*index as usize);
         let mut order: Vec<u32> = (0..stacks.len() as u32).collect();
         let by_references = (self.top > 0).then_some(Sort::Ref);
@@ -95,6 +103,42 @@ impl Dump {
         }
         order
     }
+}
+
+/// Writes user stacks, as `stack_map_user` has them or as JSON.
+fn write_user<'a>(
+    out: &mut Out,
+    user: &User,
+    stacks: impl Iterator<Item = Stack<'a>>,
+    as_json: bool,
+) -> Result {
+    if as_json {
+        let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
+        let result = json.collect_seq(stacks.map(|stack| UserStack::new(&stack, user)));
+        result.map_err(std::io::Error::from)?;
+        return Ok(out.write_all(b"\n")?);
+    }
+    for stack in stacks {
+        let id = out.style(TITLE, stack.id);
+        let number = out.style(NUMBER, stack.ref_count);
+        let which: Vec<_> = user.stack(stack.ips).collect();
+        let (depth, end) = (which.len(), user.end(stack.ips));
+        writeln!(
+            out,
+            "user_stack_id {id} [ref {number}, depth {depth}, {end}]"
+        )?;
+        for (depth, which) in which.into_iter().enumerate() {
+            for frame in user.frames(which) {
+                let text = match frame.source() {
+                    Some(source) => format!("{frame} ({source})"),
+                    None => frame.to_string(),
+                };
+                writeln!(out, "  [{depth}] {}", output::safe(&text))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 /// Writes stacks as text.

@@ -72,8 +72,8 @@ impl Export {
                 match source {
                     Source::Raw { .. } => builder.map(),
                     _ => {
-                        events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
-                            builder.event(event, stack);
+                        events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+                            builder.event(event, sides);
                             Ok(())
                         })?
                     }
@@ -82,16 +82,16 @@ impl Export {
             }
             Format::Firefox => {
                 let mut builder = firefox::Builder::new(&loaded, &source.name(), addresses)?;
-                events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
-                    builder.event(event, stack)
+                events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+                    builder.event(event, sides)
                 })?;
                 builder.write(&notes.lines(Some(&loaded)), &mut out)?;
             }
             Format::Json => {
                 let mut writer = json::Writer::new(&mut out, &loaded, addresses)?;
                 if !matches!(source, Source::Raw { .. }) {
-                    events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
-                        writer.event(event, stack)
+                    events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+                        writer.event(event, sides)
                     })?;
                 }
                 writer.finish(&notes.lines(Some(&loaded)))?;

@@ -81,11 +81,12 @@ impl ByArgs {
     ) -> Result<(Tally, By)> {
         let mut tally = Tally::default();
         if self.map || matches!(source, Source::Raw { .. }) {
-            tally.add_map(&loaded.stacks);
+            let (stacks, key) = loaded.map();
+            tally.add_map(stacks, key);
             return Ok((tally, By::Stack));
         }
-        events::for_each(source, loaded, notes, &mut |event, stack| {
-            tally.add(self.by, event, stack);
+        events::for_each(source, loaded, notes, &mut |event, sides| {
+            tally.add(self.by, event, sides);
             Ok(())
         })?;
         Ok((tally, self.by))
@@ -157,5 +158,9 @@ fn subtitle(loaded: &Loaded, nr_events: u64) -> String {
         }
         None => events,
     };
-    format!("{about} ({})", flame::LEGEND)
+    let legend = match loaded.user.stacks.is_empty() {
+        true => flame::LEGEND,
+        false => flame::LEGEND_USER,
+    };
+    format!("{about} ({legend})")
 }

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [-d SECS] [-b KB] [-i NAME] [-o FILE] [--slim] \
-             [--no-args] [--reset] [--force] [-u NAME] [--module KO] [--tracefs DIR] [--color WHEN] \
+             [--no-args] [--no-user] [--reset] [--force] [-u NAME] [--module KO] [--tracefs DIR] [--color WHEN] \
              [--no-pager] [-- COMMAND...]"
         );
         assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));

@@ -58,6 +58,9 @@ pub(super) struct Record {
     /// arguments of COMMAND
     #[arg(long)]
     no_args: bool,
+    /// Do not record the user stacks that lead to the events
+    #[arg(long)]
+    no_user: bool,
     /// Reset the map first, so that its counters count only this recording
     #[arg(long)]
     reset: bool,
@@ -96,6 +99,7 @@ impl Record {
             command: self.command,
             user: self.user,
             module: self.module,
+            user_stacks: !self.no_user,
             reset: self.reset,
             force: self.force,
             slim: self.slim,

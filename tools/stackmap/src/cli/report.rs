@@ -53,8 +53,8 @@ impl Report {
             By::Stack => By::Event,
             by => by,
         };
-        events::for_each(&mut source, &loaded, &mut notes, &mut |event, stack| {
-            tally.add(by, event, stack);
+        events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+            tally.add(by, event, sides);
             Ok(())
         })?;
 
@@ -64,7 +64,7 @@ impl Report {
             depth: self.depth,
         };
         report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
-        report::write(&mut out, &tally, self.by, &loaded, limits)?;
+        report::write(&mut out, &tally, self.by, &loaded, notes.user, limits)?;
         let notes = notes.lines(Some(&loaded));
         if !notes.is_empty() {
             writeln!(out)?;

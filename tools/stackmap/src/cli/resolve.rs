@@ -85,8 +85,10 @@ impl Resolve {
             Some(path) if capture => {
                 let mut source = Source::open(Some(path), None)?;
                 if source.has_ring() {
+                    let (trace, pages, _) = source.ring()?;
+                    let binds = trace.binds(pages)?;
                     let (trace, pages, size) = source.ring()?;
-                    resolver.records(&trace, pages, size, &mut out)?;
+                    resolver.records(&trace, pages, size, &binds, &mut out)?;
                 } else {
                     let (input, size, name) = source.trace()?;
                     resolver.run(input, size, &name, &mut out)?;

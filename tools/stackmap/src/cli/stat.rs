@@ -60,22 +60,23 @@ impl StatArgs {
             )),
             Source::Capture(capture) => {
                 let duration = Duration::from_nanos(capture.manifest().duration_ns);
-                let (after, before) = capture.stat()?;
-                self.show(&after, Some((&before, duration)))
+                let ((after, before), user) = (capture.stat()?, capture.user_stat()?);
+                let after = Both(after, user.0);
+                self.show(&after, Some((&Both(before, user.1), duration)))
             }
             Source::Live { tracefs, .. } => self.live(tracefs),
         }
     }
 
     fn live(&self, tracefs: &Tracefs) -> Result {
-        let mut before = tracefs.stat()?;
+        let mut before = Both::read(tracefs)?;
         if self.interval.is_zero() {
             return self.show(&before, None);
         }
         for _ in 0..self.count {
             let begun = Instant::now();
             sleep(self.interval);
-            let after = tracefs.stat()?;
+            let after = Both::read(tracefs)?;
             self.show(&after, Some((&before, begun.elapsed())))?;
             before = after;
         }
@@ -83,8 +84,11 @@ impl StatArgs {
     }
 
     /// Shows `stat`, and the change `since` an earlier one, with the time between them.
-    fn show(&self, stat: &Stat, since: Option<(&Stat, Duration)>) -> Result {
-        let since = since.map(|(before, duration)| (stat.since(before), duration));
+    fn show(&self, stat: &Both, since: Option<(&Both, Duration)>) -> Result {
+        let since = since.map(|(before, duration)| {
+            let Both(kernel, user) = before;
+            (Both(stat.0.since(kernel), stat.1.since(user)), duration)
+        });
         let mut out = Out::stdout();
         match self.json {
             true => write_json(&mut out, stat, since.as_ref())?,
@@ -94,45 +98,74 @@ impl StatArgs {
     }
 }
 
+/// The counters of stacks of the kernel, and of user stacks: none of these if the module is older.
+struct Both(Stat, Stat);
+
+impl Both {
+    fn read(tracefs: &Tracefs) -> Result<Self> {
+        Ok(Self(tracefs.stat()?, tracefs.user_stat()?))
+    }
+}
+
 /// Keys whose value is a level, not a count that grows.
-const LEVELS: [&str; 6] = [
+const LEVELS: [&str; 7] = [
     "table_size",
     "success_rate",
     "pool_bytes",
     "table_bytes",
     "bits",
     "entries",
+    "binaries",
 ];
 
-fn write_text(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> Result {
+fn write_text(out: &mut Out, stat: &Both, since: Option<&(Both, Duration)>) -> Result {
+    let Both(stat, user) = stat;
+    let of = |side: fn(&Both) -> &Stat| since.map(|(delta, duration)| (side(delta), *duration));
+    write_table(out, stat, "counter", of(|both| &both.0))?;
+    if let Some(saved) = saved(stat) {
+        let saved = out.style(TITLE, saved);
+        writeln!(out, "\n {saved}")?;
+    }
+    if !user.is_empty() {
+        writeln!(out)?;
+        write_table(out, user, "user stacks", of(|both| &both.1))?;
+    }
+    let drops = stat
+        .drops()
+        .into_iter()
+        .map(|drop| (drop, "recorded", "full stack"));
+    let user_drops = user
+        .user_drops()
+        .into_iter()
+        .map(|drop| (drop, "not kept", "user stack"));
+    for ((count, reason), what, stack) in drops.chain(user_drops) {
+        let label = out.style(WARNING, "WARNING:");
+        writeln!(out, " {label} {} {what}: {reason}", count_of(count, stack))?;
+    }
+    Ok(writeln!(out)?)
+}
+
+fn write_table(
+    out: &mut Out,
+    stat: &Stat,
+    title: &'static str,
+    since: Option<(&Stat, Duration)>,
+) -> Result {
     let rows = stat.iter().map(|(key, value)| {
         let mut row = vec![key.to_owned(), value.to_owned()];
         if let Some((delta, duration)) = since {
             let delta = delta.number(key).filter(|_| !LEVELS.contains(&key));
             row.push(delta.map_or(String::new(), |delta| delta.to_string()));
-            let rate = delta.and_then(|delta| rate(delta, *duration));
+            let rate = delta.and_then(|delta| rate(delta, duration));
             row.push(rate.map_or(String::new(), |rate| format!("{rate:.0}")));
         }
         row
     });
-    let mut columns = vec![Column::Text("counter"), Column::Number("value")];
+    let mut columns = vec![Column::Text(title), Column::Number("value")];
     if since.is_some() {
         columns.extend([Column::Number("new"), Column::Number("per second")]);
     }
-    write!(out, "{}", table(&columns, rows))?;
-    if let Some(saved) = saved(stat) {
-        let saved = out.style(TITLE, saved);
-        writeln!(out, "\n {saved}")?;
-    }
-    for (count, reason) in stat.drops() {
-        let label = out.style(WARNING, "WARNING:");
-        writeln!(
-            out,
-            " {label} {} recorded: {reason}",
-            count_of(count, "full stack")
-        )?;
-    }
-    Ok(writeln!(out)?)
+    Ok(write!(out, "{}", table(&columns, rows))?)
 }
 
 /// The bytes that ids save, in words.
@@ -163,7 +196,7 @@ fn rate(delta: u64, duration: Duration) -> Option<f64> {
     (seconds > 0.0).then(|| delta as f64 / seconds)
 }
 
-fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> Result {
+fn write_json(out: &mut Out, stat: &Both, since: Option<&(Both, Duration)>) -> Result {
     let value = |text: &str| match text.parse::<u64>() {
         Ok(number) => json!(number),
         Err(_) => json!(text),
@@ -173,9 +206,15 @@ fn write_json(out: &mut Out, stat: &Stat, since: Option<&(Stat, Duration)>) -> R
         pairs.collect()
     };
     let mut object = Map::new();
-    object.insert("counters".to_owned(), all(stat).into());
+    object.insert("counters".to_owned(), all(&stat.0).into());
+    if !stat.1.is_empty() {
+        object.insert("user_counters".to_owned(), all(&stat.1).into());
+    }
     if let Some((delta, duration)) = since {
-        object.insert("new".to_owned(), all(delta).into());
+        object.insert("new".to_owned(), all(&delta.0).into());
+        if !stat.1.is_empty() {
+            object.insert("user_new".to_owned(), all(&delta.1).into());
+        }
         object.insert("seconds".to_owned(), json!(duration.as_secs_f64()));
     }
     serde_json::to_writer(JsonText(&mut *out), &object).map_err(io::Error::from)?;

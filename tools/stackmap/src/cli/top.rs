@@ -59,6 +59,9 @@ pub(super) struct Top {
     /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
     plumbing: bool,
+    /// Show user stacks, not those of the kernel; options/stackmap-user must be on
+    #[arg(long)]
+    user: bool,
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -81,11 +84,12 @@ fn poll(wait: Duration) -> io::Result<bool> {
 impl Top {
     pub(super) fn run(self, global: &Global) -> Result {
         let tracefs = Tracefs::find(global.tracefs())?;
-        let mut sampler = Sampler::new(tracefs)?;
+        let mut sampler = Sampler::new(tracefs, self.user)?;
         let mut model = Model {
             sort: self.sort,
             filter: self.filter.clone(),
-            plumbing: self.plumbing,
+            // Nothing of a user stack is.
+            plumbing: self.plumbing || self.user,
             ..Model::default()
         };
         model.update(sampler.sample()?);
@@ -140,7 +144,11 @@ impl Top {
         let mut out = Out::stdout();
         let sample = &model.sample;
         for (off, what) in [
-            (!sample.stackmap, "options/stackmap is off"),
+            (!sample.stackmap && !self.user, "options/stackmap is off"),
+            (
+                !sample.stackmap && self.user,
+                "options/stackmap-user is off",
+            ),
             (!sample.tracing, "tracing is off"),
         ] {
             if off {

@@ -98,6 +98,20 @@ const FOR_THE_JUMP: [&str; 4] = [
 /// kernel's unwinder.
 const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
 
+/// The unexported symbols that user stacks need; without them there are none.
+const FOR_USER_STACKS: [&str; 10] = [
+    "unwind_deferred_init",
+    "unwind_deferred_request",
+    "unwind_deferred_cancel",
+    "freader_init_from_file",
+    "freader_fetch",
+    "freader_cleanup",
+    "lock_vma_under_rcu",
+    "task_work_cancel",
+    "unwind_user_faultable",
+    "put_task_stack",
+];
+
 /// The system that is looked at.
 #[derive(Clone, Debug)]
 pub struct System {
@@ -245,6 +259,12 @@ impl System {
                 checks.push(check.advise(cost));
             }
         }
+        let missing = missing_of(&FOR_USER_STACKS);
+        checks.push(match missing.is_empty() {
+            true => Check::new(Good, "user stacks", "all symbols that they need"),
+            false => Check::new(Note, "user stacks", format!("no {}", missing.join(", ")))
+                .advise("events will have no user stacks: use a kernel with CONFIG_UNWIND_USER"),
+        });
         let hidden = Kallsyms::parse(text, &Default::default(), "/proc/kallsyms").is_err();
         if hidden {
             let restrict = self
@@ -365,7 +385,10 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
             }
         });
     }
-    for option in ["stackmap", "stacktrace"] {
+    let user = tracefs
+        .has("options/stackmap-user")
+        .then_some("stackmap-user");
+    for option in ["stackmap", "stacktrace"].into_iter().chain(user) {
         let on = tracefs
             .read(&format!("options/{option}"))
             .is_ok_and(|text| text.trim() == "1");
@@ -380,6 +403,10 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
     }
     for (count, reason) in stat.drops() {
         let found = format!("{count} full stacks recorded");
+        checks.push(Check::new(Warning, "counters", found).advise(reason));
+    }
+    for (count, reason) in tracefs.user_stat().unwrap_or_default().user_drops() {
+        let found = format!("{count} user stacks not kept");
         checks.push(Check::new(Warning, "counters", found).advise(reason));
     }
     checks

@@ -261,3 +261,12 @@ fn knows_every_symbol_that_the_module_looks_for() {
     // There is no other way.
     assert_eq!(module.matches("static_call(stackmap_kallsyms)").count(), 1);
 }
+
+#[test]
+fn knows_every_symbol_that_user_stacks_need() {
+    let module = include_str!("../../../../src/user/user.c");
+    let (_, list) = module.split_once("names[] = {").unwrap();
+    let (list, _) = list.split_once('}').unwrap();
+    let names: Vec<_> = list.split('"').skip(1).step_by(2).collect();
+    assert_eq!(names, FOR_USER_STACKS);
+}

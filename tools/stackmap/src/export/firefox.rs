@@ -15,8 +15,8 @@ use crate::{
     output::{JsonText, Progress},
     source::Loaded,
     symbols::Place,
-    tally::{missing_name, Key},
-    trace::{Event, StackRef},
+    tally::{Key, Keys, Step},
+    trace::{Event, Sides},
 };
 use serde_json::{json, Value};
 use std::{
@@ -31,11 +31,12 @@ const VERSION: u32 = 55;
 const GECKO_VERSION: u32 = 24;
 
 /// The categories of frames; [`category`] returns an index into this table.
-const CATEGORIES: [(&str, &str); 4] = [
+const CATEGORIES: [(&str, &str); 5] = [
     ("Other", "grey"),
     ("Kernel", "orange"),
     ("Module", "green"),
     ("Unknown", "grey"),
+    ("User", "yellow"),
 ];
 
 fn category(kind: Kind) -> u32 {
@@ -44,6 +45,7 @@ fn category(kind: Kind) -> u32 {
         Kind::Kernel => 1,
         Kind::Module => 2,
         Kind::Address | Kind::Missing => 3,
+        Kind::User | Kind::UserAddress => 4,
     }
 }
 
@@ -68,8 +70,7 @@ pub struct Builder<'a> {
     thread_numbers: HashMap<(u32, String), u32>,
     /// The names of the events.
     names: Names,
-    wholes: Vec<Vec<String>>,
-    whole_numbers: HashMap<Vec<String>, u32>,
+    keys: Keys,
     records: Vec<Record>,
     fields: BufWriter<File>,
     /// The length of the temporary file, in bytes.
@@ -89,8 +90,7 @@ impl<'a> Builder<'a> {
             threads: Vec::new(),
             thread_numbers: HashMap::new(),
             names: Names::default(),
-            wholes: Vec::new(),
-            whole_numbers: HashMap::new(),
+            keys: Keys::default(),
             records: Vec::new(),
             fields: BufWriter::with_capacity(256 << 10, fields),
             len: 0,
@@ -99,7 +99,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds an event.
-    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
         let begin = *self.begin.get_or_insert(event.time.value());
         let fields = event.fields.export(&self.loaded.symbols, self.addresses);
         let fields = fields.as_bytes();
@@ -111,11 +111,7 @@ impl<'a> Builder<'a> {
             thread: self.thread(event),
             name: self.names.number(&event.name, Kind::Group),
             offset: self.len,
-            key: match stack {
-                StackRef::Id(id) => Key::Id(id),
-                StackRef::Whole(frames) => self.whole(frames),
-                StackRef::None => Key::None,
-            },
+            key: self.keys.key(sides),
             nanos: event.time.value().saturating_sub(begin),
         };
         self.records.push(record);
@@ -139,16 +135,6 @@ impl<'a> Builder<'a> {
         next
     }
 
-    fn whole(&mut self, frames: &[String]) -> Key {
-        if let Some(number) = self.whole_numbers.get(frames) {
-            return Key::Whole(*number);
-        }
-        let number = self.wholes.len() as u32;
-        self.wholes.push(frames.to_vec());
-        self.whole_numbers.insert(frames.to_vec(), number);
-        Key::Whole(number)
-    }
-
     /// Writes the profile.
     pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
         self.fields.flush().map_err(failed)?;
@@ -160,7 +146,7 @@ impl<'a> Builder<'a> {
             addresses,
             threads,
             names,
-            wholes,
+            keys,
             records,
             fields,
             ..
@@ -173,7 +159,7 @@ impl<'a> Builder<'a> {
         let mut stacks = Stacks {
             loaded,
             addresses: *addresses,
-            wholes,
+            keys,
             names: Names::default(),
             known: Known::new(name_of_frame(*addresses)),
         };
@@ -315,7 +301,7 @@ impl Texts {
 struct Stacks<'a, F> {
     loaded: &'a Loaded,
     addresses: bool,
-    wholes: &'a [Vec<String>],
+    keys: &'a Keys,
     names: Names,
     known: Known<F>,
 }
@@ -324,30 +310,20 @@ impl<F: Fn(&crate::symbols::Frame<'_>) -> String> Stacks<'_, F> {
     /// The frames of a stack, outermost first.
     fn frames(&mut self, key: Key, frames: &mut Vec<u32>) {
         frames.clear();
-        let loaded = self.loaded;
-        match key {
-            Key::None => {}
-            Key::Whole(number) => {
-                let whole = loaded.symbols.visible(&self.wholes[number as usize]);
-                frames.extend(whole.iter().map(|frame| {
-                    let name = whole_frame(frame, self.addresses);
-                    self.names.number(&name, kind_of_text(frame))
-                }));
+        let Self {
+            loaded,
+            addresses,
+            keys,
+            names,
+            known,
+        } = self;
+        keys.walk(key, loaded, &mut |step| match step {
+            Step::Text(text) => {
+                let name = whole_frame(text, *addresses);
+                frames.push(names.number(&name, kind_of_text(text)));
             }
-            Key::Id(id) => match loaded.stack(id) {
-                Some(stack) => {
-                    for at in loaded.symbols.stack(stack.ips) {
-                        let known = &mut self.known;
-                        let numbers = known.frames(loaded, at.ip, at.exact, &mut self.names);
-                        frames.extend_from_slice(numbers);
-                    }
-                }
-                None => {
-                    let name = missing_name(id, loaded.missing(id));
-                    frames.push(self.names.number(&name, Kind::Missing));
-                }
-            },
-        }
+            step => known.push(&step, loaded, names, frames),
+        });
         frames.reverse();
     }
 }
@@ -373,7 +349,7 @@ impl Table {
         stacks: &mut Stacks<'_, F>,
     ) -> Self {
         let keys = events.iter().map(|event| event.key);
-        let keys: HashSet<Key> = keys.filter(|key| *key != Key::None).collect();
+        let keys: HashSet<Key> = keys.filter(|key| *key != Key::NONE).collect();
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable();
         // In this order, a stack follows the stack that it shares the most frames with, so only the

@@ -16,6 +16,9 @@
 //! Frames are innermost first. `ip` of a frame and `kaslr_base` of the manifest are there only if
 //! addresses were asked for; a value that may be one is `(address)` otherwise. `stack` of an event
 //! is the id of one of `stacks`; the id of a stack that is not there stands in `missing` instead.
+//! With user stacks there is also `user_stacks`, and `user_stack` of an event, or `user_missing`, which
+//! says why there is none. `file_offset` is in bytes, in the file with this `build_id`; `path` is that
+//! of the recording.
 //! `frames` of an event are those of its full stack, if it has no id.
 
 use super::whole_frame;
@@ -24,7 +27,9 @@ use crate::{
     notes::Note,
     output::{JsonText, Progress},
     source::{Loaded, Missing},
-    trace::{Event, StackRef},
+    stack_map_bin,
+    trace::{Event, Sides, StackRef, UserRef},
+    user::{words::At, User, UserFrame},
 };
 use serde::Serialize;
 use std::{
@@ -56,6 +61,80 @@ struct Frame<'a> {
     inlined: bool,
 }
 
+/// A user stack.
+#[derive(Serialize)]
+pub(crate) struct UserStack<'a> {
+    id: u32,
+    ref_count: u32,
+    end: String,
+    frames: Vec<UserJson<'a>>,
+}
+
+impl<'a> UserStack<'a> {
+    /// A stack of `user`, with its names.
+    pub(crate) fn new(stack: &stack_map_bin::Stack<'a>, user: &'a User) -> Self {
+        let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));
+        Self {
+            id: stack.id,
+            ref_count: stack.ref_count,
+            end: user.end(stack.ips).to_string(),
+            frames: frames.map(|frame| UserJson::new(&frame, user)).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct UserJson<'a> {
+    function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    inlined: bool,
+}
+
+impl<'a> UserJson<'a> {
+    fn new(frame: &UserFrame<'a>, user: &'a User) -> Self {
+        let named = frame.named;
+        let source = frame.source();
+        let binary = match frame.at {
+            At::File { index, .. } => user.binaries.get(index),
+            At::Address { .. } => None,
+        };
+        let (file_offset, address, process) = match frame.at {
+            At::File { offset, .. } => (Some(offset), None, None),
+            At::Address { address, process } => (None, Some(address), process),
+        };
+        Self {
+            function: frame.function(),
+            offset: named
+                .filter(|named| !named.inlined)
+                .map(|named| named.offset),
+            path: binary.map(|binary| binary.path.to_string_lossy()),
+            build_id: binary.and_then(|binary| binary.build_id.as_deref()),
+            file_offset,
+            address: address.map(|address| format!("0x{address:x}")),
+            process: process.map(|process| process.tgid),
+            file: source.map(|source| &source.file[..]),
+            line: source.map(|source| source.line),
+            inlined: named.is_some_and(|named| named.inlined),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct JsonEvent<'a, V> {
     time: String,
@@ -74,12 +153,28 @@ struct JsonEvent<'a, V> {
     missing: Option<MissingStack>,
     #[serde(skip_serializing_if = "Option::is_none")]
     frames: Option<Vec<Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_stack: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_missing: Option<MissingStack>,
 }
 
 #[derive(Serialize)]
 struct MissingStack {
-    id: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u32>,
     why: &'static str,
+}
+
+impl MissingStack {
+    fn new(id: u32, missing: Missing) -> Self {
+        let why = match missing {
+            Missing::Stale => "stale",
+            Missing::Gone => "gone",
+            Missing::Unknown => "unknown",
+        };
+        Self { id: Some(id), why }
+    }
 }
 
 #[derive(Serialize)]
@@ -134,7 +229,19 @@ impl<'a, W: Write> Writer<'a, W> {
             };
             json(out, &stack)?;
         }
-        write!(out, "\n],\n\"events\": [")?;
+        write!(out, "\n],\n")?;
+        if !loaded.user.stacks.is_empty() {
+            write!(out, "\"user_stacks\": [")?;
+            let mut separator = "\n";
+            for stack in loaded.user.stacks.iter() {
+                write!(out, "{separator}")?;
+                separator = ",\n";
+                let stack = UserStack::new(&stack, &loaded.user);
+                json(out, &stack)?;
+            }
+            write!(out, "\n],\n")?;
+        }
+        write!(out, "\"events\": [")?;
         Ok(Self {
             out,
             loaded,
@@ -144,18 +251,11 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 
     /// Writes an event.
-    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) -> Result {
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
         let (mut known, mut missing, mut frames) = (None, None, None);
-        match stack {
+        match sides.kernel {
             StackRef::Id(id) if self.loaded.stack(id).is_some() => known = Some(id),
-            StackRef::Id(id) => {
-                let why = match self.loaded.missing(id) {
-                    Missing::Stale => "stale",
-                    Missing::Gone => "gone",
-                    Missing::Unknown => "unknown",
-                };
-                missing = Some(MissingStack { id, why });
-            }
+            StackRef::Id(id) => missing = Some(MissingStack::new(id, self.loaded.missing(id))),
             StackRef::Whole(whole) => {
                 let visible = self.loaded.symbols.visible(whole).iter();
                 let shown = visible.map(|frame| whole_frame(frame, self.addresses));
@@ -163,6 +263,18 @@ impl<'a, W: Write> Writer<'a, W> {
             }
             StackRef::None => {}
         }
+        let lacks = |why| Some(MissingStack { id: None, why });
+        let (user_stack, user_missing) = match sides.user {
+            UserRef::Id(id) if self.loaded.user_stack(id).is_some() => (Some(id), None),
+            UserRef::Id(id) => {
+                let missing = MissingStack::new(id, self.loaded.missing_user());
+                (None, Some(missing))
+            }
+            UserRef::NotKept => (None, lacks("not kept")),
+            UserRef::Pending => (None, lacks("pending")),
+            UserRef::Lost => (None, lacks("lost")),
+            UserRef::None => (None, None),
+        };
         self.out
             .write_all(if self.first { b"\n" } else { b",\n" })?;
         self.first = false;
@@ -180,6 +292,8 @@ impl<'a, W: Write> Writer<'a, W> {
                 stack: known,
                 missing,
                 frames,
+                user_stack,
+                user_missing,
             },
         )
     }

@@ -17,8 +17,9 @@ use crate::{
     output::Progress,
     source::Loaded,
     symbols::{self, Frame, TRAMPOLINE_NAME},
-    tally::{missing_name, Count, Key, NO_STACK},
-    trace::{Event, StackRef},
+    tally::{Count, Key, Keys, Step},
+    trace::{Event, Sides},
+    user::{words::At, UserFrame, WhichFrame},
 };
 use flate2::{write::GzEncoder, Compression};
 use prost::Message;
@@ -32,6 +33,8 @@ const KERNEL: &str = "[kernel.kallsyms]";
 enum Place {
     /// An address, and whether it is exact: then it is looked up elsewhere.
     Address(u64, bool),
+    /// A frame of a user stack.
+    User(WhichFrame),
     /// A name without an address.
     Name(String),
 }
@@ -41,7 +44,7 @@ pub struct Builder<'a> {
     loaded: &'a Loaded,
     addresses: bool,
     counts: HashMap<(i64, i64, Key), Count>,
-    wholes: HashMap<Vec<String>, u32>,
+    keys: Keys,
     profile: Profile,
     strings: HashMap<String, i64>,
     functions: HashMap<(String, String), u64>,
@@ -56,7 +59,7 @@ impl<'a> Builder<'a> {
             loaded,
             addresses,
             counts: HashMap::new(),
-            wholes: HashMap::new(),
+            keys: Keys::default(),
             profile: Profile::default(),
             strings: HashMap::new(),
             functions: HashMap::new(),
@@ -69,23 +72,17 @@ impl<'a> Builder<'a> {
     }
 
     /// Counts an event.
-    pub fn event(&mut self, event: &Event, stack: StackRef<'_>) {
-        let key = match stack {
-            StackRef::Id(id) => Key::Id(id),
-            StackRef::Whole(frames) => {
-                let next = self.wholes.len() as u32;
-                Key::Whole(*self.wholes.entry(frames.to_vec()).or_insert(next))
-            }
-            StackRef::None => Key::None,
-        };
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) {
+        let key = self.keys.key(sides);
         let group = (self.string(&event.name), self.string(&event.comm), key);
         self.counts.entry(group).or_default().events += 1;
     }
 
     /// Counts the stacks of a map by their references.
     pub fn map(&mut self) {
-        for stack in self.loaded.stacks.iter() {
-            let count = self.counts.entry((0, 0, Key::Id(stack.id))).or_default();
+        let (stacks, key) = self.loaded.map();
+        for stack in stacks.iter() {
+            let count = self.counts.entry((0, 0, key(stack.id))).or_default();
             count.events += u64::from(stack.ref_count);
         }
     }
@@ -126,30 +123,12 @@ impl<'a> Builder<'a> {
     fn samples(&mut self) {
         let mut counts: Vec<_> = self.counts.drain().collect();
         counts.sort_by_key(|(group, count)| (std::cmp::Reverse(count.events), *group));
-        let mut wholes = vec![Vec::new(); self.wholes.len()];
-        for (frames, number) in self.wholes.drain() {
-            wholes[number as usize] = frames;
-        }
+        let keys = std::mem::take(&mut self.keys);
         let [event_key, comm_key] = ["event", "comm"].map(|key| self.string(key));
         let mut progress = Progress::new("naming stacks", Some(counts.len() as u64));
         for (done, ((event, comm, key), count)) in counts.into_iter().enumerate() {
             progress.set(done as u64);
-            let location_id = match key {
-                Key::Id(id) => self.stack(id),
-                Key::Whole(number) => {
-                    let frames = self.loaded.symbols.visible(&wholes[number as usize]);
-                    let names = frames
-                        .iter()
-                        .map(|frame| whole_frame(frame, self.addresses));
-                    let names: Vec<_> = names.collect();
-                    names
-                        .into_iter()
-                        .map(|name| self.text_location(&name))
-                        .collect()
-                }
-                // Some readers drop samples without any location.
-                Key::None => vec![self.text_location(NO_STACK)],
-            };
+            let location_id = self.locations_of(key, &keys);
             let label = [(event_key, event), (comm_key, comm)];
             let label = label.into_iter().filter(|(_, str)| *str != 0);
             self.profile.sample.push(Sample {
@@ -160,14 +139,82 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn stack(&mut self, id: u32) -> Vec<u64> {
+    /// The locations of a key, innermost first. There is one in any case: some readers drop samples
+    /// without.
+    fn locations_of(&mut self, key: Key, keys: &Keys) -> Vec<u64> {
         let loaded = self.loaded;
-        let Some(stack) = loaded.stack(id) else {
-            let name = missing_name(id, loaded.missing(id));
-            return vec![self.text_location(&name)];
+        let mut ids = Vec::new();
+        keys.walk(key, loaded, &mut |step| {
+            ids.push(match step {
+                Step::Kernel(ip, exact) => self.location(ip, exact),
+                Step::User(which) => self.user_location(which),
+                Step::Text(text) => self.text_location(&whole_frame(text, self.addresses)),
+                Step::Missing(text) => self.text_location(text),
+            });
+        });
+        ids
+    }
+
+    /// The number of the location of a frame of a user stack: an offset in a file.
+    fn user_location(&mut self, which: WhichFrame) -> u64 {
+        let place = Place::User(which);
+        if let Some(id) = self.locations.get(&place) {
+            return *id;
+        }
+        let frames: Vec<_> = self.loaded.user.frames(which).collect();
+        let named = frames.iter().filter(|frame| frame.named.is_some());
+        let line: Vec<_> = named.map(|frame| self.user_line(frame)).collect();
+        let (mapping_id, address) = match which.at {
+            At::File { index, offset } => (self.file_mapping(index), offset),
+            At::Address { address, .. } if line.is_empty() => {
+                return self.text_location(&format!("0x{address:x}"));
+            }
+            At::Address { .. } => (0, 0),
         };
-        let frames = loaded.symbols.stack(stack.ips);
-        frames.map(|at| self.location(at.ip, at.exact)).collect()
+        self.add_location(place, mapping_id, address, line)
+    }
+
+    fn user_line(&mut self, frame: &UserFrame<'_>) -> Line {
+        let source = frame.source();
+        let file = source.map_or("", |source| &source.file);
+        Line {
+            function_id: self.function(&frame.plain(), file),
+            line: source.map_or(0, |source| source.line.into()),
+        }
+    }
+
+    /// The number of the mapping of a file: all of it, from its first byte on.
+    fn file_mapping(&mut self, index: u32) -> u64 {
+        let loaded = self.loaded;
+        let binary = loaded.user.binaries.get(index);
+        let name = match binary {
+            Some(binary) => binary.path.display().to_string(),
+            None => loaded.user.binaries.name(index),
+        };
+        // Files of the same path may differ.
+        let key = format!("{index} {name}");
+        if let Some(id) = self.mappings.get(&key) {
+            return *id;
+        }
+        let id = self.profile.mapping.len() as u64 + 1;
+        let filename = self.string(&name);
+        let build_id = binary.and_then(|binary| binary.build_id.as_deref());
+        let build_id = self.string(build_id.unwrap_or_default());
+        self.profile.mapping.push(Mapping {
+            id,
+            memory_start: 0,
+            memory_limit: binary.map_or(0, |binary| binary.size),
+            filename,
+            build_id,
+            has_functions: loaded
+                .user
+                .names
+                .missing()
+                .all(|(missing, _)| missing != index),
+            ..Mapping::default()
+        });
+        self.mappings.insert(key, id);
+        id
     }
 
     /// The number of a location that is known by name only.

@@ -279,7 +279,7 @@ impl Seen {
     fn is_stripped(&self, special: Special) -> bool {
         let kept = matches!(
             special,
-            Special::Function | Special::StackId | Special::KernelStack
+            Special::Function | Special::StackId | Special::KernelStack | Special::UserStackId
         );
         !self.keep_fields && !kept
     }

@@ -15,6 +15,7 @@ use rustix::{
     fs::{flock, FlockOperation},
     io::{fcntl_setfd, FdFlags},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     io,
@@ -27,8 +28,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The switch of the module, for all buffers.
-const SWITCH: &str = "options/stackmap";
+/// The switches of the module, for all buffers: that of ids, and that of user stacks.
+pub(super) const IDS: &str = "options/stackmap";
+pub(super) const USER: &str = "options/stackmap-user";
 /// How long the guard of a dead recording may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the lock is tried again while `/proc/locks` shows no holder: it was released meanwhile,
@@ -167,41 +169,44 @@ fn age(pid: u32) -> Option<Duration> {
     Duration::try_from_secs_f64((uptime - start).max(0.0)).ok()
 }
 
-/// The switch of the module, `options/stackmap`, which several recordings share.
+/// A switch of the module, which several recordings share.
 ///
 /// A recording that found the switch off, or switched on by another recording, holds a shared lock
 /// on it; the last of these recordings switches it off. While the file is open, the module cannot
 /// be unloaded.
 pub(super) struct Switch {
+    name: String,
     file: File,
     before: bool,
 }
 
 impl Switch {
     /// Joins the recordings that share the switch, before it is switched on.
-    pub(super) fn on(tracefs: &Tracefs) -> Result<Self> {
-        let path = tracefs.path(SWITCH);
+    pub(super) fn on(tracefs: &Tracefs, name: &str) -> Result<Self> {
+        let path = tracefs.path(name);
         let failed = |error| Error::io(format!("lock {}", path.display()), error);
         let file = File::open(&path).map_err(|error| Error::read(&path, error))?;
         let _turn = turn(tracefs.top())?;
         let alone = try_lock(&file).map_err(failed)?;
-        let before = alone && tracefs.read(SWITCH)?.trim() == "1";
+        let before = alone && tracefs.read(name)?.trim() == "1";
         let operation = match before {
             true => FlockOperation::Unlock,
             false => FlockOperation::LockShared,
         };
         flock(&file, operation).map_err(|error| failed(error.into()))?;
-        Ok(Self { file, before })
+        Ok(Self {
+            name: name.to_owned(),
+            file,
+            before,
+        })
     }
 
-    /// The file, for the process that undoes it if this one cannot.
-    pub(super) fn file(&self) -> io::Result<File> {
-        self.file.try_clone()
-    }
-
-    /// Whether the switch was on before, and not by a recording.
-    pub(super) fn before(&self) -> bool {
-        self.before
+    /// What it was before.
+    pub(super) fn before(&self) -> Before {
+        Before {
+            name: self.name.clone(),
+            on: self.before,
+        }
     }
 }
 
@@ -211,15 +216,25 @@ impl AsFd for Switch {
     }
 }
 
-/// Restores the switch to `before`, unless another recording needs it. `file` is the open switch.
-pub(super) fn switch_back(tracefs: &Tracefs, file: &impl AsFd, before: bool) -> Result {
-    let failed = |error| Error::io(format!("lock {}", tracefs.path(SWITCH).display()), error);
-    if before {
-        return tracefs.write(SWITCH, "1");
+/// What a switch was before a recording.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) struct Before {
+    /// Which.
+    name: String,
+    /// Whether it was on, and not by a recording.
+    on: bool,
+}
+
+/// Restores a switch, unless another recording needs it. `file` is the open switch.
+pub(super) fn switch_back(tracefs: &Tracefs, file: &impl AsFd, before: &Before) -> Result {
+    let name = &before.name;
+    let failed = |error| Error::io(format!("lock {}", tracefs.path(name).display()), error);
+    if before.on {
+        return tracefs.write(name, "1");
     }
     let _turn = turn(tracefs.top())?;
     let result = match try_lock(file).map_err(failed)? {
-        true => tracefs.write(SWITCH, "0"),
+        true => tracefs.write(name, "0"),
         false => Ok(()),
     };
     // The next recording must not find a lock of this one.
@@ -254,7 +269,7 @@ mod tests {
         for file in ["trace", "instances/x/trace"] {
             fs::write(dir.join(file), "").unwrap();
         }
-        fs::write(dir.join(SWITCH), "0\n").unwrap();
+        fs::write(dir.join(IDS), "0\n").unwrap();
         Tracefs::find(Some(dir)).unwrap()
     }
 
@@ -292,13 +307,13 @@ mod tests {
     fn the_last_recording_switches_the_option_off() {
         let dir = tempfile::tempdir().unwrap();
         let tracefs = tracefs(dir.path());
-        let value = || fs::read_to_string(dir.path().join(SWITCH)).unwrap();
+        let value = || fs::read_to_string(dir.path().join(IDS)).unwrap();
         let on = || {
-            let switch = Switch::on(&tracefs).unwrap();
-            tracefs.write(SWITCH, "1").unwrap();
+            let switch = Switch::on(&tracefs, IDS).unwrap();
+            tracefs.write(IDS, "1").unwrap();
             switch
         };
-        let off = |switch: Switch| switch_back(&tracefs, &switch.file, switch.before).unwrap();
+        let off = |switch: Switch| switch_back(&tracefs, &switch, &switch.before()).unwrap();
         let (one, other) = (on(), on());
         off(one);
         assert_eq!(value(), "1");
@@ -309,12 +324,12 @@ mod tests {
         assert_eq!(value(), "0");
         // One that dies before it has put it off is none of them any more.
         drop(on());
-        tracefs.write(SWITCH, "0").unwrap();
+        tracefs.write(IDS, "0").unwrap();
         off(on());
         assert_eq!(value(), "0");
 
         // An option that another user has enabled stays on.
-        tracefs.write(SWITCH, "1").unwrap();
+        tracefs.write(IDS, "1").unwrap();
         let (one, other) = (on(), on());
         off(other);
         off(one);

@@ -24,6 +24,7 @@ mod save;
 mod session;
 mod steps;
 mod undo;
+mod user;
 mod wait;
 mod write;
 
@@ -70,6 +71,8 @@ pub struct Options {
     pub user: Option<String>,
     /// The module file to load if the module is not loaded.
     pub module: Option<PathBuf>,
+    /// Whether user stacks are recorded, too, if the kernel can.
+    pub user_stacks: bool,
     /// Whether the map is emptied first.
     pub reset: bool,
     /// Whether tracing settings that are in use are put aside.
@@ -126,16 +129,20 @@ impl Options {
             None => Writer::create(&self.output)?,
         };
         let aside = Aside::read(tracefs, &events, !self.functions.is_empty())?;
-        let switch = Switch::on(tracefs)?;
+        let wants_user = self.user_stacks && tracefs.has(lock::USER);
+        let switches = [(lock::IDS, true), (lock::USER, wants_user)];
+        let switches = switches.iter().filter(|(_, wanted)| *wanted);
+        let switches = switches.map(|(name, _)| Switch::on(tracefs, name));
+        let switches = switches.collect::<Result<Vec<_>>>()?;
         let undo = Undo::read(
             tracefs,
             self,
             &aside,
-            switch.before(),
+            &switches,
             place.undo()?,
             writer.unfinished().as_deref(),
         )?;
-        let guard = guard::Guard::start(&undo, &lock, &switch)?;
+        let guard = guard::Guard::start(&undo, &lock, &switches)?;
         let tracefs = place.settle();
         let session = Session {
             options: self,
@@ -144,6 +151,7 @@ impl Options {
             events: &events,
             aside: &aside,
             user: user.as_ref(),
+            wants_user,
         };
         let recorded = self
             .before(Step::Guarded, &signals)
@@ -155,7 +163,7 @@ impl Options {
             Err(Failed::Saved(error)) => (Recording::Empty, Err(error)),
             Err(Failed::Unsaved(error)) => (Recording::Keep, Err(error)),
         };
-        let restored = undo.run(&tracefs, &switch, left);
+        let restored = undo.run(&tracefs, &switches, left);
         let restored = restored.and(self.after(Step::Restored, &signals));
         guard.dismiss();
         let stopped = recorded?;

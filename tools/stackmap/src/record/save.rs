@@ -5,6 +5,7 @@
 use super::{
     buffer::{Buffer, Header},
     loss,
+    user::UserSide,
     wait::{Signals, INTERRUPTED},
     Options,
 };
@@ -41,6 +42,8 @@ pub(super) struct Saved<'a> {
     pub(super) duration: Duration,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
+    /// The same of user stacks, if the module has them.
+    pub(super) user_stat_before: Option<&'a str>,
     pub(super) map_before: MapState,
     /// The map, open since before the recording: it cannot be read after a reset.
     pub(super) map: &'a File,
@@ -57,6 +60,7 @@ pub(super) struct Surroundings<'a> {
     stat_text: String,
     stacks: Stacks,
     bin: Vec<u8>,
+    user: Option<UserSide>,
     modules: Vec<u8>,
     kallsyms: Kallsyms,
     clock: String,
@@ -66,10 +70,11 @@ pub(super) struct Surroundings<'a> {
 /// this is kept until it is written.
 pub(super) struct Collected {
     buffer: Buffer,
-    members: [(&'static str, Vec<u8>); 5],
+    members: Vec<(String, Vec<u8>)>,
     manifest: Manifest,
     loaded_anew: bool,
     nr_stacks: usize,
+    nr_user_stacks: usize,
 }
 
 impl Saved<'_> {
@@ -87,6 +92,10 @@ impl Saved<'_> {
             stat_text: tracefs.read("stack_map_stat")?,
             stacks,
             bin,
+            user: match self.user_stat_before {
+                Some(before) => UserSide::read(tracefs, before)?,
+                None => None,
+            },
             modules: kernel::modules_text()?,
             kallsyms: kernel::kallsyms()?,
             clock: clock(&tracefs.read("trace_clock")?),
@@ -114,6 +123,7 @@ impl Surroundings<'_> {
         [
             buffered.fold(0, u64::saturating_add),
             self.bin.len() as u64,
+            self.user.as_ref().map_or(0, UserSide::len),
             self.modules.len() as u64,
             2 * len(&self.stat_text),
             len(self.kallsyms.text()),
@@ -136,6 +146,7 @@ impl Surroundings<'_> {
             stat_text,
             stacks,
             bin,
+            user,
             modules,
             kallsyms,
             clock,
@@ -177,15 +188,20 @@ impl Surroundings<'_> {
             cpus,
             ..Manifest::default()
         };
+        let members = [
+            (member::STACK_MAP_BIN, bin),
+            (member::STAT, stat_text.into_bytes()),
+            (member::STAT_BEFORE, saved.stat_before.as_bytes().to_vec()),
+            (member::MODULES, modules),
+            (member::KALLSYMS, names.into_bytes()),
+        ];
+        let members = members.map(|(name, content)| (name.to_owned(), content));
+        let nr_user_stacks = user.as_ref().map_or(0, UserSide::nr_stacks);
+        let user = user.into_iter().flat_map(UserSide::into_members);
         Ok(Collected {
             buffer,
-            members: [
-                (member::STACK_MAP_BIN, bin),
-                (member::STAT, stat_text.into_bytes()),
-                (member::STAT_BEFORE, saved.stat_before.as_bytes().to_vec()),
-                (member::MODULES, modules),
-                (member::KALLSYMS, names.into_bytes()),
-            ],
+            members: members.into_iter().chain(user).collect(),
+            nr_user_stacks,
             manifest,
             loaded_anew: differ(saved.map_before.load_id, stacks.load_id()),
             nr_stacks: stacks.len(),
@@ -224,16 +240,21 @@ impl Collected {
         for line in loss::lines(&self.manifest) {
             warn(line);
         }
-        summary(&self.manifest, self.nr_stacks, &path, size);
+        let nr_stacks = (self.nr_stacks, self.nr_user_stacks);
+        summary(&self.manifest, nr_stacks, &path, size);
         Ok(())
     }
 }
 
-fn summary(manifest: &Manifest, nr_stacks: usize, path: &Path, size: u64) {
+fn summary(manifest: &Manifest, (nr_stacks, nr_user): (usize, usize), path: &Path, size: u64) {
     let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
     let size = size.div_ceil(1024);
+    let user = match nr_user {
+        0 => String::new(),
+        nr => format!(", {}", count_of(nr as u64, "user stack")),
+    };
     let counts = format!(
-        "{} in the buffer, {} in the map, {size} KiB",
+        "{} in the buffer, {} in the map{user}, {size} KiB",
         count_of(entries, "record"),
         count_of(nr_stacks as u64, "stack")
     );

@@ -6,7 +6,7 @@ use super::{
     account::Account,
     aside::Aside,
     events::{self, Events},
-    instance,
+    instance, lock,
     save::Saved,
     wait::{self, Signals, Stopped},
     Options, Step, FORMAT,
@@ -32,6 +32,8 @@ pub(super) struct Session<'a> {
     pub(super) events: &'a Events,
     pub(super) aside: &'a Aside,
     pub(super) user: Option<&'a Account>,
+    /// Whether user stacks are recorded, if the kernel can.
+    pub(super) wants_user: bool,
 }
 
 /// Where a recording failed.
@@ -63,6 +65,7 @@ impl Session<'_> {
         self.prepare()?;
         let modules = kernel::modules_text().unwrap_or_default();
         let stat = tracefs.read("stack_map_stat")?;
+        let user_stat = tracefs.read("stack_map_user_stat").ok();
         let map_before = tracefs.map_state()?;
         let map = tracefs.open("stack_map_bin")?;
         let begun = Instant::now();
@@ -70,6 +73,9 @@ impl Session<'_> {
         options.before(Step::Running, signals)?;
         let stopped = wait::wait(&options.command, self.user, options.duration, signals);
         let switched_off = tracefs.read("tracing_on").is_ok_and(|on| on.trim() == "0");
+        if !switched_off {
+            self.settle();
+        }
         tracefs.write("tracing_on", "0")?;
         let duration = begun.elapsed();
         let stopped = stopped?;
@@ -79,6 +85,7 @@ impl Session<'_> {
             duration,
             modules_before: &modules,
             stat_before: &stat,
+            user_stat_before: user_stat.as_deref(),
             map_before,
             map: &map,
             switched_off,
@@ -121,7 +128,10 @@ impl Session<'_> {
                 tracefs.write(option, value)?;
             }
         }
-        tracefs.write("options/stackmap", "1")?;
+        tracefs.write(lock::IDS, "1")?;
+        if self.wants_user {
+            self.ask_for_user_stacks();
+        }
         tracefs.write("options/stacktrace", "1")?;
         options.before(Step::Options, signals)?;
         if !options.functions.is_empty() {
@@ -134,6 +144,38 @@ impl Session<'_> {
                 .map_err(|error| events::explain(error, event))?;
         }
         options.before(Step::Events, signals)
+    }
+
+    /// Turns user stacks on. Without them a recording is as good as it was before there were any.
+    fn ask_for_user_stacks(&self) {
+        let Err(error) = self.tracefs.write(lock::USER, "1") else {
+            return;
+        };
+        let why = match &error {
+            Error::Io { error, .. } if error.kind() == io::ErrorKind::Unsupported => {
+                "this kernel has no user unwinder, dmesg says what is missing".to_owned()
+            }
+            Error::Io { error, .. } if error.kind() == io::ErrorKind::ResourceBusy => {
+                "other tracers use all of the kernel's places".to_owned()
+            }
+            error => error.to_string(),
+        };
+        warn(format_args!("no user stacks are recorded: {why}"));
+    }
+
+    /// Binds the user stacks of tasks that stay in the kernel. It needs tracing to be on.
+    fn settle(&self) {
+        if !self.wants_user
+            || !self
+                .tracefs
+                .read(lock::USER)
+                .is_ok_and(|on| on.trim() == "1")
+        {
+            return;
+        }
+        if let Err(error) = self.tracefs.write("stack_map_user", "settle") {
+            warn(format_args!("tasks that sleep have no user stack: {error}"));
+        }
     }
 
     fn set_functions(&self) -> Result {

@@ -4,7 +4,8 @@
 
 use super::{
     aside::Aside,
-    events, lock,
+    events,
+    lock::{self, Before, Switch},
     write::{filter, Write},
     Options, FORMAT,
 };
@@ -28,8 +29,8 @@ pub(super) const INSTANCES: &str = "stack_map_instances";
 pub struct Undo {
     root: PathBuf,
     writes: Vec<Write>,
-    /// Whether the switch of the module was on before any recording.
-    switch: bool,
+    /// What the switches of the module were before any recording.
+    switches: Vec<Before>,
     /// What is undone of an instance.
     instance: Instance,
     /// The unfinished file of the capture; it is removed if it still has this name.
@@ -63,7 +64,7 @@ impl Undo {
         tracefs: &Tracefs,
         options: &Options,
         aside: &Aside,
-        switch: bool,
+        switches: &[Switch],
         instance: Instance,
         unfinished: Option<&Path>,
     ) -> Result<Self> {
@@ -71,7 +72,7 @@ impl Undo {
         let mut undo = Self {
             root: absolute(tracefs.root()),
             writes: Vec::new(),
-            switch,
+            switches: switches.iter().map(Switch::before).collect(),
             instance,
             unfinished: unfinished.map(absolute),
         };
@@ -155,12 +156,12 @@ impl Undo {
         self.writes.push(Write::new(file, text));
     }
 
-    /// Does all the writes, even if some of them fail; returns the first error. `switch` is that of
+    /// Does all the writes, even if some of them fail; returns the first error. `switches` are those of
     /// the module, open.
     pub(super) fn run(
         &self,
         tracefs: &Tracefs,
-        switch: &impl AsFd,
+        switches: &[impl AsFd],
         recording: Recording,
     ) -> Result {
         let mut first = Ok(());
@@ -180,21 +181,29 @@ impl Undo {
                 done(write.run(tracefs));
             }
         }
-        done(lock::switch_back(tracefs, switch, self.switch));
+        // User stacks go off first.
+        for (before, switch) in self.switches.iter().zip(switches).rev() {
+            done(lock::switch_back(tracefs, switch, before));
+        }
         if recording != Recording::Keep {
             self.instance.run(tracefs, &mut done);
         }
         first
     }
 
+    /// How many switches there are.
+    pub(super) fn nr_switches(&self) -> usize {
+        self.switches.len()
+    }
+
     /// Does all the writes for a recording process that died.
-    pub(super) fn run_for_the_dead(&self, switch: &impl AsFd) -> Result {
+    pub(super) fn run_for_the_dead(&self, switches: &[impl AsFd]) -> Result {
         if self.instance.remove && !self.root.exists() {
             // All was undone already.
             return Ok(());
         }
         let tracefs = Tracefs::find(Some(&self.root))?;
-        let result = self.run(&tracefs, switch, Recording::Ignore);
+        let result = self.run(&tracefs, switches, Recording::Ignore);
         if let Some(unfinished) = &self.unfinished {
             // Mostly it is not there: it has got its name, or none yet.
             let _ = fs::remove_file(unfinished);

@@ -3,7 +3,7 @@
 //! The text of a trace, out of the records of the ring buffer: what the kernel would print, with
 //! the stacks in it, and with nothing in a name that could end a line or control a terminal.
 
-use super::{Form, Resolver, STEP};
+use super::{Form, Resolver, User, STEP};
 use crate::{
     error::Result,
     output::Progress,
@@ -13,7 +13,7 @@ use crate::{
         format::{Head, Special},
         stream::{Pages, Records},
     },
-    trace::Time,
+    trace::{Binds, Time},
 };
 use std::{
     fmt::Write as _,
@@ -34,6 +34,7 @@ impl Resolver<'_> {
         trace: &Trace,
         pages: Pages<impl Read>,
         size: u64,
+        binds: &Binds,
         out: &mut impl Write,
     ) -> Result {
         let mut records = Records::new(pages);
@@ -44,7 +45,7 @@ impl Resolver<'_> {
         let mut ips = Vec::new();
         while let Some((cpu, time, data)) = records.next_record()? {
             line.clear();
-            self.record(trace, (cpu, time, data), &mut line, &mut ips, out)?;
+            self.record(trace, (cpu, time, data), binds, &mut line, &mut ips, out)?;
             nr_records += 1;
             if nr_records.is_multiple_of(STEP) {
                 progress.set(records.offset());
@@ -58,6 +59,7 @@ impl Resolver<'_> {
         &mut self,
         trace: &Trace,
         (cpu, time, data): (u32, u64, &[u8]),
+        binds: &Binds,
         line: &mut String,
         ips: &mut Vec<u64>,
         out: &mut impl Write,
@@ -73,7 +75,8 @@ impl Resolver<'_> {
             (Some(format), Some(Special::StackId)) => {
                 let id = formats.number(format, "stack_id", data).unwrap_or_default();
                 let form = self.form(Form::Kernel);
-                self.stack(line.as_bytes(), id as u32, form, out)?;
+                let user = binds.user(head.pid as u32, time, trace.user_side(format, data));
+                self.stack(line.as_bytes(), id as u32, User::Known(user), form, out)?;
                 return Ok(out.write_all(b"\n")?);
             }
             (Some(format), Some(Special::KernelStack)) => {
@@ -82,6 +85,13 @@ impl Resolver<'_> {
                 self.frames(ips, Form::Kernel);
                 out.write_all(&self.text)?;
                 return Ok(out.write_all(b"\n")?);
+            }
+            (Some(format), Some(Special::UserStackId)) => {
+                let (id, cookie) = trace.bind(format, data).unwrap_or_default();
+                let (cpu, count) = (cookie as u32, cookie >> 32);
+                // Writing into a string does not fail.
+                let _ = writeln!(line, "<user_stack_id {id}> for {cpu}:{count}");
+                return Ok(out.write_all(line.as_bytes())?);
             }
             (Some(format), Some(Special::Function)) => {
                 let (ip, _) = trace.function(format, data);

@@ -5,13 +5,15 @@
 use super::{
     fields::{self, About, Fields, Recorded},
     format::{Format, Head, Special},
+    stream::Pages,
     tasks::Tasks,
 };
 use crate::{
+    error::Result,
     symbols::Symbols,
-    trace::{Event, Flags, Pairs, StackRef, Time},
+    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time, UserSide},
 };
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, io::Read, rc::Rc};
 
 /// How many stacks and functions are kept with their names.
 const MAX_KEPT: usize = 1 << 16;
@@ -56,6 +58,55 @@ impl Trace {
         (ip, caller)
     }
 
+    /// What an event with an id says of its user stack.
+    pub fn user_side(&self, format: &Format, data: &[u8]) -> UserSide {
+        match self.about.formats.number(format, "cookie", data) {
+            Some(cookie) => UserSide::Cookie(cookie),
+            None => UserSide::None,
+        }
+    }
+
+    /// The id of a user stack, and the cookie that is bound to it.
+    pub fn bind(&self, format: &Format, data: &[u8]) -> Option<(u32, Cookie)> {
+        let number = |name| self.about.formats.number(format, name, data);
+        Some((number("user_stack_id")? as u32, number("cookie")?))
+    }
+
+    /// Which user stack each entry into the kernel had. Nothing is read if there can be none.
+    pub fn binds(&self, mut pages: Pages<impl Read>) -> Result<Binds> {
+        let mut binds = Binds::default();
+        if !self.about.formats.have(Special::UserStackId) {
+            return Ok(binds);
+        }
+        while let Some((_, mut cursor)) = pages.next_page()? {
+            // What is damaged is found again, and counted, when the events are read.
+            while let Ok(Some(record)) = cursor.next_record() {
+                let data = &cursor.page()[record.data.clone()];
+                let Some(head) = self.about.formats.head(data) else {
+                    continue;
+                };
+                let Some(format) = self.format(&head) else {
+                    continue;
+                };
+                match format.special {
+                    Special::UserStackId => {
+                        if let Some((id, cookie)) = self.bind(format, data) {
+                            binds.bind(record.time, cookie, id);
+                        }
+                    }
+                    Special::StackId => {
+                        if let UserSide::Cookie(cookie) = self.user_side(format, data) {
+                            binds.event(head.pid as u32, record.time, cookie);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        binds.finish();
+        Ok(binds)
+    }
+
     /// The fields of an event.
     pub fn fields(&self, head: &Head, data: &[u8]) -> Fields {
         Fields::Binary(Recorded {
@@ -69,6 +120,7 @@ impl Trace {
 /// Takes records in the order of time and gives events out with their stacks.
 pub struct Decoder<'a> {
     trace: &'a Trace,
+    binds: &'a Binds,
     symbols: &'a Symbols,
     pairs: Pairs,
     functions: HashMap<u64, String>,
@@ -79,10 +131,11 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// One that has seen nothing yet.
-    pub fn new(trace: &'a Trace, symbols: &'a Symbols) -> Self {
+    /// One that has seen nothing yet. `binds`: those of the whole trace.
+    pub fn new(trace: &'a Trace, binds: &'a Binds, symbols: &'a Symbols) -> Self {
         Self {
             trace,
+            binds,
             symbols,
             pairs: Pairs::default(),
             functions: HashMap::new(),
@@ -103,7 +156,7 @@ impl<'a> Decoder<'a> {
         cpu: u32,
         time: u64,
         data: &[u8],
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let trace = self.trace;
         let Some(head) = trace.about.formats.head(data) else {
@@ -118,9 +171,10 @@ impl<'a> Decoder<'a> {
             Some(format) => match format.special {
                 Special::StackId => {
                     let id = trace.about.formats.number(format, "stack_id", data);
+                    let user = self.binds.user(pid, time, trace.user_side(format, data));
                     return match (self.pairs.take(cpu, pid, flags, out)?, id) {
-                        (Some(event), Some(id)) => out(&event, StackRef::Id(id as u32)),
-                        (Some(event), None) => out(&event, StackRef::None),
+                        (Some(event), Some(id)) => out(&event, Sides::of_id(id as u32, user)),
+                        (Some(event), None) => out(&event, Sides::NONE),
                         (None, _) => Ok(()),
                     };
                 }
@@ -128,12 +182,12 @@ impl<'a> Decoder<'a> {
                     return match self.pairs.take(cpu, pid, flags, out)? {
                         Some(event) => {
                             trace.about.formats.frames(format, data, &mut self.ips);
-                            out(&event, StackRef::Whole(self.named()))
+                            out(&event, StackRef::Whole(self.named()).into())
                         }
                         None => Ok(()),
                     };
                 }
-                Special::UserStack => return Ok(()),
+                Special::UserStack | Special::UserStackId => return Ok(()),
                 Special::Function => self.function(trace.function(format, data).0),
                 _ => format.name.clone(),
             },
@@ -153,7 +207,7 @@ impl<'a> Decoder<'a> {
     /// Gives out the events that still wait for a stack, at the end of the trace.
     pub fn finish<E>(
         &mut self,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.pairs.finish(out)
     }

@@ -138,8 +138,10 @@ pub enum Special {
     StackId,
     /// A full stack.
     KernelStack,
-    /// A stack of user space, or the id of one.
+    /// A stack of user space.
     UserStack,
+    /// The id of a stack of user space.
+    UserStackId,
     /// A text that was written to trace_marker.
     Print,
     /// A text of the kernel: the address of a format, and what it prints.
@@ -155,7 +157,8 @@ impl Special {
             ("ftrace", "function") => Self::Function,
             ("ftrace", "stack_id" | "stack_id_user") => Self::StackId,
             ("ftrace", "kernel_stack") => Self::KernelStack,
-            ("ftrace", "user_stack" | "user_stack_id") => Self::UserStack,
+            ("ftrace", "user_stack") => Self::UserStack,
+            ("ftrace", "user_stack_id") => Self::UserStackId,
             ("ftrace", "print") => Self::Print,
             ("ftrace", "bprint") => Self::BinaryPrint,
             ("ftrace", "bputs") => Self::Puts,
@@ -258,6 +261,11 @@ impl Formats {
     /// The description of the events with this number.
     pub fn get(&self, id: u16) -> Option<&Rc<Format>> {
         self.by_id.get(&id)
+    }
+
+    /// Whether there is an event of this kind.
+    pub fn have(&self, special: Special) -> bool {
+        self.iter().any(|format| format.special == special)
     }
 
     /// All descriptions.

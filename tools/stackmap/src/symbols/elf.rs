@@ -225,7 +225,7 @@ impl DebugInfo {
     }
 }
 
-fn source_line(code: &CodeInfo<'_>) -> Option<SourceLine> {
+pub(crate) fn source_line(code: &CodeInfo<'_>) -> Option<SourceLine> {
     Some(SourceLine {
         file: code.to_path().to_string_lossy().into_owned(),
         line: code.line?,

@@ -4,13 +4,15 @@
 
 use super::{Names, Row};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     kernel,
+    source::{live_user, SymbolFiles},
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
     symbols::{Place, Symbols},
     tracefs::Tracefs,
+    user::User,
 };
 use std::{
     collections::HashMap,
@@ -39,9 +41,11 @@ pub struct Sample {
     pub tracing: bool,
 }
 
-/// Looks at the map of a tracefs.
+/// Looks at a map of a tracefs.
 pub struct Sampler {
     tracefs: Tracefs,
+    /// Whether it is that of user stacks.
+    is_user: bool,
     symbols: Symbols,
     symbols_read: Instant,
     names: Names,
@@ -51,12 +55,21 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins to look.
-    pub fn new(tracefs: Tracefs) -> Result<Self> {
+    /// Begins to look. `is_user`: at the user stacks.
+    pub fn new(tracefs: Tracefs, is_user: bool) -> Result<Self> {
         tracefs.require_stackmap()?;
+        if is_user && !tracefs.has("stack_map_user_bin") {
+            return Err(Error::Refused(
+                "the loaded module is too old: it has no user stacks".to_owned(),
+            ));
+        }
         Ok(Self {
             tracefs,
-            symbols: symbols()?,
+            is_user,
+            symbols: match is_user {
+                true => Symbols::none(),
+                false => symbols()?,
+            },
             symbols_read: Instant::now(),
             names: Names::new(),
             generation: (None, None),
@@ -66,11 +79,25 @@ impl Sampler {
 
     /// Looks once. Rates are those since the last time.
     pub fn sample(&mut self) -> Result<Sample> {
-        let stat = self.tracefs.stat()?;
-        let stacks = self.tracefs.stacks()?;
+        let stat = match self.is_user {
+            true => self.tracefs.user_stat()?,
+            false => self.tracefs.stat()?,
+        };
+        let mut user = User::default();
+        let stacks = match self.is_user {
+            true => {
+                user = live_user(&self.tracefs, &SymbolFiles::default())?;
+                std::mem::take(&mut user.stacks)
+            }
+            false => self.tracefs.stacks()?,
+        };
         let now = Instant::now();
         let is_on = |file| Ok::<_, crate::Error>(self.tracefs.read(file)?.trim() == "1");
-        let (stackmap, tracing) = (is_on("options/stackmap")?, is_on("tracing_on")?);
+        let option = match self.is_user {
+            true => "options/stackmap-user",
+            false => "options/stackmap",
+        };
+        let (stackmap, tracing) = (is_on(option)?, is_on("tracing_on")?);
 
         // After a reset, or in another load, nothing that was seen before means anything.
         let generation = (stacks.load_id(), stacks.generation(stat.slot_bits()));
@@ -89,7 +116,10 @@ impl Sampler {
             Some(seconds) if seconds > 0.0 => count as f64 / seconds,
             _ => 0.0,
         };
-        self.read_names(&stacks)?;
+        match self.is_user {
+            true => self.read_user_names(&stacks, user),
+            false => self.read_names(&stacks)?,
+        }
         let before = self.before.as_ref().map(|(_, totals, _)| totals);
         let row = |stack: Stack<'_>| {
             let total = stack.ref_count;
@@ -112,7 +142,10 @@ impl Sampler {
             let now = stat.number(key).unwrap_or(0);
             rate(now.saturating_sub(then.unwrap_or(now)))
         };
-        let (ids_per_second, drops_per_second) = (grown("successes"), grown("drops"));
+        let (ids_per_second, drops_per_second) = match self.is_user {
+            true => (grown("hits") + grown("inserts"), 0.0),
+            false => (grown("successes"), grown("drops")),
+        };
         let totals = stacks.iter().map(|stack| (stack.id, stack.ref_count));
         self.before = Some((now, totals.collect(), stat.clone()));
         Ok(Sample {
@@ -123,6 +156,23 @@ impl Sampler {
             stackmap,
             tracing,
         })
+    }
+
+    fn read_user_names(&mut self, stacks: &Stacks, mut user: User) {
+        // Files are read for what is new alone.
+        let new = stacks
+            .iter()
+            .filter(|stack| !self.names.contains_key(&stack.id));
+        for stack in new {
+            // There is no id twice.
+            let _ = user.stacks.push(stack);
+        }
+        user.prime(&mut |_| {});
+        for stack in user.stacks.iter() {
+            let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));
+            let frames = frames.map(|frame| frame.to_string());
+            self.names.insert(stack.id, frames.collect());
+        }
     }
 
     fn read_names(&mut self, stacks: &Stacks) -> Result {

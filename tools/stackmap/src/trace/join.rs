@@ -7,7 +7,10 @@
 //! each CPU has a few events that wait for their stacks, and a stack belongs to the last of them
 //! that it fits. An event that is skipped has no stack.
 
-use super::line::{Body, Line, Time};
+use super::{
+    binds::Binds,
+    line::{Body, Line, Time, UserSide},
+};
 use crate::ring::fields::Fields;
 use std::collections::HashMap;
 
@@ -44,6 +47,56 @@ pub enum StackRef<'a> {
     Whole(&'a [String]),
     /// There is none.
     None,
+}
+
+/// The user stack of an event.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum UserRef {
+    /// It is in the map of user stacks.
+    Id(u32),
+    /// The map did not keep it.
+    NotKept,
+    /// Its task was in the kernel still when the trace ended.
+    Pending,
+    /// The trace does not say which it is.
+    Lost,
+    /// There is none: the event is of the kernel itself, or none was asked for.
+    #[default]
+    None,
+}
+
+/// The stacks of an event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sides<'a> {
+    /// That of the kernel.
+    pub kernel: StackRef<'a>,
+    /// The one that led there.
+    pub user: UserRef,
+}
+
+impl Sides<'_> {
+    /// There are none.
+    pub const NONE: Self = Self {
+        kernel: StackRef::None,
+        user: UserRef::None,
+    };
+
+    /// An id with its user stack.
+    pub fn of_id(id: u32, user: UserRef) -> Self {
+        Self {
+            kernel: StackRef::Id(id),
+            user,
+        }
+    }
+}
+
+impl<'a> From<StackRef<'a>> for Sides<'a> {
+    fn from(kernel: StackRef<'a>) -> Self {
+        Self {
+            kernel,
+            user: UserRef::None,
+        }
+    }
 }
 
 /// What a trace says that it does not hold.
@@ -88,7 +141,7 @@ impl Pairs {
         &mut self,
         event: Event,
         flags: Flags,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         // An event from where another one waits: that one was without a stack.
         let waiting = self.waiting.entry(event.cpu).or_default();
@@ -101,7 +154,7 @@ impl Pairs {
         let done = waiting.split_off(from);
         waiting.push(Waiting { event, flags });
         done.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))
     }
 
     /// The event that a stack belongs to. Later events have no stack and are given out.
@@ -110,7 +163,7 @@ impl Pairs {
         cpu: u32,
         pid: u32,
         flags: Flags,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
         let waiting = self.waiting.entry(cpu).or_default();
         let same = |other: &Waiting| other.event.pid == pid && other.flags == flags;
@@ -122,14 +175,14 @@ impl Pairs {
         let event = waiting.pop().map(|waiting| waiting.event);
         passed
             .iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))?;
+            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))?;
         Ok(event)
     }
 
     /// Gives out what still waits, at the end of the trace.
     pub fn finish<E>(
         &mut self,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut left: Vec<_> = self
             .waiting
@@ -138,13 +191,13 @@ impl Pairs {
             .collect();
         left.sort_by_key(|waiting| (waiting.event.time.value(), waiting.event.cpu));
         left.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None))
+            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))
     }
 }
 
 /// Takes a trace line by line and gives its events out with their stacks.
-#[derive(Default)]
-pub struct Joiner {
+pub struct Joiner<'a> {
+    binds: &'a Binds,
     pairs: Pairs,
     /// The event whose full stack is being read.
     open: Option<Event>,
@@ -154,10 +207,17 @@ pub struct Joiner {
     losses: Losses,
 }
 
-impl Joiner {
-    /// One that has seen nothing yet.
-    pub fn new() -> Self {
-        Self::default()
+impl<'a> Joiner<'a> {
+    /// One that has seen nothing yet. `binds`: those of the whole trace.
+    pub fn new(binds: &'a Binds) -> Self {
+        Self {
+            binds,
+            pairs: Pairs::default(),
+            open: None,
+            frames: Vec::new(),
+            skipping: false,
+            losses: Losses::default(),
+        }
     }
 
     /// What the trace has said that it does not hold.
@@ -172,7 +232,7 @@ impl Joiner {
     pub fn line<E>(
         &mut self,
         text: &[u8],
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         // A task may be called as frames begin; its lines are longer.
         let frame = frame(text).filter(|_| Line::parse_padded(text).is_none());
@@ -195,7 +255,7 @@ impl Joiner {
     /// Gives out what still waits, at the end of the trace.
     pub fn finish<E>(
         &mut self,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.close(out)?;
         self.pairs.finish(out)
@@ -204,7 +264,7 @@ impl Joiner {
     fn parsed<E>(
         &mut self,
         line: &Line<'_>,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let (name, fields) = match line.body {
             Body::Event { name, fields } => (lossy(name), fields),
@@ -217,9 +277,10 @@ impl Joiner {
                 let which = if enter { "enter" } else { "exit" };
                 (format!("sys_{which}_{}", lossy(name)), fields)
             }
-            Body::StackId(id) => {
+            Body::StackId(id, user) => {
+                let user = self.user(line, user);
                 return match self.take(line, out)? {
-                    Some(event) => out(&event, StackRef::Id(id)),
+                    Some(event) => out(&event, Sides::of_id(id, user)),
                     None => Ok(()),
                 };
             }
@@ -231,7 +292,7 @@ impl Joiner {
                 self.skipping = true;
                 return Ok(());
             }
-            Body::UserStackId => return Ok(()),
+            Body::UserStackId { .. } => return Ok(()),
         };
         let event = Event {
             name,
@@ -245,11 +306,16 @@ impl Joiner {
         self.pairs.push(event, Flags::new(line.flags), out)
     }
 
+    /// The user stack of a line that has an id.
+    fn user(&self, line: &Line<'_>, user: UserSide) -> UserRef {
+        self.binds.user(line.pid, line.time.value(), user)
+    }
+
     /// The event that a stack belongs to.
     fn take<E>(
         &mut self,
         line: &Line<'_>,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
         let flags = Flags::new(line.flags);
         self.pairs.take(line.cpu, line.pid, flags, out)
@@ -258,11 +324,11 @@ impl Joiner {
     /// Ends the stack whose frames were being read.
     fn close<E>(
         &mut self,
-        out: &mut impl FnMut(&Event, StackRef<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.skipping = false;
         let result = match self.open.take() {
-            Some(event) => out(&event, StackRef::Whole(&self.frames)),
+            Some(event) => out(&event, StackRef::Whole(&self.frames).into()),
             None => Ok(()),
         };
         self.frames.clear();

@@ -95,13 +95,33 @@ pub enum Body<'a> {
         caller: &'a [u8],
     },
     /// A stack that was recorded as an id.
-    StackId(u32),
+    StackId(u32, UserSide),
     /// A full stack; its frames are on the lines that follow.
     KernelStack,
     /// A stack of user space; its frames are on the lines that follow.
     UserStack,
-    /// The id of a stack of user space, and the entry into the kernel that it belongs to.
-    UserStackId,
+    /// The id of a stack of user space; 0: it is not kept.
+    UserStackId {
+        /// The id.
+        id: u32,
+        /// The entry into the kernel that it belongs to.
+        cookie: Cookie,
+    },
+}
+
+/// The number of an entry into the kernel: that of the CPU below, a count above.
+pub type Cookie = u64;
+
+/// What is said of the user stack of an event.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum UserSide {
+    /// There is none.
+    #[default]
+    None,
+    /// Its id.
+    Id(u32),
+    /// Only the entry into the kernel: an event of its own has the id.
+    Cookie(Cookie),
 }
 
 /// A line of a trace.
@@ -210,14 +230,17 @@ impl<'a> Body<'a> {
                 return Body::UserStack
             }
             (b"" | b"stack_id" | b"stack_id_user", fields) if fields.starts_with(STACK_ID) => {
-                match find_stack_id(fields) {
-                    Some((0, end, id)) if is_user_side(&fields[end..]) => {
-                        return Body::StackId(id);
+                if let Some((0, end, id)) = find_stack_id(fields) {
+                    if let Some(user) = user_side(&fields[end..]) {
+                        return Body::StackId(id, user);
                     }
-                    _ => {}
                 }
             }
-            (b"" | b"user_stack_id", fields) if is_bind(fields) => return Body::UserStackId,
+            (b"" | b"user_stack_id", fields) => {
+                if let Some((id, cookie)) = bind(fields) {
+                    return Body::UserStackId { id, cookie };
+                }
+            }
             _ => {}
         }
         if let Some(syscall) = Self::syscall(body) {
@@ -238,38 +261,29 @@ impl<'a> Body<'a> {
 /// How the id of a kernel stack begins.
 const STACK_ID: &[u8] = b"<stack_id ";
 
-/// Whether a text is what follows the id of a kernel stack: nothing, ` <user_stack_id N>`, or
-/// ` <user A:B>`.
-fn is_user_side(text: &[u8]) -> bool {
+/// What follows the id of a kernel stack: nothing, ` <user_stack_id N>`, or ` <user A:B>`.
+fn user_side(text: &[u8]) -> Option<UserSide> {
     if text.is_empty() {
-        return true;
+        return Some(UserSide::None);
     }
-    let Some(text) = text
-        .strip_prefix(b" <")
-        .and_then(|text| text.strip_suffix(b">"))
-    else {
-        return false;
-    };
+    let text = text.strip_prefix(b" <")?.strip_suffix(b">")?;
     match text.strip_prefix(b"user_stack_id ") {
-        Some(id) => parse_digits(id).is_some(),
-        None => text.strip_prefix(b"user ").is_some_and(is_cookie),
+        Some(id) => Some(UserSide::Id(number(id)?)),
+        None => Some(UserSide::Cookie(cookie(text.strip_prefix(b"user ")?)?)),
     }
 }
 
-/// Whether a text is `<user_stack_id N> for A:B`.
-fn is_bind(text: &[u8]) -> bool {
-    let Some(text) = text.strip_prefix(b"<user_stack_id ") else {
-        return false;
-    };
-    take_number(text).is_some_and(|(_, rest)| rest.strip_prefix(b"> for ").is_some_and(is_cookie))
+/// The id and the cookie of `<user_stack_id N> for A:B`.
+fn bind(text: &[u8]) -> Option<(u32, Cookie)> {
+    let (id, rest) = take_number(text.strip_prefix(b"<user_stack_id ")?)?;
+    Some((id, cookie(rest.strip_prefix(b"> for ")?)?))
 }
 
-/// Whether a text is `A:B`.
-fn is_cookie(text: &[u8]) -> bool {
-    let Some(colon) = find(text, b':') else {
-        return false;
-    };
-    parse_digits(&text[..colon]).is_some() && parse_digits(&text[colon + 1..]).is_some()
+/// The cookie `A:B`.
+fn cookie(text: &[u8]) -> Option<Cookie> {
+    let colon = find(text, b':')?;
+    let [cpu, count] = [&text[..colon], &text[colon + 1..]].map(number);
+    Some(u64::from(count?) << 32 | u64::from(cpu?))
 }
 
 /// The first `<stack_id N>` in a text: where it begins, where it ends, and N.
@@ -301,6 +315,10 @@ fn parse_digits(digits: &[u8]) -> Option<u64> {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
+    u32::try_from(parse_digits(digits)?).ok()
 }
 
 fn take_number(text: &[u8]) -> Option<(u32, &[u8])> {

@@ -2,10 +2,12 @@
 
 //! The text of `trace`, `trace_pipe` and `trace-cmd report`.
 
+mod binds;
 mod join;
 mod line;
 mod lines;
 
-pub use join::{Event, Flags, Joiner, Losses, Pairs, StackRef};
-pub use line::{find_stack_id, Body, Line, Time};
+pub use binds::Binds;
+pub use join::{Event, Flags, Joiner, Losses, Pairs, Sides, StackRef, UserRef};
+pub use line::{find_stack_id, Body, Cookie, Line, Time, UserSide};
 pub use lines::{Chunk, Lines, MAX_LINE};

@@ -6,15 +6,26 @@ use super::*;
 use std::convert::Infallible;
 
 fn join(text: &str) -> (Vec<String>, Losses) {
-    let mut joiner = Joiner::new();
+    let mut binds = Binds::default();
+    for line in text.lines().filter_map(|line| Line::parse(line.as_bytes())) {
+        if let Body::UserStackId { id, cookie } = line.body {
+            binds.bind(line.time.value(), cookie, id);
+        }
+    }
+    let mut joiner = Joiner::new(&binds);
     let mut joined = Vec::new();
-    let mut out = |event: &Event, stack: StackRef<'_>| -> Result<(), Infallible> {
-        let stack = match stack {
+    let mut out = |event: &Event, sides: Sides<'_>| -> Result<(), Infallible> {
+        let stack = match sides.kernel {
             StackRef::Id(id) => id.to_string(),
             StackRef::Whole(frames) => frames.join(";"),
             StackRef::None => "-".to_owned(),
         };
-        joined.push(format!("{} {stack}", event.name));
+        let user = match sides.user {
+            UserRef::None => String::new(),
+            UserRef::Id(id) => format!(" from {id}"),
+            user => format!(" {user:?}"),
+        };
+        joined.push(format!("{} {stack}{user}", event.name));
         Ok(())
     };
     for line in text.lines() {
@@ -124,9 +135,21 @@ a-1 [000] ..... 1.000006: <stack trace>
  => foo
 <user stack trace>
  => /bin/x[+0x1b19]
+a-1 [000] ..... 1.000007: four: x=1
+a-1 [000] ..... 1.000008: <stack_id 5> <user 1:5>
+a-1 [000] ..... 1.000009: <user_stack_id 0> for 1:5
+a-1 [000] ..... 1.000010: five: x=1
+a-1 [000] ..... 1.000011: <stack_id 5> <user 1:7>
 ",
     );
-    assert_eq!(joined, ["one 5", "two 5", "three foo"]);
+    let want = [
+        "one 5 from 7",
+        "two 5 from 7",
+        "three foo",
+        "four 5 NotKept",
+        "five 5 Lost",
+    ];
+    assert_eq!(joined, want);
     assert_eq!(losses, Losses::default());
 }
 

@@ -30,21 +30,24 @@ fn reads_lines_of_trace() {
     assert_eq!(line, want);
     let line = parse("          <idle>-0       [000] d..2.     3.325159: <stack_id 59218>");
     assert_eq!(line.comm, b"<idle>");
-    assert_eq!(line.body, Body::StackId(59218));
+    assert_eq!(line.body, Body::StackId(59218, UserSide::None));
 }
 
 #[test]
 fn an_id_with_a_user_stack_is_a_stack_id() {
     let head = "          <idle>-0       [000] d..2.     3.325159: ";
+    let cookie = 9 << 32 | 2;
+    let bind = Body::UserStackId { id: 8, cookie };
+    let id = |user| Body::StackId(7, user);
     for (text, body) in [
-        ("<stack_id 7> <user_stack_id 8>", Body::StackId(7)),
-        ("<stack_id 7> <user 2:9>", Body::StackId(7)),
-        ("stack_id_user: <stack_id 7> <user 2:9>", Body::StackId(7)),
-        ("<user_stack_id 8> for 2:9", Body::UserStackId),
+        ("<stack_id 7> <user_stack_id 8>", id(UserSide::Id(8))),
+        ("<stack_id 7> <user 2:9>", id(UserSide::Cookie(cookie))),
         (
-            "user_stack_id: <user_stack_id 8> for 2:9",
-            Body::UserStackId,
+            "stack_id_user: <stack_id 7> <user 2:9>",
+            id(UserSide::Cookie(cookie)),
         ),
+        ("<user_stack_id 8> for 2:9", bind),
+        ("user_stack_id: <user_stack_id 8> for 2:9", bind),
     ] {
         assert_eq!(parse(&format!("{head}{text}")).body, body, "{text}");
     }
@@ -53,6 +56,7 @@ fn an_id_with_a_user_stack_is_a_stack_id() {
         "<stack_id 7> <user 2>",
         "<stack_id 7> <user 2:9> x",
         "<user_stack_id 8> for 2",
+        "<user_stack_id 8> for 2:4294967296",
     ] {
         let line = format!("{head}{text}");
         assert!(matches!(parse(&line).body, Body::Event { .. }), "{text}");
@@ -135,7 +139,7 @@ fn reads_lines_of_trace_cmd() {
     let line = parse(
         "              ls-178   [000] .....     6.732495: stack_id:             <stack_id 49131>",
     );
-    assert_eq!(line.body, Body::StackId(49131));
+    assert_eq!(line.body, Body::StackId(49131, UserSide::None));
     let line = parse(
         "              ls-187   [001] .....    12.003955: kernel_stack:         <stack trace >",
     );

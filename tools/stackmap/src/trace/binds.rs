@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which user stack each entry into the kernel had.
+//!
+//! An event of its own binds a cookie to an id, before or after the events that carry the cookie, and
+//! perhaps in the buffer of another CPU. So a trace is read twice: for its binds, and for its events.
+
+use super::{
+    join::UserRef,
+    line::{Cookie, UserSide},
+};
+use std::collections::HashMap;
+
+/// Set in the cookie of a task that exits.
+const EXITING: Cookie = 1 << 31;
+
+#[derive(Clone, Copy, Debug)]
+struct Bind {
+    cookie: Cookie,
+    time: u64,
+    id: u32,
+}
+
+/// The binds of a trace.
+#[derive(Debug, Default)]
+pub struct Binds {
+    binds: Vec<Bind>,
+    /// The last entry of each task that has an event, and when.
+    entries: HashMap<u32, (u64, Cookie)>,
+}
+
+impl Binds {
+    /// A cookie is bound to an id; 0: the stack is not kept.
+    pub fn bind(&mut self, time: u64, cookie: Cookie, id: u32) {
+        self.binds.push(Bind { cookie, time, id });
+    }
+
+    /// A task has an event in this entry.
+    pub fn event(&mut self, pid: u32, time: u64, cookie: Cookie) {
+        let last = self.entries.entry(pid).or_insert((time, cookie));
+        *last = (*last).max((time, cookie));
+    }
+
+    /// All of the trace was read.
+    pub fn finish(&mut self) {
+        self.binds
+            .sort_unstable_by_key(|bind| (bind.cookie, bind.time));
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.binds.is_empty()
+    }
+
+    /// The user stack of an event of which this is said.
+    pub fn user(&self, pid: u32, time: u64, side: UserSide) -> UserRef {
+        match side {
+            UserSide::None => UserRef::None,
+            UserSide::Id(0) => UserRef::NotKept,
+            UserSide::Id(id) => UserRef::Id(id),
+            UserSide::Cookie(cookie) => match self.nearest(cookie, time) {
+                Some(0) => UserRef::NotKept,
+                Some(id) => UserRef::Id(id),
+                None => self.unbound(pid, cookie),
+            },
+        }
+    }
+
+    /// What the cookie was bound to. Cookies repeat after days: the bind that is nearest in time.
+    fn nearest(&self, cookie: Cookie, time: u64) -> Option<u32> {
+        let from = self.binds.partition_point(|bind| bind.cookie < cookie);
+        let same = self.binds[from..]
+            .iter()
+            .take_while(|bind| bind.cookie == cookie);
+        let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
+        nearest.map(|bind| bind.id)
+    }
+
+    /// A task that was in user space again, or is gone, has bound its cookies.
+    fn unbound(&self, pid: u32, cookie: Cookie) -> UserRef {
+        let last = self.entries.get(&pid).map(|(_, cookie)| *cookie);
+        match last == Some(cookie) && cookie & EXITING == 0 {
+            true => UserRef::Pending,
+            false => UserRef::Lost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_bound_before_and_after() {
+        let mut binds = Binds::default();
+        binds.event(7, 10, 1);
+        binds.event(7, 30, 5);
+        binds.bind(20, 1, 40);
+        binds.bind(25, 9, 0);
+        // The same cookie, days later.
+        binds.bind(1000, 1, 41);
+        binds.finish();
+        let user = |time, cookie| binds.user(7, time, UserSide::Cookie(cookie));
+        assert_eq!(user(10, 1), UserRef::Id(40));
+        assert_eq!(user(21, 1), UserRef::Id(40));
+        assert_eq!(user(900, 1), UserRef::Id(41));
+        assert_eq!(user(10, 9), UserRef::NotKept);
+        assert_eq!(user(30, 5), UserRef::Pending);
+        assert_eq!(user(10, 3), UserRef::Lost);
+        assert_eq!(binds.user(7, 0, UserSide::Id(3)), UserRef::Id(3));
+        assert_eq!(binds.user(7, 0, UserSide::None), UserRef::None);
+    }
+
+    #[test]
+    fn an_exit_that_is_not_bound_is_lost() {
+        let mut binds = Binds::default();
+        binds.event(7, 10, EXITING | 5);
+        let user = binds.user(7, 10, UserSide::Cookie(EXITING | 5));
+        assert_eq!(user, UserRef::Lost);
+    }
+}

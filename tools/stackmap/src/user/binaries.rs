@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The files that user stacks have frames in: `stack_map_binaries`.
+
+use std::{collections::HashMap, ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+
+/// The index of the 64-bit vDSO, and that of 32-bit tasks: they are in no file.
+pub const VDSO: u32 = 0;
+/// See [`VDSO`].
+pub const VDSO32: u32 = 1;
+
+/// A file that user stacks have frames in.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Binary {
+    /// The build-id, in hexadecimal digits; [`None`]: it has none that is known.
+    pub build_id: Option<String>,
+    /// The device as the module prints it.
+    pub dev: String,
+    /// The inode number.
+    pub ino: u64,
+    /// The size, in bytes.
+    pub size: u64,
+    /// The path when the file was first seen, as the task saw it that ran the file.
+    pub path: PathBuf,
+}
+
+impl Binary {
+    /// The last part of the path, for people.
+    pub fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
+
+    fn parse(line: &str) -> Option<(u32, Self)> {
+        let mut words = line.splitn(6, ' ');
+        let mut word = || words.next();
+        let index = word()?.parse().ok()?;
+        let build_id = match word()? {
+            "-" => None,
+            id if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => Some(id.to_ascii_lowercase()),
+            _ => return None,
+        };
+        let binary = Self {
+            build_id,
+            dev: word()?.to_owned(),
+            ino: word()?.parse().ok()?,
+            size: word()?.parse().ok()?,
+            path: unescape(word()?),
+        };
+        Some((index, binary))
+    }
+}
+
+/// All files.
+#[derive(Clone, Debug, Default)]
+pub struct Binaries {
+    by_index: HashMap<u32, Binary>,
+}
+
+impl Binaries {
+    /// Those of a text; lines that are none are skipped.
+    pub fn parse(text: &str) -> Self {
+        Self {
+            by_index: text.lines().filter_map(Binary::parse).collect(),
+        }
+    }
+
+    /// The file with this index.
+    pub fn get(&self, index: u32) -> Option<&Binary> {
+        self.by_index.get(&index)
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Binary)> {
+        self.by_index.iter().map(|(index, binary)| (*index, binary))
+    }
+
+    /// What stands for a file in a frame without a name.
+    pub fn name(&self, index: u32) -> String {
+        match (index, self.get(index)) {
+            (_, Some(binary)) => binary.name(),
+            (VDSO | VDSO32, None) => "[vdso]".to_owned(),
+            (index, None) => format!("[file {index}]"),
+        }
+    }
+}
+
+/// The path behind `\ooo` escapes.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((byte, behind)) = rest.split_first() {
+        let octal = |digits: &[u8]| {
+            let digit = |digit: &u8| char::from(*digit).to_digit(8);
+            let digits = digits.iter().map(digit).collect::<Option<Vec<_>>>()?;
+            let number = digits.iter().fold(0, |number, digit| number * 8 + digit);
+            u8::try_from(number).ok()
+        };
+        match behind.get(..3).and_then(octal) {
+            Some(escaped) if *byte == b'\\' => {
+                bytes.push(escaped);
+                rest = &behind[3..];
+            }
+            _ => {
+                bytes.push(*byte);
+                rest = behind;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_module_prints() {
+        let text = "2 5ac0fe -1:2 77 1000 /usr/bin/a\\040b\n3 - 0:28 5 20 /tmp/x (deleted)\nodd\n";
+        let binaries = Binaries::parse(text);
+        let found = binaries.get(2).unwrap();
+        assert_eq!(found.build_id.as_deref(), Some("5ac0fe"));
+        assert_eq!((found.ino, found.size), (77, 1000));
+        assert_eq!(found.path, PathBuf::from("/usr/bin/a b"));
+        assert_eq!(binaries.get(3).unwrap().build_id, None);
+        assert_eq!(binaries.iter().count(), 2);
+        let names = [0, 1, 2, 9].map(|index| binaries.name(index));
+        assert_eq!(names, ["[vdso]", "[vdso]", "a b", "[file 9]"]);
+    }
+
+    #[test]
+    fn what_is_no_escape_stays() {
+        for (text, want) in [("a\\", "a\\"), ("\\04", "\\04"), ("\\777x", "\\777x")] {
+            assert_eq!(unescape(text), PathBuf::from(want));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The functions that an ELF file has at an address.
+
+use super::files::by_descriptor;
+use crate::symbols::{elf::source_line, SourceLine};
+use blazesym::{
+    helper::ElfResolver,
+    symbolize::{
+        source::{Elf, Source},
+        Input, Sym, Symbolized, Symbolizer,
+    },
+};
+use cpp_demangle::{DemangleOptions, DemangleWrite};
+use std::{
+    fmt,
+    fs::File,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+/// Names of C++ functions are no longer, in bytes; templates could make them any length.
+const MAX_NAME: usize = 16 << 10;
+
+/// A function.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Function {
+    /// Its name.
+    pub(super) name: Option<String>,
+    /// Where it begins; for an inlined one: where the function begins that it is in.
+    pub(super) start: u64,
+    /// How long that is.
+    pub(super) size: Option<u64>,
+    /// Whether it was inlined into the next one.
+    pub(super) inlined: bool,
+    /// The line of source code.
+    pub(super) source: Option<SourceLine>,
+}
+
+/// An ELF file.
+pub(super) struct Functions {
+    symbolizer: Symbolizer,
+    path: PathBuf,
+    /// Whether debug information is read.
+    debug: bool,
+    /// The path is one of this descriptor.
+    _file: File,
+}
+
+impl Functions {
+    /// Those of `file`, with debug information if wanted and possible. Other files that it names
+    /// are looked for in `debug_dirs`.
+    pub(super) fn new(file: File, debug: bool, debug_dirs: &[PathBuf]) -> Self {
+        let mut symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
+        let path = by_descriptor(&file);
+        // Otherwise a damaged file would be read again for every address.
+        let mut read = |path: &Path| {
+            let elf = ElfResolver::open_with_debug_dirs(path, debug_dirs)?;
+            symbolizer.register_elf_resolver(path, Rc::new(elf))
+        };
+        let debug = debug && read(&path).is_ok();
+        Self {
+            symbolizer,
+            path,
+            debug,
+            _file: file,
+        }
+    }
+
+    /// The function at an address, after those that were inlined into it there.
+    pub(super) fn at(&self, address: u64) -> Option<Vec<Function>> {
+        let symbol = self.look_up(address, false);
+        let debug = match self.debug {
+            true => self.look_up(address, true),
+            false => None,
+        };
+        let found = debug.as_ref().or(symbol.as_ref())?;
+        // If a function has several parts, debug information has their bounds only, the table of
+        // symbols has each of them.
+        let same = |symbol: &&Sym<'_>| stem(&symbol.name) == stem(&found.name);
+        let part = symbol.as_ref().filter(same).unwrap_or(found);
+        let outer = Function {
+            name: Some(demangled(&part.name)),
+            start: part.addr,
+            size: part.size.map(|size| size as u64),
+            inlined: false,
+            source: found.code_info.as_deref().and_then(source_line),
+        };
+        // blazesym has them outermost first.
+        let inlined = found.inlined.iter().rev().map(|inlined| Function {
+            name: (!inlined.name.is_empty()).then(|| demangled(&inlined.name)),
+            inlined: true,
+            source: inlined.code_info.as_ref().and_then(source_line),
+            ..outer
+        });
+        let mut functions: Vec<_> = inlined.collect();
+        functions.push(outer);
+        Some(functions)
+    }
+
+    fn look_up(&self, address: u64, debug: bool) -> Option<Sym<'_>> {
+        let source = Source::Elf(Elf {
+            debug_syms: debug,
+            ..Elf::new(&self.path)
+        });
+        let input = Input::VirtOffset(address);
+        match self.symbolizer.symbolize_single(&source, input).ok()? {
+            Symbolized::Sym(found) if !found.name.is_empty() => Some(found),
+            _ => None,
+        }
+    }
+}
+
+/// A name without what compilers append (`.cold`, `.isra.0`).
+fn stem(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// A name as it is in the source code, in Rust and C++.
+fn demangled(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    cpp(name).unwrap_or_else(|| name.to_owned())
+}
+
+fn cpp(name: &str) -> Option<String> {
+    let mangled = name.starts_with("_Z").then_some(name)?;
+    let symbol = cpp_demangle::Symbol::new(mangled).ok()?;
+    let mut short = Short(String::new());
+    symbol
+        .structured_demangle(&mut short, &DemangleOptions::default())
+        .ok()?;
+    Some(short.0)
+}
+
+/// A name that is not longer than [`MAX_NAME`].
+struct Short(String);
+
+impl DemangleWrite for Short {
+    fn write_string(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > MAX_NAME {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_source_code() {
+        let names = [
+            ("main", "main"),
+            ("_start", "_start"),
+            ("_Z3fooiPKc", "foo(int, char const*)"),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backEOi",
+                "std::vector<int, std::allocator<int> >::push_back(int&&)",
+            ),
+            ("_Z3foov.cold", "foo() [clone .cold]"),
+            ("_RNvNtCs1234_6kernel4task7current", "kernel::task::current"),
+            (
+                "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
+                "core::fmt::Write::write_fmt",
+            ),
+            ("_Zodd", "_Zodd"),
+        ];
+        for (mangled, want) in names {
+            assert_eq!(demangled(mangled), want);
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_grow_without_end() {
+        // Each argument is a pair of the one before.
+        let mangled = |nr_pairs| {
+            let pair = |index| format!("S_IS{index}_S{index}_E");
+            let pairs: String = ('0'..='9')
+                .chain('A'..='Z')
+                .take(nr_pairs)
+                .map(pair)
+                .collect();
+            format!("_Z1fSt4pairIiiE{pairs}")
+        };
+        let short = "f(std::pair<int, int>, std::pair<std::pair<int, int>, std::pair<int, int> >)";
+        assert_eq!(demangled(&mangled(1)), short);
+        assert_eq!(demangled(&mangled(30)), mangled(30));
+        let mut short = Short("x".repeat(MAX_NAME));
+        assert!(short.write_string("").is_ok());
+        assert!(short.write_string("x").is_err());
+    }
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Names of a small program, and of what was separated from it.
+
+use super::{super::segments::segments_of, *};
+use object::{Object, ObjectSymbol};
+use std::{fs, path::Path, process::Command};
+use tempfile::TempDir;
+
+const INDEX: u32 = 7;
+/// What is at line 4 is inlined into what is at line 6.
+const SOURCE: &str = "\
+#include <unistd.h>
+volatile int seen;
+static inline __attribute__((always_inline)) int inlined(int x)
+{ seen = x; return getpid() + seen; }
+__attribute__((noinline)) int outer(int x)
+{ return inlined(x) * 3; }
+int main(int argc, char **argv) { return outer(argc); }
+";
+
+/// A program in a directory of its own.
+struct Program {
+    dir: TempDir,
+    build_id: String,
+    segments: Vec<Segment>,
+    /// Offsets in the file.
+    outer: std::ops::Range<u64>,
+}
+
+fn run(dir: &Path, command: &str, arguments: &[&str]) {
+    let output = Command::new(command)
+        .current_dir(dir)
+        .args(arguments)
+        .output();
+    let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command} {arguments:?}: {said}");
+}
+
+impl Program {
+    fn new() -> Self {
+        Self::linked(&[])
+    }
+
+    /// Linked with more options.
+    fn linked(more: &[&str]) -> Self {
+        const BUILD_ID: &str = "00112233445566778899aabbccddeeff00112233";
+        let dir = tempfile::tempdir().unwrap();
+        let build_id = format!("-Wl,--build-id=0x{BUILD_ID}");
+        fs::write(dir.path().join("program.c"), SOURCE).unwrap();
+        let options = ["-g", "-O2", &build_id, "-o", "program", "program.c"];
+        run(dir.path(), "cc", &[&options, more].concat());
+
+        let program = dir.path().join("program");
+        let segments = segments_of(&program, BUILD_ID).unwrap();
+        let content = fs::read(program).unwrap();
+        let elf = object::File::parse(&content[..]).unwrap();
+        let is_outer = |symbol: &object::Symbol<'_, '_>| symbol.name() == Ok("outer");
+        let outer = elf.symbols().find(is_outer).unwrap();
+        let in_segment = |segment: &Segment| {
+            let behind = outer.address().checked_sub(segment.vaddr)?;
+            (behind < segment.size).then_some(segment.offset + behind)
+        };
+        let start = segments.iter().find_map(in_segment).unwrap();
+        Self {
+            dir,
+            build_id: BUILD_ID.to_owned(),
+            segments,
+            outer: start..start + outer.size(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Moves the debug information to the place of this build-id below `debug`.
+    fn separate(&self) -> Places {
+        let (dir, rest) = self.build_id.split_at(2);
+        let dir = format!("debug/.build-id/{dir}");
+        fs::create_dir_all(self.path(&dir)).unwrap();
+        let debug = format!("{dir}/{rest}.debug");
+        run(
+            self.dir.path(),
+            "objcopy",
+            &["--only-keep-debug", "program", &debug],
+        );
+        run(self.dir.path(), "strip", &["program"]);
+        Places {
+            debug_dirs: vec![self.path("debug")],
+            here: false,
+        }
+    }
+
+    fn binary(&self) -> Binary {
+        Binary {
+            build_id: Some(self.build_id.clone()),
+            path: self.path("program"),
+            ..Binary::default()
+        }
+    }
+
+    /// All frames in `outer`, as exact ones.
+    fn prime(&self, names: &mut Names, binary: &Binary) {
+        let wanted = self.outer.clone().map(|offset| (at(offset), true));
+        names.prime(wanted, &table(binary), &mut |_| {});
+    }
+
+    /// With debug information, all of `outer` has its name, and some of it what was inlined.
+    fn has_debug_names(&self, names: &mut Names) {
+        self.prime(names, &self.binary());
+        let mut nr_inlined = 0;
+        for offset in self.outer.clone() {
+            let frames = names.frames(at(offset), true);
+            let [inlined @ .., outer] = frames else {
+                panic!("no frame at {offset:#x}");
+            };
+            assert_eq!(outer.function.as_deref(), Some("outer"));
+            assert_eq!(outer.offset, offset - self.outer.start);
+            assert_eq!(outer.size, Some(self.outer.end - self.outer.start));
+            assert_eq!((outer.place, outer.inlined), (at(offset), false));
+            let source = outer.source.as_ref().unwrap();
+            assert!(source.file.ends_with("/program.c"), "{source}");
+            for frame in inlined {
+                assert_eq!(frame.function.as_deref(), Some("inlined"));
+                assert!(frame.inlined);
+                assert_eq!(frame.offset, outer.offset);
+                let lines = [frame, outer].map(|frame| frame.source.as_ref().unwrap().line);
+                assert!((3..=4).contains(&lines[0]) && lines[1] == 6, "{lines:?}");
+                nr_inlined += 1;
+            }
+        }
+        assert_ne!(nr_inlined, 0);
+        assert_eq!(names.missing().count(), 0);
+    }
+
+    /// There are no names at all.
+    fn is_missing(&self, mut names: Names, binary: &Binary, why: Missing) {
+        self.prime(&mut names, binary);
+        assert_eq!(names.frames(at(self.outer.start), true), []);
+        assert_eq!(names.missing().collect::<Vec<_>>(), [(INDEX, why)]);
+    }
+}
+
+fn at(offset: u64) -> At {
+    let index = INDEX;
+    At::File { index, offset }
+}
+
+fn table(binary: &Binary) -> Binaries {
+    let build_id = binary.build_id.as_deref().unwrap_or("-");
+    let (ino, size) = (binary.ino, binary.size);
+    let path = binary.path.display();
+    Binaries::parse(&format!("{INDEX} {build_id} 0:1 {ino} {size} {path}\n"))
+}
+
+#[test]
+fn a_file_names_its_functions() {
+    let program = Program::new();
+    let mut names = Names::new(Places::default());
+    assert_eq!(names.frames(at(program.outer.start), true), []);
+    program.has_debug_names(&mut names);
+
+    // A return address may be behind the end of the function.
+    let end = at(program.outer.end);
+    let wanted = [(end, true), (end, false)].into_iter();
+    names.prime(wanted, &table(&program.binary()), &mut |_| {});
+    let frame = names.frames(end, false).last().unwrap();
+    assert_eq!(frame.function.as_deref(), Some("outer"));
+    assert_eq!(Some(frame.offset), frame.size);
+    let frame = names.frames(end, true).last();
+    assert_ne!(
+        frame.and_then(|frame| frame.function.as_deref()),
+        Some("outer")
+    );
+}
+
+#[test]
+fn what_is_separate_has_the_same_names() {
+    let program = Program::new();
+    let places = program.separate();
+    let mut stripped = Names::new(Places::default());
+    program.prime(&mut stripped, &program.binary());
+    assert_eq!(stripped.frames(at(program.outer.start), true), []);
+    program.has_debug_names(&mut Names::new(places.clone()));
+
+    // Of the executable, only the segments are left.
+    fs::remove_file(program.path("program")).unwrap();
+    let segments = BTreeMap::from([(program.build_id.clone(), program.segments.clone())]);
+    program.has_debug_names(&mut Names::new(places.clone()).with_segments(segments));
+    program.is_missing(Names::new(places), &program.binary(), Missing::NoSegments);
+}
+
+/// The segment with the header of the file is what `objcopy` does not move.
+#[test]
+fn a_debug_file_may_have_its_segments() {
+    let program = Program::linked(&["-no-pie", "-Wl,-z,noseparate-code"]);
+    let places = program.separate();
+    fs::remove_file(program.path("program")).unwrap();
+    program.has_debug_names(&mut Names::new(places));
+}
+
+#[test]
+fn what_a_file_of_anybody_names_is_not_opened() {
+    let program = Program::new();
+    let link = program.path("link");
+    fs::write(&link, "").unwrap();
+    run(
+        program.dir.path(),
+        "objcopy",
+        &["--add-gnu-debuglink=link", "program"],
+    );
+    fs::remove_file(&link).unwrap();
+    let mode = rustix::fs::Mode::RUSR;
+    // Whoever opens it waits for a writer.
+    rustix::fs::mkfifoat(rustix::fs::CWD, &link, mode).unwrap();
+    let mut names = Names::new(Places::default());
+    program.prime(&mut names, &program.binary());
+    let [frame] = names.frames(at(program.outer.start), true) else {
+        panic!("debug information was read");
+    };
+    assert_eq!(frame.function.as_deref(), Some("outer"));
+    assert_eq!(frame.source, None);
+}
+
+#[test]
+fn another_file_is_not_used() {
+    let program = Program::new();
+    let names = || {
+        Names::new(Places {
+            here: true,
+            ..Places::default()
+        })
+    };
+    let other = Binary {
+        build_id: Some("00112233445566778899aabbccddeeff00112234".to_owned()),
+        ..program.binary()
+    };
+    program.is_missing(names(), &other, Missing::OtherFile);
+    for path in ["/nowhere", "program", "/dev/zero", "/", "/tmp/../tmp"] {
+        let path = path.into();
+        let nowhere = Binary {
+            path,
+            ..program.binary()
+        };
+        program.is_missing(names(), &nowhere, Missing::NotFound);
+    }
+    assert_eq!(segments_of(&program.path("program"), "00"), None);
+    assert_eq!(segments_of(&program.path("program.c"), "00"), None);
+}
+
+#[test]
+fn a_file_without_a_build_id_is_known_by_its_inode_here() {
+    let program = Program::new();
+    let metadata = fs::metadata(program.path("program")).unwrap();
+    let binary = Binary {
+        build_id: None,
+        ino: metadata.ino(),
+        size: metadata.len(),
+        ..program.binary()
+    };
+    let names = |here| {
+        Names::new(Places {
+            here,
+            ..Places::default()
+        })
+    };
+    let mut found = names(true);
+    program.prime(&mut found, &binary);
+    assert!(!found.frames(at(program.outer.start), true).is_empty());
+    program.is_missing(names(false), &binary, Missing::NoBuildId);
+    let grown = Binary {
+        size: binary.size + 1,
+        ..binary
+    };
+    program.is_missing(names(true), &grown, Missing::NoBuildId);
+}
+
+#[test]
+fn a_damaged_file_is_no_harm() {
+    let program = Program::new();
+    let path = program.path("program");
+    let content = fs::read(&path).unwrap();
+    for length in (0..content.len()).step_by(content.len() / 40) {
+        fs::write(&path, &content[..length]).unwrap();
+        let mut names = Names::new(Places::default());
+        program.prime(&mut names, &program.binary());
+    }
+}
+
+#[test]
+fn the_vdso_is_an_image() {
+    let program = Program::new();
+    let at = At::File {
+        index: VDSO,
+        offset: program.outer.start,
+    };
+    let named = |image: Vec<u8>| {
+        let mut names = Names::new(Places::default());
+        names.set_vdso(image).unwrap();
+        names.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
+        assert_eq!(names.missing().count(), 0);
+        let frame = names.frames(at, true).last();
+        frame.and_then(|frame| frame.function.clone())
+    };
+    let image = fs::read(program.path("program")).unwrap();
+    assert_eq!(named(image.clone()).as_deref(), Some("outer"));
+    let mut late = Names::new(Places::default());
+    late.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
+    late.set_vdso(image).unwrap();
+    late.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
+    assert_eq!(late.frames(at, true).len(), 1);
+    assert_eq!(named(Vec::new()), None);
+    assert_eq!(named(vec![0; 4096]), None);
+}
+
+#[test]
+fn generated_code_is_named_by_its_process() {
+    let process = |tgid| Process { tgid, start: 1 };
+    let at = |process, address| (At::Address { address, process }, false);
+    let wanted = [
+        at(Some(process(1)), 0x2010),
+        at(Some(process(1)), 0x2000),
+        at(Some(process(2)), 0x2010),
+        at(None, 0x2010),
+    ];
+    let mut names = Names::new(Places::default());
+    // What was not known before is looked up again.
+    names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
+    names.add_perf_map(process(1), b"2000 10 a b");
+    names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
+    let frames = wanted.map(|(at, exact)| names.frames(at, exact));
+    let want = Named {
+        function: Some("a b".to_owned()),
+        offset: 0x10,
+        size: Some(0x10),
+        inlined: false,
+        source: None,
+        place: wanted[0].0,
+    };
+    assert_eq!(frames, [&[want][..], &[], &[], &[]]);
+}
