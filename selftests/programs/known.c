@@ -3,9 +3,9 @@
  * Calls getpriority() from functions whose names are known: known COUNT HOW.
  *
  * plain: from inner(), which middle(), outer() and main() call; folded() is inlined into inner().
- * handler: from a signal handler that interrupts inner(). generated: from code in no file, which
- * /tmp/perf-PID.map calls "generated code". asleep: the last call is followed by one of futex() that
- * waits for 100 s.
+ * handler: from a signal handler that interrupts inner().
+ * generated: from code in no file, which /tmp/perf-PID.map calls "generated code".
+ * asleep: the call is followed by one of futex() that waits for 100 s.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -16,12 +16,13 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *how;
-static volatile int sink;
+static int sink;
 
-static inline __attribute__((always_inline)) int folded(void)
+static __always_inline int folded(void)
 {
 	return getpriority(PRIO_PROCESS, 0) + sink;
 }
@@ -32,8 +33,9 @@ static void handler(int signal)
 	sink = folded();
 }
 
-static __attribute__((noinline)) int inner(void)
+static __attribute_noinline__ int inner(void)
 {
+	struct timespec wait = { .tv_sec = 100 };
 	int word = 0;
 
 	if (!strcmp(how, "handler"))
@@ -41,16 +43,16 @@ static __attribute__((noinline)) int inner(void)
 	else
 		sink = folded();
 	if (!strcmp(how, "asleep"))
-		sink = syscall(SYS_futex, &word, FUTEX_WAIT, 0, &(struct timespec) { .tv_sec = 100 });
+		sink = syscall(SYS_futex, &word, FUTEX_WAIT, 0, &wait);
 	return sink + 1;
 }
 
-static __attribute__((noinline)) int middle(void)
+static __attribute_noinline__ int middle(void)
 {
 	return inner() + 2;
 }
 
-static __attribute__((noinline)) int outer(void)
+static __attribute_noinline__ int outer(void)
 {
 	return middle() + 3;
 }
@@ -63,9 +65,10 @@ static const unsigned char code[] = {
 static void (*generate(void))(void)
 {
 	char path[64];
+	void *made;
 	FILE *map;
-	void *made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+	made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (made == MAP_FAILED)
 		exit(1);
 	memcpy(made, code, sizeof(code));
@@ -73,8 +76,10 @@ static void (*generate(void))(void)
 		exit(1);
 	snprintf(path, sizeof(path), "/tmp/perf-%d.map", getpid());
 	map = fopen(path, "w");
-	if (!map || fprintf(map, "%lx %zx generated code\n", (unsigned long)made, sizeof(code)) < 0 ||
-	    fclose(map))
+	if (!map)
+		exit(1);
+	fprintf(map, "%lx %zx generated code\n", (unsigned long)made, sizeof(code));
+	if (fclose(map))
 		exit(1);
 	return (void (*)(void))made;
 }

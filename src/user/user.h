@@ -14,7 +14,7 @@
 #include <linux/unwind_deferred.h>
 
 #ifndef CONFIG_UNWIND_USER
-/* stackmap_user_resolve() refuses such a kernel. What it lacks is here, so that all else compiles. */
+/* stackmap_user_resolve() refuses such a kernel: what it lacks is here, so that all compiles. */
 #define UNWIND_PENDING			BIT(0)
 #define unwind_user_word_size(regs)	0
 #endif
