@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Writes inputs as large as they may get, to measure with: a map, kallsyms and a trace; the
-//! stacks of the map as `perf script` prints them; a capture of the map and of so many events.
+//! stacks of the map as `perf script` prints them; a capture of the map and of so many events, and
+//! another with as many user stacks.
 //!
 //! `cargo run --release -p stackmap --example synthesize -- DIR [STACKS [DEPTH [TRACE_MB
 //! [EVENTS]]]]`
@@ -27,6 +28,12 @@ const MODULES: u64 = 0xffff_ffff_c000_0000;
 const SIZE: u64 = 0x80;
 /// As many places as call something.
 const CALL_SITES: u64 = 400_000;
+/// Programs and libraries.
+const FILES: u64 = 200;
+/// How a user stack ends: at the outermost frame.
+const COMPLETE: u64 = 1;
+/// Events of the same user stack: those of one entry into the kernel.
+const EVENTS_PER_ENTRY: u64 = 2;
 
 /// A sequence of numbers that is the same every time.
 struct Numbers(u64);
@@ -37,6 +44,12 @@ impl Numbers {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % end
+    }
+
+    /// The word of a user stack for a call.
+    fn user_call(&mut self) -> u64 {
+        let site = self.below(CALL_SITES);
+        1 << 63 | (2 + site % FILES) << 40 | (0x1000 + site * 0x40)
     }
 
     /// The address of a call.
@@ -112,20 +125,54 @@ fn main() -> io::Result<()> {
     }
     out.flush()?;
 
+    let mut frames: Vec<u64> = (0..nr_stacks * depth)
+        .map(|_| numbers.user_call())
+        .collect();
+    let stacks = frames.chunks_mut(depth.max(1) as usize).map(|words| {
+        words[words.len() - 1] = COMPLETE;
+        &*words
+    });
+    let stacks = stacks.enumerate().map(|(index, words)| Stack {
+        id: index as u32 + 1,
+        ref_count: (index % 1000) as u32,
+        ips: words,
+    });
+    let mut out = create(dir, "stack_map_user_bin")?;
+    stack_map_bin::write_user(&mut out, Order::Little, None, stacks)?;
+    out.flush()?;
+    let mut out = create(dir, "stack_map_binaries")?;
+    for index in 2..2 + FILES {
+        writeln!(
+            out,
+            "{index} {index:040x} fe:00 {index} 100000000 /usr/lib/x86_64-linux-gnu/libmade-up{index}.so.1"
+        )?;
+    }
+    out.flush()?;
+
     let bytes = trace_mb << 20;
-    write_trace(dir, "trace", &mut numbers, nr_stacks, &mut |_, written| {
-        written < bytes
-    })?;
-    write_trace(dir, "events", &mut numbers, nr_stacks, &mut |events, _| {
-        events < nr_events
-    })?;
-    let failed = |error: stackmap::Error| io::Error::other(error.to_string());
-    let mut capture = Writer::create(&dir.join("capture")).map_err(failed)?;
-    for (name, file) in [
-        (member::TRACE, "events"),
+    let size = &mut |_, written| written < bytes;
+    write_trace(dir, "trace", &mut numbers, nr_stacks, false, size)?;
+    let count = &mut |events, _| events < nr_events;
+    write_trace(dir, "events", &mut numbers, nr_stacks, false, count)?;
+    write_trace(dir, "events-user", &mut numbers, nr_stacks, true, count)?;
+    let kernel = [
         (member::STACK_MAP_BIN, "stack_map_bin"),
         (member::KALLSYMS, "kallsyms"),
-    ] {
+    ];
+    let user = [
+        (member::STACK_MAP_USER_BIN, "stack_map_user_bin"),
+        (member::BINARIES, "stack_map_binaries"),
+    ];
+    write_capture(dir, "capture", &[&[(member::TRACE, "events")], &kernel[..]])?;
+    let trace = [(member::TRACE, "events-user")];
+    write_capture(dir, "capture-user", &[&trace, &kernel, &user])
+}
+
+/// A capture of these files.
+fn write_capture(dir: &Path, name: &str, files: &[&[(&str, &str)]]) -> io::Result<()> {
+    let failed = |error: stackmap::Error| io::Error::other(error.to_string());
+    let mut capture = Writer::create(&dir.join(name)).map_err(failed)?;
+    for (name, file) in files.iter().copied().flatten() {
         let mut content = File::open(dir.join(file))?;
         capture.member(name, &mut content).map_err(failed)?;
     }
@@ -166,23 +213,43 @@ fn write_trace(
     name: &str,
     numbers: &mut Numbers,
     nr_stacks: u64,
+    user: bool,
     more: &mut dyn FnMut(u64, u64) -> bool,
 ) -> io::Result<()> {
     let mut out = create(dir, name)?;
     writeln!(out, "# tracer: nop\n#")?;
-    let (mut nr_events, mut written, mut nanos) = (0, 0, 0u64);
+    let (mut nr_events, mut written, mut nanos, mut user_stack) = (0, 0, 0u64, 0);
     while more(nr_events, written) {
         nr_events += 1;
         nanos += 1000;
         let (seconds, micros) = (nanos / 1_000_000_000, nanos / 1000 % 1_000_000);
         let cpu = numbers.below(8);
         let head = format!("    kworker/u16:{cpu}-{}    [{cpu:03}] d..2.", 100 + cpu);
-        let event = format!(
+        // What a program does again leads to the same stacks of the kernel.
+        if nr_events % EVENTS_PER_ENTRY == 1 {
+            user_stack = numbers.below(nr_stacks);
+        }
+        let stack = match user {
+            true => (user_stack * 2 + numbers.below(2)) % nr_stacks,
+            false => numbers.below(nr_stacks),
+        };
+        let mut event = format!(
             "{head} {seconds:5}.{micros:06}: kmalloc: call_site=some_function_of_the_kernel_1+0x1/0x80 \
              ptr=00000000dead0000 bytes_req=64 bytes_alloc=64 gfp_flags=GFP_KERNEL node=-1\n\
-             {head} {seconds:5}.{micros:06}: <stack_id {}>\n",
-            numbers.below(nr_stacks) + 1
+             {head} {seconds:5}.{micros:06}: <stack_id {}>",
+            stack + 1
         );
+        if user {
+            let entry = nr_events.div_ceil(EVENTS_PER_ENTRY);
+            event += &format!(" <user 0:{entry}>");
+            if nr_events.is_multiple_of(EVENTS_PER_ENTRY) {
+                let id = user_stack + 1;
+                event += &format!(
+                    "\n{head} {seconds:5}.{micros:06}: <user_stack_id {id}> for 0:{entry}"
+                );
+            }
+        }
+        event.push('\n');
         out.write_all(event.as_bytes())?;
         written += event.len() as u64;
     }

@@ -11,6 +11,7 @@ use crate::{
     source::Loaded,
     symbols::{texts::AddressHasher, Frame, Place},
     tally::{By, Step, Tally},
+    trace::UserRef,
     user::ByFrame,
 };
 use std::{
@@ -214,16 +215,28 @@ pub fn fold(
 ) -> Folded {
     let mut folded = Folded::default();
     let mut known = Known::new(|frame: &Frame<'_>| frame.plain().to_string());
+    // A user stack is below many of the kernel's.
+    let mut user_stacks = HashMap::<UserRef, Box<[u32]>>::new();
     let mut frames = Vec::new();
     for (done, (group, key, count)) in tally.iter().enumerate() {
         if done % STEP == 0 {
             progress(done as u64);
         }
         frames.clear();
-        tally.keys().walk(key, loaded, &mut |step| match step {
-            Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
-            step => known.push(&step, loaded, names, &mut frames),
+        tally
+            .keys()
+            .walk_kernel(key, loaded, &mut |step| match step {
+                Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
+                step => known.push(&step, loaded, names, &mut frames),
+            });
+        let user = user_stacks.entry(key.user).or_insert_with(|| {
+            let mut frames = Vec::new();
+            tally.keys().walk_user(key.user, loaded, &mut |step| {
+                known.push(&step, loaded, names, &mut frames);
+            });
+            frames.into()
         });
+        frames.extend_from_slice(user);
         if by != By::Stack {
             frames.push(names.number(group, Kind::Group));
         }

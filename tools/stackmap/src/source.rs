@@ -433,11 +433,8 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
             names.add_perf_map(process, &text);
         }
     }
-    Ok(User {
-        stacks,
-        binaries: Binaries::parse(&tracefs.read("stack_map_binaries")?),
-        names,
-    })
+    let binaries = Binaries::parse(&tracefs.read("stack_map_binaries")?);
+    Ok(User::new(stacks, binaries, names))
 }
 
 /// The same file, from its beginning.

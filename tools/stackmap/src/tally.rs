@@ -144,6 +144,12 @@ impl Keys {
 
     /// The same, of frames that are not named yet.
     pub fn walk(&self, key: Key, loaded: &Loaded, out: &mut dyn FnMut(Step<'_>)) {
+        self.walk_kernel(key, loaded, out);
+        self.walk_user(key.user, loaded, out);
+    }
+
+    /// The kernel's side of it.
+    pub fn walk_kernel(&self, key: Key, loaded: &Loaded, out: &mut dyn FnMut(Step<'_>)) {
         match key.kernel {
             Kernel::Id(id) => match loaded.stack(id) {
                 Some(stack) => loaded
@@ -164,7 +170,11 @@ impl Keys {
             Kernel::None if key.user == UserRef::None => out(Step::Missing(NO_STACK)),
             Kernel::None => {}
         }
-        match key.user {
+    }
+
+    /// The user side.
+    pub fn walk_user(&self, user: UserRef, loaded: &Loaded, out: &mut dyn FnMut(Step<'_>)) {
+        match user {
             UserRef::Id(id) => match loaded.user_stack(id) {
                 Some(stack) => loaded
                     .user

@@ -218,11 +218,7 @@ impl Capture {
             let text = self.bounded(&name, live::MAX_PERF_MAP)?;
             names.add_perf_map(process, &text);
         }
-        Ok(User {
-            stacks,
-            binaries,
-            names,
-        })
+        Ok(User::new(stacks, binaries, names))
     }
 
     /// The modules.

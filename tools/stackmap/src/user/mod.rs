@@ -22,7 +22,11 @@ use crate::{
 };
 use binaries::Binaries;
 use names::{Named, Names};
-use std::{collections::HashMap, fmt, hash::BuildHasherDefault};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    fmt,
+    hash::BuildHasherDefault,
+};
 use words::{At, End};
 
 /// How functions are called to which a signal handler returns (x86). The frame of the code that the
@@ -35,6 +39,7 @@ const SIGNAL_RETURNS: [&str; 3] = [
 
 /// What is known of frames.
 pub type ByFrame<V> = HashMap<WhichFrame, V, BuildHasherDefault<AddressHasher>>;
+type FrameSet = HashSet<WhichFrame, BuildHasherDefault<AddressHasher>>;
 
 /// A frame that is not named yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -54,52 +59,66 @@ pub struct User {
     pub binaries: Binaries,
     /// The names of their frames.
     pub names: Names,
+    /// Where signal handlers return to.
+    signal_returns: BTreeSet<At>,
 }
 
 impl User {
+    /// These stacks, to be named by what [`prime`](Self::prime) finds.
+    pub fn new(stacks: Stacks, binaries: Binaries, names: Names) -> Self {
+        Self {
+            stacks,
+            binaries,
+            names,
+            signal_returns: BTreeSet::new(),
+        }
+    }
+
     /// Looks all frames up, so that [`frames`](Self::frames) knows. `progress` is called now and then
     /// with the number of frames that are done.
     pub fn prime(&mut self, progress: &mut dyn FnMut(u64)) {
-        let each = |user: &Self, frames: &mut dyn FnMut(WhichFrame)| {
-            for stack in user.stacks.iter() {
-                user.stack(stack.ips).for_each(&mut *frames);
-            }
-        };
         // The place that a handler returns to is called by nothing: what lies before it is another
         // function. Behind it is the code that was interrupted.
-        let mut wanted = Vec::new();
-        each(self, &mut |frame| wanted.push((frame.at, frame.exact)));
-        self.look_up(&mut wanted, progress);
-        each(self, &mut |frame| {
-            if !frame.exact && !self.is_inside(frame.at) {
-                wanted.push((frame.at, true));
-            }
-        });
-        self.look_up(&mut wanted, progress);
-        each(self, &mut |frame| {
-            if frame.exact {
-                wanted.push((frame.at, true));
-            }
-        });
-        self.look_up(&mut wanted, progress);
+        self.look_up(|_, frame| Some(frame), progress);
+        let outside = |user: &Self, frame: WhichFrame| {
+            let is_outside = !frame.exact && !user.is_inside(frame.at);
+            is_outside.then_some(WhichFrame {
+                exact: true,
+                ..frame
+            })
+        };
+        let outside = self.look_up(outside, progress);
+        let returns = outside.into_iter().map(|frame| frame.at);
+        self.signal_returns = returns.filter(|at| self.is_signal_return(*at)).collect();
+        self.look_up(|_, frame| frame.exact.then_some(frame), progress);
     }
 
-    /// Looks up what is `wanted`, which is empty afterwards.
-    fn look_up(&mut self, wanted: &mut Vec<(At, bool)>, progress: &mut dyn FnMut(u64)) {
-        wanted.sort_unstable();
-        wanted.dedup();
-        let wanted = std::mem::take(wanted).into_iter();
-        self.names.prime(wanted, &self.binaries, progress);
+    /// Looks up what is `wanted` instead of each frame, and returns that.
+    fn look_up(
+        &mut self,
+        wanted: impl Fn(&Self, WhichFrame) -> Option<WhichFrame>,
+        progress: &mut dyn FnMut(u64),
+    ) -> FrameSet {
+        let mut frames = FrameSet::default();
+        for stack in self.stacks.iter() {
+            frames.extend(
+                self.stack(stack.ips)
+                    .filter_map(|frame| wanted(self, frame)),
+            );
+        }
+        self.names
+            .prime(frames.iter().copied(), &self.binaries, progress);
+        frames
     }
 
     /// Whether a function has a return address inside, and not at its end.
     fn is_inside(&self, at: At) -> bool {
-        let function = self.names.frames(at, false).last();
+        let function = self.names.frames(WhichFrame { at, exact: false }).last();
         function.is_some_and(|named| named.size.is_none_or(|size| named.offset < size))
     }
 
     fn is_signal_return(&self, at: At) -> bool {
-        let function = self.names.frames(at, true).last();
+        let function = self.names.frames(WhichFrame { at, exact: true }).last();
         function.is_some_and(|named| {
             named.offset == 0
                 && named
@@ -113,7 +132,7 @@ impl User {
     pub fn stack<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = WhichFrame> + use<'a> {
         let mut exact = true;
         words::frames(words).0.map(move |at| {
-            let returns = !exact && self.is_signal_return(at);
+            let returns = !exact && self.signal_returns.contains(&at);
             let frame = WhichFrame {
                 at,
                 exact: exact || returns,
@@ -130,7 +149,7 @@ impl User {
 
     /// The frames at a place, innermost first: those that were inlined, and the last one.
     pub fn frames(&self, which: WhichFrame) -> impl Iterator<Item = UserFrame<'_>> {
-        let named = self.names.frames(which.at, which.exact);
+        let named = self.names.frames(which);
         let frame = move |named| UserFrame {
             at: which.at,
             named,

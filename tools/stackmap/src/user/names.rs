@@ -14,6 +14,7 @@ use super::{
     perf_map::PerfMap,
     segments::{address, Segment},
     words::{At, Process},
+    ByFrame, WhichFrame,
 };
 use crate::symbols::{lookup_address, SourceLine};
 use std::{
@@ -96,7 +97,7 @@ pub struct Names {
     vdsos: HashMap<u32, File>,
     perf_maps: HashMap<Process, PerfMap>,
     /// Innermost first.
-    frames: HashMap<(At, bool), Box<[Named]>>,
+    frames: ByFrame<Box<[Named]>>,
     missing: BTreeMap<u32, Missing>,
 }
 
@@ -140,13 +141,13 @@ impl Names {
         self.perf_maps.insert(process, PerfMap::parse(text));
         let is_other =
             |at: &At| !matches!(at, At::Address { process: Some(of), .. } if *of == process);
-        self.frames.retain(|(at, _), _| is_other(at));
+        self.frames.retain(|frame, _| is_other(&frame.at));
     }
 
-    /// The frames at `at`, innermost first, inlined ones included; none before
-    /// [`prime`](Self::prime) saw it, or if nothing names it. `exact`: it is no return address.
-    pub fn frames(&self, at: At, exact: bool) -> &[Named] {
-        self.frames.get(&(at, exact)).map_or(&[], |frames| frames)
+    /// What is at a frame, innermost first, inlined functions included; none before
+    /// [`prime`](Self::prime) saw it, or if nothing names it.
+    pub fn frames(&self, frame: WhichFrame) -> &[Named] {
+        self.frames.get(&frame).map_or(&[], |frames| frames)
     }
 
     /// The files whose frames have no names, by their index, and why. A vDSO is never among
@@ -155,31 +156,32 @@ impl Names {
         self.missing.iter().map(|(index, why)| (*index, *why))
     }
 
-    /// Looks all of `wanted` up (a frame, and whether it is exact) that are not known yet.
+    /// Looks all of `wanted` up that are not known yet.
     /// `progress` is called now and then with the number of frames that are done.
     pub fn prime(
         &mut self,
-        wanted: impl Iterator<Item = (At, bool)>,
+        wanted: impl Iterator<Item = WhichFrame>,
         binaries: &Binaries,
         progress: &mut dyn FnMut(u64),
     ) {
         // By file and offset, for the sake of the caches of what reads DWARF.
         let mut by_file = BTreeMap::<u32, BTreeSet<(u64, bool)>>::new();
         let mut generated = BTreeSet::new();
-        for (at, exact) in wanted {
-            match at {
-                _ if self.frames.contains_key(&(at, exact)) => {}
+        for frame in wanted {
+            match frame.at {
+                _ if self.frames.contains_key(&frame) => {}
                 At::File { index, offset } => {
-                    by_file.entry(index).or_default().insert((offset, exact));
+                    let offsets = by_file.entry(index).or_default();
+                    offsets.insert((offset, frame.exact));
                 }
                 At::Address { .. } => {
-                    generated.insert((at, exact));
+                    generated.insert(frame);
                 }
             }
         }
-        for (at, exact) in generated {
-            let frame = self.generated(at, exact);
-            self.frames.insert((at, exact), frame.into_iter().collect());
+        for frame in generated {
+            let named = self.generated(frame.at, frame.exact);
+            self.frames.insert(frame, named.into_iter().collect());
         }
         let mut done = 0;
         for (index, offsets) in by_file {
@@ -197,7 +199,8 @@ impl Names {
                 let frames = found
                     .as_ref()
                     .and_then(|found| found.frames(at, offset, exact));
-                self.frames.insert((at, exact), frames.unwrap_or_default());
+                self.frames
+                    .insert(WhichFrame { at, exact }, frames.unwrap_or_default());
             }
         }
     }

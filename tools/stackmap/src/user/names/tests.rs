@@ -103,7 +103,7 @@ impl Program {
 
     /// All frames in `outer`, as exact ones.
     fn prime(&self, names: &mut Names, binary: &Binary) {
-        let wanted = self.outer.clone().map(|offset| (at(offset), true));
+        let wanted = self.outer.clone().map(exact);
         names.prime(wanted, &table(binary), &mut |_| {});
     }
 
@@ -112,7 +112,7 @@ impl Program {
         self.prime(names, &self.binary());
         let mut nr_inlined = 0;
         for offset in self.outer.clone() {
-            let frames = names.frames(at(offset), true);
+            let frames = names.frames(exact(offset));
             let [inlined @ .., outer] = frames else {
                 panic!("no frame at {offset:#x}");
             };
@@ -138,8 +138,15 @@ impl Program {
     /// There are no names at all.
     fn is_missing(&self, mut names: Names, binary: &Binary, why: Missing) {
         self.prime(&mut names, binary);
-        assert_eq!(names.frames(at(self.outer.start), true), []);
+        assert_eq!(names.frames(exact(self.outer.start)), []);
         assert_eq!(names.missing().collect::<Vec<_>>(), [(INDEX, why)]);
+    }
+}
+
+fn exact(offset: u64) -> WhichFrame {
+    WhichFrame {
+        at: at(offset),
+        exact: true,
     }
 }
 
@@ -159,17 +166,30 @@ fn table(binary: &Binary) -> Binaries {
 fn a_file_names_its_functions() {
     let program = Program::new();
     let mut names = Names::new(Places::default());
-    assert_eq!(names.frames(at(program.outer.start), true), []);
+    assert_eq!(names.frames(exact(program.outer.start)), []);
     program.has_debug_names(&mut names);
 
     // A return address may be behind the end of the function.
     let end = at(program.outer.end);
-    let wanted = [(end, true), (end, false)].into_iter();
+    let wanted = [true, false]
+        .map(|exact| WhichFrame { at: end, exact })
+        .into_iter();
     names.prime(wanted, &table(&program.binary()), &mut |_| {});
-    let frame = names.frames(end, false).last().unwrap();
+    let frame = names
+        .frames(WhichFrame {
+            at: end,
+            exact: false,
+        })
+        .last()
+        .unwrap();
     assert_eq!(frame.function.as_deref(), Some("outer"));
     assert_eq!(Some(frame.offset), frame.size);
-    let frame = names.frames(end, true).last();
+    let frame = names
+        .frames(WhichFrame {
+            at: end,
+            exact: true,
+        })
+        .last();
     assert_ne!(
         frame.and_then(|frame| frame.function.as_deref()),
         Some("outer")
@@ -182,7 +202,7 @@ fn what_is_separate_has_the_same_names() {
     let places = program.separate();
     let mut stripped = Names::new(Places::default());
     program.prime(&mut stripped, &program.binary());
-    assert_eq!(stripped.frames(at(program.outer.start), true), []);
+    assert_eq!(stripped.frames(exact(program.outer.start)), []);
     program.has_debug_names(&mut Names::new(places.clone()));
 
     // Of the executable, only the segments are left.
@@ -217,7 +237,7 @@ fn what_a_file_of_anybody_names_is_not_opened() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &link, mode).unwrap();
     let mut names = Names::new(Places::default());
     program.prime(&mut names, &program.binary());
-    let [frame] = names.frames(at(program.outer.start), true) else {
+    let [frame] = names.frames(exact(program.outer.start)) else {
         panic!("debug information was read");
     };
     assert_eq!(frame.function.as_deref(), Some("outer"));
@@ -268,7 +288,7 @@ fn a_file_without_a_build_id_is_known_by_its_inode_here() {
     };
     let mut found = names(true);
     program.prime(&mut found, &binary);
-    assert!(!found.frames(at(program.outer.start), true).is_empty());
+    assert!(!found.frames(exact(program.outer.start)).is_empty());
     program.is_missing(names(false), &binary, Missing::NoBuildId);
     let grown = Binary {
         size: binary.size + 1,
@@ -299,18 +319,30 @@ fn the_vdso_is_an_image() {
     let named = |image: Vec<u8>| {
         let mut names = Names::new(Places::default());
         names.set_vdso(image).unwrap();
-        names.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
+        names.prime(
+            [WhichFrame { at, exact: true }].into_iter(),
+            &Binaries::default(),
+            &mut |_| {},
+        );
         assert_eq!(names.missing().count(), 0);
-        let frame = names.frames(at, true).last();
+        let frame = names.frames(WhichFrame { at, exact: true }).last();
         frame.and_then(|frame| frame.function.clone())
     };
     let image = fs::read(program.path("program")).unwrap();
     assert_eq!(named(image.clone()).as_deref(), Some("outer"));
     let mut late = Names::new(Places::default());
-    late.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
+    late.prime(
+        [WhichFrame { at, exact: true }].into_iter(),
+        &Binaries::default(),
+        &mut |_| {},
+    );
     late.set_vdso(image).unwrap();
-    late.prime([(at, true)].into_iter(), &Binaries::default(), &mut |_| {});
-    assert_eq!(late.frames(at, true).len(), 1);
+    late.prime(
+        [WhichFrame { at, exact: true }].into_iter(),
+        &Binaries::default(),
+        &mut |_| {},
+    );
+    assert_eq!(late.frames(WhichFrame { at, exact: true }).len(), 1);
     assert_eq!(named(Vec::new()), None);
     assert_eq!(named(vec![0; 4096]), None);
 }
@@ -318,7 +350,10 @@ fn the_vdso_is_an_image() {
 #[test]
 fn generated_code_is_named_by_its_process() {
     let process = |tgid| Process { tgid, start: 1 };
-    let at = |process, address| (At::Address { address, process }, false);
+    let at = |process, address| WhichFrame {
+        at: At::Address { address, process },
+        exact: false,
+    };
     let wanted = [
         at(Some(process(1)), 0x2010),
         at(Some(process(1)), 0x2000),
@@ -330,14 +365,14 @@ fn generated_code_is_named_by_its_process() {
     names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
     names.add_perf_map(process(1), b"2000 10 a b");
     names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
-    let frames = wanted.map(|(at, exact)| names.frames(at, exact));
+    let frames = wanted.map(|frame| names.frames(frame));
     let want = Named {
         function: Some("a b".to_owned()),
         offset: 0x10,
         size: Some(0x10),
         inlined: false,
         source: None,
-        place: wanted[0].0,
+        place: wanted[0].at,
     };
     assert_eq!(frames, [&[want][..], &[], &[], &[]]);
 }
