@@ -10,8 +10,8 @@ toolchain_packages=(
 )
 
 debian_userland_packages=(
-	bash bpftrace coreutils gawk iputils-ping kmod linux-perf mount procps strace trace-cmd
-	util-linux
+	bash bpftrace coreutils gawk gdb iputils-ping kmod linux-perf mount procps python3-minimal
+	strace trace-cmd util-linux
 )
 
 kernel_names() {
