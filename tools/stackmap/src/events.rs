@@ -113,6 +113,8 @@ fn count(notes: &mut Notes, loaded: &Loaded, sides: Sides<'_>) {
 fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
     let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
     let mut binds = Binds::default();
+    // What both lines have that are looked for, and most others have not.
+    let user = memchr::memmem::Finder::new("<user");
     loop {
         let offset = lines.offset();
         let chunk = match lines.next_chunk() {
@@ -120,7 +122,10 @@ fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
             Ok(None) => break,
             Err(error) => return Err(Error::reading(name, offset, error)),
         };
-        let Some(line) = chunk.whole.then(|| Line::parse(chunk.text())).flatten() else {
+        if !chunk.whole || user.find(chunk.text()).is_none() {
+            continue;
+        }
+        let Some(line) = Line::parse(chunk.text()) else {
             continue;
         };
         let time = line.time.value();

@@ -11,13 +11,15 @@ use super::{
 };
 use std::collections::HashMap;
 
+/// Times are shifted by this: in nanoseconds, about a second is left. There may be millions of binds.
+const TIME_SHIFT: u32 = 30;
 /// Set in the cookie of a task that exits.
 const EXITING: Cookie = 1 << 31;
 
 #[derive(Clone, Copy, Debug)]
 struct Bind {
     cookie: Cookie,
-    time: u64,
+    time: u32,
     id: u32,
 }
 
@@ -32,6 +34,7 @@ pub struct Binds {
 impl Binds {
     /// A cookie is bound to an id; 0: the stack is not kept.
     pub fn bind(&mut self, time: u64, cookie: Cookie, id: u32) {
+        let time = coarse(time);
         self.binds.push(Bind { cookie, time, id });
     }
 
@@ -72,7 +75,7 @@ impl Binds {
         let same = self.binds[from..]
             .iter()
             .take_while(|bind| bind.cookie == cookie);
-        let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
+        let nearest = same.min_by_key(|bind| bind.time.abs_diff(coarse(time)));
         nearest.map(|bind| bind.id)
     }
 
@@ -86,9 +89,15 @@ impl Binds {
     }
 }
 
+fn coarse(time: u64) -> u32 {
+    (time >> TIME_SHIFT) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DAY: u64 = 24 * 60 * 60 * 1_000_000_000;
 
     #[test]
     fn a_cookie_is_bound_before_and_after() {
@@ -98,12 +107,12 @@ mod tests {
         binds.bind(20, 1, 40);
         binds.bind(25, 9, 0);
         // The same cookie, days later.
-        binds.bind(1000, 1, 41);
+        binds.bind(DAY, 1, 41);
         binds.finish();
         let user = |time, cookie| binds.user(7, time, UserSide::Cookie(cookie));
         assert_eq!(user(10, 1), UserRef::Id(40));
         assert_eq!(user(21, 1), UserRef::Id(40));
-        assert_eq!(user(900, 1), UserRef::Id(41));
+        assert_eq!(user(DAY - 100, 1), UserRef::Id(41));
         assert_eq!(user(10, 9), UserRef::NotKept);
         assert_eq!(user(30, 5), UserRef::Pending);
         assert_eq!(user(10, 3), UserRef::Lost);
