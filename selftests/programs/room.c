@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Calls getpriority() from functions whose frames have ROOM bytes, below 96: such programs are the
+ * same byte for byte, but for sizes of frames.
+ */
+#define _GNU_SOURCE
+#include <sys/resource.h>
+
+static __attribute_noinline__ int inner(void)
+{
+	char room[ROOM];
+
+	asm volatile("" : : "r"(room) : "memory");
+	return getpriority(PRIO_PROCESS, 0) + room[0];
+}
+
+static __attribute_noinline__ int outer(void)
+{
+	char room[ROOM];
+
+	asm volatile("" : : "r"(room) : "memory");
+	return inner() + room[0];
+}
+
+int main(void)
+{
+	return outer() + 1 == 0;
+}
