@@ -9,15 +9,25 @@ use object::{
         SHT_NOBITS,
     },
     read::{
-        elf::{FileHeader, NoteIterator, ProgramHeader, SectionHeader},
+        elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader},
         ReadCache, ReadRef,
     },
     Endianness, FileKind,
 };
-use std::{cell::Cell, fs::File, ops::Range};
+use std::{
+    cell::Cell,
+    fs::File,
+    io::{self, Read},
+    ops::Range,
+};
+use xz2::{read::XzDecoder, stream::Stream};
 
 /// More than the tables of any file, in bytes; symbols are not among them.
 const MAX_READ: u64 = 64 << 20;
+/// More than the compressed sections of any file have, in bytes: the file may be anybody's.
+const MAX_UNPACKED: u64 = 1 << 30;
+/// The same of a table of symbols in `.gnu_debugdata`.
+const MAX_DEBUGDATA: u64 = 64 << 20;
 /// What a string counts for: `ReadCache` reads no longer ones.
 const STRING: u64 = 4096;
 
@@ -75,6 +85,7 @@ impl Facts {
         let mut kind = None;
         let mut links = false;
         let mut is_separate = false;
+        let mut left = Some(MAX_UNPACKED);
         for section in sections.iter() {
             let is_there = section.sh_type(endian) != SHT_NOBITS;
             is_separate |= !is_there && section.sh_flags(endian).contains(SHF_EXECINSTR);
@@ -84,7 +95,14 @@ impl Facts {
             if !is_there {
                 continue;
             }
-            let found = match sections.section_name(endian, section).ok()? {
+            if let Some((header, ..)) = section.compression(endian, reader).ok()? {
+                left = left.and_then(|left| left.checked_sub(header.ch_size(endian).into()));
+            }
+            let name = sections.section_name(endian, section).ok()?;
+            if name == b".gnu_debugdata" && !is_small_xz(section.data(endian, reader).ok()?) {
+                left = None;
+            }
+            let found = match name {
                 b".debug_info" => Some(Kind::Debug),
                 b".symtab" | b".gnu_debugdata" => Some(Kind::Symbols),
                 b".dynsym" => Some(Kind::Dynamic),
@@ -103,11 +121,21 @@ impl Facts {
         Some(Self {
             build_id,
             segments: executable::<H>(segments, endian, is_separate),
-            kind,
+            kind: left.and(kind),
             links,
             is_64: header.is_type_64(),
         })
     }
+}
+
+/// Whether what is compressed is no more than [`MAX_DEBUGDATA`].
+fn is_small_xz(data: &[u8]) -> bool {
+    let Ok(stream) = Stream::new_stream_decoder(2 * MAX_DEBUGDATA, 0) else {
+        return false;
+    };
+    let unpacked = XzDecoder::new_stream(data, stream).take(MAX_DEBUGDATA + 1);
+    let size = io::copy(&mut { unpacked }, &mut io::sink());
+    size.is_ok_and(|size| size <= MAX_DEBUGDATA)
 }
 
 /// Whether a section names another file.

@@ -11,16 +11,16 @@ use blazesym::{
         Input, Sym, Symbolized, Symbolizer,
     },
 };
-use cpp_demangle::{DemangleOptions, DemangleWrite};
+use cpp_demangle::DemangleOptions;
 use std::{
-    fmt,
+    fmt::{self, Write},
     fs::File,
     path::{Path, PathBuf},
     rc::Rc,
 };
 
-/// Names of C++ functions are no longer, in bytes; templates could make them any length.
-const MAX_NAME: usize = 16 << 10;
+/// Names of functions are no longer, in bytes. A file could make them any length, for each frame.
+const MAX_NAME: usize = 4 << 10;
 
 /// A function.
 #[derive(Debug, Eq, PartialEq)]
@@ -118,10 +118,23 @@ fn stem(name: &str) -> &str {
 
 /// A name as it is in the source code, in Rust and C++.
 fn demangled(name: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
+    rust(name)
+        .or_else(|| cpp(name))
+        .unwrap_or_else(|| cut(name))
+}
+
+fn cut(name: &str) -> String {
+    match (0..=MAX_NAME).rev().find_map(|len| name.get(..len)) {
+        Some(begin) if begin.len() < name.len() => format!("{begin}..."),
+        _ => name.to_owned(),
     }
-    cpp(name).unwrap_or_else(|| name.to_owned())
+}
+
+fn rust(name: &str) -> Option<String> {
+    let symbol = rustc_demangle::try_demangle(name).ok()?;
+    let mut short = Short(String::new());
+    write!(short, "{symbol:#}").ok()?;
+    Some(short.0)
 }
 
 fn cpp(name: &str) -> Option<String> {
@@ -137,8 +150,8 @@ fn cpp(name: &str) -> Option<String> {
 /// A name that is not longer than [`MAX_NAME`].
 struct Short(String);
 
-impl DemangleWrite for Short {
-    fn write_string(&mut self, part: &str) -> fmt::Result {
+impl fmt::Write for Short {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
         if self.0.len() + part.len() > MAX_NAME {
             return Err(fmt::Error);
         }
@@ -189,8 +202,14 @@ mod tests {
         let short = "f(std::pair<int, int>, std::pair<std::pair<int, int>, std::pair<int, int> >)";
         assert_eq!(demangled(&mangled(1)), short);
         assert_eq!(demangled(&mangled(30)), mangled(30));
+        let of_rust = |len: usize| format!("_ZN{len}{}17h0123456789abcdefE", "x".repeat(len));
+        assert_eq!(demangled(&of_rust(MAX_NAME)), "x".repeat(MAX_NAME));
+        let cut = format!("{}...", &of_rust(MAX_NAME + 1)[..MAX_NAME]);
+        assert_eq!(demangled(&of_rust(MAX_NAME + 1)), cut);
+        let long = format!("x{}", "é".repeat(MAX_NAME / 2));
+        assert_eq!(demangled(&long), format!("{}...", &long[..MAX_NAME - 1]));
         let mut short = Short("x".repeat(MAX_NAME));
-        assert!(short.write_string("").is_ok());
-        assert!(short.write_string("x").is_err());
+        assert!(short.write_str("").is_ok());
+        assert!(short.write_str("x").is_err());
     }
 }

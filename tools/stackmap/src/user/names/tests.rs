@@ -4,7 +4,7 @@
 
 use super::{super::segments::segments_of, *};
 use object::{Object, ObjectSymbol};
-use std::{fs, path::Path, process::Command};
+use std::{fs, io::Read, path::Path, process::Command};
 use tempfile::TempDir;
 
 const INDEX: u32 = 7;
@@ -375,4 +375,26 @@ fn generated_code_is_named_by_its_process() {
         place: wanted[0].at,
     };
     assert_eq!(frames, [&[want][..], &[], &[], &[]]);
+}
+
+/// A section that grows to more than there is memory for takes none.
+#[test]
+fn a_file_that_grows_without_end_names_nothing() {
+    let program = Program::new();
+    run(program.dir.path(), "strip", &["program"]);
+    let add = |content: &[u8]| {
+        fs::write(program.path("added"), content).unwrap();
+        let add = ["--add-section", ".gnu_debugdata=added", "program", "large"];
+        run(program.dir.path(), "objcopy", &add);
+        let file = File::open(program.path("large")).unwrap();
+        Facts::read(&file).unwrap().kind
+    };
+    let xz = |size: u64| {
+        let mut packed = xz2::write::XzEncoder::new(Vec::new(), 0);
+        io::copy(&mut io::repeat(0).take(size), &mut packed).unwrap();
+        packed.finish().unwrap()
+    };
+    assert_eq!(add(&xz(1 << 20)), Some(Kind::Symbols));
+    assert_eq!(add(&xz(65 << 20)), None);
+    assert_eq!(add(b"this is no xz"), None);
 }
