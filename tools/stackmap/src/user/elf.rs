@@ -86,6 +86,7 @@ impl Facts {
         let mut links = false;
         let mut is_separate = false;
         let mut left = Some(MAX_UNPACKED);
+        let mut is_packed = false;
         for section in sections.iter() {
             let is_there = section.sh_type(endian) != SHT_NOBITS;
             is_separate |= !is_there && section.sh_flags(endian).contains(SHF_EXECINSTR);
@@ -99,8 +100,12 @@ impl Facts {
                 left = left.and_then(|left| left.checked_sub(header.ch_size(endian).into()));
             }
             let name = sections.section_name(endian, section).ok()?;
-            if name == b".gnu_debugdata" && !is_small_xz(section.data(endian, reader).ok()?) {
-                left = None;
+            if name == b".gnu_debugdata" {
+                // No file has two, which would take their time each.
+                let is_first = !std::mem::replace(&mut is_packed, true);
+                if !is_first || !is_small_xz(section.data(endian, reader).ok()?) {
+                    left = None;
+                }
             }
             let found = match name {
                 b".debug_info" => Some(Kind::Debug),

@@ -6,12 +6,13 @@ use super::words::Process;
 use rustix::{
     fs::{fstat, openat2, FileType, Mode, OFlags, ResolveFlags},
     param::clock_ticks_per_second,
+    process::geteuid,
     time::{clock_gettime, ClockId},
 };
 use std::{
     fs::{self, File},
     io::Read,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::FileExt,
 };
 
 /// More than what processes say of their code, in bytes.
@@ -38,18 +39,27 @@ pub fn vdso() -> Option<Vec<u8>> {
 }
 
 /// What a process says of the code that it generated: `/tmp/perf-PID.map`, as the process sees it. Of
-/// one that is gone, the file of that name here.
+/// one that is gone, the file of that name here, if it is ours.
 pub fn perf_map(process: Process) -> Option<Vec<u8>> {
     let dir = format!("/proc/{}", process.tgid);
     match fs::metadata(&dir) {
-        Ok(metadata) if is_same(&dir, process) => {
-            let pid = inner_pid(&dir)?;
-            read(&format!("{dir}/root"), pid, Some(metadata.uid()))
+        Ok(_) if is_same(&dir, process) => {
+            read(&format!("{dir}/root"), inner_pid(&dir)?, user(&dir)?)
         }
         // Another process has its number by now, and the file may be that one's.
         Ok(_) => None,
-        Err(_) => read("/", process.tgid, None),
+        Err(_) => read("/", process.tgid, geteuid().as_raw()),
     }
+}
+
+/// The user of a process, if it has only one: the owner of its directory is root for processes that
+/// hide their memory.
+fn user(dir: &str) -> Option<u32> {
+    let status = fs::read_to_string(format!("{dir}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut uids = line.split_ascii_whitespace();
+    let first = uids.next()?;
+    uids.all(|uid| uid == first).then_some(first)?.parse().ok()
 }
 
 /// The number that a process has in its own namespace.
@@ -85,8 +95,9 @@ fn is_same(dir: &str, process: Process) -> bool {
     behind <= slack || behind >= (1 << START_BITS) - slack
 }
 
-/// The file of a process. `owner`: who must have written it, unless it was root.
-fn read(root: &str, pid: u32, owner: Option<u32>) -> Option<Vec<u8>> {
+/// The file of a process. `owner`: whose it must be. A process can mount any file there in a namespace
+/// of its own, also one that it may not read.
+fn read(root: &str, pid: u32, owner: u32) -> Option<Vec<u8>> {
     // The directory is anybody's: no link is followed out of it, and nothing is waited for.
     let file = openat2(
         File::open(root).ok()?,
@@ -97,9 +108,8 @@ fn read(root: &str, pid: u32, owner: Option<u32>) -> Option<Vec<u8>> {
     )
     .ok()?;
     let stat = fstat(&file).ok()?;
-    let is_trusted = stat.st_uid == 0 || owner.is_none_or(|owner| owner == stat.st_uid);
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || !is_trusted
+        || stat.st_uid != owner
         || stat.st_nlink != 1
     {
         return None;
@@ -149,9 +159,12 @@ mod tests {
         fs::write(dir.path().join("tmp/perf-7.map"), "10 10 a\n").unwrap();
         std::os::unix::fs::symlink("perf-7.map", dir.path().join("tmp/perf-8.map")).unwrap();
         fs::create_dir(dir.path().join("tmp/perf-9.map")).unwrap();
-        assert_eq!(read(root, 7, None).unwrap(), b"10 10 a\n");
-        assert_eq!(read(root, 8, None), None);
-        assert_eq!(read(root, 9, None), None);
-        assert_eq!(read(root, 10, None), None);
+        let us = user("/proc/self").unwrap();
+        assert_eq!(us, geteuid().as_raw());
+        assert_eq!(read(root, 7, us).unwrap(), b"10 10 a\n");
+        assert_eq!(read(root, 7, us + 1), None);
+        assert_eq!(read(root, 8, us), None);
+        assert_eq!(read(root, 9, us), None);
+        assert_eq!(read(root, 10, us), None);
     }
 }
