@@ -58,12 +58,14 @@ pub(crate) struct Binary {
 
 /// What files have in common that are one binary. Anybody can forge a build-id, and a file system in user
 /// space the owner: so also the device, and the type of the file system, as another one can get the device
-/// when the first is unmounted.
+/// when the first is unmounted. What changes a program after it was linked keeps its build-id, and moves
+/// its content: so also the size.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 struct Identity {
     dev: u64,
     r#type: u64,
     owner: u64,
+    size: u64,
     build_id: [u8; BUILD_ID_MAX],
     len: usize,
 }
@@ -132,6 +134,7 @@ impl Binaries {
             dev: file.dev,
             r#type: file.type_,
             owner: file.owner,
+            size: file.size,
             build_id: found.build_id,
             len: build_id.len(),
         });
