@@ -13,6 +13,7 @@ use crate::{
     source::{Loaded, Shown, Source},
     trace::{Binds, Body, Event, Joiner, Line, Lines, Losses, Sides, StackRef, UserRef, UserSide},
 };
+use memchr::memmem;
 use std::io::{BufReader, Read};
 
 /// How many lines or records are read between two reports of progress.
@@ -114,7 +115,9 @@ fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
     let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
     let mut binds = Binds::default();
     // What both lines have that are looked for, and most others have not.
-    let user = memchr::memmem::Finder::new("<user");
+    let user = memmem::Finder::new("<user");
+    // Whether records before the next line are lost.
+    let mut is_lost = false;
     loop {
         let offset = lines.offset();
         let chunk = match lines.next_chunk() {
@@ -122,13 +125,17 @@ fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
             Ok(None) => break,
             Err(error) => return Err(Error::reading(name, offset, error)),
         };
-        if !chunk.whole || user.find(chunk.text()).is_none() {
+        is_lost |= chunk.whole && is_gap(chunk.text());
+        if !chunk.whole || (!is_lost && user.find(chunk.text()).is_none()) {
             continue;
         }
         let Some(line) = Line::parse(chunk.text()) else {
             continue;
         };
         let time = line.time.value();
+        if std::mem::take(&mut is_lost) {
+            binds.lost(time);
+        }
         match line.body {
             Body::UserStackId { id, cookie } => binds.bind(time, cookie, id),
             Body::StackId(_, UserSide::Cookie(cookie)) => binds.event(line.pid, time, cookie),
@@ -137,6 +144,13 @@ fn binds_in(input: impl Read, name: &str) -> Result<Binds> {
     }
     binds.finish();
     Ok(binds)
+}
+
+/// Whether a line says that records of a CPU are lost.
+fn is_gap(line: &[u8]) -> bool {
+    // "CPU:1 [LOST 4198 EVENTS]", "##### CPU 1 buffer started ####"
+    let has = |begin: &[u8], text| line.starts_with(begin) && memmem::find(line, text).is_some();
+    has(b"CPU:", b" [LOST ") || has(b"##### CPU ", b" buffer started ")
 }
 
 /// Reads all events of a text that is called `name` and has `size` bytes.

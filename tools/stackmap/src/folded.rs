@@ -309,6 +309,10 @@ pub fn kind_of(frame: &Frame<'_>) -> Kind {
     }
 }
 
+/// Marks of frames that what draws folded stacks knows: of the kernel, inlined, compiled at run time, and
+/// unknown.
+const MARKS: [&str; 4] = ["_[k]", "_[i]", "_[j]", "_[w]"];
+
 /// What a frame is that the kernel printed.
 pub fn kind_of_text(frame: &str) -> Kind {
     let digits = frame.strip_prefix("0x");
@@ -320,9 +324,12 @@ pub fn kind_of_text(frame: &str) -> Kind {
     }
 }
 
-/// A name with `;` and control characters replaced: they would end the frame or the line.
+/// A name without what means something else in folded stacks: `;` and control characters, which would
+/// end the frame or the line, and a mark at its end.
 pub fn frame_text(name: &str) -> Cow<'_, str> {
-    if !name.contains(|c: char| c == ';' || controls(c)) {
+    let is_special = |c: char| c == ';' || controls(c);
+    let is_marked = MARKS.iter().any(|mark| name.ends_with(mark));
+    if !is_marked && !name.contains(is_special) {
         return Cow::Borrowed(name);
     }
     let chars = name.chars().map(|c| match c {
@@ -330,7 +337,11 @@ pub fn frame_text(name: &str) -> Cow<'_, str> {
         c if controls(c) => ' ',
         c => c,
     });
-    Cow::Owned(chars.collect())
+    let mut text: String = chars.collect();
+    if is_marked {
+        text.push(' ');
+    }
+    Cow::Owned(text)
 }
 
 /// Writes folded stacks, a line each.
@@ -390,8 +401,8 @@ mod tests {
     #[test]
     fn separators_in_a_frame_are_replaced() {
         let mut names = Names::default();
-        let folded = folded(&[("a;b,c\nd,e f,\u{202e}g\u{9b}", 7)], &mut names);
-        assert_eq!(text(&folded, &names), "a:b;c d;e f; g  7\n");
+        let folded = folded(&[("a;b,c\nd,e f,\u{202e}g\u{9b},h_[k]", 7)], &mut names);
+        assert_eq!(text(&folded, &names), "a:b;c d;e f; g ;h_[k]  7\n");
     }
 
     #[test]

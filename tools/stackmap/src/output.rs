@@ -258,8 +258,13 @@ fn safe_text(text: impl fmt::Display) -> String {
 /// Whether a character controls a terminal: control characters, and those that change the direction
 /// of the text.
 pub(crate) fn controls(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let turns = |c| {
+        matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+    };
+    c.is_control() || turns(c)
 }
 
 /// A text from a trace or a file, safe to show: nothing in it controls the terminal.
@@ -424,7 +429,7 @@ mod tests {
     fn nothing_controls_the_terminal() {
         assert_eq!(safe("plain ünïcödé"), "plain ünïcödé");
         assert_eq!(safe("a\x1b[31mb\tc\u{9b}"), "a\u{fffd}[31mb c\u{fffd}");
-        assert_eq!(safe("a\u{202e}b"), "a\u{fffd}b");
+        assert_eq!(safe("a\u{202e}b\u{61c}"), "a\u{fffd}b\u{fffd}");
         for (text, want) in [
             (&b"a b\tc\r\nd\n"[..], &b"a b\tc\r\nd\n"[..]),
             (

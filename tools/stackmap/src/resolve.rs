@@ -345,12 +345,17 @@ impl<'a> Resolver<'a> {
                 true => frame.to_string(),
                 false => frame.plain(),
             };
-            write!(text, "{between}{}", safe(&name))?;
+            let name = safe(&name);
+            match form {
+                // A name from a file, which can be anything, makes no two frames of one.
+                Form::Inline => write!(text, "{between}{}", name.replace(NEXT, " < - "))?,
+                _ => write!(text, "{between}{name}")?,
+            }
             if let Some(source) = frame.source() {
                 write!(text, " ({})", safe(&source.to_string()))?;
             }
             if form == Form::Inline {
-                between = " <- ";
+                between = NEXT;
             }
         }
         if form == Form::Inline {
@@ -383,7 +388,7 @@ impl<'a> Resolver<'a> {
         let separator: &[u8] = match form {
             Form::Kernel => b"\n => ",
             Form::TraceCmd => b"\n=> ",
-            Form::Inline => b" <- ",
+            Form::Inline => NEXT.as_bytes(),
         };
         let text = &mut self.text;
         self.texts.fetch(ips);
@@ -404,6 +409,9 @@ impl<'a> Resolver<'a> {
         }
     }
 }
+
+/// What is between frames in a line.
+const NEXT: &str = " <- ";
 
 /// The ids that are all that a line says, and where they stand.
 fn stack_id(text: &[u8]) -> Option<(usize, Body<'_>)> {

@@ -5,6 +5,7 @@
 use super::{
     fields::{self, About, Fields, Recorded},
     format::{Format, Head, Special},
+    page::Missed,
     stream::Pages,
     tasks::Tasks,
 };
@@ -79,6 +80,9 @@ impl Trace {
             return Ok(binds);
         }
         while let Some((_, mut cursor)) = pages.next_page()? {
+            if cursor.missed != Missed::None {
+                binds.lost(cursor.time());
+            }
             // What is damaged is found again, and counted, when the events are read.
             while let Ok(Some(record)) = cursor.next_record() {
                 let data = &cursor.page()[record.data.clone()];

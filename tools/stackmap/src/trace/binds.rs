@@ -29,6 +29,8 @@ pub struct Binds {
     binds: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
     entries: HashMap<u32, (u64, Cookie)>,
+    /// Records from before this time are lost.
+    lost_until: u64,
 }
 
 impl Binds {
@@ -42,6 +44,11 @@ impl Binds {
     pub fn event(&mut self, pid: u32, time: u64, cookie: Cookie) {
         let last = self.entries.entry(pid).or_insert((time, cookie));
         *last = (*last).max((time, cookie));
+    }
+
+    /// A CPU has lost records from before this time.
+    pub fn lost(&mut self, time: u64) {
+        self.lost_until = self.lost_until.max(time);
     }
 
     /// All of the trace was read.
@@ -64,25 +71,29 @@ impl Binds {
             UserSide::Cookie(cookie) => match self.nearest(cookie, time) {
                 Some(0) => UserRef::NotKept,
                 Some(id) => UserRef::Id(id),
-                None => self.unbound(pid, cookie),
+                None => self.unbound(pid, time, cookie),
             },
         }
     }
 
     /// What the cookie was bound to. Cookies repeat after days: the bind that is nearest in time.
     fn nearest(&self, cookie: Cookie, time: u64) -> Option<u32> {
-        let from = self.binds.partition_point(|bind| bind.cookie < cookie);
-        let same = self.binds[from..]
-            .iter()
-            .take_while(|bind| bind.cookie == cookie);
-        let nearest = same.min_by_key(|bind| bind.time.abs_diff(coarse(time)));
+        let time = coarse(time);
+        let key = |bind: &Bind| (bind.cookie, bind.time);
+        let later = self
+            .binds
+            .partition_point(|bind| key(bind) < (cookie, time));
+        let around = &self.binds[later.saturating_sub(1)..(later + 1).min(self.binds.len())];
+        let same = around.iter().filter(|bind| bind.cookie == cookie);
+        let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
         nearest.map(|bind| bind.id)
     }
 
-    /// A task that was in user space again, or is gone, has bound its cookies.
-    fn unbound(&self, pid: u32, cookie: Cookie) -> UserRef {
+    /// A task that was in user space again, or is gone, has bound its cookies, but that may be lost.
+    fn unbound(&self, pid: u32, time: u64, cookie: Cookie) -> UserRef {
         let last = self.entries.get(&pid).map(|(_, cookie)| *cookie);
-        match last == Some(cookie) && cookie & EXITING == 0 {
+        let is_kept = last == Some(cookie) && time >= self.lost_until;
+        match is_kept && cookie & EXITING == 0 {
             true => UserRef::Pending,
             false => UserRef::Lost,
         }
@@ -116,8 +127,33 @@ mod tests {
         assert_eq!(user(10, 9), UserRef::NotKept);
         assert_eq!(user(30, 5), UserRef::Pending);
         assert_eq!(user(10, 3), UserRef::Lost);
+        binds.lost(30);
+        binds.lost(20);
+        let user = |time, cookie| binds.user(7, time, UserSide::Cookie(cookie));
+        assert_eq!(user(30, 5), UserRef::Pending);
+        assert_eq!(user(29, 5), UserRef::Lost);
         assert_eq!(binds.user(7, 0, UserSide::Id(3)), UserRef::Id(3));
         assert_eq!(binds.user(7, 0, UserSide::None), UserRef::None);
+    }
+
+    #[test]
+    fn the_nearest_bind_of_a_cookie_is_its_own() {
+        let mut binds = Binds::default();
+        for day in 0..100 {
+            binds.bind(day * DAY, 1, day as u32 + 1);
+            binds.bind(day * DAY, 3, 1000);
+        }
+        binds.finish();
+        let user = |time| binds.user(7, time, UserSide::Cookie(1));
+        for day in 0..100 {
+            let time = day * DAY;
+            assert_eq!(user(time), UserRef::Id(day as u32 + 1));
+            assert_eq!(user(time + DAY / 3), UserRef::Id(day as u32 + 1));
+            assert_eq!(
+                user(time.saturating_sub(DAY / 3)),
+                UserRef::Id(day as u32 + 1)
+            );
+        }
     }
 
     #[test]
