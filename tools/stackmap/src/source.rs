@@ -27,8 +27,9 @@ use crate::{
     },
 };
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufReader, Read, Seek},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -41,6 +42,19 @@ pub struct SymbolFiles {
     pub elf: elf::Files,
     /// Directories with debug information of programs.
     pub debug_dirs: Vec<PathBuf>,
+    /// See [`Places::apart`].
+    pub apart: bool,
+}
+
+impl SymbolFiles {
+    /// Where names of user stacks are looked for; `since`: see [`Places::since`].
+    fn places(&self, since: Option<i64>) -> Places {
+        Places {
+            debug_dirs: self.debug_dirs.clone(),
+            since,
+            apart: self.apart,
+        }
+    }
 }
 
 /// Where stacks come from.
@@ -207,11 +221,10 @@ impl Source {
             }
             Source::Capture(capture) => {
                 stacks = capture.stacks()?;
-                user = capture.user(Places {
-                    debug_dirs: files.debug_dirs.clone(),
-                    here: capture.manifest().boot_id.is_some()
-                        && capture.manifest().boot_id == kernel::boot_id(),
-                })?;
+                let of = capture.manifest();
+                let is_here = of.boot_id.is_some() && of.boot_id == kernel::boot_id();
+                let since = is_here.then(|| of.began() as i64);
+                user = capture.user(files.places(since))?;
                 let (after, before) = capture.stat()?;
                 stat = Some((after, Some(before)));
                 modules = capture.modules()?;
@@ -419,19 +432,16 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
     let Some(stacks) = tracefs.user_stacks()? else {
         return Ok(User::default());
     };
-    let mut names = Names::new(Places {
-        debug_dirs: files.debug_dirs.clone(),
-        here: true,
-    });
+    // Since then there are stacks.
+    let since = fs::metadata(tracefs.path("stack_map_binaries"))
+        .ok()
+        .map(|table| table.ctime());
+    let mut names = Names::new(files.places(since));
     if let Some(image) = live::vdso() {
-        names
-            .set_vdso(image)
-            .map_err(|error| Error::io("make a temporary file for the vDSO", error))?;
+        names.set_vdso(image);
     }
-    for process in words::processes(&stacks) {
-        if let Some(text) = live::perf_map(process) {
-            names.add_perf_map(process, &text);
-        }
+    for (process, text) in live::perf_maps(&words::processes(&stacks), None) {
+        names.add_perf_map(process, text);
     }
     let binaries = Binaries::parse(&tracefs.read("stack_map_binaries")?);
     Ok(User::new(stacks, binaries, names))

@@ -132,6 +132,12 @@ impl Manifest {
         self.cpus.iter().map(lost).fold(0, u64::saturating_add)
     }
 
+    /// When the recording began, in seconds since 1970: not later, as the clock of files lags a little.
+    pub fn began(&self) -> u64 {
+        self.time
+            .saturating_sub(self.duration_ns / 1_000_000_000 + 2)
+    }
+
     /// [`kaslr_base`](Self::kaslr_base) as a number.
     pub fn kaslr_base(&self) -> Option<u64> {
         let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;

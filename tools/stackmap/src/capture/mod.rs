@@ -78,14 +78,4 @@ pub mod member {
     pub fn perf_map(process: Process) -> String {
         format!("perf-{}-{}.map", process.tgid, process.start)
     }
-
-    /// The process whose code a member is of.
-    pub fn perf_map_of(name: &str) -> Option<Process> {
-        let inner = name.strip_prefix("perf-")?.strip_suffix(".map")?;
-        let (tgid, start) = inner.split_once('-')?;
-        Some(Process {
-            tgid: tgid.parse().ok()?,
-            start: start.parse().ok()?,
-        })
-    }
 }

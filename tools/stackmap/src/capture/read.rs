@@ -5,6 +5,7 @@
 use super::{manifest, member, Manifest};
 use crate::{
     error::{Error, Result},
+    output::warn,
     ring::{
         decode::Trace,
         fields::About,
@@ -20,7 +21,7 @@ use crate::{
         binaries::Binaries,
         live,
         names::{Names, Places},
-        User,
+        words, User,
     },
 };
 use std::{
@@ -36,9 +37,6 @@ const MAX_SMALL: u64 = 4 << 20;
 
 /// More than 8,192 lines with the longest paths have, in bytes.
 const MAX_BINARIES: u64 = 256 << 20;
-
-/// More processes with code of JIT compilers than are looked at.
-const MAX_PERF_MAPS: usize = 1024;
 
 /// More events than any kernel has.
 const MAX_FORMATS: usize = 1 << 16;
@@ -205,18 +203,18 @@ impl Capture {
         }
         if self.has(member::VDSO) {
             let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
-            names
-                .set_vdso(image)
-                .map_err(|error| Error::io("make a temporary file for the vDSO", error))?;
+            names.set_vdso(image);
         }
-        let maps = self.zip.file_names().filter_map(|name| {
-            let name = name.ok()?;
-            Some((member::perf_map_of(&name)?, name.to_string()))
-        });
-        let maps: Vec<_> = maps.take(MAX_PERF_MAPS).collect();
-        for (process, name) in maps {
-            let text = self.bounded(&name, live::MAX_PERF_MAP)?;
-            names.add_perf_map(process, &text);
+        for process in words::processes(&stacks) {
+            let name = member::perf_map(process);
+            if !self.has(&name) {
+                continue;
+            }
+            match self.bounded(&name, live::MAX_PERF_MAP) {
+                Ok(text) => names.add_perf_map(process, text),
+                // The rest of the capture is good.
+                Err(error) => warn(format_args!("{error}: not used")),
+            }
         }
         Ok(User::new(stacks, binaries, names))
     }

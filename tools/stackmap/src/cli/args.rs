@@ -108,6 +108,7 @@ impl SymbolArgs {
                 build_id: None,
             },
             debug_dirs: self.debug_dir.clone(),
+            apart: true,
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     output,
     record::guard,
+    user::child,
 };
 use args::Global;
 use clap::{Parser, Subcommand};
@@ -62,6 +63,8 @@ enum Command {
     Manual(generate::Manual),
     #[command(name = guard::COMMAND, hide = true)]
     UndoRecording,
+    #[command(name = child::COMMAND, hide = true)]
+    NameFrames,
 }
 
 /// Runs the command that the arguments of the process name.
@@ -98,6 +101,7 @@ impl Cli {
             Command::Completions(completions) => completions.run(),
             Command::Manual(manual) => manual.run(),
             Command::UndoRecording => guard::main(),
+            Command::NameFrames => child::main(),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::args::Global;
 use crate::{
     error::{Error, Result},
     output::{Out, WARNING},
+    source::SymbolFiles,
     table::{table, Column},
     top::{draw, Model, Reaction, Sampler, Sort},
     tracefs::Tracefs,
@@ -84,7 +85,11 @@ fn poll(wait: Duration) -> io::Result<bool> {
 impl Top {
     pub(super) fn run(self, global: &Global) -> Result {
         let tracefs = Tracefs::find(global.tracefs())?;
-        let mut sampler = Sampler::new(tracefs, self.user)?;
+        let files = SymbolFiles {
+            apart: true,
+            ..SymbolFiles::default()
+        };
+        let mut sampler = Sampler::new(tracefs, self.user, files)?;
         let mut model = Model {
             sort: self.sort,
             filter: self.filter.clone(),

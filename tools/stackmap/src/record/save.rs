@@ -44,6 +44,8 @@ pub(super) struct Saved<'a> {
     pub(super) stat_before: &'a str,
     /// The same of user stacks, if the module has them.
     pub(super) user_stat_before: Option<&'a str>,
+    /// When it began, since the system was started.
+    pub(super) begun: Duration,
     pub(super) map_before: MapState,
     /// The map, open since before the recording: it cannot be read after a reset.
     pub(super) map: &'a File,
@@ -93,7 +95,7 @@ impl Saved<'_> {
             stacks,
             bin,
             user: match self.user_stat_before {
-                Some(before) => UserSide::read(tracefs, before)?,
+                Some(before) => UserSide::read(tracefs, before, self.begun)?,
                 None => None,
             },
             modules: kernel::modules_text()?,

@@ -17,6 +17,7 @@ use crate::{
     kernel,
     output::{say, warn},
     tracefs::Tracefs,
+    user::live::since_boot,
 };
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -68,7 +69,7 @@ impl Session<'_> {
         let user_stat = tracefs.read("stack_map_user_stat").ok();
         let map_before = tracefs.map_state()?;
         let map = tracefs.open("stack_map_bin")?;
-        let begun = Instant::now();
+        let (begun, begun_since_boot) = (Instant::now(), since_boot());
         tracefs.write("tracing_on", "1")?;
         options.before(Step::Running, signals)?;
         let stopped = wait::wait(&options.command, self.user, options.duration, signals);
@@ -86,6 +87,7 @@ impl Session<'_> {
             modules_before: &modules,
             stat_before: &stat,
             user_stat_before: user_stat.as_deref(),
+            begun: begun_since_boot,
             map_before,
             map: &map,
             switched_off,

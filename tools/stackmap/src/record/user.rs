@@ -11,11 +11,11 @@ use crate::{
     user::{
         binaries::Binaries,
         live,
-        segments::{segments_of, Segment},
+        segments::{segments_of, Recorded},
         words,
     },
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeSet, time::Duration};
 
 /// The user side of a recording.
 pub(super) struct UserSide {
@@ -24,8 +24,13 @@ pub(super) struct UserSide {
 }
 
 impl UserSide {
-    /// Reads it, if the module has user stacks. `stat_before`: the counters before the recording.
-    pub(super) fn read(tracefs: &Tracefs, stat_before: &str) -> Result<Option<Self>> {
+    /// Reads it, if the module has user stacks. `stat_before`: the counters before the recording; `begun`:
+    /// when that was, since the system was started.
+    pub(super) fn read(
+        tracefs: &Tracefs,
+        stat_before: &str,
+        begun: Duration,
+    ) -> Result<Option<Self>> {
         let Some(stacks) = tracefs.user_stacks()? else {
             return Ok(None);
         };
@@ -48,11 +53,8 @@ impl UserSide {
         let segments = segments(&stacks, &Binaries::parse(&binaries));
         let segments = serde_json::to_vec(&segments).map_err(std::io::Error::from)?;
         members.push((member::SEGMENTS.to_owned(), segments));
-        for process in words::processes(&stacks) {
-            if let Some(map) = live::perf_map(process) {
-                members.push((member::perf_map(process), map));
-            }
-        }
+        let maps = live::perf_maps(&words::processes(&stacks), Some(begun));
+        members.extend(maps.map(|(process, map)| (member::perf_map(process), map)));
         members.extend(live::vdso().map(|image| (member::VDSO.to_owned(), image)));
         Ok(Some(Self { stacks, members }))
     }
@@ -74,10 +76,9 @@ impl UserSide {
     }
 }
 
-/// Where the files that stacks have frames in are loaded, by build-id: what a file of debug
-/// information alone does not tell.
-fn segments(stacks: &Stacks, binaries: &Binaries) -> BTreeMap<String, Vec<Segment>> {
-    let mut segments = BTreeMap::new();
+/// Where the files that stacks have frames in are loaded: what a file of debug information alone does not
+/// tell.
+fn segments(stacks: &Stacks, binaries: &Binaries) -> Recorded {
     let frames = stacks.iter().flat_map(|stack| words::frames(stack.ips).0);
     let indices: BTreeSet<_> = frames
         .filter_map(|at| match at {
@@ -85,13 +86,8 @@ fn segments(stacks: &Stacks, binaries: &Binaries) -> BTreeMap<String, Vec<Segmen
             words::At::Address { .. } => None,
         })
         .collect();
-    for binary in indices.into_iter().filter_map(|index| binaries.get(index)) {
-        let Some(id) = &binary.build_id else {
-            continue;
-        };
-        if let Some(found) = segments_of(&binary.path, id) {
-            segments.insert(id.clone(), found);
-        }
-    }
-    segments
+    let segments = indices
+        .into_iter()
+        .filter_map(|index| Some((index, segments_of(binaries.get(index)?)?)));
+    Recorded::ByIndex(segments.collect())
 }

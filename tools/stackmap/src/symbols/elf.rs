@@ -227,7 +227,7 @@ impl DebugInfo {
 
 pub(crate) fn source_line(code: &CodeInfo<'_>) -> Option<SourceLine> {
     Some(SourceLine {
-        file: code.to_path().to_string_lossy().into_owned(),
+        file: code.to_path().to_string_lossy().into(),
         line: code.line?,
     })
 }

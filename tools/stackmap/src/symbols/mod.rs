@@ -16,7 +16,8 @@ pub mod texts;
 use crate::stacks::Stacks;
 use elf::{DebugFrame, DebugInfo};
 use kallsyms::Kallsyms;
-use std::fmt;
+use serde::{Deserialize, Serialize};
+use std::{fmt, rc::Rc};
 
 /// What stands for a frame inside an ftrace trampoline; `FTRACE_TRAMPOLINE_MARKER` in the kernel.
 pub const TRAMPOLINE_MARKER: u64 = i32::MAX as u64;
@@ -71,10 +72,10 @@ pub enum Place<'a> {
 }
 
 /// A line of source code.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SourceLine {
     /// The file, as the compiler was told.
-    pub file: String,
+    pub file: Rc<str>,
     /// The line, from 1.
     pub line: u32,
 }

@@ -44,6 +44,8 @@ pub struct Sample {
 /// Looks at a map of a tracefs.
 pub struct Sampler {
     tracefs: Tracefs,
+    /// What frames of user stacks are named by.
+    files: SymbolFiles,
     /// Whether it is that of user stacks.
     is_user: bool,
     symbols: Symbols,
@@ -56,7 +58,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Begins to look. `is_user`: at the user stacks.
-    pub fn new(tracefs: Tracefs, is_user: bool) -> Result<Self> {
+    pub fn new(tracefs: Tracefs, is_user: bool, files: SymbolFiles) -> Result<Self> {
         tracefs.require_stackmap()?;
         if is_user && !tracefs.has("stack_map_user_bin") {
             return Err(Error::Refused(
@@ -65,6 +67,7 @@ impl Sampler {
         }
         Ok(Self {
             tracefs,
+            files,
             is_user,
             symbols: match is_user {
                 true => Symbols::none(),
@@ -86,7 +89,7 @@ impl Sampler {
         let mut user = User::default();
         let stacks = match self.is_user {
             true => {
-                user = live_user(&self.tracefs, &SymbolFiles::default())?;
+                user = live_user(&self.tracefs, &self.files)?;
                 std::mem::take(&mut user.stacks)
             }
             false => self.tracefs.stacks()?,

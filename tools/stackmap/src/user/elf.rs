@@ -14,12 +14,7 @@ use object::{
     },
     Endianness, FileKind,
 };
-use std::{
-    cell::Cell,
-    fs::File,
-    io::{self, Read},
-    ops::Range,
-};
+use std::{cell::Cell, fs::File, io::Read, ops::Range};
 use xz2::{read::XzDecoder, stream::Stream};
 
 /// More than the tables of any file, in bytes; symbols are not among them.
@@ -28,6 +23,8 @@ const MAX_READ: u64 = 64 << 20;
 const MAX_UNPACKED: u64 = 1 << 30;
 /// The same of a table of symbols in `.gnu_debugdata`.
 const MAX_DEBUGDATA: u64 = 64 << 20;
+/// The section with a compressed table of symbols.
+pub(super) const DEBUGDATA: &[u8] = b".gnu_debugdata";
 /// What a string counts for: `ReadCache` reads no longer ones.
 const STRING: u64 = 4096;
 
@@ -50,19 +47,27 @@ pub(super) struct Facts {
     pub(super) segments: Vec<Segment>,
     /// The best names that it has.
     pub(super) kind: Option<Kind>,
+    /// Whether the file was separated from an executable, and has no code.
+    pub(super) is_separate: bool,
     /// Whether it says which other files belong to it.
     pub(super) links: bool,
-    /// Whether addresses have 64 bits.
-    pub(super) is_64: bool,
+    /// Whether it says which file has its debug information.
+    pub(super) is_elsewhere: bool,
+}
+
+/// Whether addresses of an ELF file have 64 bits; [`None`]: it is none.
+pub(super) fn is_64(content: &[u8]) -> Option<bool> {
+    match FileKind::parse(content).ok()? {
+        FileKind::Elf32 => Some(false),
+        FileKind::Elf64 => Some(true),
+        _ => None,
+    }
 }
 
 impl Facts {
     /// Those of a file; [`None`]: it is no ELF file, or a damaged one.
     pub(super) fn read(file: &File) -> Option<Self> {
-        let reader = Reader {
-            cache: ReadCache::new(file.try_clone().ok()?),
-            left: Cell::new(MAX_READ),
-        };
+        let reader = Reader::new(file, MAX_READ)?;
         match FileKind::parse(&reader).ok()? {
             FileKind::Elf32 => Self::parse::<FileHeader32<Endianness>>(&reader),
             FileKind::Elf64 => Self::parse::<FileHeader64<Endianness>>(&reader),
@@ -85,8 +90,8 @@ impl Facts {
         let mut kind = None;
         let mut links = false;
         let mut is_separate = false;
+        let mut is_elsewhere = false;
         let mut left = Some(MAX_UNPACKED);
-        let mut is_packed = false;
         for section in sections.iter() {
             let is_there = section.sh_type(endian) != SHT_NOBITS;
             is_separate |= !is_there && section.sh_flags(endian).contains(SHF_EXECINSTR);
@@ -100,19 +105,13 @@ impl Facts {
                 left = left.and_then(|left| left.checked_sub(header.ch_size(endian).into()));
             }
             let name = sections.section_name(endian, section).ok()?;
-            if name == b".gnu_debugdata" {
-                // No file has two, which would take their time each.
-                let is_first = !std::mem::replace(&mut is_packed, true);
-                if !is_first || !is_small_xz(section.data(endian, reader).ok()?) {
-                    left = None;
-                }
-            }
             let found = match name {
                 b".debug_info" => Some(Kind::Debug),
-                b".symtab" | b".gnu_debugdata" => Some(Kind::Symbols),
+                b".symtab" | DEBUGDATA => Some(Kind::Symbols),
                 b".dynsym" => Some(Kind::Dynamic),
                 name => {
                     links |= is_link(name);
+                    is_elsewhere |= matches!(name, b".gnu_debuglink" | b".debug_sup");
                     None
                 }
             };
@@ -127,20 +126,20 @@ impl Facts {
             build_id,
             segments: executable::<H>(segments, endian, is_separate),
             kind: left.and(kind),
+            is_separate,
             links,
-            is_64: header.is_type_64(),
+            is_elsewhere,
         })
     }
 }
 
-/// Whether what is compressed is no more than [`MAX_DEBUGDATA`].
-fn is_small_xz(data: &[u8]) -> bool {
-    let Ok(stream) = Stream::new_stream_decoder(2 * MAX_DEBUGDATA, 0) else {
-        return false;
-    };
-    let unpacked = XzDecoder::new_stream(data, stream).take(MAX_DEBUGDATA + 1);
-    let size = io::copy(&mut { unpacked }, &mut io::sink());
-    size.is_ok_and(|size| size <= MAX_DEBUGDATA)
+/// What is compressed, if it is no more than [`MAX_DEBUGDATA`].
+pub(super) fn unpacked(data: &[u8]) -> Option<Vec<u8>> {
+    let stream = Stream::new_stream_decoder(2 * MAX_DEBUGDATA, 0).ok()?;
+    let mut decoder = XzDecoder::new_stream(data, stream).take(MAX_DEBUGDATA + 1);
+    let mut unpacked = Vec::new();
+    let size = decoder.read_to_end(&mut unpacked).ok()?;
+    (size as u64 <= MAX_DEBUGDATA).then_some(unpacked)
 }
 
 /// Whether a section names another file.
@@ -203,13 +202,22 @@ fn executable<H: FileHeader<Endian = Endianness>>(
     found.collect()
 }
 
-/// Reads a file, but not more of it than [`MAX_READ`].
-struct Reader {
+/// Reads a file, but not more of it than a number of bytes. Nothing is mapped: a file can be truncated
+/// at any time.
+pub(super) struct Reader {
     cache: ReadCache<File>,
     left: Cell<u64>,
 }
 
 impl Reader {
+    /// Reads no more than `most` of `file`.
+    pub(super) fn new(file: &File, most: u64) -> Option<Self> {
+        Some(Self {
+            cache: ReadCache::new(file.try_clone().ok()?),
+            left: Cell::new(most),
+        })
+    }
+
     fn take(&self, size: u64) -> Result<(), ()> {
         self.left.set(self.left.get().checked_sub(size).ok_or(())?);
         Ok(())

@@ -5,7 +5,6 @@
 //! A path in a capture is only a hint, and may have been made up: what is there is opened if it is
 //! a regular file, and used if its build-id is the one of the capture.
 
-use super::binaries::Binary;
 use rustix::fs::{Mode, OFlags};
 use std::{
     env,
@@ -32,10 +31,14 @@ pub(super) struct Candidate {
 }
 
 /// Where the file, and its debug files, may be, best first.
-pub(super) fn candidates(binary: &Binary, debug_dirs: &[PathBuf]) -> Vec<Candidate> {
+pub(super) fn candidates(
+    path: &OsStr,
+    build_id: Option<&str>,
+    debug_dirs: &[PathBuf],
+) -> Vec<Candidate> {
     let mut paths = Vec::new();
-    let own = own_path(&binary.path);
-    let by_id = binary.build_id.as_deref().and_then(IdPath::new);
+    let own = own_path(path);
+    let by_id = build_id.and_then(IdPath::new);
     for dir in debug_dirs {
         if let Some(id) = &by_id {
             paths.push(id.debug(&dir.join(".build-id")));
@@ -62,8 +65,8 @@ pub(super) fn candidates(binary: &Binary, debug_dirs: &[PathBuf]) -> Vec<Candida
 }
 
 /// The path of the capture, if it may be one. A file that was deleted may be there again.
-fn own_path(path: &Path) -> Option<PathBuf> {
-    let bytes = path.as_os_str().as_bytes();
+fn own_path(path: &OsStr) -> Option<PathBuf> {
+    let bytes = path.as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
     let path = Path::new(OsStr::from_bytes(bytes));
     let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
@@ -123,7 +126,10 @@ pub(super) fn open(path: &Path) -> Option<File> {
     if !metadata.is_file() || metadata.len() < LEAST_SIZE {
         return None;
     }
-    File::open(by_descriptor(&found)).ok()
+    // Somebody may have a lease on the file, and would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(by_descriptor(&found), flags, Mode::empty()).ok()?;
+    Some(file.into())
 }
 
 /// A path to a file that is open, and stays so meanwhile.
@@ -137,12 +143,7 @@ mod tests {
     use std::fs;
 
     fn paths(path: &str, build_id: Option<&str>) -> Vec<String> {
-        let binary = Binary {
-            build_id: build_id.map(str::to_owned),
-            path: path.into(),
-            ..Binary::default()
-        };
-        let found = candidates(&binary, &["/d".into()]);
+        let found = candidates(OsStr::new(path), build_id, &["/d".into()]);
         let paths = found.iter().map(|candidate| candidate.path.to_str());
         paths.map(|path| path.unwrap().to_owned()).collect()
     }

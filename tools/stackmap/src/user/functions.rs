@@ -2,7 +2,7 @@
 
 //! The functions that an ELF file has at an address.
 
-use super::files::by_descriptor;
+use super::{files::by_descriptor, symbols::Symbols};
 use crate::symbols::{elf::source_line, SourceLine};
 use blazesym::{
     helper::ElfResolver,
@@ -12,23 +12,28 @@ use blazesym::{
     },
 };
 use cpp_demangle::DemangleOptions;
+use serde::{Deserialize, Serialize};
 use std::{
     fmt::{self, Write},
     fs::File,
-    path::{Path, PathBuf},
+    path::PathBuf,
     rc::Rc,
 };
 
-/// Names of functions are no longer, in bytes. A file could make them any length, for each frame.
+/// Names of functions and of source files are no longer, in bytes. A file could make them any length,
+/// for each frame.
 const MAX_NAME: usize = 4 << 10;
+/// More functions than are inlined into each other anywhere.
+const MAX_INLINED: usize = 128;
 
 /// A function.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Function {
     /// Its name.
     pub(super) name: Option<String>,
-    /// Where it begins; for an inlined one: where the function begins that it is in.
-    pub(super) start: u64,
+    /// How far the address is behind its beginning; for an inlined one: behind that of the function
+    /// that it is in.
+    pub(super) offset: u64,
     /// How long that is.
     pub(super) size: Option<u64>,
     /// Whether it was inlined into the next one.
@@ -39,10 +44,14 @@ pub(super) struct Function {
 
 /// An ELF file.
 pub(super) struct Functions {
+    symbols: Symbols,
+    debug: Option<Debug>,
+}
+
+/// The debug information of a file.
+struct Debug {
     symbolizer: Symbolizer,
     path: PathBuf,
-    /// Whether debug information is read.
-    debug: bool,
     /// The path is one of this descriptor.
     _file: File,
 }
@@ -51,62 +60,85 @@ impl Functions {
     /// Those of `file`, with debug information if wanted and possible. Other files that it names
     /// are looked for in `debug_dirs`.
     pub(super) fn new(file: File, debug: bool, debug_dirs: &[PathBuf]) -> Self {
-        let mut symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
-        let path = by_descriptor(&file);
-        // Otherwise a damaged file would be read again for every address.
-        let mut read = |path: &Path| {
-            let elf = ElfResolver::open_with_debug_dirs(path, debug_dirs)?;
-            symbolizer.register_elf_resolver(path, Rc::new(elf))
-        };
-        let debug = debug && read(&path).is_ok();
         Self {
-            symbolizer,
-            path,
-            debug,
-            _file: file,
+            symbols: Symbols::read(&file),
+            debug: debug.then(|| Debug::new(file, debug_dirs)).flatten(),
         }
     }
 
-    /// The function at an address, after those that were inlined into it there.
-    pub(super) fn at(&self, address: u64) -> Option<Vec<Function>> {
-        let symbol = self.look_up(address, false);
-        let debug = match self.debug {
-            true => self.look_up(address, true),
-            false => None,
-        };
-        let found = debug.as_ref().or(symbol.as_ref())?;
+    /// The function at an address, after those that were inlined into it there, as seen from `behind`
+    /// bytes behind the address.
+    pub(super) fn at(&self, address: u64, behind: u64) -> Option<Vec<Function>> {
+        let symbol = self.symbols.at(address);
+        let symbol = symbol.map(|symbol| (String::from_utf8_lossy(symbol.name), symbol));
+        let debug = self.debug.as_ref().and_then(|debug| debug.at(address));
         // If a function has several parts, debug information has their bounds only, the table of
         // symbols has each of them.
-        let same = |symbol: &&Sym<'_>| stem(&symbol.name) == stem(&found.name);
-        let part = symbol.as_ref().filter(same).unwrap_or(found);
+        let debug_name = debug.as_ref().map(|debug| &*debug.name);
+        let is_same = |name: &str| debug_name.is_none_or(|found| stem(found) == stem(name));
+        let (name, start, size) = match (&symbol, &debug) {
+            (Some((name, symbol)), _) if is_same(name) => (&**name, symbol.start, symbol.size),
+            (_, Some(debug)) => (&*debug.name, debug.addr, debug.size.map(|size| size as u64)),
+            _ => return None,
+        };
+        let line = |code| {
+            let SourceLine { file, line } = source_line(code)?;
+            Some(SourceLine {
+                file: cut(&file).into(),
+                line,
+            })
+        };
         let outer = Function {
-            name: Some(demangled(&part.name)),
-            start: part.addr,
-            size: part.size.map(|size| size as u64),
+            name: Some(demangled(name)),
+            offset: address.checked_sub(start)?.checked_add(behind)?,
+            size,
             inlined: false,
-            source: found.code_info.as_deref().and_then(source_line),
+            source: debug
+                .as_ref()
+                .and_then(|debug| debug.code_info.as_deref())
+                .and_then(line),
         };
         // blazesym has them outermost first.
-        let inlined = found.inlined.iter().rev().map(|inlined| Function {
+        let inlined = debug.iter().flat_map(|debug| debug.inlined.iter().rev());
+        let inlined = inlined.take(MAX_INLINED).map(|inlined| Function {
             name: (!inlined.name.is_empty()).then(|| demangled(&inlined.name)),
             inlined: true,
-            source: inlined.code_info.as_ref().and_then(source_line),
+            source: inlined.code_info.as_ref().and_then(line),
             ..outer
         });
         let mut functions: Vec<_> = inlined.collect();
         functions.push(outer);
         Some(functions)
     }
+}
 
-    fn look_up(&self, address: u64, debug: bool) -> Option<Sym<'_>> {
+impl Debug {
+    fn new(file: File, debug_dirs: &[PathBuf]) -> Option<Self> {
+        let mut symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
+        let path = by_descriptor(&file);
+        // Otherwise a damaged file would be read again for every address.
+        let elf = ElfResolver::open_with_debug_dirs(&path, debug_dirs).ok()?;
+        symbolizer.register_elf_resolver(&path, Rc::new(elf)).ok()?;
+        Some(Self {
+            symbolizer,
+            path,
+            _file: file,
+        })
+    }
+
+    fn at(&self, address: u64) -> Option<Sym<'_>> {
         let source = Source::Elf(Elf {
-            debug_syms: debug,
+            debug_syms: true,
             ..Elf::new(&self.path)
         });
         let input = Input::VirtOffset(address);
         match self.symbolizer.symbolize_single(&source, input).ok()? {
-            Symbolized::Sym(found) if !found.name.is_empty() => Some(found),
-            _ => None,
+            // A symbol without a size ends nowhere.
+            Symbolized::Sym(found) => {
+                let is_inside = found.size.is_some_and(|size| size != 0) || found.addr == address;
+                (is_inside && !found.name.is_empty()).then_some(found)
+            }
+            Symbolized::Unknown(_) => None,
         }
     }
 }
@@ -123,7 +155,8 @@ fn demangled(name: &str) -> String {
         .unwrap_or_else(|| cut(name))
 }
 
-fn cut(name: &str) -> String {
+/// A name, cut if it is too long.
+pub(super) fn cut(name: &str) -> String {
     match (0..=MAX_NAME).rev().find_map(|len| name.get(..len)) {
         Some(begin) if begin.len() < name.len() => format!("{begin}..."),
         _ => name.to_owned(),

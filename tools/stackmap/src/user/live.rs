@@ -10,9 +10,11 @@ use rustix::{
     time::{clock_gettime, ClockId},
 };
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::Read,
     os::unix::fs::FileExt,
+    time::Duration,
 };
 
 /// More than what processes say of their code, in bytes.
@@ -21,9 +23,10 @@ pub const MAX_PERF_MAP: u64 = 64 << 20;
 pub const MAX_VDSO: u64 = 1 << 20;
 /// The units of start times in [`Process::start`], in nanoseconds, and how many bits there are.
 const UNIT_SHIFT: u32 = 20;
-const START_BITS: u32 = 21;
+const START_MASK: u64 = (1 << 21) - 1;
 /// The bits below: the count of `exec` calls.
 const EXEC_BITS: u32 = 9;
+const EXEC_MASK: u32 = (1 << EXEC_BITS) - 1;
 
 /// The image of the vDSO, which is the same in all 64-bit processes.
 pub fn vdso() -> Option<Vec<u8>> {
@@ -38,18 +41,143 @@ pub fn vdso() -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// What a process says of the code that it generated: `/tmp/perf-PID.map`, as the process sees it. Of
-/// one that is gone, the file of that name here, if it is ours.
-pub fn perf_map(process: Process) -> Option<Vec<u8>> {
-    let dir = format!("/proc/{}", process.tgid);
-    match fs::metadata(&dir) {
-        Ok(_) if is_same(&dir, process) => {
-            read(&format!("{dir}/root"), inner_pid(&dir)?, user(&dir)?)
+/// The time since the system was started, the times it was suspended included.
+pub fn since_boot() -> Duration {
+    time(ClockId::Boottime)
+}
+
+/// What processes say of the code that they generated: `/tmp/perf-PID.map`, as the process sees it. Of
+/// one that is gone, the file of that name here, if it is ours. A file that may be of another process, or
+/// of another program that the process ran, is not read. `begun`: when a recording began that the
+/// frames are of, see [`since_boot`].
+pub fn perf_maps(
+    processes: &BTreeSet<Process>,
+    begun: Option<Duration>,
+) -> impl Iterator<Item = (Process, Vec<u8>)> {
+    let clocks = Clocks::now(begun);
+    let processes = clocks.newest(processes);
+    processes.into_iter().filter_map(move |(process, is_only)| {
+        let map = clocks.perf_map(process, is_only)?;
+        Some((process, map))
+    })
+}
+
+/// What tells whether a process is the one that a frame is of: the module counts the time without the
+/// times that the system was suspended, what `/proc` says is with them.
+#[derive(Clone, Copy)]
+struct Clocks {
+    wall: Duration,
+    boot: Duration,
+    /// Without the times that the system was suspended.
+    running: Duration,
+    begun: Option<Duration>,
+}
+
+fn time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
+}
+
+/// In units of start times.
+fn units(time: Duration) -> u64 {
+    time.as_nanos() as u64 >> UNIT_SHIFT
+}
+
+fn start(process: Process) -> u64 {
+    u64::from(process.start >> EXEC_BITS)
+}
+
+impl Clocks {
+    fn now(begun: Option<Duration>) -> Self {
+        Self {
+            wall: time(ClockId::Realtime),
+            boot: since_boot(),
+            running: time(ClockId::Monotonic),
+            begun,
         }
-        // Another process has its number by now, and the file may be that one's.
-        Ok(_) => None,
-        Err(_) => read("/", process.tgid, geteuid().as_raw()),
     }
+
+    /// The time that a process is there at least.
+    fn least_age(&self, process: Process) -> Duration {
+        let age = units(self.running).wrapping_sub(start(process)) & START_MASK;
+        Duration::from_nanos(age << UNIT_SHIFT)
+    }
+
+    /// The last program of the last process of each number, and whether it is the only process of that
+    /// number.
+    fn newest(&self, processes: &BTreeSet<Process>) -> Vec<(Process, bool)> {
+        let mut by_tgid = BTreeMap::<u32, Vec<Process>>::new();
+        for process in processes {
+            by_tgid.entry(process.tgid).or_default().push(*process);
+        }
+        let newest = by_tgid.into_values().filter_map(|mut of| {
+            of.sort_by_key(|process| {
+                let exec = process.start & EXEC_MASK;
+                (std::cmp::Reverse(self.least_age(*process)), exec)
+            });
+            let newest = *of.last()?;
+            let is_only = of.iter().all(|process| start(*process) == start(newest));
+            Some((newest, is_only))
+        });
+        newest.collect()
+    }
+
+    fn perf_map(&self, process: Process, is_only: bool) -> Option<Vec<u8>> {
+        let dir = format!("/proc/{}", process.tgid);
+        let (root, pid, owner, age) = match fs::metadata(&dir) {
+            Ok(_) => {
+                let began = began(&dir)?;
+                if !self.is_same(process, began, is_only) {
+                    return None;
+                }
+                let root = format!("{dir}/root");
+                (
+                    root,
+                    inner_pid(&dir)?,
+                    user(&dir)?,
+                    self.boot.checked_sub(began)?,
+                )
+            }
+            Err(_) => {
+                let us = geteuid().as_raw();
+                ("/".to_owned(), process.tgid, us, self.least_age(process))
+            }
+        };
+        // A file that is older is of another process.
+        read(&root, pid, owner, self.wall.checked_sub(age)?)
+    }
+
+    /// Whether a process that `began` then is the one that a stack was of, as far as its start tells.
+    fn is_same(&self, process: Process, began: Duration, is_only: bool) -> bool {
+        let suspended = self.boot.saturating_sub(self.running);
+        let (first, last) = (began.saturating_sub(suspended), began + tick());
+        let slack = 2;
+        let possible = units(last) - units(first) + 2 * slack;
+        if possible >= START_MASK {
+            // Starts repeat by then. No other process had this number since the recording began.
+            return is_only && self.begun.is_some_and(|begun| last <= begun);
+        }
+        let behind = start(process).wrapping_sub(units(first).wrapping_sub(slack)) & START_MASK;
+        behind <= possible
+    }
+}
+
+/// The unit of times in `/proc`.
+fn tick() -> Duration {
+    Duration::from_nanos(1_000_000_000 / clock_ticks_per_second().max(1))
+}
+
+/// When a process began, since the system was started.
+fn began(dir: &str) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
+    // The name, in brackets, may have blanks: field 22 is the 20th behind it.
+    let (_, behind) = stat.rsplit_once(')')?;
+    let ticks: u64 = behind.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let tick = tick().as_nanos() as u64;
+    Some(Duration::from_nanos(ticks.checked_mul(tick)?))
 }
 
 /// The user of a process, if it has only one: the owner of its directory is root for processes that
@@ -71,33 +199,9 @@ fn inner_pid(dir: &str) -> Option<u32> {
     line.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Whether a process is the one that a stack was of, as far as its start tells.
-fn is_same(dir: &str, process: Process) -> bool {
-    // Times of starts count while the machine sleeps, those of the module do not.
-    let [boot, monotonic] = [ClockId::Boottime, ClockId::Monotonic].map(clock_gettime);
-    if boot.tv_sec.abs_diff(monotonic.tv_sec) > 1 {
-        return true;
-    }
-    let start = || {
-        let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
-        // The name, in brackets, may have blanks: field 22 is the 20th behind it.
-        let (_, behind) = stat.rsplit_once(')')?;
-        behind.split_ascii_whitespace().nth(19)?.parse::<u64>().ok()
-    };
-    let tick = 1_000_000_000 / clock_ticks_per_second().max(1);
-    let Some(start) = start().map(|ticks| ticks.wrapping_mul(tick) >> UNIT_SHIFT) else {
-        return false;
-    };
-    // The start of the process lies in the tick that begins there, and the clocks differ a little.
-    let behind =
-        u64::from(process.start >> EXEC_BITS).wrapping_sub(start) & ((1 << START_BITS) - 1);
-    let slack = (tick >> UNIT_SHIFT) + 2;
-    behind <= slack || behind >= (1 << START_BITS) - slack
-}
-
 /// The file of a process. `owner`: whose it must be. A process can mount any file there in a namespace
-/// of its own, also one that it may not read.
-fn read(root: &str, pid: u32, owner: u32) -> Option<Vec<u8>> {
+/// of its own, also one that it may not read. `since`: when the process began, since 1970.
+fn read(root: &str, pid: u32, owner: u32, since: Duration) -> Option<Vec<u8>> {
     // The directory is anybody's: no link is followed out of it, and nothing is waited for.
     let file = openat2(
         File::open(root).ok()?,
@@ -111,6 +215,7 @@ fn read(root: &str, pid: u32, owner: u32) -> Option<Vec<u8>> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
         || stat.st_uid != owner
         || stat.st_nlink != 1
+        || u64::try_from(stat.st_mtime).ok()? < since.as_secs()
     {
         return None;
     }
@@ -131,24 +236,81 @@ mod tests {
         assert!(vdso().unwrap().starts_with(b"\x7fELF"));
     }
 
+    fn process(start: Duration, exec: u32) -> Process {
+        Process {
+            tgid: std::process::id(),
+            start: ((units(start) & START_MASK) as u32) << EXEC_BITS | exec,
+        }
+    }
+
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn clocks(suspended: Duration, begun: Option<Duration>) -> Clocks {
+        Clocks {
+            wall: 1000 * HOUR,
+            boot: 9 * HOUR + suspended,
+            running: 9 * HOUR,
+            begun,
+        }
+    }
+
     #[test]
     fn a_process_is_known_by_its_start() {
-        let stat = fs::read_to_string("/proc/self/stat").unwrap();
-        let (_, behind) = stat.rsplit_once(')').unwrap();
-        let ticks: u64 = behind
-            .split_ascii_whitespace()
-            .nth(19)
-            .unwrap()
-            .parse()
-            .unwrap();
-        let tick = 1_000_000_000 / clock_ticks_per_second();
-        let units = (ticks * tick + tick / 2) >> UNIT_SHIFT & ((1 << START_BITS) - 1);
-        let process = |units: u64| Process {
-            tgid: std::process::id(),
-            start: (units << EXEC_BITS) as u32 | 3,
+        let own = began("/proc/self").unwrap();
+        let clocks = Clocks::now(None);
+        assert!(own <= clocks.boot);
+        let suspended = clocks.boot.saturating_sub(clocks.running);
+        if suspended < SECOND {
+            assert!(clocks.is_same(process(own, 3), own, true));
+            assert!(!clocks.is_same(process(own + SECOND, 3), own, true));
+        }
+    }
+
+    #[test]
+    fn a_start_may_be_from_before_the_system_was_suspended() {
+        let minute = 60 * SECOND;
+        let is_same = |suspended, running_start: Duration| {
+            clocks(suspended, None).is_same(process(running_start, 0), 8 * HOUR, true)
         };
-        assert!(is_same("/proc/self", process(units)));
-        assert!(!is_same("/proc/self", process(units ^ 1 << 15)));
+        let start = 8 * HOUR;
+        assert!(is_same(Duration::ZERO, start));
+        assert!(!is_same(Duration::ZERO, start - minute));
+        assert!(!is_same(Duration::ZERO, start + minute));
+        for before in [Duration::ZERO, minute, 10 * minute] {
+            assert!(is_same(10 * minute, start - before));
+        }
+        assert!(!is_same(10 * minute, start - 11 * minute));
+        assert!(!is_same(10 * minute, start + minute));
+        // 2^21 units later there is the same start again.
+        assert!(!is_same(HOUR, start));
+        let during = |begun, is_only| {
+            clocks(HOUR, Some(begun)).is_same(process(start, 0), 8 * HOUR, is_only)
+        };
+        assert!(during(8 * HOUR + SECOND, true));
+        assert!(!during(8 * HOUR + SECOND, false));
+        assert!(!during(8 * HOUR, true));
+    }
+
+    #[test]
+    fn a_map_is_of_the_last_program() {
+        let now = clocks(Duration::ZERO, None);
+        let at = |start, exec| process(start, exec);
+        let newest = |of: &[Process]| now.newest(&of.iter().copied().collect());
+        let start = 8 * HOUR + 40 * 60 * SECOND;
+        assert_eq!(
+            newest(&[at(start, 2), at(start, 3)]),
+            [(at(start, 3), true)]
+        );
+        let later = start + SECOND;
+        let both = [at(start, 3), at(later, 1)];
+        assert_eq!(newest(&both), [(at(later, 1), false)]);
+        let other = Process {
+            tgid: 1,
+            ..at(start, 1)
+        };
+        assert_eq!(newest(&[other, at(later, 1)]).len(), 2);
+        assert!(now.least_age(at(start, 1)).abs_diff(20 * 60 * SECOND) < SECOND);
     }
 
     #[test]
@@ -161,10 +323,13 @@ mod tests {
         fs::create_dir(dir.path().join("tmp/perf-9.map")).unwrap();
         let us = user("/proc/self").unwrap();
         assert_eq!(us, geteuid().as_raw());
-        assert_eq!(read(root, 7, us).unwrap(), b"10 10 a\n");
-        assert_eq!(read(root, 7, us + 1), None);
-        assert_eq!(read(root, 8, us), None);
-        assert_eq!(read(root, 9, us), None);
-        assert_eq!(read(root, 10, us), None);
+        let now = time(ClockId::Realtime);
+        let read_it = |pid, us, since| read(root, pid, us, since);
+        assert_eq!(read_it(7, us, now - HOUR).unwrap(), b"10 10 a\n");
+        assert_eq!(read_it(7, us, now + HOUR), None);
+        assert_eq!(read_it(7, us + 1, now - HOUR), None);
+        for pid in 8..=10 {
+            assert_eq!(read_it(pid, us, now - HOUR), None);
+        }
     }
 }

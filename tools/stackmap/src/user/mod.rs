@@ -6,13 +6,16 @@
 //! there is a file with that build-id: on another machine, and when the process is gone.
 
 pub mod binaries;
+pub mod child;
 mod elf;
 mod files;
 mod functions;
 pub mod live;
+mod lookup;
 pub mod names;
-pub mod perf_map;
+mod perf_map;
 pub mod segments;
+mod symbols;
 pub mod words;
 
 use crate::{
@@ -23,19 +26,11 @@ use crate::{
 use binaries::Binaries;
 use names::{Named, Names};
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     fmt,
     hash::BuildHasherDefault,
 };
 use words::{At, End};
-
-/// How functions are called to which a signal handler returns (x86). The frame of the code that the
-/// signal interrupted is no return address.
-const SIGNAL_RETURNS: [&str; 3] = [
-    "__restore_rt",
-    "__kernel_rt_sigreturn",
-    "__kernel_sigreturn",
-];
 
 /// What is known of frames.
 pub type ByFrame<V> = HashMap<WhichFrame, V, BuildHasherDefault<AddressHasher>>;
@@ -59,8 +54,6 @@ pub struct User {
     pub binaries: Binaries,
     /// The names of their frames.
     pub names: Names,
-    /// Where signal handlers return to.
-    signal_returns: BTreeSet<At>,
 }
 
 impl User {
@@ -70,74 +63,33 @@ impl User {
             stacks,
             binaries,
             names,
-            signal_returns: BTreeSet::new(),
         }
     }
 
     /// Looks all frames up, so that [`frames`](Self::frames) knows. `progress` is called now and then
     /// with the number of frames that are done.
     pub fn prime(&mut self, progress: &mut dyn FnMut(u64)) {
-        // The place that a handler returns to is called by nothing: what lies before it is another
-        // function. Behind it is the code that was interrupted.
-        self.look_up(|_, frame| Some(frame), progress);
-        let outside = |user: &Self, frame: WhichFrame| {
-            let is_outside = !frame.exact && !user.is_inside(frame.at);
-            is_outside.then_some(WhichFrame {
-                exact: true,
-                ..frame
-            })
-        };
-        let outside = self.look_up(outside, progress);
-        let returns = outside.into_iter().map(|frame| frame.at);
-        self.signal_returns = returns.filter(|at| self.is_signal_return(*at)).collect();
-        self.look_up(|_, frame| frame.exact.then_some(frame), progress);
+        self.look_up(|_| true, progress);
+        // What a signal interrupted is no return address, but that is known only now.
+        self.look_up(|frame| frame.exact, progress);
     }
 
-    /// Looks up what is `wanted` instead of each frame, and returns that.
-    fn look_up(
-        &mut self,
-        wanted: impl Fn(&Self, WhichFrame) -> Option<WhichFrame>,
-        progress: &mut dyn FnMut(u64),
-    ) -> FrameSet {
+    /// Looks frames up that are `wanted`.
+    fn look_up(&mut self, wanted: impl Fn(&WhichFrame) -> bool, progress: &mut dyn FnMut(u64)) {
         let mut frames = FrameSet::default();
         for stack in self.stacks.iter() {
-            frames.extend(
-                self.stack(stack.ips)
-                    .filter_map(|frame| wanted(self, frame)),
-            );
+            frames.extend(self.stack(stack.ips).filter(&wanted));
         }
         self.names
-            .prime(frames.iter().copied(), &self.binaries, progress);
-        frames
-    }
-
-    /// Whether a function has a return address inside, and not at its end.
-    fn is_inside(&self, at: At) -> bool {
-        let function = self.names.frames(WhichFrame { at, exact: false }).last();
-        function.is_some_and(|named| named.size.is_none_or(|size| named.offset < size))
-    }
-
-    fn is_signal_return(&self, at: At) -> bool {
-        let function = self.names.frames(WhichFrame { at, exact: true }).last();
-        function.is_some_and(|named| {
-            named.offset == 0
-                && named
-                    .function
-                    .as_deref()
-                    .is_some_and(|name| SIGNAL_RETURNS.contains(&name))
-        })
+            .prime(frames.into_iter(), &self.binaries, progress);
     }
 
     /// The frames of a stack, innermost first.
     pub fn stack<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = WhichFrame> + use<'a> {
         let mut exact = true;
         words::frames(words).0.map(move |at| {
-            let returns = !exact && self.signal_returns.contains(&at);
-            let frame = WhichFrame {
-                at,
-                exact: exact || returns,
-            };
-            exact = returns;
+            let frame = WhichFrame { at, exact };
+            exact = self.names.is_signal_return(frame);
             frame
         })
     }

@@ -7,35 +7,42 @@
 //! A frame that nothing names has no name: nothing is guessed.
 
 use super::{
-    binaries::{Binaries, Binary, VDSO, VDSO32},
-    elf::{Facts, Kind},
-    files::{candidates, open, Candidate},
-    functions::Functions,
-    perf_map::PerfMap,
-    segments::{address, Segment},
+    binaries::{Binaries, VDSO, VDSO32},
+    child,
+    elf::is_64,
+    functions::Function,
+    lookup::{self, Answer, Of, Place, Request},
+    perf_map,
+    segments::Recorded,
     words::{At, Process},
     ByFrame, WhichFrame,
 };
-use crate::symbols::{lookup_address, SourceLine};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
-    fs::File,
-    io::{self, Write},
-    os::unix::fs::MetadataExt,
-    path::PathBuf,
+use crate::{
+    output::warn,
+    symbols::{lookup_address, SourceLine},
 };
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::PathBuf,
+    rc::Rc,
+};
+
+pub use lookup::Missing;
 
 /// How many frames are looked up between two reports of progress.
 const BATCH: u64 = 256;
-/// Where files are that the debug files of systems name.
-const SYSTEM: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
+/// More than the names of any recording need, in bytes. What files say beyond it is not kept.
+const MAX_NAMES: usize = 512 << 20;
+/// What a name takes besides its characters, in bytes.
+const TEXT: usize = 64;
+/// More than what all processes say of their generated code, in bytes.
+const MAX_PERF_MAPS: usize = 256 << 20;
 
 /// What names a frame of a user stack.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Named {
     /// The name of the function. It may have any character in it.
-    pub function: Option<String>,
+    pub function: Option<Rc<str>>,
     /// How far the frame is behind the beginning of the function; for an inlined one: of that it
     /// was inlined into.
     pub offset: u64,
@@ -54,58 +61,28 @@ pub struct Named {
 pub struct Places {
     /// Directories with debug files, or with a copy of the system that was recorded.
     pub debug_dirs: Vec<PathBuf>,
-    /// Whether the stacks are those of the running system: a file without a build-id is then the
-    /// one at its path, if that has its inode number and its size.
-    pub here: bool,
-}
-
-/// Why no frame in a file has a name.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Missing {
-    /// It has no build-id, so no file can be known to be it.
-    NoBuildId,
-    /// It is nowhere.
-    NotFound,
-    /// It is nowhere, and at its path is another one.
-    OtherFile,
-    /// A debug file was found, but not where the executable is loaded.
-    NoSegments,
-    /// It was found, and has no names.
-    NoNames,
-}
-
-/// Behind the name of the file and a colon.
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Missing::NoBuildId => "no build-id",
-            Missing::NotFound => "file not found",
-            Missing::OtherFile => "the file there is another one",
-            Missing::NoSegments => "only a debug file found, and the segments are not known",
-            Missing::NoNames => "no symbols",
-        })
-    }
+    /// If the stacks are those of the running system: the time of the earliest, in seconds since 1970. A
+    /// file without a build-id is then the one at its path, if that has its inode number and its size
+    /// and has not changed since.
+    pub since: Option<i64>,
+    /// Whether files are read in a process of their own, which has limits. The program can be started
+    /// for that: it is this one, and runs [`child::main`](super::child::main).
+    pub apart: bool,
 }
 
 /// Where names come from, and what was looked up.
 #[derive(Default)]
 pub struct Names {
     places: Places,
-    /// By build-id.
-    segments: BTreeMap<String, Vec<Segment>>,
+    segments: Recorded,
     /// By index.
-    vdsos: HashMap<u32, File>,
-    perf_maps: HashMap<Process, PerfMap>,
+    vdsos: HashMap<u32, Vec<u8>>,
+    perf_maps: HashMap<Process, Vec<u8>>,
     /// Innermost first.
     frames: ByFrame<Box<[Named]>>,
+    signal_returns: HashSet<WhichFrame>,
     missing: BTreeMap<u32, Missing>,
-}
-
-/// The files that were found for one.
-struct Found {
-    /// Best first.
-    functions: Vec<Functions>,
-    segments: Vec<Segment>,
+    texts: Texts,
 }
 
 impl Names {
@@ -117,28 +94,32 @@ impl Names {
         }
     }
 
-    /// With the segments of executables, by build-id, that were recorded.
-    pub fn with_segments(self, segments: BTreeMap<String, Vec<Segment>>) -> Self {
+    /// With the segments of executables that were recorded.
+    pub fn with_segments(self, segments: Recorded) -> Self {
         Self { segments, ..self }
     }
 
     /// Adds an image of the vDSO, the 64-bit or the 32-bit one. What is none is ignored.
-    pub fn set_vdso(&mut self, image: Vec<u8>) -> io::Result<()> {
-        let mut file = tempfile::tempfile()?;
-        file.write_all(&image)?;
-        if let Some(facts) = Facts::read(&file) {
-            let index = match facts.is_64 {
-                true => VDSO,
-                false => VDSO32,
-            };
-            self.vdsos.insert(index, file);
-        }
-        Ok(())
+    pub fn set_vdso(&mut self, image: Vec<u8>) {
+        let index = match is_64(&image) {
+            Some(true) => VDSO,
+            Some(false) => VDSO32,
+            None => return,
+        };
+        self.vdsos.insert(index, image);
     }
 
-    /// Adds what a process says of the code that it generated: its `/tmp/perf-PID.map`.
-    pub fn add_perf_map(&mut self, process: Process, text: &[u8]) {
-        self.perf_maps.insert(process, PerfMap::parse(text));
+    /// Adds what a process says of the code that it generated: its `/tmp/perf-PID.map`. If those
+    /// of all processes are too large, it is not used.
+    pub fn add_perf_map(&mut self, process: Process, text: Vec<u8>) {
+        let len: usize = self.perf_maps.values().map(Vec::len).sum();
+        if len + text.len() > MAX_PERF_MAPS {
+            return warn(format_args!(
+                "perf map of process {}: not used: those of all processes are too large",
+                process.tgid
+            ));
+        }
+        self.perf_maps.insert(process, text);
         let is_other =
             |at: &At| !matches!(at, At::Address { process: Some(of), .. } if *of == process);
         self.frames.retain(|frame, _| is_other(&frame.at));
@@ -148,6 +129,12 @@ impl Names {
     /// [`prime`](Self::prime) saw it, or if nothing names it.
     pub fn frames(&self, frame: WhichFrame) -> &[Named] {
         self.frames.get(&frame).map_or(&[], |frames| frames)
+    }
+
+    /// Whether a signal handler returns to a frame that was looked up: behind it is the code that the
+    /// signal interrupted.
+    pub fn is_signal_return(&self, frame: WhichFrame) -> bool {
+        self.signal_returns.contains(&frame)
     }
 
     /// The files whose frames have no names, by their index, and why. A vDSO is never among
@@ -166,7 +153,7 @@ impl Names {
     ) {
         // By file and offset, for the sake of the caches of what reads DWARF.
         let mut by_file = BTreeMap::<u32, BTreeSet<(u64, bool)>>::new();
-        let mut generated = BTreeSet::new();
+        let mut generated = BTreeMap::<Option<Process>, Vec<WhichFrame>>::new();
         for frame in wanted {
             match frame.at {
                 _ if self.frames.contains_key(&frame) => {}
@@ -174,159 +161,172 @@ impl Names {
                     let offsets = by_file.entry(index).or_default();
                     offsets.insert((offset, frame.exact));
                 }
-                At::Address { .. } => {
-                    generated.insert(frame);
-                }
+                At::Address { process, .. } => generated.entry(process).or_default().push(frame),
             }
         }
-        for frame in generated {
-            let named = self.generated(frame.at, frame.exact);
-            self.frames.insert(frame, named.into_iter().collect());
+        for (process, frames) in generated {
+            self.name_generated(process, &frames);
         }
         let mut done = 0;
         for (index, offsets) in by_file {
-            let found = self.find(index, binaries);
-            if found.is_none() && !self.missing.contains_key(&index) {
-                // A table that is read later may have it.
-                continue;
-            }
-            for (offset, exact) in offsets {
+            self.name_file(index, offsets, binaries, &mut |nr| {
                 if done % BATCH == 0 {
                     progress(done);
                 }
-                done += 1;
-                let at = At::File { index, offset };
-                let frames = found
-                    .as_ref()
-                    .and_then(|found| found.frames(at, offset, exact));
-                self.frames
-                    .insert(WhichFrame { at, exact }, frames.unwrap_or_default());
-            }
-        }
-    }
-
-    fn generated(&self, at: At, exact: bool) -> Option<Named> {
-        let At::Address { address, process } = at else {
-            return None;
-        };
-        let map = self.perf_maps.get(&process?)?;
-        let code = map.get(lookup_address(address, exact))?;
-        Some(Named {
-            function: Some(code.name.to_owned()),
-            offset: address - code.start,
-            size: Some(code.size),
-            inlined: false,
-            source: None,
-            place: at,
-        })
-    }
-
-    /// Finds the files for the one with this index.
-    fn find(&mut self, index: u32, binaries: &Binaries) -> Option<Found> {
-        if let VDSO | VDSO32 = index {
-            let file = self.vdsos.get(&index)?.try_clone().ok()?;
-            let segments = Facts::read(&file)?.segments;
-            let functions = vec![Functions::new(file, false, &[])];
-            return Some(Found {
-                functions,
-                segments,
+                done += nr;
             });
         }
-        if self.missing.contains_key(&index) {
-            return None;
-        }
-        let found = self.find_binary(binaries.get(index)?);
-        found.map_err(|why| self.missing.insert(index, why)).ok()
     }
 
-    fn find_binary(&self, binary: &Binary) -> Result<Found, Missing> {
-        let recorded = binary
-            .build_id
-            .as_ref()
-            .and_then(|id| self.segments.get(id));
-        let mut segments = recorded.cloned().unwrap_or_default();
-        let mut found = Vec::new();
-        let mut why = match binary.build_id {
-            Some(_) => Missing::NotFound,
-            None => Missing::NoBuildId,
+    fn name_generated(&mut self, process: Option<Process>, frames: &[WhichFrame]) {
+        let map = process.and_then(|process| self.perf_maps.get(&process));
+        let looked_up = |frame: &WhichFrame| match frame.at {
+            At::Address { address, .. } => lookup_address(address, frame.exact),
+            At::File { .. } => 0,
         };
-        for candidate in candidates(binary, &self.places.debug_dirs) {
-            let Some(file) = open(&candidate.path) else {
-                continue;
-            };
-            let Some(facts) =
-                Facts::read(&file).filter(|facts| self.is_of(binary, &candidate, &file, facts))
-            else {
-                if candidate.itself && why == Missing::NotFound {
-                    why = Missing::OtherFile;
-                }
-                continue;
-            };
-            // What a file of anybody names is not opened.
-            let debug = facts.kind == Some(Kind::Debug) && !(candidate.itself && facts.links);
-            if !facts.segments.is_empty() {
-                segments = facts.segments;
-            }
-            found.push((facts.kind, debug, file));
-            if debug && !segments.is_empty() {
+        let wanted = frames.iter().map(looked_up).collect();
+        let found = map.map(|text| perf_map::look_up(text, wanted));
+        for frame in frames {
+            let looked_up = looked_up(frame);
+            let code = found.as_ref().and_then(|found| found.get(&looked_up));
+            let function = code.map(|code| Function {
+                name: Some(code.name.clone()),
+                offset: looked_up - code.start + u64::from(!frame.exact),
+                size: Some(code.size),
+                ..Function::default()
+            });
+            self.set(*frame, function.into_iter().collect());
+        }
+    }
+
+    /// Names frames in the file with this index. `progress` is called with a number of frames.
+    fn name_file(
+        &mut self,
+        index: u32,
+        offsets: BTreeSet<(u64, bool)>,
+        binaries: &Binaries,
+        progress: &mut dyn FnMut(u64),
+    ) {
+        let of = match index {
+            VDSO | VDSO32 => self.vdsos.get(&index).cloned().map(Of::Image),
+            _ => binaries.get(index).map(Of::from),
+        };
+        let Some(of) = of else {
+            // A table that is read later may have it.
+            return;
+        };
+        let build_id = binaries
+            .get(index)
+            .and_then(|binary| binary.build_id.as_deref());
+        let mut request = Request {
+            segments: self.segments.get(index, build_id).cloned(),
+            of,
+            debug: true,
+            debug_dirs: self.places.debug_dirs.iter().map(Into::into).collect(),
+            unchanged_since: self.places.since,
+            frames: offsets.into_iter().collect(),
+        };
+        let apart = self.places.apart;
+        let mut missing = self.missing.get(&index).copied();
+        // Symbols are simpler than debug information.
+        for debug in [true, false] {
+            if missing.is_some() || request.frames.is_empty() {
                 break;
             }
+            request.debug = debug;
+            let mut done = 0;
+            let mut say = |answer| match answer {
+                Answer::Missing(why) => missing = Some(why),
+                Answer::At(place) => {
+                    if let Some((offset, exact)) = request.frames.get(done) {
+                        self.place(at(index, *offset, *exact), place);
+                        progress(1);
+                        done += 1;
+                    }
+                }
+            };
+            match apart {
+                true => child::ask(&request, &mut say),
+                false => lookup::answer(&request, &mut say),
+            }
+            request.frames.drain(..done);
         }
-        if found.is_empty() {
-            return Err(why);
+        if !request.frames.is_empty() {
+            missing = missing.or(Some(Missing::Damaged));
         }
-        found.retain(|(kind, ..)| kind.is_some());
-        if found.is_empty() {
-            return Err(Missing::NoNames);
+        for (offset, exact) in request.frames {
+            self.set(at(index, offset, exact), Vec::new());
+            progress(1);
         }
-        if segments.is_empty() {
-            return Err(Missing::NoSegments);
+        if index != VDSO && index != VDSO32 {
+            self.missing.extend(missing.map(|why| (index, why)));
         }
-        found.sort_by_key(|(kind, debug, _)| (!debug, *kind));
-        let system = SYSTEM.iter().map(PathBuf::from);
-        let dirs: Vec<_> = self
-            .places
-            .debug_dirs
-            .iter()
-            .cloned()
-            .chain(system)
-            .collect();
-        let functions = found.into_iter();
-        Ok(Found {
-            functions: functions
-                .map(|(_, debug, file)| Functions::new(file, debug, &dirs))
-                .collect(),
-            segments,
-        })
     }
 
-    /// Whether a file is the one that was recorded, or one of its debug files.
-    fn is_of(&self, binary: &Binary, candidate: &Candidate, file: &File, facts: &Facts) -> bool {
-        if let Some(build_id) = &binary.build_id {
-            return facts.is(build_id);
+    fn place(&mut self, frame: WhichFrame, place: Place) {
+        if place.signal_return {
+            self.signal_returns.insert(frame);
         }
-        let is_same = |metadata: std::fs::Metadata| {
-            metadata.ino() == binary.ino && metadata.len() == binary.size
-        };
-        self.places.here && candidate.itself && file.metadata().is_ok_and(is_same)
+        self.set(frame, place.functions);
+    }
+
+    fn set(&mut self, frame: WhichFrame, functions: Vec<Function>) {
+        let texts = &mut self.texts;
+        let named = functions.into_iter().map(|function| {
+            let line = function.source.map(|SourceLine { file, line }| {
+                let file = texts.keep(&file)?;
+                Some(SourceLine { file, line })
+            });
+            let source = line.map_or(Some(None), |line| line.map(Some))?;
+            let name = function.name.map(|name| texts.keep(&name));
+            Some(Named {
+                function: name.map_or(Some(None), |name| name.map(Some))?,
+                offset: function.offset,
+                size: function.size,
+                inlined: function.inlined,
+                source,
+                place: frame.at,
+            })
+        });
+        let named: Option<Box<[_]>> = named.collect();
+        let named = named.filter(|named| texts.take(size_of_val(&**named)));
+        self.frames.insert(frame, named.unwrap_or_default());
     }
 }
 
-impl Found {
-    fn frames(&self, place: At, offset: u64, exact: bool) -> Option<Box<[Named]>> {
-        let looked_up = lookup_address(offset, exact);
-        let address = address(&self.segments, looked_up)?;
-        let behind = offset - looked_up;
-        let functions = self.functions.iter().find_map(|file| file.at(address))?;
-        let frames = functions.into_iter().map(|function| Named {
-            function: function.name,
-            offset: address.saturating_sub(function.start) + behind,
-            size: function.size,
-            inlined: function.inlined,
-            source: function.source,
-            place,
-        });
-        Some(frames.collect())
+fn at(index: u32, offset: u64, exact: bool) -> WhichFrame {
+    let at = At::File { index, offset };
+    WhichFrame { at, exact }
+}
+
+/// Texts, each once.
+#[derive(Default)]
+struct Texts {
+    texts: HashSet<Rc<str>>,
+    /// How many bytes were taken.
+    taken: usize,
+}
+
+impl Texts {
+    /// A text; [`None`]: there is no room for more.
+    fn keep(&mut self, text: &str) -> Option<Rc<str>> {
+        if let Some(kept) = self.texts.get(text) {
+            return Some(kept.clone());
+        }
+        let text = self
+            .take(text.len() + TEXT)
+            .then(|| Rc::<str>::from(text))?;
+        self.texts.insert(text.clone());
+        Some(text)
+    }
+
+    fn take(&mut self, size: usize) -> bool {
+        let taken = self.taken + size;
+        let has_room = taken <= MAX_NAMES;
+        if has_room {
+            self.taken = taken;
+        }
+        has_room
     }
 }
 

@@ -5,97 +5,48 @@
 //! A line is `START SIZE NAME`, the numbers in hexadecimal digits. A process that uses memory again
 //! appends a line, so a later line covers earlier ones.
 
-use std::{collections::BTreeMap, ops::Range};
-
-/// The names of a process.
-#[derive(Clone, Debug, Default)]
-pub struct PerfMap {
-    names: String,
-    /// What is not covered by later lines, by its first address.
-    parts: BTreeMap<u64, Part>,
-}
-
-/// A part of a function, mostly all of it.
-#[derive(Clone, Debug)]
-struct Part {
-    /// Behind its last address.
-    end: u64,
-    function: Range<u64>,
-    /// Where in the names.
-    name: Range<usize>,
-}
+use super::functions::cut;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Generated code.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Generated<'a> {
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Generated {
     /// Its name, as the process wrote it.
-    pub name: &'a str,
+    pub(super) name: String,
     /// Its first address.
-    pub start: u64,
+    pub(super) start: u64,
     /// How long it is.
-    pub size: u64,
+    pub(super) size: u64,
 }
 
-impl PerfMap {
-    /// Those of a text; lines that are none are skipped.
-    pub fn parse(text: &[u8]) -> Self {
-        let mut map = Self::default();
-        for line in text.split(|byte| *byte == b'\n') {
-            map.add(&String::from_utf8_lossy(line));
+/// What a text has at addresses; lines that are none are skipped.
+pub(super) fn look_up(text: &[u8], mut wanted: BTreeSet<u64>) -> BTreeMap<u64, Generated> {
+    let mut found = BTreeMap::new();
+    for line in text.rsplit(|byte| *byte == b'\n') {
+        if wanted.is_empty() {
+            break;
         }
-        map
-    }
-
-    /// What is at an address.
-    pub fn get(&self, address: u64) -> Option<Generated<'_>> {
-        let (_, part) = self.parts.range(..=address).next_back()?;
-        if address >= part.end {
-            return None;
-        }
-        Some(Generated {
-            name: self.names.get(part.name.clone())?,
-            start: part.function.start,
-            size: part.function.end - part.function.start,
-        })
-    }
-
-    fn add(&mut self, line: &str) -> Option<()> {
-        let mut words = line.trim_end_matches('\r').splitn(3, ' ');
-        let start = number(words.next()?)?;
-        let end = start.checked_add(number(words.next()?)?)?;
-        let name = words.next().filter(|name| !name.is_empty())?;
-        if start == end {
-            return None;
-        }
-        self.clear(start..end);
-        let at = self.names.len();
-        self.names.push_str(name);
-        let part = Part {
-            end,
-            function: start..end,
-            name: at..self.names.len(),
+        let Some((start, size, name)) = parse(line) else {
+            continue;
         };
-        self.parts.insert(start, part);
-        Some(())
+        let here: Vec<_> = wanted.range(start..start + size).copied().collect();
+        for address in here {
+            wanted.remove(&address);
+            let name = cut(&String::from_utf8_lossy(name));
+            found.insert(address, Generated { name, start, size });
+        }
     }
+    found
+}
 
-    /// Removes what there is in a range.
-    fn clear(&mut self, range: Range<u64>) {
-        let before = self.parts.range_mut(..range.start).next_back();
-        if let Some((_, part)) = before.filter(|(_, part)| part.end > range.start) {
-            let rest = part.clone();
-            part.end = range.start;
-            if rest.end > range.end {
-                self.parts.insert(range.end, rest);
-            }
-        }
-        while let Some((start, part)) = self.parts.range(range.clone()).next() {
-            let (start, end) = (*start, part.end);
-            if let (Some(rest), true) = (self.parts.remove(&start), end > range.end) {
-                self.parts.insert(range.end, rest);
-            }
-        }
-    }
+fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut words = line.splitn(3, |byte| *byte == b' ');
+    let mut number = || number(std::str::from_utf8(words.next()?).ok()?);
+    let (start, size) = (number()?, number()?);
+    let name = words.next().filter(|name| !name.is_empty())?;
+    start.checked_add(size)?;
+    (size > 0).then_some((start, size, name))
 }
 
 fn number(digits: &str) -> Option<u64> {
@@ -109,30 +60,32 @@ fn number(digits: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn names(map: &PerfMap, addresses: Range<u64>) -> String {
-        let name = |address| map.get(address).map_or("-", |found| found.name);
-        addresses.map(name).collect()
+    fn at(text: &[u8], address: u64) -> Option<Generated> {
+        look_up(text, BTreeSet::from([address])).remove(&address)
     }
 
     #[test]
     fn a_name_covers_its_code() {
-        let map = PerfMap::parse(b"1000 20 LazyCompile:~a b.js:1\r\n0x2000 0x10 \xffx\n");
-        let found = map.get(0x101f).unwrap();
+        let text = b"1000 20 LazyCompile:~a b.js:1\r\n0x2000 0x10 \xffx\n";
         let want = Generated {
-            name: "LazyCompile:~a b.js:1",
+            name: "LazyCompile:~a b.js:1".to_owned(),
             start: 0x1000,
             size: 0x20,
         };
-        assert_eq!(found, want);
-        assert_eq!(map.get(0x2000).unwrap().name, "\u{fffd}x");
+        assert_eq!(at(text, 0x101f), Some(want));
+        assert_eq!(at(text, 0x2000).unwrap().name, "\u{fffd}x");
         for outside in [0, 0xfff, 0x1020, 0x2010, u64::MAX] {
-            assert_eq!(map.get(outside), None, "{outside:#x}");
+            assert_eq!(at(text, outside), None, "{outside:#x}");
         }
     }
 
     #[test]
     fn a_later_line_covers_earlier_ones() {
-        let covered = |text: &str| names(&PerfMap::parse(text.as_bytes()), 0x10..0x20);
+        let covered = |text: &str| {
+            let found = look_up(text.as_bytes(), (0x10..0x20).collect());
+            let name = |address| found.get(&address).map_or("-", |found| &found.name);
+            (0x10..0x20).map(name).collect::<String>()
+        };
         assert_eq!(covered("10 10 a\n14 4 b\n"), "aaaabbbbaaaaaaaa");
         assert_eq!(covered("14 4 b\n10 10 a\n"), "aaaaaaaaaaaaaaaa");
         assert_eq!(covered("10 4 a\n14 4 b\n12 4 c\n"), "aaccccbb--------");
@@ -147,8 +100,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_function_knows_its_beginning() {
-        let map = PerfMap::parse(b"10 10 a\n12 2 b\n");
-        let found = map.get(0x1f).unwrap();
+        let found = at(b"10 10 a\n12 2 b\n", 0x1f).unwrap();
         assert_eq!((found.start, found.size), (0x10, 0x10));
     }
 
@@ -169,7 +121,10 @@ mod tests {
             "0x 1 a",
             "\0\0\0",
         ];
-        let map = PerfMap::parse(lines.join("\n").as_bytes());
-        assert!(map.parts.is_empty() && map.names.is_empty(), "{map:?}");
+        for line in lines {
+            for address in [0, 0x10, u64::MAX] {
+                assert_eq!(at(line.as_bytes(), address), None, "{line:?}");
+            }
+        }
     }
 }

@@ -4,9 +4,9 @@
 //!
 //! A recording keeps the segments of executables, because a separate debug file does not have them.
 
-use super::{elf::Facts, files::open};
+use super::{binaries::Binary, elf::Facts, files::open};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::{collections::BTreeMap, fs::File};
 
 /// A part of a file that is loaded with the right to execute it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -30,10 +30,46 @@ pub fn address(segments: &[Segment], offset: u64) -> Option<u64> {
     })
 }
 
-/// The segments of the file at `path`, if it has this build-id, in lower-case hexadecimal digits.
-pub fn segments_of(path: &Path, build_id: &str) -> Option<Vec<Segment>> {
-    let facts = Facts::read(&open(path)?)?;
-    (facts.is(build_id) && !facts.segments.is_empty()).then_some(facts.segments)
+/// The segments of a file that was recorded, if it is still at its path. Two files can have the same
+/// build-id, and then have different sizes if anything was moved in one.
+pub fn segments_of(binary: &Binary) -> Option<Vec<Segment>> {
+    let file = open(&binary.path)?;
+    let is_same = |file: &File| {
+        file.metadata()
+            .is_ok_and(|metadata| metadata.len() == binary.size)
+    };
+    let facts = Facts::read(&file).filter(|_| is_same(&file))?;
+    let is_it = facts.is(binary.build_id.as_deref()?) && !facts.segments.is_empty();
+    is_it.then_some(facts.segments)
+}
+
+/// The segments of executables in a recording.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Recorded {
+    /// By index.
+    ByIndex(Vec<(u32, Vec<Segment>)>),
+    /// By build-id, in older recordings.
+    ByBuildId(BTreeMap<String, Vec<Segment>>),
+}
+
+impl Default for Recorded {
+    fn default() -> Self {
+        Recorded::ByIndex(Vec::new())
+    }
+}
+
+impl Recorded {
+    /// Those of a file.
+    pub fn get(&self, index: u32, build_id: Option<&str>) -> Option<&Vec<Segment>> {
+        match self {
+            Recorded::ByIndex(segments) => {
+                let mut of = segments.iter().filter(|(of, _)| *of == index);
+                of.next().map(|(_, segments)| segments)
+            }
+            Recorded::ByBuildId(segments) => segments.get(build_id?),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,22 @@
 
 //! Names of a small program, and of what was separated from it.
 
-use super::{super::segments::segments_of, *};
+use super::{
+    super::{
+        binaries::Binary,
+        elf::{Facts, Kind},
+        segments::{segments_of, Segment},
+    },
+    *,
+};
 use object::{Object, ObjectSymbol};
-use std::{fs, io::Read, path::Path, process::Command};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::Command,
+};
 use tempfile::TempDir;
 
 const INDEX: u32 = 7;
@@ -26,6 +39,54 @@ struct Program {
     segments: Vec<Segment>,
     /// Offsets in the file.
     outer: std::ops::Range<u64>,
+}
+
+/// Code without names, and the offsets of its parts in the file.
+struct Code {
+    program: Program,
+    labels: BTreeMap<String, u64>,
+}
+
+impl Code {
+    /// Assembles it. Labels are removed, other symbols stay.
+    fn new(source: &str) -> Self {
+        let program = Program::new();
+        let build_id = format!("-Wl,--build-id=0x{}", program.build_id);
+        fs::write(program.path("code.s"), source).unwrap();
+        let arguments = ["-shared", "-nostdlib", &build_id, "-o", "program", "code.s"];
+        run(program.dir.path(), "cc", &arguments);
+        let content = fs::read(program.path("program")).unwrap();
+        let elf = object::File::parse(&content[..]).unwrap();
+        let segments = segments_of(&program.binary()).unwrap();
+        let labels = elf.symbols().filter_map(|symbol| {
+            let address = symbol.address();
+            let behind = |of: &&Segment| (of.vaddr..of.vaddr + of.size).contains(&address);
+            let segment = segments.iter().find(behind)?;
+            let offset = address - segment.vaddr + segment.offset;
+            Some((symbol.name().ok()?.to_owned(), offset))
+        });
+        let labels: BTreeMap<_, _> = labels.collect();
+        let strip = ["--wildcard", "--strip-symbol=label*", "program"];
+        run(program.dir.path(), "objcopy", &strip);
+        Self { program, labels }
+    }
+
+    /// What is `behind` bytes behind a label, and whether a signal handler returns there.
+    fn at(&self, label: &str, behind: u64, exact: bool) -> (Option<String>, bool) {
+        let offset = self.labels[label] + behind;
+        let frame = WhichFrame {
+            at: at(offset),
+            exact,
+        };
+        let mut names = Names::new(Places::default());
+        let table = table(&self.program.binary());
+        names.prime([frame].into_iter(), &table, &mut |_| {});
+        let function = names.frames(frame).last().map(|named| {
+            let name = named.function.as_deref().unwrap_or_default();
+            format!("{name}+{}", named.offset)
+        });
+        (function, names.is_signal_return(frame))
+    }
 }
 
 fn run(dir: &Path, command: &str, arguments: &[&str]) {
@@ -53,8 +114,14 @@ impl Program {
         run(dir.path(), "cc", &[&options, more].concat());
 
         let program = dir.path().join("program");
-        let segments = segments_of(&program, BUILD_ID).unwrap();
-        let content = fs::read(program).unwrap();
+        let content = fs::read(&program).unwrap();
+        let segments = segments_of(&Binary {
+            build_id: Some(BUILD_ID.to_owned()),
+            size: content.len() as u64,
+            path: program,
+            ..Binary::default()
+        });
+        let segments = segments.unwrap();
         let elf = object::File::parse(&content[..]).unwrap();
         let is_outer = |symbol: &object::Symbol<'_, '_>| symbol.name() == Ok("outer");
         let outer = elf.symbols().find(is_outer).unwrap();
@@ -89,14 +156,16 @@ impl Program {
         run(self.dir.path(), "strip", &["program"]);
         Places {
             debug_dirs: vec![self.path("debug")],
-            here: false,
+            ..Places::default()
         }
     }
 
     fn binary(&self) -> Binary {
+        let path = self.path("program");
         Binary {
             build_id: Some(self.build_id.clone()),
-            path: self.path("program"),
+            size: fs::metadata(&path).map_or(0, |metadata| metadata.len()),
+            path,
             ..Binary::default()
         }
     }
@@ -207,8 +276,13 @@ fn what_is_separate_has_the_same_names() {
 
     // Of the executable, only the segments are left.
     fs::remove_file(program.path("program")).unwrap();
-    let segments = BTreeMap::from([(program.build_id.clone(), program.segments.clone())]);
-    program.has_debug_names(&mut Names::new(places.clone()).with_segments(segments));
+    let by_id = BTreeMap::from([(program.build_id.clone(), program.segments.clone())]);
+    let by_index = vec![(INDEX, program.segments.clone())];
+    for segments in [Recorded::ByBuildId(by_id), Recorded::ByIndex(by_index)] {
+        let text = serde_json::to_string(&segments).unwrap();
+        assert_eq!(serde_json::from_str::<Recorded>(&text).unwrap(), segments);
+        program.has_debug_names(&mut Names::new(places.clone()).with_segments(segments));
+    }
     program.is_missing(Names::new(places), &program.binary(), Missing::NoSegments);
 }
 
@@ -249,7 +323,7 @@ fn another_file_is_not_used() {
     let program = Program::new();
     let names = || {
         Names::new(Places {
-            here: true,
+            since: Some(i64::MAX),
             ..Places::default()
         })
     };
@@ -266,8 +340,13 @@ fn another_file_is_not_used() {
         };
         program.is_missing(names(), &nowhere, Missing::NotFound);
     }
-    assert_eq!(segments_of(&program.path("program"), "00"), None);
-    assert_eq!(segments_of(&program.path("program.c"), "00"), None);
+    assert_eq!(segments_of(&other), None);
+    let no_elf = Binary {
+        path: program.path("program.c"),
+        size: SOURCE.len() as u64,
+        ..program.binary()
+    };
+    assert_eq!(segments_of(&no_elf), None);
 }
 
 #[test]
@@ -280,21 +359,23 @@ fn a_file_without_a_build_id_is_known_by_its_inode_here() {
         size: metadata.len(),
         ..program.binary()
     };
-    let names = |here| {
+    let names = |since| {
         Names::new(Places {
-            here,
+            since,
             ..Places::default()
         })
     };
-    let mut found = names(true);
+    let changed = metadata.ctime();
+    let mut found = names(Some(changed + 1));
     program.prime(&mut found, &binary);
     assert!(!found.frames(exact(program.outer.start)).is_empty());
-    program.is_missing(names(false), &binary, Missing::NoBuildId);
+    program.is_missing(names(None), &binary, Missing::NoBuildId);
+    program.is_missing(names(Some(changed)), &binary, Missing::NoBuildId);
     let grown = Binary {
         size: binary.size + 1,
         ..binary
     };
-    program.is_missing(names(true), &grown, Missing::NoBuildId);
+    program.is_missing(names(Some(changed + 1)), &grown, Missing::NoBuildId);
 }
 
 #[test]
@@ -318,7 +399,7 @@ fn the_vdso_is_an_image() {
     };
     let named = |image: Vec<u8>| {
         let mut names = Names::new(Places::default());
-        names.set_vdso(image).unwrap();
+        names.set_vdso(image);
         names.prime(
             [WhichFrame { at, exact: true }].into_iter(),
             &Binaries::default(),
@@ -336,7 +417,7 @@ fn the_vdso_is_an_image() {
         &Binaries::default(),
         &mut |_| {},
     );
-    late.set_vdso(image).unwrap();
+    late.set_vdso(image);
     late.prime(
         [WhichFrame { at, exact: true }].into_iter(),
         &Binaries::default(),
@@ -363,11 +444,11 @@ fn generated_code_is_named_by_its_process() {
     let mut names = Names::new(Places::default());
     // What was not known before is looked up again.
     names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
-    names.add_perf_map(process(1), b"2000 10 a b");
+    names.add_perf_map(process(1), b"2000 10 a b".to_vec());
     names.prime(wanted.into_iter(), &Binaries::default(), &mut |_| {});
     let frames = wanted.map(|frame| names.frames(frame));
     let want = Named {
-        function: Some("a b".to_owned()),
+        function: Some("a b".into()),
         offset: 0x10,
         size: Some(0x10),
         inlined: false,
@@ -379,22 +460,208 @@ fn generated_code_is_named_by_its_process() {
 
 /// A section that grows to more than there is memory for takes none.
 #[test]
-fn a_file_that_grows_without_end_names_nothing() {
+fn packed_symbols_are_bounded() {
     let program = Program::new();
+    let symbols = program.path("symbols");
+    run(
+        program.dir.path(),
+        "objcopy",
+        &["--strip-debug", "program", "symbols"],
+    );
+    let symbols = fs::read(symbols).unwrap();
     run(program.dir.path(), "strip", &["program"]);
-    let add = |content: &[u8]| {
-        fs::write(program.path("added"), content).unwrap();
-        let add = ["--add-section", ".gnu_debugdata=added", "program", "large"];
-        run(program.dir.path(), "objcopy", &add);
-        let file = File::open(program.path("large")).unwrap();
-        Facts::read(&file).unwrap().kind
-    };
-    let xz = |size: u64| {
+    fs::rename(program.path("program"), program.path("stripped")).unwrap();
+    let xz = |content: &mut dyn Read| {
         let mut packed = xz2::write::XzEncoder::new(Vec::new(), 0);
-        io::copy(&mut io::repeat(0).take(size), &mut packed).unwrap();
+        io::copy(content, &mut packed).unwrap();
         packed.finish().unwrap()
     };
-    assert_eq!(add(&xz(1 << 20)), Some(Kind::Symbols));
-    assert_eq!(add(&xz(65 << 20)), None);
-    assert_eq!(add(b"this is no xz"), None);
+    let name = |content: &[u8]| {
+        fs::write(program.path("added"), content).unwrap();
+        let add = [
+            "--add-section",
+            ".gnu_debugdata=added",
+            "stripped",
+            "program",
+        ];
+        run(program.dir.path(), "objcopy", &add);
+        let file = File::open(program.path("program")).unwrap();
+        assert_eq!(Facts::read(&file).unwrap().kind, Some(Kind::Symbols));
+        let mut names = Names::new(Places::default());
+        program.prime(&mut names, &program.binary());
+        let [frame] = names.frames(exact(program.outer.start)) else {
+            return None;
+        };
+        frame.function.clone()
+    };
+    let outer = Some("outer");
+    assert_eq!(name(&xz(&mut &symbols[..])).as_deref(), outer);
+    let zeros = |size| io::repeat(0).take(size);
+    assert_eq!(
+        name(&xz(&mut symbols.chain(zeros(1 << 20)))).as_deref(),
+        outer
+    );
+    assert_eq!(name(&xz(&mut symbols.chain(zeros(64 << 20)))), None);
+    assert_eq!(name(b"this is no xz"), None);
+}
+
+#[test]
+fn a_symbol_without_a_size_names_its_own_address() {
+    let code = Code::new(
+        ".text
+        .type sized, @function
+        sized: .fill 8, 1, 0x90
+        .size sized, . - sized
+        .type open, @function
+        open: .fill 8, 1, 0x90
+        .globl plain
+        plain: .fill 8, 1, 0x90
+        label: .fill 8, 1, 0x90\n",
+    );
+    let name = |label, behind, exact| code.at(label, behind, exact).0;
+    assert_eq!(name("sized", 7, true).as_deref(), Some("sized+7"));
+    assert_eq!(name("sized", 8, false).as_deref(), Some("sized+8"));
+    assert_eq!(name("open", 0, true).as_deref(), Some("open+0"));
+    assert_eq!(name("open", 1, false).as_deref(), Some("open+1"));
+    assert_eq!(name("open", 1, true), None);
+    assert_eq!(name("plain", 0, true).as_deref(), Some("plain+0"));
+    assert_eq!(name("plain", 2, false), None);
+    assert_eq!(name("label", 0, true), None);
+}
+
+#[test]
+fn signal_handlers_return_to_code_without_a_name() {
+    let returns = [
+        "0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05",
+        "0xb8, 0xad, 0, 0, 0, 0xcd, 0x80",
+        "0x58, 0xb8, 0x77, 0, 0, 0, 0xcd, 0x80",
+        "0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4",
+    ];
+    for bytes in returns {
+        let code = Code::new(&format!(
+            ".text
+            .type before, @function
+            before: .fill 8, 1, 0x90
+            .size before, . - before
+            label: .byte {bytes}
+            label_end: .fill 64, 1, 0x90\n"
+        ));
+        // It is called by nothing: what lies before it is not the caller.
+        assert_eq!(code.at("label", 0, false), (None, true), "{bytes}");
+        assert_eq!(code.at("label", 0, true), (None, true));
+        assert_eq!(code.at("label", 1, true), (None, true));
+        assert_eq!(code.at("label", 1, false), (None, false));
+        assert_eq!(code.at("label_end", 0, true), (None, false));
+        let before = Some("before+4".to_owned());
+        assert_eq!(code.at("before", 4, false), (before, false));
+    }
+    for name in [
+        "__restore_rt",
+        "__kernel_rt_sigreturn",
+        "__kernel_sigreturn",
+    ] {
+        let code = Code::new(&format!(".text\n{name}: .fill 64, 1, 0x90\n"));
+        let named = Some(format!("{name}+0"));
+        assert_eq!(code.at(name, 0, false), (named, true));
+        assert!(!code.at(name, 1, false).1);
+    }
+}
+
+#[test]
+fn a_system_call_at_the_end_of_a_function_is_not_in_the_next_one() {
+    for (bytes, is_entry) in [
+        ("0x0f, 0x05", true),
+        ("0xcd, 0x80", true),
+        ("0x0f, 0x34", true),
+        ("0x90, 0x05", false),
+    ] {
+        let code = Code::new(&format!(
+            ".text
+            .type first, @function
+            first: .fill 8, 1, 0x90
+            .byte {bytes}
+            .size first, . - first
+            .type second, @function
+            second: .fill 8, 1, 0x90
+            .size second, . - second\n"
+        ));
+        let second = (!is_entry).then(|| "second+0".to_owned());
+        assert_eq!(code.at("second", 0, true).0, second, "{bytes}");
+        assert_eq!(code.at("second", 1, true).0.as_deref(), Some("second+1"));
+        assert_eq!(code.at("second", 0, false).0.as_deref(), Some("first+10"));
+    }
+}
+
+/// Two files can have the same build-id: what a program did to one after it was linked.
+#[test]
+fn recorded_segments_are_those_of_the_file_that_ran() {
+    let program = Program::new();
+    let with = |segments: &[Segment]| {
+        let recorded = Recorded::ByIndex(vec![(INDEX, segments.to_vec())]);
+        Names::new(Places::default()).with_segments(recorded)
+    };
+    program.has_debug_names(&mut with(&program.segments));
+    let mut other = program.segments.clone();
+    other[0].size -= 1;
+    program.is_missing(with(&other), &program.binary(), Missing::OtherFile);
+    other = program.segments.clone();
+    other[0].vaddr += 0x1000;
+    program.is_missing(with(&other), &program.binary(), Missing::OtherFile);
+
+    // What only moved in the file has its addresses still.
+    let moved = 0x10_0000;
+    other = program.segments.clone();
+    for segment in &mut other {
+        segment.offset += moved;
+    }
+    let mut names = with(&other);
+    let wanted = exact(program.outer.start + moved);
+    names.prime([wanted].into_iter(), &table(&program.binary()), &mut |_| {});
+    let outer = names.frames(wanted).last().unwrap();
+    assert_eq!(
+        (outer.function.as_deref(), outer.offset),
+        (Some("outer"), 0)
+    );
+}
+
+/// Without recorded segments, the one that ran has the recorded size.
+#[test]
+fn of_two_files_of_one_build_id_the_one_of_that_size_is_used() {
+    let program = Program::new();
+    let binary = program.binary();
+    let debug = program.path("debug");
+    fs::create_dir(&debug).unwrap();
+    fs::rename(program.path("program"), debug.join("program")).unwrap();
+    // Another layout, and more symbols.
+    let build_id = format!("-Wl,--build-id=0x{}", program.build_id);
+    let more = format!("int more(void) {{ return 1; }}\n{SOURCE}");
+    fs::write(program.path("more.c"), more).unwrap();
+    run(
+        program.dir.path(),
+        "cc",
+        &["-O0", &build_id, "-o", "program", "more.c"],
+    );
+    let places = Places {
+        debug_dirs: vec![debug],
+        ..Places::default()
+    };
+    let mut names = Names::new(places);
+    program.prime(&mut names, &binary);
+    for offset in program.outer.clone() {
+        let outer = names.frames(exact(offset)).last().unwrap();
+        assert_eq!(outer.function.as_deref(), Some("outer"));
+        assert_eq!(outer.offset, offset - program.outer.start);
+    }
+}
+
+#[test]
+fn names_without_end_are_not_kept() {
+    let mut texts = Texts::default();
+    let long = "x".repeat(MAX_NAMES / 3);
+    assert!(texts.keep(&long).is_some());
+    assert!(texts.keep(&long[1..]).is_some());
+    assert!(texts.keep(&long[2..]).is_none());
+    // What is known takes no room.
+    assert!(texts.keep(&long).is_some());
+    assert!(texts.keep("short").is_some());
 }
