@@ -60,6 +60,14 @@ proptest! {
         prop_assert_eq!(rule.kind(), Kind::Call);
         prop_assert_eq!(rule.sp(words(sp), words(bp)), words(new));
         prop_assert_eq!(rule.bp_at(words(new), words(bp)), read.map(words));
+        // What is read without looking whether it is on the stack.
+        let between = |read: u32| (sp..new - 1).contains(&read);
+        let is_plain = !by_bp && new > sp && read.is_none_or(between);
+        prop_assert_eq!(rule.plain().is_some(), is_plain);
+        if let Some(plain) = rule.plain() {
+            prop_assert_eq!(words(sp) + plain.size(), words(new));
+            prop_assert_eq!(plain.bp().map(|up| words(sp) + up), read.map(words));
+        }
     }
 }
 
@@ -74,6 +82,35 @@ fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
     assert_eq!(frame(limit, None).learn(), Rule::SLOW);
     assert_eq!(frame(8, Some((true, -limit - 1))).learn(), Rule::SLOW);
     assert_ne!(frame(limit - 1, Some((true, -limit))).learn(), Rule::SLOW);
+}
+
+#[test]
+fn a_plain_rule_has_the_frame_pointer_below_the_return_address() {
+    let plain = |offset, saved| {
+        let frame = Frame {
+            by_bp: false,
+            offset,
+            saved: Some((true, saved)),
+        };
+        frame
+            .learn()
+            .plain()
+            .map(|plain| (plain.size(), plain.bp()))
+    };
+    assert_eq!(plain(4, -2), Some((32, Some(16))));
+    assert_eq!(plain(4, -4), Some((32, Some(0))));
+    for saved in [-6, -5, -1, 0, 1] {
+        assert_eq!(plain(4, saved), None, "{saved}");
+    }
+    assert_eq!(plain(0, -1), None);
+    for (offset, is_plain) in [(1, true), (0, false), (-1, false)] {
+        let frame = Frame {
+            by_bp: false,
+            offset,
+            saved: None,
+        };
+        assert_eq!(frame.learn().plain().is_some(), is_plain, "{offset}");
+    }
 }
 
 #[test]

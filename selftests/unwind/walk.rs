@@ -396,3 +396,115 @@ fn a_stack_is_not_walked_backwards() {
         (1, 1)
     );
 }
+
+/// A kernel in which all calls are alike, and nothing else is known.
+struct Alike {
+    stack: Stack,
+    rule: Rule,
+    counts: [u64; WalkCounter::COUNT],
+}
+
+impl Alike {
+    /// Frames of so many words; the frame pointer is in the first word.
+    fn new(words: u32) -> Self {
+        let run = |bp| Run {
+            sp: 16,
+            bp,
+            outcome: Outcome::Caller {
+                ip: 15 + words,
+                sp: 16 + words,
+                bp: (words > 1).then_some(16),
+            },
+        };
+        let rule = Rule::learn(&[run(400), run(440)]);
+        assert!(rule.plain().is_some());
+        Self {
+            // SAFETY: Only `load` reads there, and it makes it up.
+            stack: unsafe { Stack::new(STACKS[0], STACKS[0] + SIZE) },
+            rule,
+            counts: [0; WalkCounter::COUNT],
+        }
+    }
+
+    /// How many frames are found from a stack pointer on.
+    fn walk(&mut self, sp: u64, room: usize) -> usize {
+        self.counts = [0; WalkCounter::COUNT];
+        let at = Registers {
+            ip: TEXT,
+            sp,
+            bp: 0,
+        };
+        let frame = Frame {
+            at,
+            stack: self.stack,
+            interrupted: false,
+        };
+        walk(self, frame, 0, &mut vec![MaybeUninit::uninit(); room])
+    }
+
+    fn count(&self, found: WalkCounter) -> u64 {
+        self.counts[found as usize]
+    }
+}
+
+impl Unwinder for Alike {
+    unsafe fn load(&self, addr: u64) -> u64 {
+        assert!(self.stack.holds(addr, 8), "{addr:#x} is not on it");
+        TEXT
+    }
+
+    fn rule(&self, _: u64) -> Rule {
+        self.rule
+    }
+
+    fn learn(&mut self, _: u64) -> Rule {
+        self.rule
+    }
+
+    fn is_text(&self, _: u64) -> bool {
+        true
+    }
+
+    fn is_replaced(&self, _: u64) -> bool {
+        false
+    }
+
+    fn are_users(&self, _: &Stack, _: u64) -> bool {
+        false
+    }
+
+    fn step(&mut self, _: Frame) -> Option<Frame> {
+        None
+    }
+
+    fn count(&mut self, found: WalkCounter, nr: u64) {
+        self.counts[found as usize] += nr;
+    }
+}
+
+#[test]
+fn a_walk_leaves_no_stack() {
+    let end = STACKS[0] + SIZE;
+    for words in 1..5 {
+        let mut alike = Alike::new(words);
+        for left in 0..20 {
+            let whole = left / u64::from(words);
+            let found = alike.walk(end - left * 8, 100);
+            assert_eq!(found as u64, whole + 1, "{left} words, {words} a frame");
+            assert_eq!(alike.count(WalkCounter::Fast), whole);
+            assert_eq!(alike.count(WalkCounter::Stack), 1);
+        }
+        // Where the stack pointer is on no stack, nothing is read.
+        for sp in [STACKS[0] - 8, STACKS[0] - 64, end + 8, 0, !7] {
+            assert_eq!(alike.walk(sp, 100), 1, "{sp:#x}");
+            assert_eq!(alike.count(WalkCounter::Stack), 1);
+        }
+    }
+}
+
+#[test]
+fn frames_are_counted_when_the_buffer_is_full() {
+    let mut alike = Alike::new(3);
+    assert_eq!(alike.walk(STACKS[0], 7), 7);
+    assert_eq!(alike.count(WalkCounter::Fast), 7);
+}

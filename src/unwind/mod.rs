@@ -11,7 +11,7 @@ pub mod rules;
 pub mod walk;
 
 use self::{
-    rules::{Outcome, Rule, Rules, Run, Set, Sets},
+    rules::{Outcome, Rule, Rules, Run, Set, Sets, Table},
     walk::{Frame, Registers, Stack, WalkCounter},
 };
 use crate::{
@@ -349,6 +349,7 @@ fn by_rules(
 ) -> Option<Frames> {
     let mut unwinder = KernelUnwinder {
         rules: walker.rules.read(section)?,
+        table: walker.rules.read(section)?.table(),
         counts: walker.counts.get(recording.context())?,
         facts: recording.facts(),
         state: recording.state(),
@@ -380,6 +381,7 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
 /// The kernel's unwinder, for one walk.
 struct KernelUnwinder<'a> {
     rules: &'a Rules,
+    table: Table<'a>,
     counts: &'a Counts,
     facts: &'a stackmap_facts,
     state: *mut unwind_state,
@@ -432,12 +434,12 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
-        self.rules.get(ip)
+        self.table.get(ip)
     }
 
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
-        if !is_stable(ip) {
+        if self.is_replaced(ip) || !is_stable(ip) {
             return Rule::UNKNOWN;
         }
         let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);

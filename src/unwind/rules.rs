@@ -14,14 +14,16 @@
 //! ```text
 //!  63            32 31       20 19        8 7  6 5  4   3   2   0
 //! +----------------+-----------+-----------+----+----+----+------+
-//! |  ip, low half  | bp offset | sp offset |  0 | bp |base| kind |
+//! |  ip in text    | sp offset | bp offset |  0 | bp |base| kind |
 //! +----------------+-----------+-----------+----+----+----+------+
 //! ```
 //!
-//! All text of an x86-64 kernel is in the highest 2 GiB, so half an address names it. Offsets are
-//! in words of the stack. Two CPUs that learn the same address learn the same rule: the table may
-//! hold it twice, never differently. No operation waits for another, and none orders anything: the
-//! word is all that is shared.
+//! All text of an x86-64 kernel is in the highest 2 GiB, so 31 bits of an address name it. Offsets are
+//! in words of the stack. Nearly all rules are *plain*: the caller is further up from the stack pointer,
+//! and its frame pointer, if it was saved, in between; then both offsets are from the old stack pointer,
+//! and positive. Two CPUs that learn the same address learn the same rule: the table may hold it twice,
+//! never differently. No operation waits for another, and none orders anything: the word is all that is
+//! shared.
 
 use core::{
     ops::Range,
@@ -31,28 +33,33 @@ use core::{
 /// Entries that one address may be in: a cache line.
 const WAYS: usize = 8;
 
-/// Addresses are sign-extended from this bit.
+/// The most sets of a table: so many bits of a hash there are.
+const MAX_SETS: usize = 1 << 12;
+
+/// Where text begins: addresses are sign-extended from the highest bit that is 0 here.
 const TEXT: u64 = !0 << 31;
 
-/// Where the kind of a rule is in the word.
+/// Where the kind of a rule is in the word, if it is not [`PLAIN`].
 const KIND: u32 = 7;
-/// A call: the return address is below the new stack pointer.
-const CALL: u32 = 1;
+/// A plain call: the only kind with this bit.
+const PLAIN: u32 = 1;
+/// Any other call: the return address is below the new stack pointer.
+const CALL: u32 = 2;
 /// An entry from elsewhere: all registers are at the new stack pointer.
-const REGISTERS: u32 = 2;
+const REGISTERS: u32 = 4;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
-/// The frame pointer is read at an offset from the new stack pointer. Without this and [`BP_AT_BP`]
-/// it stays.
+/// The frame pointer is read at an offset from the new stack pointer, in a plain rule from the old one.
+/// Without this and [`BP_AT_BP`] it stays.
 const BP_AT_SP: u32 = 1 << 4;
 /// The frame pointer is read at an offset from the old one.
 const BP_AT_BP: u32 = 2 << 4;
 /// Bits of an offset, which has a sign.
 pub const OFFSET_BITS: u32 = 12;
 /// Where the offset of the new stack pointer is in the word.
-const OFFSET_SHIFT: u32 = 8;
+const OFFSET_SHIFT: u32 = 20;
 /// Where the offset of the frame pointer is.
-const BP_OFFSET_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
+const BP_OFFSET_SHIFT: u32 = OFFSET_SHIFT - OFFSET_BITS;
 
 /// The step from one frame to its caller's, in a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -108,18 +115,31 @@ impl Rule {
     /// No rule is known. Never in the table.
     pub const UNKNOWN: Self = Self(0);
     /// The walk ends here.
-    pub const END: Self = Self(3);
+    pub const END: Self = Self(6);
     /// Only the kernel's own unwinder knows how to go on.
-    pub const SLOW: Self = Self(4);
+    pub const SLOW: Self = Self(1 << 6);
 
     /// What it says.
     #[inline(always)]
     pub const fn kind(self) -> Kind {
+        if self.0 & PLAIN != 0 {
+            return Kind::Call;
+        }
         match self.0 & KIND {
             CALL => Kind::Call,
             REGISTERS => Kind::Registers,
-            3 => Kind::End,
+            6 => Kind::End,
             _ => Kind::Slow,
+        }
+    }
+
+    /// The same rule, if it is plain.
+    #[inline(always)]
+    pub const fn plain(self) -> Option<Plain> {
+        if self.0 & PLAIN != 0 {
+            Some(Plain(self.0))
+        } else {
+            None
         }
     }
 
@@ -136,6 +156,7 @@ impl Rule {
     pub const fn bp_at(self, sp: u64, bp: u64) -> Option<u64> {
         let base = match self.0 & (BP_AT_SP | BP_AT_BP) {
             0 => return None,
+            BP_AT_SP if self.0 & PLAIN != 0 => sp.wrapping_add_signed(-self.bytes(OFFSET_SHIFT)),
             BP_AT_SP => sp,
             _ => bp,
         };
@@ -200,7 +221,49 @@ impl Rule {
             },
             _ => return None,
         };
-        Some(Self(rule.0 | kind | field(offset)? << BP_OFFSET_SHIFT))
+        let rule = Self(rule.0 | kind | field(offset)? << BP_OFFSET_SHIFT);
+        Some(rule.simplified())
+    }
+
+    /// A plain rule instead of a call, if it is one.
+    const fn simplified(self) -> Self {
+        let size = self.bytes(OFFSET_SHIFT) / 8;
+        let at = size + self.bytes(BP_OFFSET_SHIFT) / 8;
+        let offset = match self.0 & (BASE_BP | BP_AT_SP | BP_AT_BP) {
+            0 => 0,
+            // Not where the return address is.
+            BP_AT_SP if 0 <= at && at < size - 1 => (at as u32) << BP_OFFSET_SHIFT,
+            _ => return self,
+        };
+        if size < 1 {
+            return self;
+        }
+        Self((size as u32) << OFFSET_SHIFT | offset | self.0 & BP_AT_SP | PLAIN)
+    }
+}
+
+/// A rule of a call whose offsets are from the old stack pointer.
+///
+/// # Invariants
+///
+/// The size is at least one word. The frame pointer, if it is there, was saved below the last of them.
+#[derive(Clone, Copy)]
+pub struct Plain(u32);
+
+impl Plain {
+    /// How far the stack pointer of the caller is, in bytes.
+    #[inline(always)]
+    pub const fn size(self) -> u64 {
+        (self.0 >> OFFSET_SHIFT) as u64 * 8
+    }
+
+    /// How far the frame pointer of the caller is, in bytes; [`None`] if it stays.
+    #[inline(always)]
+    pub const fn bp(self) -> Option<u64> {
+        if self.0 & BP_AT_SP == 0 {
+            return None;
+        }
+        Some((self.0 >> BP_OFFSET_SHIFT & ((1 << OFFSET_BITS) - 1)) as u64 * 8)
     }
 }
 
@@ -219,7 +282,7 @@ fn field(offset: i32) -> Option<u32> {
 }
 
 /// A cache line of entries, 0 where there is none.
-#[repr(align(64))]
+#[repr(C, align(64))]
 #[derive(Default)]
 pub struct Set([AtomicU64; WAYS]);
 
@@ -234,7 +297,7 @@ pub type Sets = Vec<Set>;
 ///
 /// # Invariants
 ///
-/// `mask` is one less than the number of `sets`, which is a power of two and does not change.
+/// `mask` is one less than the number of entries in `sets`, which is a power of two and does not change.
 pub struct Rules {
     sets: Sets,
     mask: usize,
@@ -243,14 +306,14 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// An empty table in `sets`, whose number is a power of two. It goes on counting from
-    /// `replaced`.
+    /// An empty table in `sets`, whose number is a power of two and at most 4,096. It goes on counting
+    /// from `replaced`.
     pub fn new(sets: Sets, replaced: u64) -> Option<Self> {
         let nr = sets.len();
         // INVARIANT: So it is here, and `sets` is never written.
-        nr.is_power_of_two().then(|| Self {
+        (nr.is_power_of_two() && nr <= MAX_SETS).then(|| Self {
             sets,
-            mask: nr - 1,
+            mask: nr * WAYS - 1,
             nr: AtomicU32::new(0),
             replaced: AtomicU64::new(replaced),
         })
@@ -266,52 +329,38 @@ impl Rules {
         self.replaced.load(Relaxed)
     }
 
-    /// The entries in which `ip` may be if it is text, and the one of them to look at first.
+    /// What there is to look up with, for one walk.
     #[inline(always)]
-    fn set(&self, ip: u64) -> Option<(&Set, usize)> {
-        if ip < TEXT {
-            return None;
+    pub fn table(&self) -> Table<'_> {
+        // INVARIANT: It is that of `self`.
+        Table {
+            sets: &self.sets,
+            mask: self.mask,
         }
-        // Fibonacci hashing; the golden ratio in 64 bits.
-        let hash = ip.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let index = (hash >> 32) as usize & self.mask;
-        // SAFETY: By the invariant, no index under the mask is out of range.
-        let set = unsafe { self.sets.get_unchecked(index) };
-        Some((set, (hash >> 61) as usize))
     }
 
     /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if it has not been learnt.
     ///
     /// Context: any, NMI included.
-    #[inline(always)]
     pub fn get(&self, ip: u64) -> Rule {
-        let Some((set, first)) = self.set(ip) else {
-            return Rule::UNKNOWN;
-        };
-        for way in first..first + WAYS {
-            let entry = set.0[way % WAYS].load(Relaxed);
-            if (entry >> 32) as u32 == ip as u32 {
-                return Rule(entry as u32);
-            }
-        }
-        Rule::UNKNOWN
+        self.table().get(ip)
     }
 
     /// Keeps the rule of an address, in the place of another one if need be.
     ///
     /// Context: any, NMI included.
     pub fn put(&self, ip: u64, rule: Rule) {
-        let Some((set, first)) = self.set(ip) else {
-            return;
-        };
-        if rule == Rule::UNKNOWN {
+        let key = key(ip);
+        if ip < TEXT || rule == Rule::UNKNOWN {
             return;
         }
-        let new = ip << 32 | u64::from(rule.0);
-        for way in first..first + WAYS {
-            let entry = &set.0[way % WAYS];
+        let table = self.table();
+        let first = table.first(key);
+        let new = key << 32 | u64::from(rule.0);
+        for way in 0..WAYS {
+            let entry = table.entry(first, way);
             let old = entry.load(Relaxed);
-            if (old >> 32) as u32 == ip as u32 && old != 0 {
+            if old >> 32 == key && old != 0 {
                 return;
             }
             if old == 0 && exchange(entry, 0, new) {
@@ -320,8 +369,8 @@ impl Rules {
             }
         }
         // Another CPU may replace the same entry at the same time and win.
-        let way = self.replaced.fetch_add(1, Relaxed) as usize % WAYS;
-        let entry = &set.0[way];
+        let way = self.replaced.fetch_add(1, Relaxed) as usize;
+        let entry = table.entry(first, way);
         let old = entry.load(Relaxed);
         if exchange(entry, old, new) && old == 0 {
             self.nr.fetch_add(1, Relaxed);
@@ -335,11 +384,78 @@ impl Rules {
         for entry in self.sets.iter().flat_map(|set| &set.0) {
             let old = entry.load(Relaxed);
             // The address after a call may be the first behind the text.
-            let ip = TEXT | old >> 32;
+            let ip = TEXT.wrapping_add(old >> 32);
             if old != 0 && text.start < ip && ip <= text.end && exchange(entry, old, 0) {
                 self.nr.fetch_sub(1, Relaxed);
             }
         }
+    }
+}
+
+/// What an entry has of an address: how far it is behind the beginning of text. Of what is no text, it
+/// does not fit.
+#[inline(always)]
+fn key(ip: u64) -> u64 {
+    ip.wrapping_sub(TEXT)
+}
+
+/// The entries of a table.
+///
+/// # Invariants
+///
+/// `mask` is one less than their number, which is a power of two.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    sets: &'a [Set],
+    mask: usize,
+}
+
+impl<'a> Table<'a> {
+    /// The first entry to look at for a key.
+    #[inline(always)]
+    fn first(&self, key: u64) -> usize {
+        // Fibonacci hashing: the golden ratio in 32 bits, and as many of the highest bits as the largest
+        // table needs.
+        let hash = (key as u32).wrapping_mul(0x9e37_79b1);
+        (hash >> (32 - (MAX_SETS * WAYS).ilog2())) as usize & self.mask
+    }
+
+    /// An entry of the cache line that `first` is in: the first one, and those behind it, in turn.
+    #[inline(always)]
+    fn entry(&self, first: usize, way: usize) -> &'a AtomicU64 {
+        // SAFETY: By the invariant, no index under the mask is out of range, and only the lowest bits are
+        // changed, of which each cache line has all.
+        let set = unsafe { self.sets.get_unchecked(first / WAYS) };
+        &set.0[first.wrapping_add(way) % WAYS]
+    }
+
+    /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if it has not been learnt.
+    ///
+    /// Context: any, NMI included.
+    #[inline(always)]
+    pub fn get(&self, ip: u64) -> Rule {
+        let key = key(ip);
+        let first = self.first(key);
+        // SAFETY: By the invariant, there are so many entries; a set is nothing but its entries.
+        let entry = unsafe { &*self.sets.as_ptr().cast::<AtomicU64>().add(first) };
+        let entry = entry.load(Relaxed);
+        // Of what is no text, the key is too large.
+        if entry >> 32 == key {
+            return Rule(entry as u32);
+        }
+        self.get_behind(key, first)
+    }
+
+    #[cold]
+    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    fn get_behind(&self, key: u64, first: usize) -> Rule {
+        for way in 1..WAYS {
+            let entry = self.entry(first, way).load(Relaxed);
+            if entry >> 32 == key {
+                return Rule(entry as u32);
+            }
+        }
+        Rule::UNKNOWN
     }
 }
 

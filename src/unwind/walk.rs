@@ -77,6 +77,12 @@ impl Stack {
         self.begin.wrapping_add(self.size)
     }
 
+    /// Whether a stack pointer is on it: there is nothing of it yet, or all, or a part.
+    #[inline(always)]
+    pub fn reaches(&self, sp: u64) -> bool {
+        sp.wrapping_sub(self.begin) <= self.size
+    }
+
     /// Whether `len` bytes at `addr` are on it; `len` is not 0.
     #[inline(always)]
     pub fn holds(&self, addr: u64, len: u64) -> bool {
@@ -129,7 +135,8 @@ pub trait Unwinder {
     /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
-    /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept.
+    /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept, as of what a tracer has
+    /// put in place of return addresses.
     fn learn(&mut self, ip: u64) -> Rule;
 
     /// Whether there is text at the address.
@@ -166,37 +173,30 @@ pub fn walk<U: Unwinder>(
         mut stack,
         mut interrupted,
     } = frame;
-    let len = ips.len();
-    let mut room = ips.iter_mut();
-    // Returns whether there was room.
-    let mut keep = |ip: u64| {
-        if skip > 0 {
-            skip -= 1;
-            return true;
-        }
-        room.next().map(|room| room.write(ip)).is_some()
-    };
+    let mut nr = 0;
     let mut fast = 0_u64;
-    'walk: loop {
-        let mut rule = Rule::UNKNOWN;
-        // Nearly all frames are calls whose rules are known.
-        let stuck = if interrupted {
-            None
+    loop {
+        // Nearly all frames are calls whose rules are known, and none is left out.
+        let (mut rule, stuck) = if interrupted {
+            (Rule::UNKNOWN, None)
+        } else if skip > 0 || !stack.reaches(at.sp) {
+            (unwinder.rule(at.ip), None)
         } else {
-            loop {
-                rule = unwinder.rule(at.ip);
-                if rule.kind() != Kind::Call {
-                    break None;
+            let mut calls = Calls { at, ips, nr };
+            let (rule, end) = calls.follow(unwinder, &stack);
+            let kept = calls.nr.wrapping_sub(nr) as u64;
+            Calls { at, nr, .. } = calls;
+            let stuck = match end {
+                CallsEnd::Full => {
+                    fast = fast.wrapping_add(kept);
+                    break;
                 }
-                if !keep(at.ip) {
-                    break 'walk;
-                }
-                match call(unwinder, &stack, at, rule) {
-                    Ok(caller) => at = caller,
-                    Err(reason) => break Some(reason),
-                }
-                fast = fast.wrapping_add(1);
-            }
+                CallsEnd::Other => None,
+                CallsEnd::Stuck(why) => Some(why),
+            };
+            // The frame where it is stuck is kept, and counted below.
+            fast = fast.wrapping_add(kept.wrapping_sub(stuck.is_some().into()));
+            (rule, stuck)
         };
         let reason = match stuck {
             Some(reason) => reason,
@@ -208,14 +208,21 @@ pub fn walk<U: Unwinder>(
                 if !known && !interrupted {
                     rule = unwinder.learn(at.ip);
                 }
-                if !keep(at.ip) {
+                if skip > 0 {
+                    skip -= 1;
+                } else if !keep(ips, &mut nr, at.ip) {
                     break;
                 }
+                let how = if known {
+                    WalkCounter::Fast
+                } else {
+                    WalkCounter::New
+                };
                 match rule.kind() {
                     Kind::Call => match call(unwinder, &stack, at, rule) {
                         Ok(caller) => {
                             at = caller;
-                            unwinder.count(WalkCounter::New, 1);
+                            unwinder.count(how, 1);
                             continue;
                         }
                         Err(reason) => reason,
@@ -224,14 +231,7 @@ pub fn walk<U: Unwinder>(
                         WalkCounter::Registers
                     }
                     Kind::Registers | Kind::End => {
-                        unwinder.count(
-                            if known {
-                                WalkCounter::Fast
-                            } else {
-                                WalkCounter::New
-                            },
-                            1,
-                        );
+                        unwinder.count(how, 1);
                         break;
                     }
                     Kind::Slow if rule != Rule::UNKNOWN => WalkCounter::Odd,
@@ -255,12 +255,116 @@ pub fn walk<U: Unwinder>(
         } = caller;
     }
     unwinder.count(WalkCounter::Fast, fast);
-    len.wrapping_sub(room.len())
+    nr
+}
+
+/// Writes the next address, if there is room.
+#[inline(always)]
+fn keep(ips: &mut [MaybeUninit<u64>], nr: &mut usize, ip: u64) -> bool {
+    let Some(room) = ips.get_mut(*nr) else {
+        return false;
+    };
+    room.write(ip);
+    *nr = nr.wrapping_add(1);
+    true
+}
+
+/// Frames that are calls with rules, from one on that is on the stack.
+///
+/// # Invariants
+///
+/// The first `nr` of `ips` are written.
+struct Calls<'a> {
+    at: Registers,
+    ips: &'a mut [MaybeUninit<u64>],
+    nr: usize,
+}
+
+/// Where they end.
+enum CallsEnd {
+    /// There is no more room.
+    Full,
+    /// At a frame that is something else, or has no rule. It is not kept.
+    Other,
+    /// At a frame whose rule cannot tell the caller. It is kept.
+    Stuck(WalkCounter),
+}
+
+impl Calls<'_> {
+    /// Follows them. Apart from the walk, so that all of it is in registers.
+    #[inline(never)]
+    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    fn follow<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> (Rule, CallsEnd) {
+        let end = stack.end();
+        let ips = &mut *self.ips;
+        let (mut at, mut nr) = (self.at, self.nr);
+        // Of the frame before; that has not been left if the stack pointer is the same.
+        let (mut sp, mut bp) = (at.sp, at.bp);
+        let (rule, found) = loop {
+            let rule = unwinder.rule(at.ip);
+            let Some(plain) = rule.plain() else {
+                if rule.kind() != Kind::Call {
+                    // A tracer's address has no rule, and the kernel knows which address was there.
+                    if sp != at.sp && unwinder.is_replaced(at.ip) {
+                        let last = nr.wrapping_sub(1);
+                        // SAFETY: A frame was left, so its address has been written.
+                        let ip = ips.get(last).map_or(0, |ip| unsafe { ip.assume_init() });
+                        at = Registers { ip, sp, bp };
+                        break (rule, CallsEnd::Stuck(WalkCounter::Return));
+                    }
+                    break (rule, CallsEnd::Other);
+                }
+                if !keep(ips, &mut nr, at.ip) {
+                    break (rule, CallsEnd::Full);
+                }
+                match based_call(unwinder, stack, at, rule) {
+                    Ok(caller) => {
+                        (sp, bp) = (at.sp, at.bp);
+                        at = caller;
+                    }
+                    Err(why) => break (rule, CallsEnd::Stuck(why)),
+                }
+                continue;
+            };
+            if !keep(ips, &mut nr, at.ip) {
+                break (rule, CallsEnd::Full);
+            }
+            let up = at.sp.wrapping_add(plain.size());
+            if up > end {
+                break (rule, CallsEnd::Stuck(WalkCounter::Stack));
+            }
+            (sp, bp) = (at.sp, at.bp);
+            if let Some(offset) = plain.bp() {
+                // SAFETY: `at` is on the stack, and so is its caller; a plain rule has the word between.
+                at.bp = unsafe { unwinder.load(sp.wrapping_add(offset)) };
+            }
+            // SAFETY: The caller is at least a word behind `at`, and not behind the end.
+            at.ip = unsafe { unwinder.load(up.wrapping_sub(8)) };
+            at.sp = up;
+        };
+        // INVARIANT: Each that was counted was written.
+        (self.at, self.nr) = (at, nr);
+        (rule, found)
+    }
 }
 
 /// The caller, or why the rule cannot tell.
-#[inline(always)]
 fn call<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Result<Registers, WalkCounter> {
+    let caller = based_call(unwinder, stack, at, rule)?;
+    if unwinder.is_replaced(caller.ip) {
+        return Err(WalkCounter::Return);
+    }
+    Ok(caller)
+}
+
+/// The caller, or why the rule cannot tell; the return address may be a tracer's.
+#[inline(always)]
+fn based_call<U: Unwinder>(
     unwinder: &U,
     stack: &Stack,
     at: Registers,
@@ -272,9 +376,6 @@ fn call<U: Unwinder>(
         return Err(WalkCounter::Stack);
     }
     let ip = word(sp.wrapping_sub(8))?;
-    if unwinder.is_replaced(ip) {
-        return Err(WalkCounter::Return);
-    }
     let bp = match rule.bp_at(sp, at.bp) {
         Some(at) => word(at)?,
         None => at.bp,
