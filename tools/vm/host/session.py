@@ -15,6 +15,8 @@ from host.options import GUEST_FAILED, HANG
 LEAVE = b"\x1d"     # Ctrl-]
 AFTER_PANIC = 5     # seconds of silence, where no reboot ends QEMU after a panic
 AFTER_EXIT = 10     # seconds for the console to come to the script's end
+AFTER_SILENCE = 60  # seconds for more of /share, which may come later than the end
+SHARE_END = b"stackmap-share-end"
 
 
 class Session:
@@ -32,6 +34,7 @@ class Session:
         self.left = False           # the user left by Ctrl-]
         self._heard = 0             # when the console last said something
         self._control = b""
+        self._share_end = b""       # the last bytes of /share
         self._selector = selectors.DefaultSelector()
         self._input = bytearray()   # typed, not yet taken by the guest
 
@@ -42,7 +45,7 @@ class Session:
             "out": lambda data: _write(sys.stdout, data),
             "err": lambda data: _write(sys.stderr, data),
             "tty": lambda data: _write(sys.stdout, data),
-            "share": self.share.write,
+            "share": self._shared,
         }
         for name, channel in self.machine.channels.items():
             self._selector.register(channel, selectors.EVENT_READ, handlers[name])
@@ -112,6 +115,9 @@ class Session:
 
     def _verdict(self):
         self._drain()
+        silent = 0
+        while "share" in self.machine.channels and self._share_end != SHARE_END and silent < AFTER_SILENCE:
+            silent = 0 if self._poll(1) else silent + 1
         if self.console.reports:
             return GUEST_FAILED, f"the kernel complained: {self.console.reports[0]}"
         return self.status, None
@@ -134,6 +140,10 @@ class Session:
             if self.options.verbose:
                 end = "\r\n" if self.terminal else "\n"
                 _write(sys.stderr, f"{line}{end}".encode())
+
+    def _shared(self, data):
+        self.share.write(data)
+        self._share_end = (self._share_end + data)[-len(SHARE_END):]
 
     def _control_line(self, data):
         self._control += data
