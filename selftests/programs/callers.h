@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What programs that know their own stacks have in common: they keep the return addresses that they
+ * are in, and leave them for selftests/user-oracle. See callers.c for the form.
+ */
+#ifndef CALLERS_H
+#define CALLERS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FIRST_FD 1000000
+#define DEPTH_MAX 24
+
+/* The return addresses, the outermost first; a function adds up to three, and then goes down. */
+static unsigned long callers[DEPTH_MAX + 8];
+/* Where those begin that can be seen from here, and where they end. */
+static unsigned int base, depth;
+static unsigned long number, calls, state;
+static FILE *file;
+
+static unsigned int next_random(unsigned int below)
+{
+	state = state * 6364136223846793005UL + 1442695040888963407UL;
+	return (state >> 33) % below;
+}
+
+/* System call nr with four arguments; the address behind its instruction. */
+#define CALL(nr, a, b, c, d) ({						\
+	register const void *fourth asm("r10") = (d);			\
+	long number_or_result = (nr);					\
+	unsigned long here;						\
+									\
+	asm volatile("lea 1f(%%rip), %[here]\n\t"			\
+		     "syscall\n"					\
+		     "1:"						\
+		     : [here] "=&r" (here), "+a" (number_or_result)	\
+		     : "D" (a), "S" (b), "d" (c), "r" (fourth)		\
+		     : "rcx", "r11", "memory");				\
+	here;								\
+})
+
+static void tell(unsigned long ip)
+{
+	unsigned int i;
+
+	fprintf(file, "%lu %lx", number, ip);
+	for (i = depth; i > base; i--)
+		fprintf(file, " %lx", callers[i - 1]);
+	fputc('\n', file);
+}
+
+/* The lines of /proc/self/maps that are of this program. */
+static void tell_maps(void)
+{
+	unsigned long start, end, offset;
+	char line[512], self[256] = "";
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	if (!maps || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		exit(1);
+	while (fgets(line, sizeof(line), maps))
+		if (strstr(line, self) &&
+		    sscanf(line, "%lx-%lx %*s %lx", &start, &end, &offset) == 3)
+			fprintf(file, "map %lx %lx %lx\n", start, end, offset);
+	fclose(maps);
+}
+
+#endif /* CALLERS_H */
