@@ -300,7 +300,7 @@ impl Found {
             .before
             .last_chunk()
             .is_some_and(|last| ENTRIES.contains(last));
-        if entered && functions.last().is_some_and(begins) {
+        if entered && !signal_return && functions.last().is_some_and(begins) {
             // Either code was interrupted here, or a function before it ends with a system call that
             // does not return.
             return Place::default();

@@ -555,6 +555,17 @@ fn signal_handlers_return_to_code_without_a_name() {
         let before = Some("before+4".to_owned());
         assert_eq!(code.at("before", 4, false), (before, false));
     }
+    // Behind a system call that does not return.
+    let code = Code::new(&format!(
+        ".text
+        .byte 0x0f, 0x05
+        .type __restore_rt, @function
+        __restore_rt: .byte {}
+        .size __restore_rt, . - __restore_rt\n",
+        returns[0]
+    ));
+    let named = Some("__restore_rt+0".to_owned());
+    assert_eq!(code.at("__restore_rt", 0, false), (named, true));
     for name in [
         "__restore_rt",
         "__kernel_rt_sigreturn",
