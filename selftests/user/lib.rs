@@ -2,6 +2,8 @@
 
 //! What the module knows of user stacks without asking the kernel, as it is in the module.
 
+#[path = "../../src/user/calls.rs"]
+pub mod calls;
 #[path = "../../src/user/cfi/mod.rs"]
 pub mod cfi;
 #[path = "../../src/user/cookie.rs"]

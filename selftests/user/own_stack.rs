@@ -4,10 +4,12 @@
 //! runtime.
 
 use stackmap_user::{
+    calls::{Calls, Place},
     cfi::{learn, File, Unknown, X86_64},
     rule::Rule,
+    rules::{Rules, Set, SETS},
     walk::{by_rules, Code, Memory, Registers, Unreadable},
-    words::End,
+    words::{End, StackWords},
 };
 use std::{
     arch::asm,
@@ -91,13 +93,29 @@ impl Memory for OwnMemory<'_> {
     }
 }
 
-struct OwnCode<'a>(&'a Own, Vec<usize>);
+struct OwnCode<'a> {
+    own: &'a Own,
+    rules: Rules,
+    words: StackWords,
+}
 
 impl Code for OwnCode<'_> {
+    fn frames(&self) -> usize {
+        self.words.frames()
+    }
+
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            place: Place::default(),
+            rules: &self.rules,
+            words: &mut self.words,
+        }
+    }
+
     fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        self.1.push(ip as usize);
-        let rule = self.0.mapping(address).and_then(|mapping| {
-            let file = self.0.files.get(&mapping.path)?;
+        self.words.keep(ip);
+        let rule = self.own.mapping(address).and_then(|mapping| {
+            let file = self.own.files.get(&mapping.path)?;
             let offset = address - mapping.start + mapping.offset;
             learn(&Bytes(file), &X86_64, offset).ok()
         });
@@ -141,9 +159,13 @@ fn compare(own: &Own) -> usize {
         fp,
         word: 8,
     };
-    let mut code = OwnCode(own, Vec::new());
+    let mut code = OwnCode {
+        own,
+        rules: Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap(),
+        words: StackWords::default(),
+    };
     let end = by_rules(&X86_64, registers, &OwnMemory(own), &mut code, USER_END);
-    let ours = code.1;
+    let ours: Vec<_> = code.words.words().iter().map(|ip| *ip as usize).collect();
     assert_eq!(end, End::Complete);
     // The last one of theirs may be the end of the stack, which is no frame.
     while theirs.last() == Some(&0) {

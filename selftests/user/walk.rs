@@ -4,10 +4,12 @@
 
 use proptest::prelude::*;
 use stackmap_user::{
+    calls::{Calls, Place},
     cfi::X86_64,
     rule::{Base, Rule, Saved},
+    rules::{Rules, Set, Site, SETS},
     walk::{by_frame_pointers, by_rules, Code, Memory, Registers, Unreadable},
-    words::End,
+    words::{End, StackWords, Word},
 };
 use std::collections::HashMap;
 
@@ -105,20 +107,81 @@ proptest! {
 
 const USER_END: u64 = 0x7fff_ffff_f000;
 
+/// A mapping from the address 0 on.
+fn place() -> Place {
+    let word = Word::Binary {
+        index: 1,
+        offset: 0,
+    };
+    Place {
+        start: 0,
+        size: USER_END,
+        word: word.bits().unwrap(),
+        site: Site::new(1, 0).unwrap(),
+    }
+}
+
 /// Rules of addresses, and the bytes before addresses.
-#[derive(Default)]
 struct Codes {
-    rules: HashMap<u64, Rule>,
+    /// The mapping in which calls are followed.
+    place: Place,
+    rules: Rules,
     calls: HashMap<u64, [u8; 8]>,
-    frames: Vec<usize>,
+    words: StackWords,
+}
+
+impl Codes {
+    fn new(rules: &[(u64, Rule)]) -> Self {
+        let table = Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap();
+        for (address, rule) in rules {
+            table.put(Site::new(1, *address).unwrap(), *rule);
+        }
+        Self {
+            place: place(),
+            rules: table,
+            calls: HashMap::new(),
+            words: StackWords::default(),
+        }
+    }
+
+    /// Walks a stack whose frame pointer is `fp`.
+    fn walk(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
+        self.words.clear();
+        let end = by_rules(&X86_64, registers(fp, 8), memory, self, USER_END);
+        let address = |word: &u64| word.wrapping_sub(place().word) as usize;
+        (self.words.words().iter().map(address).collect(), end)
+    }
+
+    /// The same by single frames, and by following calls, which comes to the same.
+    fn walk_twice(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
+        let followed = self.walk(fp, memory);
+        self.place = Place::default();
+        assert_eq!(self.walk(fp, memory), followed);
+        followed
+    }
 }
 
 impl Code for Codes {
+    fn frames(&self) -> usize {
+        self.words.frames()
+    }
+
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            place: self.place,
+            rules: &self.rules,
+            words: &mut self.words,
+        }
+    }
+
     fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        self.frames.push(ip as usize);
+        self.words.keep(place().word.wrapping_add(ip));
         match address {
             NOT_NOW => None,
-            _ => Some(self.rules.get(&address).copied().unwrap_or(Rule::UNKNOWN)),
+            _ => {
+                let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
+                Some(rule.unwrap_or(Rule::UNKNOWN))
+            }
         }
     }
 
@@ -132,17 +195,7 @@ const NOT_NOW: u64 = 0x7777;
 
 /// The walk of a stack whose frame pointer is `fp`, by rules of addresses.
 fn ruled(fp: u64, rules: &[(u64, Rule)], words: &[(u64, u64)]) -> (Vec<usize>, End) {
-    let mut codes = Codes {
-        rules: rules.iter().copied().collect(),
-        ..Codes::default()
-    };
-    walk_codes(fp, &mut codes, words)
-}
-
-fn walk_codes(fp: u64, codes: &mut Codes, words: &[(u64, u64)]) -> (Vec<usize>, End) {
-    let memory = memory(words);
-    let end = by_rules(&X86_64, registers(fp, 8), &memory, codes, USER_END);
-    (std::mem::take(&mut codes.frames), end)
+    Codes::new(rules).walk_twice(fp, &memory(words))
 }
 
 fn call(base: Base, offset: i64, saved: Saved) -> Rule {
@@ -270,15 +323,13 @@ fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
 #[test]
 fn a_stack_ends_where_it_is_not_known_now_whether_there_is_a_rule() {
     let words = frame(SP + 16, 8, 0, 0x2000);
-    let mut codes = Codes {
-        calls: HashMap::from([(0x2000, [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4])]),
-        rules: HashMap::from([(0x1000, call(Base::Sp, 8, Saved::No))]),
-        ..Codes::default()
-    };
+    let mut codes = Codes::new(&[(0x1000, call(Base::Sp, 8, Saved::No))]);
+    codes.calls = HashMap::from([(0x2000, [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4])]);
     let mut words = words.to_vec();
     words.push((SP, NOT_NOW + 1));
     let want = vec![0x1000, NOT_NOW as usize + 1];
-    assert_eq!(walk_codes(SP + 16, &mut codes, &words), (want, End::NoRule));
+    let found = codes.walk_twice(SP + 16, &memory(&words));
+    assert_eq!(found, (want, End::NoRule));
 }
 
 /// A frame pointer that is none often leads to zeros.
@@ -292,11 +343,9 @@ fn a_frame_pointer_that_leads_to_zeros_ends_the_walk() {
 fn walk_before(bytes: &[u8], words: &[(u64, u64)]) -> (Vec<usize>, End) {
     let mut before = [0x90; 8];
     before[8 - bytes.len()..].copy_from_slice(bytes);
-    let mut codes = Codes {
-        calls: HashMap::from([(0x2000, before)]),
-        ..Codes::default()
-    };
-    walk_codes(SP + 16, &mut codes, words)
+    let mut codes = Codes::new(&[]);
+    codes.calls = HashMap::from([(0x2000, before)]);
+    codes.walk_twice(SP + 16, &memory(words))
 }
 
 #[test]
@@ -307,4 +356,65 @@ fn a_stack_of_rules_that_is_too_deep_is_cut() {
     let words: Vec<_> = (0..600).map(|nr| (SP + 8 * nr, 0x2000)).collect();
     let (ips, end) = ruled(0, &rules, &words);
     assert_eq!((ips.len(), end), (510, End::Depth));
+}
+
+#[test]
+fn calls_are_followed_as_far_as_their_mapping() {
+    let rules = [0x1000, 0x1fff, 0x2fff].map(|address| (address, call(Base::Sp, 8, Saved::No)));
+    let words = memory(&[(SP, 0x2000), (SP + 8, 0x3000), (SP + 16, 0)]);
+    let mut codes = Codes::new(&rules);
+    let want = (vec![0x1000, 0x2000, 0x3000], End::Complete);
+    // The mapping ends at each of the addresses, before and behind it.
+    for end in [0x1000, 0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000, 0x3001] {
+        codes.place.size = end;
+        assert_eq!(codes.walk(0, &words), want, "{end:#x}");
+    }
+    for start in [0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000] {
+        let Place { word, site, .. } = place();
+        codes.place = Place {
+            start,
+            size: 0x10000,
+            word: word + start,
+            site: site.behind(start),
+        };
+        assert_eq!(codes.walk(0, &words), want, "{start:#x}");
+    }
+}
+
+/// A frame of some kind, its size in words.
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let base = prop_oneof![4 => Just(Base::Sp), 1 => Just(Base::Fp)];
+    let saved = prop_oneof![
+        Just(Saved::No),
+        (1..6_i64).prop_map(|words| Saved::At(-8 * words))
+    ];
+    let called =
+        (base, 0..6_i64, saved).prop_map(|(base, words, saved)| call(base, 8 * words, saved));
+    prop_oneof![
+        30 => called,
+        1 => (0..6_i64).prop_map(|words| Rule::aligned(Base::Sp, 8 * words, Saved::No).unwrap()),
+        1 => Just(Rule::OUTERMOST),
+        1 => Just(Rule::SIGNAL),
+        1 => Just(Rule::UNKNOWN),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn following_calls_comes_to_the_same_as_single_frames(
+        rules in proptest::collection::vec(any_rule(), 1..40),
+        words in proptest::collection::vec((0..8_u8, any::<u16>()), 0..600),
+        fp in 0..64_u64,
+    ) {
+        let known: Vec<_> = (0x1000..).zip(rules.iter().copied()).collect();
+        let nr = rules.len() as u64;
+        let word = |(kind, bits): &(u8, u16)| match kind {
+            // Another place of the stack, or no memory.
+            0 => Ok(SP + 8 * u64::from(bits % 700)),
+            1 if bits % 8 == 0 => Err(Unreadable::Absent),
+            _ => Ok(0x1001 + u64::from(*bits) % nr),
+        };
+        let words = (0..).zip(&words).map(|(nr, from)| (SP + 8 * nr, word(from)));
+        Codes::new(&known).walk_twice(SP + 8 * fp, &Words(words.collect()));
+    }
 }

@@ -8,10 +8,10 @@
 use super::{
     cfi::X86_64,
     cookie::{exec_id, Cookie, Known},
-    places::{Codes, Places, StackWords, READS_MAX},
+    places::{Codes, Places, READS_MAX},
     process::{registers, OwnMemory, Process},
     walk::{self, Memory, Registers},
-    words::{self, End, FRAMES_MAX},
+    words::{self, End, StackWords, FRAMES_MAX},
     State,
 };
 use crate::{
@@ -129,7 +129,10 @@ impl State {
                 let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
                 for ip in buffer.ips.iter().take(nr) {
                     let ip = *ip as u64;
-                    buffer.words.push(buffer.places.word(self, process, ip), ip);
+                    match buffer.places.word(self, process, ip) {
+                        Some(word) => buffer.words.keep(word),
+                        None => buffer.words.keep_raw(ip),
+                    }
                 }
                 end
             },
@@ -149,7 +152,7 @@ impl State {
         buffer.places.clear();
         buffer.words.clear();
         let end = walk(&mut buffer);
-        buffer.words.end(process, end);
+        buffer.words.end(process.word(), end);
         let id = match still_valid() {
             true => {
                 let raw = buffer.words.raw();

@@ -8,6 +8,7 @@
 //! its own. `Documentation/design.rst` has the order of all that.
 
 mod binaries;
+pub mod calls;
 pub mod cfi;
 pub mod cookie;
 mod deliver;

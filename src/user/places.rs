@@ -4,12 +4,13 @@
 
 use super::{
     binaries::{VDSO, VDSO32},
+    calls::{Calls, Place},
     cfi::{self, Unknown, X86_64},
     process::Process,
     rule::Rule,
     rules::Site,
     walk::{Code, Memory},
-    words::{End, Word, WORDS_MAX},
+    words::{StackWords, Word},
     State,
 };
 use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
@@ -26,24 +27,6 @@ pub(super) struct Places {
     /// same file as their callees.
     last: usize,
     recent: Place,
-}
-
-/// A mapping, as far as it is needed for each frame.
-#[derive(Clone, Copy, Default, Zeroable)]
-struct Place {
-    start: u64,
-    /// Bytes.
-    size: u64,
-    /// The word of the first address, and its place in the binary. 0: the mapping has no binary.
-    word: u64,
-    site: Site,
-}
-
-impl Place {
-    #[inline(always)]
-    fn has(&self, address: u64) -> bool {
-        address.wrapping_sub(self.start) < self.size
-    }
 }
 
 impl Places {
@@ -115,57 +98,6 @@ impl Places {
     }
 }
 
-/// The words of one stack.
-#[derive(Zeroable)]
-pub(super) struct StackWords {
-    words: [u64; WORDS_MAX],
-    nr: usize,
-    /// Frames that are in no file.
-    raw: usize,
-}
-
-impl StackWords {
-    pub(super) fn clear(&mut self) {
-        (self.nr, self.raw) = (0, 0);
-    }
-
-    /// Adds a frame: the word of its address, or the address itself. What has no room is left out.
-    #[inline(always)]
-    pub(super) fn push(&mut self, word: Option<u64>, ip: u64) {
-        if word.is_none() {
-            self.raw += 1;
-        }
-        self.add(word.unwrap_or(ip));
-    }
-
-    /// Adds what is behind the frames.
-    pub(super) fn end(&mut self, process: &Process<'_>, end: End) {
-        if self.raw != 0 {
-            self.add(process.word().bits().unwrap_or(0));
-        }
-        self.add(end as u64);
-    }
-
-    #[inline(always)]
-    fn add(&mut self, word: u64) {
-        let nr = self.nr;
-        if let Some(place) = self.words.get_mut(nr) {
-            *place = word;
-            self.nr = nr.wrapping_add(1);
-        }
-    }
-
-    /// All of them.
-    pub(super) fn words(&self) -> &[u64] {
-        self.words.get(..self.nr).unwrap_or_default()
-    }
-
-    /// The number of frames that are in no file.
-    pub(super) fn raw(&self) -> usize {
-        self.raw
-    }
-}
-
 /// The code of a process, as a walk needs it.
 pub(super) struct Codes<'a, M> {
     pub(super) state: &'a State,
@@ -187,7 +119,19 @@ const LEARNT_MAX: u32 = 64;
 pub(super) const READS_MAX: u32 = 32_768;
 
 impl<M: Memory> Code for Codes<'_, M> {
+    fn frames(&self) -> usize {
+        self.words.frames()
+    }
+
     #[inline(always)]
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            place: self.places.recent,
+            rules: &self.state.rules,
+            words: self.words,
+        }
+    }
+
     fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
         let known = self.places.recent.has(address)
             || self
@@ -196,12 +140,12 @@ impl<M: Memory> Code for Codes<'_, M> {
                 .is_some();
         let place = &self.places.recent;
         if !known || place.word == 0 {
-            self.words.push(None, ip);
+            self.words.keep_raw(ip);
             return known.then(|| self.places.without_file()).flatten();
         }
         let at = address.wrapping_sub(place.start);
         let behind = ip.wrapping_sub(place.start);
-        self.words.add(place.word.wrapping_add(behind));
+        self.words.keep(place.word.wrapping_add(behind));
         let site = place.site.behind(at);
         match self.state.rules.get(site) {
             Some(rule) => Some(rule),

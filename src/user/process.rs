@@ -12,7 +12,7 @@ use crate::shim::{
     self, stackmap_binary, stackmap_file_key, stackmap_mapping, stackmap_process,
     stackmap_registers, stackmap_sleeper,
 };
-use core::{cell::Cell, marker::PhantomData, ptr::NonNull};
+use core::{cell::Cell, marker::PhantomData, ptr::NonNull, slice::from_ref};
 use kernel::{
     bindings, error::to_result, prelude::*, sync::aref::ARef, task::Task, types::NotThreadSafe,
 };
@@ -284,45 +284,51 @@ impl File for Vdso<'_> {
 /// The memory of the current task, as far as it is present: its stack, read by many words at once.
 pub(super) struct OwnMemory {
     words: [Cell<u64>; WINDOW],
-    /// Where the words are, and their number.
+    /// Where they are: a multiple of their size, so that all of them are in one page; or [`NOWHERE`].
     start: Cell<u64>,
-    filled: Cell<u64>,
 }
 
 /// Words that are read of a stack at once.
 const WINDOW: usize = 32;
 
+/// Where there is no memory.
+const NOWHERE: u64 = 1 << 63 | 1;
+
+/// What is found nowhere: no address.
+const NO_WORD: u64 = 1;
+
 impl OwnMemory {
     pub(super) fn new() -> Self {
         Self {
-            words: [const { Cell::new(0) }; WINDOW],
-            start: Cell::new(0),
-            filled: Cell::new(0),
+            words: [const { Cell::new(NO_WORD) }; WINDOW],
+            start: Cell::new(NOWHERE),
         }
     }
 
-    /// Reads so many words into the window. Returns whether they are present.
-    fn read(&self, address: u64, nr: usize) -> bool {
-        let words = self.words.as_ptr().cast_mut().cast::<u64>();
-        // SAFETY: So many words can be written, as `Cell` allows; any address can be tried.
-        let read = unsafe { shim::stackmap_user_read(address as usize, words, nr as u32) };
-        self.start.set(address);
-        self.filled.set(if read { nr as u64 } else { 0 });
-        read
-    }
-
-    /// Moves the window to where an address is the first one.
+    /// Reads a word that is not in the window, and moves the window there.
     #[inline(never)]
-    fn first(&self, address: u64) -> Result<u64, Unreadable> {
-        const PAGE: u64 = kernel::page::PAGE_SIZE as u64;
-
-        // The window ends before the next page, which may not be present.
-        let fits = address % PAGE + 8 * WINDOW as u64 <= PAGE;
-        match fits && self.read(address, WINDOW) || self.read(address, 1) {
-            true => Ok(self.words[0].get()),
-            false => Err(Unreadable::Absent),
+    fn move_to(&self, address: u64) -> Option<u64> {
+        if address % 8 != 0 {
+            let word = Cell::new(NO_WORD);
+            return read(address, from_ref(&word)).then(|| word.get());
         }
+        let first = address / 8 % WINDOW as u64;
+        let start = address - 8 * first;
+        if !read(start, &self.words) {
+            self.start.set(NOWHERE);
+            self.words.iter().for_each(|word| word.set(NO_WORD));
+            return None;
+        }
+        self.start.set(start);
+        Some(self.words[first as usize].get())
     }
+}
+
+/// Reads words of the current task's memory. Returns whether they are present.
+fn read(address: u64, words: &[Cell<u64>]) -> bool {
+    let (to, nr) = (words.as_ptr().cast_mut().cast(), words.len() as u32);
+    // SAFETY: So many words can be written, as `Cell` allows; any address can be tried.
+    unsafe { shim::stackmap_user_read(address as usize, to, nr) }
 }
 
 impl Memory for OwnMemory {
@@ -330,10 +336,11 @@ impl Memory for OwnMemory {
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
         // An address between two words becomes a large number.
         let index = address.wrapping_sub(self.start.get()).rotate_right(3);
-        match self.words.get(index as usize) {
-            Some(word) if index < self.filled.get() => Ok(word.get()),
-            _ => self.first(address),
-        }
+        let word = match self.words.get(index as usize) {
+            Some(word) => Some(word.get()),
+            None => self.move_to(address),
+        };
+        word.ok_or(Unreadable::Absent)
     }
 }
 

@@ -127,13 +127,21 @@ impl Rule {
         }
     }
 
+    /// Whether it is that of a call whose frame's end is an offset from the stack pointer.
+    #[inline(always)]
+    pub const fn is_plain(self) -> bool {
+        self.0 & KIND == CALL
+    }
+
     /// Where the frame of a call ends, the caller's stack pointer; or where that is kept.
+    #[inline(always)]
     pub const fn end(self, sp: u64, fp: u64) -> u64 {
         let base = if self.0 & BY_FP != 0 { fp } else { sp };
         base.wrapping_add_signed(self.bytes(OFFSET_SHIFT, OFFSET_BITS))
     }
 
     /// Where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
+    #[inline(always)]
     pub const fn fp_at(self, end: u64) -> Option<u64> {
         if self.0 >> FP_SHIFT == 0 {
             return None;
@@ -141,6 +149,7 @@ impl Rule {
         Some(end.wrapping_add_signed(self.bytes(FP_SHIFT, FP_BITS)))
     }
 
+    #[inline(always)]
     const fn bytes(self, shift: u32, bits: u32) -> i64 {
         ((self.0 << (32 - shift - bits)) as i32 >> (32 - bits)) as i64 * WORD
     }

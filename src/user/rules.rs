@@ -55,6 +55,10 @@ pub struct Rules {
     replaced: AtomicU32,
 }
 
+/// The same, for readers.
+#[derive(Clone, Copy)]
+pub struct Table<'a>(&'a [Set; SETS]);
+
 /// A place in the code of a binary.
 #[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -99,17 +103,16 @@ impl Rules {
         })
     }
 
+    /// For readers. [`None`]: never. Context: any.
+    #[inline(always)]
+    pub fn table(&self) -> Option<Table<'_>> {
+        self.sets[..].try_into().ok().map(Table)
+    }
+
     /// What is known of a site. [`None`]: nothing. Context: any.
     #[inline(always)]
     pub fn get(&self, site: Site) -> Option<Rule> {
-        let Set(entries) = self.sets.get(site.set())?;
-        for entry in entries {
-            let bits = entry.load(Ordering::Relaxed) ^ site.tag();
-            if bits <= RULE {
-                return Rule::from_bits(bits as u32);
-            }
-        }
-        None
+        self.table()?.get(site)
     }
 
     /// Keeps what was learnt of a site, in the place of another one if need be. Context: any.
@@ -138,5 +141,20 @@ impl Rules {
                 entry.store(0, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl Table<'_> {
+    /// What is known of a site. [`None`]: nothing. Context: any.
+    #[inline(always)]
+    pub fn get(&self, site: Site) -> Option<Rule> {
+        let Set(entries) = &self.0[site.set()];
+        for entry in entries {
+            let bits = entry.load(Ordering::Relaxed) ^ site.tag();
+            if bits <= RULE {
+                return Rule::from_bits(bits as u32);
+            }
+        }
+        None
     }
 }

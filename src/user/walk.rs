@@ -5,6 +5,7 @@
 //! which no task sleeps.
 
 use super::{
+    calls::Calls,
     cfi::Machine,
     rule::{Kind, Rule},
     words::{is_user, End, FRAMES_MAX},
@@ -57,10 +58,15 @@ pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [
     nr
 }
 
-struct Frame {
-    ip: u64,
-    sp: u64,
-    fp: u64,
+/// A frame of a user stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// Where it goes on.
+    pub ip: u64,
+    /// Its stack pointer.
+    pub sp: u64,
+    /// Its frame pointer.
+    pub fp: u64,
 }
 
 impl Frame {
@@ -82,6 +88,12 @@ impl Frame {
 
 /// The code of a process.
 pub trait Code {
+    /// The number of frames that are kept.
+    fn frames(&self) -> usize;
+
+    /// What is needed to follow calls in the mapping of the last frame.
+    fn calls(&mut self) -> Calls<'_>;
+
     /// Keeps the next frame, which goes on at `ip`, and returns the rule of its instruction, which is at
     /// `address`: a call may be the last instruction of its function. [`None`]: it is not known now whether
     /// there is one.
@@ -128,7 +140,14 @@ pub fn by_rules(
     let mut frame = Frame { ip, sp, fp };
     // Whether the address is where the frame goes on, and no return address.
     let mut interrupted = true;
-    for nr in 0..FRAMES_MAX {
+    loop {
+        if !interrupted {
+            frame = code.calls().follow(machine, memory, frame);
+        }
+        let nr = code.frames();
+        if nr >= FRAMES_MAX {
+            return End::Depth;
+        }
         if !is_user(frame.ip, user_end) {
             // Programs may end their stack so.
             return match frame.ip == 0 && nr > 0 {
@@ -154,7 +173,6 @@ pub fn by_rules(
             Step::End(end) => return end,
         }
     }
-    End::Depth
 }
 
 fn is_called(code: &impl Code, address: u64) -> bool {

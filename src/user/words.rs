@@ -141,6 +141,85 @@ impl End {
     }
 }
 
+/// The words of one stack.
+#[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
+pub struct StackWords {
+    words: [u64; WORDS_MAX],
+    nr: usize,
+    /// Frames that are in no file.
+    raw: usize,
+}
+
+impl Default for StackWords {
+    fn default() -> Self {
+        Self {
+            words: [0; WORDS_MAX],
+            nr: 0,
+            raw: 0,
+        }
+    }
+}
+
+impl StackWords {
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        (self.nr, self.raw) = (0, 0);
+    }
+
+    /// Keeps frames, whose words `next` returns, until there is none or no room: for [`FRAMES_MAX`] frames.
+    #[inline(always)]
+    pub fn keep_all(&mut self, mut next: impl FnMut() -> Option<u64>) {
+        let [rooms @ .., _, _] = &mut self.words;
+        let mut nr = self.nr;
+        while let Some(room) = rooms.get_mut(nr) {
+            let Some(word) = next() else {
+                break;
+            };
+            *room = word;
+            nr = nr.wrapping_add(1);
+        }
+        self.nr = nr;
+    }
+
+    /// Keeps a frame in a file, if there is room.
+    pub fn keep(&mut self, word: u64) {
+        let mut word = Some(word);
+        self.keep_all(|| word.take());
+    }
+
+    /// Keeps a frame that is in no file: its address.
+    pub fn keep_raw(&mut self, address: u64) {
+        self.raw += 1;
+        self.keep(address);
+    }
+
+    /// Adds what is behind the frames: the process, if there are addresses, and how the stack ends.
+    pub fn end(&mut self, process: Word, end: End) {
+        let process = (self.raw != 0).then(|| process.bits().unwrap_or(0));
+        for word in process.into_iter().chain([end as u64]) {
+            if let Some(room) = self.words.get_mut(self.nr) {
+                *room = word;
+                self.nr += 1;
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn words(&self) -> &[u64] {
+        self.words.get(..self.nr).unwrap_or_default()
+    }
+
+    /// The number of frames, before [`StackWords::end`].
+    pub fn frames(&self) -> usize {
+        self.nr
+    }
+
+    /// The number of frames that are in no file.
+    pub fn raw(&self) -> usize {
+        self.raw
+    }
+}
+
 /// What tells a program of a process from others of the same number, in 30 bits: when the process
 /// began (21 bits, about a million nanoseconds each) and its count of `exec` calls (9 bits).
 pub const fn process(start_time: u64, exec_id: u64) -> u32 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What an entry into the kernel takes: entry FRAMES COUNT.
+ * What an entry into the kernel takes: entry FRAMES COUNT [calls].
  *
  * Calls close() of the file descriptor 1,000,000 COUNT times, below so many further frames without
- * frame pointers. Prints the median of the CPU's time stamp counter from before a call to behind
+ * frame pointers: one function that calls itself, or with "calls" up to 32 others. Prints the median of the CPU's time stamp counter from before a call to behind
  * it: in a guest whose time counts instructions, their number. Interrupts fall into few calls. Its
  * addresses are always the same, as the number of instructions depends on where mappings lie.
  */
@@ -52,6 +52,27 @@ static NOINLINE unsigned long long down(int frames)
 	return frames ? down(frames - 1) : leaf();
 }
 
+/* The same, each frame by a call of its own, for which there is a rule of its own. */
+#define DOWN(nr, next)							\
+static NOINLINE unsigned long long down_##nr(int frames)		\
+{									\
+	return frames ? next(frames - 1) : leaf();			\
+}
+#define DOWN_8(nr, next)						\
+	DOWN(nr##7, next)						\
+	DOWN(nr##6, down_##nr##7)					\
+	DOWN(nr##5, down_##nr##6)					\
+	DOWN(nr##4, down_##nr##5)					\
+	DOWN(nr##3, down_##nr##4)					\
+	DOWN(nr##2, down_##nr##3)					\
+	DOWN(nr##1, down_##nr##2)					\
+	DOWN(nr##0, down_##nr##1)
+
+DOWN_8(3, down)
+DOWN_8(2, down_30)
+DOWN_8(1, down_20)
+DOWN_8(0, down_10)
+
 int main(int argc, char **argv)
 {
 	const int frames = argc > 2 ? atoi(argv[1]) : 0;
@@ -64,6 +85,6 @@ int main(int argc, char **argv)
 	count = argc > 2 ? atoi(argv[2]) : 0;
 	if (frames < 0 || count < 1 || count > COUNT_MAX)
 		return 2;
-	printf("%llu\n", down(frames));
+	printf("%llu\n", argc > 3 ? down_00(frames) : down(frames));
 	return 0;
 }
