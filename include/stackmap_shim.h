@@ -198,8 +198,11 @@ struct stackmap_registers {
 	__u32 word;		/* bytes of a word of its stack; 0: it has none */
 };
 
-/* Bytes that are read of a file at once, at most. */
-#define STACKMAP_FILE_READ_MAX	128
+/* A file that is read from the page cache. */
+struct stackmap_file {
+	struct file *file;
+	__u64 reader[8];	/* struct freader: the part that was read last stays at hand */
+};
 
 /* A task in the kernel that has a request of ours pending, and where it left user space. */
 struct stackmap_sleeper {
@@ -370,13 +373,13 @@ unsigned long stackmap_user_counted(enum stackmap_user_counter counter);
 /* user/mappings.c: what user addresses lie in. Task context, may sleep. */
 bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long address,
 			   struct stackmap_mapping *mapping);
-struct file *stackmap_user_file(const struct stackmap_process *process, unsigned long address,
-				const struct stackmap_file_key *key);
+bool stackmap_file_begin(const struct stackmap_process *process, unsigned long address,
+			 const struct stackmap_file_key *key, struct stackmap_file *file);
+bool stackmap_file_read(struct stackmap_file *file, __u64 offset, void *bytes, unsigned int nr);
+void stackmap_file_end(struct stackmap_file *file);
 __u64 stackmap_vdso_size(const struct stackmap_process *process);
 bool stackmap_vdso_read(const struct stackmap_process *process, __u64 offset, void *bytes,
 			unsigned int nr);
-bool stackmap_file_read(struct file *file, __u64 offset, void *bytes, unsigned int nr);
-void fput(struct file *file);
 void stackmap_user_registers(struct stackmap_registers *registers);
 bool stackmap_user_read(unsigned long address, __u64 *words, unsigned int nr);
 bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,

@@ -9,7 +9,7 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment};
 use stackmap_user::{
-    cfi::{learn, search, File, Unknown, X86_64},
+    cfi::{Elf, File, Unknown, X86_64},
     rule::{Base, Rule, Saved},
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
@@ -117,6 +117,8 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
             .find(|segment| address.wrapping_sub(segment.address()) < segment.file_range().1);
         segment.map(|segment| segment.file_range().0 + address - segment.address())
     };
+    let file = Bytes(&data);
+    let elf = Elf::read(&file, &X86_64).map_err(|error| format!("{error:?}"))?;
     let mut context = UnwindContext::new();
     let mut entries = eh_frame.entries(&bases);
     while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
@@ -130,8 +132,8 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
         // A search takes long: some functions do.
         let is_searched = fde.offset() % 16 == 0;
         if let Some(offset) = offset_of(fde.initial_address()).filter(|_| is_searched) {
-            let searched = search(&Bytes(&data), &X86_64, offset);
-            let found = learn(&Bytes(&data), &X86_64, offset);
+            let searched = elf.by_search(&file, &X86_64, offset);
+            let found = elf.by_table(&file, &X86_64, offset);
             let compared = found != Err(Unknown::NoTable) && searched != Err(Unknown::TooLong);
             if compared && found != searched {
                 return Err(format!("{offset:#x}: {found:?}, searched: {searched:?}"));
@@ -153,10 +155,7 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
                     continue;
                 };
                 let want = expected(row, signal, address, &eh_frame);
-                let got = match learn(&Bytes(&data), &X86_64, offset) {
-                    Err(Unknown::NoTable) => search(&Bytes(&data), &X86_64, offset),
-                    got => got,
-                };
+                let got = elf.learn(&file, &X86_64, offset);
                 counts.addresses += 1;
                 match (got, want) {
                     (Ok(got), Some(want)) if got == want => counts.rules += 1,

@@ -17,7 +17,7 @@ pub mod walk;
 #[path = "../../src/user/words.rs"]
 pub mod words;
 
-use cfi::{learn, search, File, Unknown, X86_64};
+use cfi::{learn, File, Unknown, X86_64};
 use std::cell::Cell;
 
 /// A file of these bytes, which counts how often it is read.
@@ -82,10 +82,7 @@ pub fn learn_hostile(input: &[u8]) -> Result<rule::Rule, Unknown> {
         bytes,
         reads: Cell::new(0),
     };
-    let found = match learn(&file, &X86_64, u64::from(*at)) {
-        Err(Unknown::NoTable) => search(&file, &X86_64, u64::from(*at)),
-        found => found,
-    };
+    let found = learn(&file, &X86_64, u64::from(*at));
     if let Ok(rule) = found {
         assert_eq!(rule::Rule::from_bits(rule.bits()), Some(rule));
     }

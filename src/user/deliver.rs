@@ -97,6 +97,7 @@ impl State {
         self.id_of(
             process,
             |buffer| {
+                let reads = Cell::new(READS_MAX);
                 let mut code = Codes {
                     state: self,
                     process,
@@ -105,7 +106,8 @@ impl State {
                     memory,
                     wanted: false,
                     learnt: 0,
-                    reads: Cell::new(READS_MAX),
+                    reads: &reads,
+                    open: None,
                 };
                 let user_end = shim::stackmap_user_end();
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)

@@ -198,29 +198,40 @@ bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long
 	return true;
 }
 
+static struct freader *reader_of(struct stackmap_file *file)
+{
+	BUILD_BUG_ON(sizeof(struct freader) > sizeof(file->reader));
+	return (struct freader *)file->reader;
+}
+
 /**
- * stackmap_user_file - get the file that is mapped at an address
+ * stackmap_file_begin - get the file that is mapped at an address
  * @process: the process
  * @address: the address
  * @key: the file that was found there
+ * @file: set to the file, for stackmap_file_end()
  *
  * Context: task context, may sleep.
- * Return: the file, for fput(); NULL if another one is mapped there.
+ * Return: whether it is this file that is mapped there.
  */
-struct file *stackmap_user_file(const struct stackmap_process *process, unsigned long address,
-				const struct stackmap_file_key *key)
+bool stackmap_file_begin(const struct stackmap_process *process, unsigned long address,
+			 const struct stackmap_file_key *key, struct stackmap_file *file)
 {
 	struct vm_area_struct *vma = lock_vma(process, address);
 	struct stackmap_mapping mapping;
-	struct file *file = NULL;
+	bool same;
 
 	if (!vma)
-		return NULL;
+		return false;
 	describe(vma, &mapping);
-	if (mapping.kind == STACKMAP_MAPPING_FILE && !memcmp(&mapping.file, key, sizeof(*key)))
-		file = get_file(vma->vm_file);
+	same = mapping.kind == STACKMAP_MAPPING_FILE &&
+	       !memcmp(&mapping.file, key, sizeof(*key));
+	if (same) {
+		file->file = get_file(vma->vm_file);
+		static_call(stackmap_freader_init)(reader_of(file), NULL, 0, file->file, false);
+	}
 	vma_end_read(vma);
-	return file;
+	return same;
 }
 
 /**
@@ -228,23 +239,35 @@ struct file *stackmap_user_file(const struct stackmap_process *process, unsigned
  * @file: the file
  * @offset: where
  * @bytes: set to them
- * @nr: their number, at most STACKMAP_FILE_READ_MAX
+ * @nr: their number
  *
  * Context: task context, may sleep.
  * Return: whether they are all there.
  */
-bool stackmap_file_read(struct file *file, u64 offset, void *bytes, unsigned int nr)
+bool stackmap_file_read(struct stackmap_file *file, u64 offset, void *bytes, unsigned int nr)
 {
-	char spanning[STACKMAP_FILE_READ_MAX];
-	struct freader reader;
+	struct freader *reader = reader_of(file);
 	const void *found;
 
-	static_call(stackmap_freader_init)(&reader, spanning, sizeof(spanning), file, false);
-	found = static_call(stackmap_freader_fetch)(&reader, offset, nr);
-	if (found)
+	/* What is in more than one folio is put together there. */
+	reader->buf = bytes;
+	reader->buf_sz = nr;
+	found = static_call(stackmap_freader_fetch)(reader, offset, nr);
+	if (found && found != bytes)
 		memcpy(bytes, found, nr);
-	static_call(stackmap_freader_cleanup)(&reader);
 	return found;
+}
+
+/**
+ * stackmap_file_end - give back a file of stackmap_file_begin()
+ * @file: the file
+ *
+ * Context: task context, may sleep.
+ */
+void stackmap_file_end(struct stackmap_file *file)
+{
+	static_call(stackmap_freader_cleanup)(reader_of(file));
+	fput(file->file);
 }
 
 /* Where the current task left user space. */
@@ -401,20 +424,20 @@ static void watch_ctime(struct inode *inode)
 bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
 			  const struct stackmap_file_key *key, struct stackmap_binary *binary)
 {
-	struct file *file = stackmap_user_file(process, ip, key);
+	struct stackmap_file file;
 	char *path;
 
-	if (!file)
+	if (!stackmap_file_begin(process, ip, key, &file))
 		return false;
-	watch_ctime(file_inode(file));
+	watch_ctime(file_inode(file.file));
 	binary->build_id_len = 0;
-	read_build_id(file, binary);
-	path = d_path(file_user_path(file), binary->path, sizeof(binary->path));
+	read_build_id(file.file, binary);
+	path = d_path(file_user_path(file.file), binary->path, sizeof(binary->path));
 	binary->path_len = 0;
 	if (!IS_ERR(path)) {
 		binary->path_len = strlen(path);
 		memmove(binary->path, path, binary->path_len);
 	}
-	fput(file);
+	stackmap_file_end(&file);
 	return true;
 }

@@ -5,8 +5,8 @@
 use super::{
     binaries::{VDSO, VDSO32},
     calls::{Calls, Place},
-    cfi::{self, Unknown, X86_64},
-    process::Process,
+    cfi::{self, Elf, Unknown, X86_64},
+    process::{CachedFile, Process},
     rule::Rule,
     rules::Site,
     walk::{Code, Memory},
@@ -110,7 +110,30 @@ pub(super) struct Codes<'a, M> {
     /// The rules that were learnt for this stack.
     pub(super) learnt: u32,
     /// How often files may still be read for this stack.
-    pub(super) reads: Cell<u32>,
+    pub(super) reads: &'a Cell<u32>,
+    /// The file that the last rule was learnt from.
+    pub(super) open: Option<OpenFile<'a>>,
+}
+
+/// A file that rules are learnt from.
+pub(super) struct OpenFile<'r> {
+    /// The index of its mapping.
+    mapping: usize,
+    file: CachedFile<'r>,
+    /// Its headers, when they were read.
+    elf: Option<Elf>,
+}
+
+impl OpenFile<'_> {
+    /// The rule of the instruction at an offset.
+    fn rule(&mut self, offset: u64) -> Result<Rule, Unknown> {
+        let Self { file, elf, .. } = self;
+        let elf = match elf {
+            Some(elf) => elf,
+            None => elf.insert(Elf::read(file, &X86_64)?),
+        };
+        elf.learn(file, &X86_64, offset)
+    }
 }
 
 /// The most rules that are learnt for one stack, as other tracers wait meanwhile. The next stack learns more.
@@ -162,34 +185,14 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
-    /// Learns the rule of an address, if its file is in memory.
+    /// Learns the rule of an address in the last mapping, if its file is in memory.
     #[cold]
     fn learn(&mut self, site: Site, address: u64) -> Option<Rule> {
         if self.learnt >= LEARNT_MAX {
             return None;
         }
         self.learnt += 1;
-        let mapping = self.places.mapping()?;
-        let offset = address - mapping.start + mapping.offset;
-        let found = match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
-                let file = self.process.file(address, &mapping.file, &self.reads)?;
-                let mut found = cfi::learn(&file, &X86_64, offset);
-                if found == Err(Unknown::NoTable) {
-                    found = cfi::search(&file, &X86_64, offset);
-                }
-                if found == Err(Unknown::Absent) && !self.wanted {
-                    file.want();
-                    self.wanted = true;
-                }
-                found
-            }
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
-                cfi::learn(&self.process.vdso(), &X86_64, offset)
-            }
-            // Rules are those of 64 bits.
-            _ => Err(Unknown::NoTable),
-        };
+        let found = self.described(address)?;
         use shim::{
             stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
             stackmap_user_counter_STACKMAP_USER_RULES_LEARNT as LEARNT,
@@ -206,6 +209,40 @@ impl<M: Memory> Codes<'_, M> {
         let rule = found.unwrap_or(Rule::UNKNOWN);
         self.state.rules.put(site, rule);
         Some(rule)
+    }
+}
+
+impl<M> Codes<'_, M> {
+    /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
+    fn described(&mut self, address: u64) -> Option<Result<Rule, Unknown>> {
+        let mapping = self.places.mapping()?;
+        let offset = address - mapping.start + mapping.offset;
+        let found = match mapping.kind {
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+                let last = self.places.last;
+                let open = match self.open.take().filter(|open| open.mapping == last) {
+                    Some(open) => open,
+                    None => OpenFile {
+                        mapping: last,
+                        file: self.process.file(address, &mapping.file, self.reads)?,
+                        elf: None,
+                    },
+                };
+                let open = self.open.insert(open);
+                let found = open.rule(offset);
+                if found == Err(Unknown::Absent) && !self.wanted {
+                    open.file.want();
+                    self.wanted = true;
+                }
+                found
+            }
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
+                cfi::learn(&self.process.vdso(), &X86_64, offset)
+            }
+            // Rules are those of 64 bits.
+            _ => Err(Unknown::NoTable),
+        };
+        Some(found)
     }
 }
 

@@ -9,12 +9,12 @@ use super::{
     words::{self, Word},
 };
 use crate::shim::{
-    self, stackmap_binary, stackmap_file_key, stackmap_mapping, stackmap_process,
+    self, stackmap_binary, stackmap_file, stackmap_file_key, stackmap_mapping, stackmap_process,
     stackmap_registers, stackmap_sleeper,
 };
 use core::{cell::Cell, marker::PhantomData, ptr::NonNull, slice::from_ref};
 use kernel::{
-    bindings, error::to_result, prelude::*, sync::aref::ARef, task::Task, types::NotThreadSafe,
+    bindings, error::to_result, prelude::*, sync::aref::ARef, task::Task, types::{NotThreadSafe, Opaque},
 };
 
 /// A process, identified through one of its tasks.
@@ -58,18 +58,20 @@ impl Process<'_> {
         unsafe { shim::stackmap_user_mapping(&self.0, address as usize, mapping) }
     }
 
-    /// The file that is mapped at an address, if it is still this one.
-    /// It can be read so many times.
+    /// The file that is mapped at an address, if it is still this one. It can be read so many times.
     pub(super) fn file<'r>(
         &self,
         address: u64,
         key: &stackmap_file_key,
         reads: &'r Cell<u32>,
     ) -> Option<CachedFile<'r>> {
-        // SAFETY: By the invariant; the references are valid.
-        let file = unsafe { shim::stackmap_user_file(&self.0, address as usize, key) };
-        Some(CachedFile {
-            file: NonNull::new(file)?,
+        let file = Opaque::uninit();
+        // SAFETY: By the invariant; the references are valid, and `file` may be written.
+        let begun =
+            unsafe { shim::stackmap_file_begin(&self.0, address as usize, key, file.get()) };
+        // INVARIANT: It was set just now. A value that is made is dropped, so none is made otherwise.
+        begun.then(|| CachedFile {
+            file,
             size: key.size,
             absent: Cell::new(0),
             reads,
@@ -205,9 +207,9 @@ impl Drop for Sleeper {
 ///
 /// # Invariants
 ///
-/// The file is held.
+/// `file` was set by `stackmap_file_begin()`, so the file is held.
 pub(super) struct CachedFile<'r> {
-    file: NonNull<bindings::file>,
+    file: Opaque<stackmap_file>,
     size: u64,
     /// Where it is not in memory.
     absent: Cell<u64>,
@@ -219,7 +221,7 @@ impl CachedFile<'_> {
     /// Has the part read ahead that was not in memory. Context: task.
     pub(super) fn want(&self) {
         // SAFETY: By the invariant.
-        unsafe { shim::stackmap_file_want(self.file.as_ptr(), self.absent.get()) };
+        unsafe { shim::stackmap_file_want((*self.file.get()).file, self.absent.get()) };
     }
 }
 
@@ -227,26 +229,15 @@ impl File for CachedFile<'_> {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
         let left = self.reads.get().checked_sub(1).ok_or(Unknown::Later)?;
         self.reads.set(left);
-        for (nr, bytes) in bytes
-            .chunks_mut(shim::STACKMAP_FILE_READ_MAX as usize)
-            .enumerate()
-        {
-            let offset = offset + u64::from(shim::STACKMAP_FILE_READ_MAX) * nr as u64;
-            // SAFETY: By the invariant; so many bytes can be written.
-            let read = unsafe {
-                shim::stackmap_file_read(
-                    self.file.as_ptr(),
-                    offset,
-                    bytes.as_mut_ptr().cast(),
-                    bytes.len() as u32,
-                )
-            };
-            if !read {
+        let (to, nr) = (bytes.as_mut_ptr().cast(), bytes.len() as u32);
+        // SAFETY: By the invariant; so many bytes can be written.
+        match unsafe { shim::stackmap_file_read(self.file.get(), offset, to, nr) } {
+            true => Ok(()),
+            false => {
                 self.absent.set(offset);
-                return Err(Unknown::Absent);
+                Err(Unknown::Absent)
             }
         }
-        Ok(())
     }
 
     fn size(&self) -> u64 {
@@ -257,7 +248,7 @@ impl File for CachedFile<'_> {
 impl Drop for CachedFile<'_> {
     fn drop(&mut self) {
         // SAFETY: By the invariant, and it is not used any more.
-        unsafe { shim::fput(self.file.as_ptr()) };
+        unsafe { shim::stackmap_file_end(self.file.get()) };
     }
 }
 

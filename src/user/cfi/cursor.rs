@@ -5,7 +5,7 @@
 use super::{File, Unknown};
 
 /// Bytes that are read at once.
-const WINDOW: usize = 128;
+const WINDOW: usize = 64;
 
 /// The encodings of pointers: a size in the low half, what they are relative to in the high half.
 pub(super) mod encoding {
@@ -22,12 +22,12 @@ pub(super) mod encoding {
 /// A reader of a file's bytes.
 pub(super) struct Cursor<'f, F> {
     file: &'f F,
+    /// Bytes of the file, the first `filled` of them, from `start` on.
     window: [u8; WINDOW],
-    /// Where the window begins in the file, and how much of it is filled.
     start: u64,
     filled: usize,
-    /// The offset of the next byte.
-    pub(super) at: u64,
+    /// The index of the next byte; it may be behind those that are filled.
+    next: usize,
 }
 
 impl<'f, F: File> Cursor<'f, F> {
@@ -35,31 +35,57 @@ impl<'f, F: File> Cursor<'f, F> {
         Self {
             file,
             window: [0; WINDOW],
-            start: 0,
+            start: at,
             filled: 0,
-            at,
+            next: 0,
         }
     }
 
-    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Unknown> {
-        let end = self.at.checked_add(N as u64).ok_or(Unknown::Damaged)?;
-        if self.at < self.start || end > self.start + self.filled as u64 {
-            let left = self.file.size().saturating_sub(self.at);
-            let filled = left.min(WINDOW as u64) as usize;
-            if filled < N {
-                return Err(Unknown::Damaged);
-            }
-            let window = self.window.get_mut(..filled).ok_or(Unknown::Damaged)?;
-            self.filled = 0;
-            self.file.read(self.at, window)?;
-            (self.start, self.filled) = (self.at, filled);
+    /// The offset of the next byte.
+    #[inline(always)]
+    pub(super) fn at(&self) -> u64 {
+        self.start.wrapping_add(self.next as u64)
+    }
+
+    /// Goes on at another offset.
+    #[inline(always)]
+    pub(super) fn seek(&mut self, at: u64) {
+        let next = at.wrapping_sub(self.start);
+        if next <= self.filled as u64 {
+            self.next = next as usize;
+        } else {
+            (self.start, self.filled, self.next) = (at, 0, 0);
         }
-        let from = (self.at - self.start) as usize;
-        let bytes = self.window.get(from..from + N).ok_or(Unknown::Damaged)?;
-        self.at = end;
+    }
+
+    /// Reads the window at the next byte, which is then its first one. At least so many bytes must be there.
+    #[inline(never)]
+    fn fill(&mut self, nr: usize) -> Result<(), Unknown> {
+        let at = self.at();
+        let left = self.file.size().saturating_sub(at);
+        let filled = left.min(WINDOW as u64) as usize;
+        (self.start, self.filled, self.next) = (at, 0, 0);
+        let window = self.window.get_mut(..filled).ok_or(Unknown::Damaged)?;
+        if filled < nr {
+            return Err(Unknown::Damaged);
+        }
+        self.file.read(at, window)?;
+        self.filled = filled;
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Unknown> {
+        if self.next + N > self.filled {
+            self.fill(N)?;
+        }
+        let bytes = self.window.get(self.next..self.next + N);
+        self.next += N;
+        let bytes = bytes.ok_or(Unknown::Damaged)?;
         bytes.try_into().map_err(|_| Unknown::Damaged)
     }
 
+    #[inline(always)]
     pub(super) fn u8(&mut self) -> Result<u8, Unknown> {
         self.bytes().map(u8::from_le_bytes)
     }
@@ -77,9 +103,20 @@ impl<'f, F: File> Cursor<'f, F> {
     }
 
     /// An unsigned number of any length.
+    #[inline(always)]
     pub(super) fn unsigned(&mut self) -> Result<u64, Unknown> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
+        match self.u8()? {
+            // Most are one byte.
+            byte @ 0..0x80 => Ok(byte.into()),
+            byte => self.longer(byte),
+        }
+    }
+
+    /// The rest of an unsigned number whose first byte this is.
+    #[inline(never)]
+    fn longer(&mut self, first: u8) -> Result<u64, Unknown> {
+        let mut number = u64::from(first & 0x7f);
+        for shift in (7..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
             if bits << shift >> shift != bits {
@@ -108,7 +145,8 @@ impl<'f, F: File> Cursor<'f, F> {
     }
 
     pub(super) fn skip(&mut self, bytes: u64) -> Result<(), Unknown> {
-        self.at = self.at.checked_add(bytes).ok_or(Unknown::Damaged)?;
+        let at = self.at().checked_add(bytes);
+        self.seek(at.ok_or(Unknown::Damaged)?);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown
         // A length of 64 bits follows: no linker writes it.
         u32::MAX => Err(Unknown::Inexpressible),
         length => cursor
-            .at
+            .at()
             .checked_add(u64::from(length))
             .ok_or(Unknown::Damaged),
     }
@@ -33,17 +33,17 @@ pub(super) struct Common {
     augmented: bool,
     /// The frames are those of signals.
     pub(super) signal: bool,
-    /// The program that all begin with.
-    pub(super) program: u64,
+    /// The end of the program that all begin with.
     pub(super) end: u64,
 }
 
 impl Common {
+    /// Reads it, up to the program.
     pub(super) fn read<F: File>(
-        mut cursor: Cursor<'_, F>,
+        cursor: &mut Cursor<'_, F>,
         machine: &Machine,
     ) -> Result<Self, Unknown> {
-        let end = end_of(&mut cursor)?;
+        let end = end_of(cursor)?;
         let (id, version) = (cursor.u32()?, cursor.u8()?);
         if id != 0 || !matches!(version, 1 | 3) {
             return Err(Unknown::Damaged);
@@ -73,12 +73,11 @@ impl Common {
             encoding: encoding::ABSOLUTE,
             augmented: augmentation[0] == b'z',
             signal: false,
-            program: 0,
             end,
         };
         if common.augmented {
             let bytes = cursor.unsigned()?;
-            let program = cursor.at.checked_add(bytes).ok_or(Unknown::Damaged)?;
+            let program = cursor.at().checked_add(bytes).ok_or(Unknown::Damaged)?;
             for letter in augmentation
                 .iter()
                 .skip(1)
@@ -95,11 +94,10 @@ impl Common {
                     _ => return Err(Unknown::Inexpressible),
                 }
             }
-            cursor.at = program;
+            cursor.seek(program);
         } else if augmentation[0] != 0 {
             return Err(Unknown::Inexpressible);
         }
-        common.program = cursor.at;
         Ok(common)
     }
 

@@ -13,6 +13,9 @@ const HEADERS_MAX: u16 = 64;
 /// Segments of a file that are loaded, at most.
 const LOADS_MAX: usize = 16;
 
+/// Entries of the table of functions that are read at once: those that are near to each other.
+const NEAR: u64 = 8;
+
 /// Section headers that are looked at.
 const SECTIONS_MAX: u16 = 128;
 /// Descriptions that a search looks at. A head that is read counts as more.
@@ -44,32 +47,49 @@ struct Sections {
     names: u16,
 }
 
-/// A file, and the address that is looked for.
-pub(super) struct Image<'f, F> {
-    pub(super) file: &'f F,
+/// What the headers of a file say.
+pub struct Elf {
     loads: [Load; LOADS_MAX],
-    /// The address in the terms of the file.
-    pub(super) address: u64,
-    /// The table of functions; of size 0 if there is none.
-    table: Load,
+    nr_loads: usize,
+    /// The table of functions, if there is one.
+    table: Option<Table>,
     sections: Sections,
 }
 
-impl<'f, F: File> Image<'f, F> {
-    pub(super) fn read(file: &'f F, machine: &Machine, offset: u64) -> Result<Self, Unknown> {
+/// The sorted table of functions, `.eh_frame_hdr`.
+#[derive(Clone, Copy)]
+struct Table {
+    /// What its words are relative to.
+    base: u64,
+    /// The offset of the first entry, and their number.
+    entries: u64,
+    nr: u64,
+}
+
+/// A file, and the address that is looked for.
+pub(super) struct Image<'f, F> {
+    pub(super) file: &'f F,
+    elf: &'f Elf,
+    /// The address in the terms of the file.
+    pub(super) address: u64,
+}
+
+impl Elf {
+    /// Reads the headers of a file.
+    pub fn read(file: &impl File, machine: &Machine) -> Result<Self, Unknown> {
         let mut cursor = Cursor::new(file, 0);
         let magic = cursor.bytes::<6>()?;
         // 64 bits, the low byte first.
         if magic != *b"\x7fELF\x02\x01" {
             return Err(Unknown::Damaged);
         }
-        cursor.at = 18;
+        cursor.seek(18);
         if cursor.u16()? != machine.elf {
             return Err(Unknown::Damaged);
         }
-        cursor.at = 32;
+        cursor.seek(32);
         let (headers, sections) = (cursor.u64()?, cursor.u64()?);
-        cursor.at = 54;
+        cursor.seek(54);
         let (size, nr) = (cursor.u16()?, cursor.u16()?.min(HEADERS_MAX));
         if size != PROGRAM_HEADER {
             return Err(Unknown::Damaged);
@@ -83,15 +103,14 @@ impl<'f, F: File> Image<'f, F> {
             },
             names,
         };
-        let mut image = Self {
-            file,
+        let mut elf = Self {
             loads: [Load::default(); LOADS_MAX],
-            address: 0,
-            table: Load::default(),
+            nr_loads: 0,
+            table: None,
             sections,
         };
-        let (mut found, mut loads) = (false, 0);
-        cursor.at = headers;
+        let mut table = None;
+        cursor.seek(headers);
         for _ in 0..nr {
             let (kind, _flags) = (cursor.u32()?, cursor.u32()?);
             let (start, address) = (cursor.u64()?, cursor.u64()?);
@@ -104,23 +123,59 @@ impl<'f, F: File> Image<'f, F> {
             };
             match kind {
                 PT_LOAD => {
-                    *image.loads.get_mut(loads).ok_or(Unknown::TooLong)? = part;
-                    loads += 1;
-                    if offset >= start && offset - start < size {
-                        image.address = address.wrapping_add(offset - start);
-                        found = true;
-                    }
+                    *elf.loads.get_mut(elf.nr_loads).ok_or(Unknown::TooLong)? = part;
+                    elf.nr_loads += 1;
                 }
-                PT_GNU_EH_FRAME => image.table = part,
+                PT_GNU_EH_FRAME if size != 0 => table = Some(part),
                 _ => {}
             }
         }
-        found.then_some(image).ok_or(Unknown::NoFunction)
+        if let Some(part) = table {
+            elf.table = Table::read(&mut cursor, part)?;
+        }
+        Ok(elf)
+    }
+
+    fn loads(&self) -> &[Load] {
+        self.loads.get(..self.nr_loads).unwrap_or_default()
+    }
+}
+
+impl Table {
+    /// Reads the head of the table. [`None`]: it has another form.
+    fn read<F: File>(cursor: &mut Cursor<'_, F>, part: Load) -> Result<Option<Self>, Unknown> {
+        cursor.seek(part.offset);
+        let [version, start, count, table] = cursor.bytes()?;
+        if version != 1 || count != encoding::U32 || table != encoding::TABLE {
+            return Ok(None);
+        }
+        cursor.pointer(start)?;
+        let nr = u64::from(cursor.u32()?);
+        if nr > part.size / 8 {
+            return Err(Unknown::Damaged);
+        }
+        Ok(Some(Self {
+            base: part.address,
+            entries: cursor.at(),
+            nr,
+        }))
+    }
+}
+
+impl<'f, F: File> Image<'f, F> {
+    /// The address at an offset of a file.
+    pub(super) fn new(elf: &'f Elf, file: &'f F, offset: u64) -> Result<Self, Unknown> {
+        let at = |load: &Load| offset.wrapping_sub(load.offset);
+        let mut loads = elf.loads().iter().rev();
+        let load = loads.find(|load| offset >= load.offset && at(load) < load.size);
+        let load = load.ok_or(Unknown::NoFunction)?;
+        let address = load.address.wrapping_add(at(load));
+        Ok(Self { file, elf, address })
     }
 
     /// A cursor at an address.
     pub(super) fn at(&self, address: u64) -> Result<Cursor<'f, F>, Unknown> {
-        let mut loads = self.loads.iter();
+        let mut loads = self.elf.loads().iter();
         let load = loads.find(|load| address.wrapping_sub(load.address) < load.size);
         let load = load.ok_or(Unknown::Damaged)?;
         let offset = load.offset.checked_add(address.wrapping_sub(load.address));
@@ -129,36 +184,33 @@ impl<'f, F: File> Image<'f, F> {
 
     /// Where the description of the function is loaded that the address may be in, by the table.
     pub(super) fn by_table(&self) -> Result<u64, Unknown> {
-        if self.table.size == 0 {
-            return Err(Unknown::NoTable);
-        }
-        let mut cursor = Cursor::new(self.file, self.table.offset);
-        let [version, start, count, table] = cursor.bytes()?;
-        if version != 1 || count != encoding::U32 || table != encoding::TABLE {
-            return Err(Unknown::NoTable);
-        }
-        cursor.pointer(start)?;
-        let nr = cursor.u32()?;
-        let entries = cursor.at;
-        if u64::from(nr) > self.table.size / 8 {
-            return Err(Unknown::Damaged);
-        }
-        let base = self.table.address;
+        let Table { base, entries, nr } = self.elf.table.ok_or(Unknown::NoTable)?;
         let address = |word: [u8; 4]| base.wrapping_add(i32::from_le_bytes(word) as u64);
-        let (mut low, mut high) = (0, u64::from(nr));
-        let mut found = None;
-        while low < high {
-            let middle = low.midpoint(high);
-            // Each half of the table is far away from the other.
-            let mut entry = [0; 8];
-            self.file.read(entries + 8 * middle, &mut entry)?;
-            let [a, b, c, d, e, f, g, h] = entry;
-            if address([a, b, c, d]) <= self.address {
-                found = Some(address([e, f, g, h]));
-                low = middle + 1;
+        // The last one that begins at the address or before it is among `nr` entries from `low` on.
+        let (mut low, mut nr) = (0, nr);
+        while nr > NEAR {
+            let half = nr / 2;
+            let mut word = [0; 4];
+            self.file.read(entries + 8 * (low + half), &mut word)?;
+            if address(word) <= self.address {
+                low += half;
+                nr -= half;
             } else {
-                high = middle;
+                nr = half;
             }
+        }
+        let mut near = [0; 8 * NEAR as usize];
+        let near = near.get_mut(..8 * nr as usize).unwrap_or_default();
+        self.file.read(entries + 8 * low, near)?;
+        let mut found = None;
+        for entry in near.chunks_exact(8) {
+            let [a, b, c, d, e, f, g, h] = *entry else {
+                break;
+            };
+            if address([a, b, c, d]) > self.address {
+                break;
+            }
+            found = Some(address([e, f, g, h]));
         }
         found.ok_or(Unknown::NoFunction)
     }
@@ -172,12 +224,12 @@ impl<'f, F: File> Image<'f, F> {
         let mut next = 0;
         let mut left = SEARCHED_MAX;
         loop {
-            let start = cursor.at;
+            let start = cursor.at();
             if start - section.offset >= section.size {
                 return Err(Unknown::NoFunction);
             }
             let end = end_of(&mut cursor)?;
-            let here = cursor.at;
+            let here = cursor.at();
             let back = u64::from(cursor.u32()?);
             left = left.checked_sub(1).ok_or(Unknown::TooLong)?;
             // Otherwise it is what descriptions have in common.
@@ -188,13 +240,13 @@ impl<'f, F: File> Image<'f, F> {
                     Some(known) => known,
                     None => {
                         left = left.checked_sub(NEW_HEAD).ok_or(Unknown::TooLong)?;
-                        let new = Common::read(Cursor::new(self.file, offset), machine);
+                        let new = Common::read(&mut Cursor::new(self.file, offset), machine);
                         next = (next + 1) % HEADS;
                         heads[next] = Some((offset, expressible(new)?));
                         next
                     }
                 };
-                let field = loaded(cursor.at);
+                let field = loaded(cursor.at());
                 let common = heads.get(known).and_then(|head| head.as_ref()?.1.as_ref());
                 let range = match common {
                     Some(common) => expressible(common.range(&mut cursor, field))?,
@@ -205,7 +257,7 @@ impl<'f, F: File> Image<'f, F> {
                     return Ok(loaded(start));
                 }
             }
-            cursor.at = end;
+            cursor.seek(end);
         }
     }
 
@@ -213,7 +265,7 @@ impl<'f, F: File> Image<'f, F> {
     fn section(&self) -> Result<Load, Unknown> {
         let header = |nr: u16| {
             let at = u64::from(nr) * u64::from(SECTION_HEADER);
-            let at = self.sections.offset.checked_add(at);
+            let at = self.elf.sections.offset.checked_add(at);
             let mut cursor = Cursor::new(self.file, at.ok_or(Unknown::Damaged)?);
             let (name, _kind, _flags) = (cursor.u32()?, cursor.u32()?, cursor.u64()?);
             let (address, offset, size) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
@@ -224,11 +276,11 @@ impl<'f, F: File> Image<'f, F> {
             };
             Ok((name, part))
         };
-        if self.sections.names >= self.sections.nr {
+        if self.elf.sections.names >= self.elf.sections.nr {
             return Err(Unknown::NoTable);
         }
-        let (_, names) = header(self.sections.names)?;
-        for nr in 0..self.sections.nr {
+        let (_, names) = header(self.elf.sections.names)?;
+        for nr in 0..self.elf.sections.nr {
             let (name, part) = header(nr)?;
             let at = names.offset.checked_add(u64::from(name));
             let mut cursor = Cursor::new(self.file, at.ok_or(Unknown::Damaged)?);

@@ -15,6 +15,8 @@ mod description;
 mod image;
 mod program;
 
+pub use self::image::Elf;
+
 use self::{
     cursor::Cursor,
     description::{end_of, Common},
@@ -82,36 +84,67 @@ pub const X86_64: Machine = Machine {
 
 /// The rule of the instruction at an offset of a file.
 pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
-    let image = Image::read(file, machine, offset)?;
-    rule(&image, machine, image.by_table()?)
+    Elf::read(file, machine)?.learn(file, machine, offset)
 }
 
-/// The same for a file that has no table. This takes longer.
-pub fn search(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
-    let image = Image::read(file, machine, offset)?;
-    rule(&image, machine, image.by_search(machine)?)
+impl Elf {
+    /// The rule of the instruction at an offset of the file, whose headers these are.
+    pub fn learn<F: File>(
+        &self,
+        file: &F,
+        machine: &Machine,
+        offset: u64,
+    ) -> Result<Rule, Unknown> {
+        match self.by_table(file, machine, offset) {
+            Err(Unknown::NoTable) => self.by_search(file, machine, offset),
+            found => found,
+        }
+    }
+
+    /// The same by the table of functions.
+    pub fn by_table<F: File>(
+        &self,
+        file: &F,
+        machine: &Machine,
+        offset: u64,
+    ) -> Result<Rule, Unknown> {
+        let image = Image::new(self, file, offset)?;
+        rule(&image, machine, image.by_table()?)
+    }
+
+    /// The same without the table, which takes longer.
+    pub fn by_search<F: File>(
+        &self,
+        file: &F,
+        machine: &Machine,
+        offset: u64,
+    ) -> Result<Rule, Unknown> {
+        let image = Image::new(self, file, offset)?;
+        rule(&image, machine, image.by_search(machine)?)
+    }
 }
 
 /// The rule at the address, in the function whose description is loaded there.
 fn rule<F: File>(image: &Image<'_, F>, machine: &Machine, described: u64) -> Result<Rule, Unknown> {
     let mut cursor = image.at(described)?;
-    let start = cursor.at;
+    let start = cursor.at();
     let end = end_of(&mut cursor)?;
-    let here = cursor.at;
+    let here = cursor.at();
     let back = u64::from(cursor.u32()?);
     if back == 0 {
         return Err(Unknown::Damaged);
     }
     let common = here.checked_sub(back).ok_or(Unknown::Damaged)?;
-    let common = Common::read(Cursor::new(image.file, common), machine)?;
-    let field = described.wrapping_add(cursor.at - start);
+    let mut head = Cursor::new(image.file, common);
+    let common = Common::read(&mut head, machine)?;
+    let field = described.wrapping_add(cursor.at() - start);
     let (begin, length) = common.range(&mut cursor, field)?;
     if image.address.wrapping_sub(begin) >= length {
         return Err(Unknown::NoFunction);
     }
     common.skip_augmentation(&mut cursor)?;
     let mut program = Program::new(machine, &common, begin, image.address);
-    program.run_common(&mut Cursor::new(image.file, common.program))?;
+    program.run_common(&mut head)?;
     program.run(&mut cursor, end)?;
     program.row().rule(machine, common.signal)
 }

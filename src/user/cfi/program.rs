@@ -164,7 +164,7 @@ impl<'c> Program<'c> {
         cursor: &mut Cursor<'_, F>,
         end: u64,
     ) -> Result<(), Unknown> {
-        while cursor.at < end {
+        while cursor.at() < end {
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 return Err(Unknown::TooLong);

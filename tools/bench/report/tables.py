@@ -228,6 +228,7 @@ def user(found):
     frame = (one["user.deliver.20"] - one["user.deliver.0"]) / 20
     most = one["user.without.20"] + one["user.request.first"] + one["user.deliver.20"]
     aims = (("The first request of an entry", one["user.request.first"], 900), ("a further frame", frame, 60),
+            ("a frame whose rule is learnt from its file", one["user.learn"], 6000),
             (f"all of an entry with {one['user.frames.20']} frames", most, 15000))
     rows = [[one[f"user.frames.{frames}"], one[f"user.without.{frames}"], one["user.request.first"],
              one[f"user.deliver.{frames}"],
