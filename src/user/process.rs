@@ -14,7 +14,12 @@ use crate::shim::{
 };
 use core::{cell::Cell, marker::PhantomData, ptr::NonNull, slice::from_ref};
 use kernel::{
-    bindings, error::to_result, prelude::*, sync::aref::ARef, task::Task, types::{NotThreadSafe, Opaque},
+    bindings,
+    error::to_result,
+    prelude::*,
+    sync::aref::ARef,
+    task::Task,
+    types::{NotThreadSafe, Opaque},
 };
 
 /// A process, identified through one of its tasks.
