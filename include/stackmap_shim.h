@@ -145,6 +145,7 @@ struct stackmap_trial {
 /* What a file is known by, as long as it is not written to. */
 struct stackmap_file_key {
 	__u64 dev, ino;
+	__u64 medium;		/* of the device, a number that no other one ever has */
 	__s64 ctime_sec;
 	__u32 ctime_nsec;
 	__u32 generation;	/* of the inode number */

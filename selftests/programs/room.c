@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Calls getpriority() from functions whose frames have ROOM bytes, below 96: such programs are the
- * same byte for byte, but for sizes of frames.
+ * same byte for byte, but for sizes of frames. They are built with one build-id.
  */
 #define _GNU_SOURCE
 #include <sys/resource.h>

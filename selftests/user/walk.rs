@@ -381,6 +381,22 @@ fn calls_are_followed_as_far_as_their_mapping() {
     }
 }
 
+/// Rules of other code may have its site.
+#[test]
+fn no_call_is_followed_in_a_mapping_without_a_file() {
+    let mut codes = Codes::new(&[(0x1000, call(Base::Sp, 8, Saved::No))]);
+    codes
+        .rules
+        .put(Site::default(), call(Base::Sp, 8, Saved::No));
+    codes.place = Place {
+        start: 0x1fff,
+        size: 0x1000,
+        ..Place::default()
+    };
+    let words = memory(&[(SP, 0x2000), (SP + 8, 0x2000)]);
+    assert_eq!(codes.walk(0, &words), (vec![0x1000, 0x2000], End::NoRule));
+}
+
 /// A frame of some kind, its size in words.
 fn any_rule() -> impl Strategy<Value = Rule> {
     let base = prop_oneof![4 => Just(Base::Sp), 1 => Just(Base::Fp)];

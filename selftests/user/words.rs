@@ -3,7 +3,7 @@
 //! Words of user stacks.
 
 use proptest::prelude::*;
-use stackmap_user::words::{is_user, process, End, Word, INDEX_MAX};
+use stackmap_user::words::{is_user, process, End, StackWords, Word, FRAMES_MAX, INDEX_MAX};
 
 const USER_END: u64 = 0x7fff_ffff_f000;
 
@@ -88,4 +88,34 @@ proptest! {
         prop_assert_ne!(process(start, exec), process(start, exec + 1));
         prop_assert_ne!(process(start, exec), process(start + (later << 20), exec));
     }
+}
+
+const PROCESS: Word = Word::Process { tgid: 7, start: 9 };
+
+#[test]
+fn a_stack_with_addresses_has_their_process_behind_its_frames() {
+    let mut words = StackWords::default();
+    words.keep(5 << 40);
+    words.keep_raw(0x5000);
+    assert_eq!((words.frames(), words.raw()), (2, 1));
+    words.end(PROCESS, End::Complete);
+    let process = PROCESS.bits().unwrap();
+    assert_eq!(words.words(), [5 << 40, 0x5000, process, 1]);
+    // The next stack has none.
+    words.clear();
+    words.keep(6 << 40);
+    words.end(PROCESS, End::NoRule);
+    assert_eq!(words.words(), [6 << 40, 2]);
+}
+
+#[test]
+fn a_full_stack_has_room_for_its_process_and_its_end() {
+    let mut words = StackWords::default();
+    for nr in 0..600 {
+        words.keep_raw(0x1000 + nr);
+    }
+    assert_eq!(words.frames(), FRAMES_MAX);
+    words.end(PROCESS, End::Depth);
+    let process = PROCESS.bits().unwrap();
+    assert_eq!(words.words()[FRAMES_MAX - 1..], [0x1000 + 509, process, 4]);
 }

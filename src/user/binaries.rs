@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The files that user stacks have frames in, each with an index for as long as the module has stacks.
+//! The files that user stacks have frames in.
+//!
+//! A *binary* is what words name: all files of one content, as their build-ids say. It has an index for as
+//! long as the module has stacks. Whoever makes a file can give it the build-id of another one. So rules
+//! are not those of a binary: each *file* has rules of its own, and an index for them.
 
 use super::{rules::INDICES, shares::Shares, words::INDEX_MAX};
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
@@ -13,8 +17,8 @@ pub(crate) const VDSO32: u32 = 1;
 /// The most binaries that get an index. Frames in others are addresses.
 const MAX: usize = 8192;
 
-/// The most files that an index is found by: several can have the same build-id.
-const KEYS_MAX: usize = 4 * MAX;
+/// The most files: several can be one binary.
+const FILES_MAX: u32 = 4 * MAX as u32;
 
 /// The longest build-id, in bytes.
 const BUILD_ID_MAX: usize = 20;
@@ -23,6 +27,7 @@ const BUILD_ID_MAX: usize = 20;
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 struct Key {
     dev: u64,
+    medium: u64,
     ino: u64,
     ctime: (i64, u32),
     generation: u32,
@@ -35,12 +40,32 @@ impl From<&stackmap_file_key> for Key {
     fn from(key: &stackmap_file_key) -> Self {
         Self {
             dev: key.dev,
+            medium: key.medium,
             ino: key.ino,
             ctime: (key.ctime_sec, key.ctime_nsec),
             generation: key.generation,
             size: key.size,
             owner: key.owner,
             r#type: key.type_,
+        }
+    }
+}
+
+/// The indices of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Indices {
+    /// That of its binary, in words.
+    pub(crate) binary: u32,
+    /// Its own, of its rules.
+    pub(crate) file: u32,
+}
+
+impl Indices {
+    /// Those of a vDSO.
+    pub(crate) fn vdso(index: u32) -> Self {
+        Self {
+            binary: index,
+            file: index,
         }
     }
 }
@@ -57,12 +82,13 @@ pub(crate) struct Binary {
 }
 
 /// What files have in common that are one binary. Anybody can forge a build-id, and a file system in user
-/// space the owner: so also the device, and the type of the file system, as another one can get the device
+/// space the owner: so also the device, and what is there now, as another file system can get the device
 /// when the first is unmounted. What changes a program after it was linked keeps its build-id, and moves
 /// its content: so also the size.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 struct Identity {
     dev: u64,
+    medium: u64,
     r#type: u64,
     owner: u64,
     size: u64,
@@ -72,14 +98,17 @@ struct Identity {
 
 /// All of them.
 pub(crate) struct Binaries {
-    by_key: RBTree<Key, u32>,
+    by_key: RBTree<Key, Indices>,
     by_identity: RBTree<Identity, u32>,
-    keys: Shares,
     list: KVVec<Binary>,
     shares: Shares,
-    /// The index of the first one. No index is ever used again: a stack that is just being recorded may
+    /// The index of the first binary. No index is ever used again: a stack that is just being recorded may
     /// have it.
     first: u32,
+    nr_files: u32,
+    file_shares: Shares,
+    /// The index of the first file. No two that are there at once have the same lower bits.
+    first_file: u32,
 }
 
 impl Binaries {
@@ -87,22 +116,25 @@ impl Binaries {
         Self {
             by_key: RBTree::new(),
             by_identity: RBTree::new(),
-            keys: Shares::new(KEYS_MAX as u64),
             list: KVVec::new(),
             shares: Shares::new(MAX as u64),
             first: VDSO32 + 1,
+            nr_files: 0,
+            file_shares: Shares::new(FILES_MAX.into()),
+            first_file: VDSO32 + 1,
         }
     }
 
     /// Forgets all of them.
     pub(crate) fn forget(&mut self) {
-        let mut first = self.first + self.list.len() as u32;
-        // The vDSOs always are there: no other binary may have the lower bits of their indices.
-        if first % INDICES <= VDSO32 || first % INDICES + MAX as u32 > INDICES {
-            first = first.next_multiple_of(INDICES) + VDSO32 + 1;
+        let mut first_file = self.first_file.wrapping_add(self.nr_files);
+        // The vDSOs always are there: no file may have the lower bits of their indices.
+        if first_file % INDICES <= VDSO32 || first_file % INDICES + FILES_MAX > INDICES {
+            first_file = first_file.next_multiple_of(INDICES) + VDSO32 + 1;
         }
         *self = Self {
-            first,
+            first: self.first + self.list.len() as u32,
+            first_file,
             ..Self::new()
         };
     }
@@ -112,70 +144,80 @@ impl Binaries {
         self.list.len()
     }
 
-    /// The index of a file that has one.
-    pub(crate) fn index(&self, key: &stackmap_file_key) -> Option<u32> {
+    /// The indices of a file that has some.
+    pub(crate) fn indices(&self, key: &stackmap_file_key) -> Option<Indices> {
         self.by_key.get(&Key::from(key)).copied()
     }
 
-    /// Gives a file an index: that of another file with the same build-id, or a new one. ENOSPC: there
-    /// are too many, or this user has run too many.
+    /// Gives a file indices; that of the binary is that of another file with the same build-id, or a new
+    /// one. ENOSPC: there are too many, or this user has run too many.
     pub(crate) fn add(
         &mut self,
         user: u32,
         key: &stackmap_file_key,
         found: &stackmap_binary,
-    ) -> Result<u32> {
-        let (key, file) = (Key::from(key), key);
-        if let Some(index) = self.by_key.get(&key) {
-            return Ok(*index);
+    ) -> Result<Indices> {
+        if let Some(known) = self.indices(key) {
+            return Ok(known);
         }
+        if self.nr_files == FILES_MAX || self.file_shares.is_exhausted(user) {
+            return Err(shim::errno(kernel::bindings::ENOSPC));
+        }
+        let indices = Indices {
+            binary: self.binary(user, key, found)?,
+            file: self.first_file.wrapping_add(self.nr_files),
+        };
+        self.by_key
+            .try_create_and_insert(Key::from(key), indices, GFP_NOWAIT)?;
+        self.nr_files += 1;
+        // What cannot be counted is kept all the same.
+        let _ = self.file_shares.add(user, 1);
+        Ok(indices)
+    }
+
+    /// The index of the binary that a file is, if need be a new one.
+    fn binary(
+        &mut self,
+        user: u32,
+        file: &stackmap_file_key,
+        found: &stackmap_binary,
+    ) -> Result<u32> {
         let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
         let identity = (!build_id.is_empty()).then_some(Identity {
             dev: file.dev,
+            medium: file.medium,
             r#type: file.type_,
             owner: file.owner,
             size: file.size,
             build_id: found.build_id,
             len: build_id.len(),
         });
-        let known = identity.and_then(|identity| self.by_identity.get(&identity).copied());
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let index = self.first as usize + self.list.len();
-                if self.list.len() == MAX
-                    || index > INDEX_MAX as usize
-                    || self.shares.is_exhausted(user)
-                {
-                    return Err(shim::errno(kernel::bindings::ENOSPC));
-                }
-                let index = index as u32;
-                let mut binary = Binary {
-                    build_id: KVec::new(),
-                    path: KVec::new(),
-                    dev: file.dev,
-                    ino: file.ino,
-                    size: file.size,
-                };
-                binary.build_id.extend_from_slice(build_id, GFP_NOWAIT)?;
-                let path = &found.path[..(found.path_len as usize).min(found.path.len())];
-                binary.path.extend_from_slice(path, GFP_NOWAIT)?;
-                self.list.push(binary, GFP_NOWAIT)?;
-                // What cannot be counted is kept all the same.
-                let _ = self.shares.add(user, 1);
-                if let Some(identity) = identity {
-                    // Without it, another file of this binary gets an index of its own.
-                    let _ = self
-                        .by_identity
-                        .try_create_and_insert(identity, index, GFP_NOWAIT);
-                }
-                index
-            }
+        if let Some(known) = identity.and_then(|identity| self.by_identity.get(&identity)) {
+            return Ok(*known);
+        }
+        let index = self.first as usize + self.list.len();
+        if self.list.len() == MAX || index > INDEX_MAX as usize || self.shares.is_exhausted(user) {
+            return Err(shim::errno(kernel::bindings::ENOSPC));
+        }
+        let index = index as u32;
+        let mut binary = Binary {
+            build_id: KVec::new(),
+            path: KVec::new(),
+            dev: file.dev,
+            ino: file.ino,
+            size: file.size,
         };
-        // The keys only save the reading of the build-id.
-        if !self.keys.is_exhausted(user) {
-            self.by_key.try_create_and_insert(key, index, GFP_NOWAIT)?;
-            let _ = self.keys.add(user, 1);
+        binary.build_id.extend_from_slice(build_id, GFP_NOWAIT)?;
+        let path = &found.path[..(found.path_len as usize).min(found.path.len())];
+        binary.path.extend_from_slice(path, GFP_NOWAIT)?;
+        self.list.push(binary, GFP_NOWAIT)?;
+        // What cannot be counted is kept all the same.
+        let _ = self.shares.add(user, 1);
+        if let Some(identity) = identity {
+            // Without it, another file of this binary gets an index of its own.
+            let _ = self
+                .by_identity
+                .try_create_and_insert(identity, index, GFP_NOWAIT);
         }
         Ok(index)
     }

@@ -21,7 +21,7 @@ pub struct Place {
     pub size: u64,
     /// The word of the first address. 0: the mapping has no binary.
     pub word: u64,
-    /// The first address as a place in the binary.
+    /// The first address as a place in the file.
     pub site: Site,
 }
 

@@ -5,6 +5,8 @@
  * Nothing here does I/O: callers hold a lock that other tracers wait for. The build-id of a file is
  * read from the page cache only.
  */
+#include <linux/backing-dev-defs.h>
+#include <linux/blkdev.h>
 #include <linux/buildid.h>
 #include <linux/cred.h>
 #include <linux/dcache.h>
@@ -17,6 +19,7 @@
 #include <linux/sched/task_stack.h>
 #include <linux/stat.h>
 #include <linux/string.h>
+#include <linux/timekeeping.h>
 #include <linux/uaccess.h>
 #include <linux/unwind_user.h>
 #include <linux/user_namespace.h>
@@ -80,6 +83,17 @@ bool stackmap_vdso_read(const struct stackmap_process *process, u64 offset, void
 	return true;
 }
 
+/*
+ * A number of what has the device number now: that is used again when another image is attached, or
+ * another file system mounted. Their files can be alike in all else: images that are made again have
+ * the same inode numbers and times. A file system on no disk has a number of its own, if it writes
+ * back; all others only have files that were made after it was mounted.
+ */
+static u64 medium_of(const struct super_block *sb)
+{
+	return sb->s_bdev ? sb->s_bdev->bd_disk->diskseq : sb->s_bdi->id;
+}
+
 static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
 {
 	const struct mm_struct *mm = vma->vm_mm;
@@ -109,6 +123,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 	mapping->file = (struct stackmap_file_key) {
 		.dev		= inode->i_sb->s_dev,
 		.ino		= inode->i_ino,
+		.medium		= medium_of(inode->i_sb),
 		.ctime_sec	= ctime.tv_sec,
 		.ctime_nsec	= ctime.tv_nsec,
 		.generation	= inode->i_generation,
@@ -397,16 +412,22 @@ out:
 	static_call(stackmap_freader_cleanup)(&reader);
 }
 
+/* For how long a coarse ctime may stay the same while a file changes: servers count in seconds. */
+#define COARSE_SECONDS	2
+
 /*
  * Has each later change of a file give it another ctime, also in the same tick, where its file
- * system can: as stat() does.
+ * system can: as stat() does. Returns whether that is so: elsewhere a file that has just changed may
+ * change again, and keep its ctime.
  */
-static void watch_ctime(struct inode *inode)
+static bool watch_ctime(struct inode *inode)
 {
 	struct kstat stat;
 
-	if (is_mgtime(inode))
-		fill_mg_cmtime(&stat, STATX_CTIME, inode);
+	if (!is_mgtime(inode))
+		return abs(ktime_get_real_seconds() - inode_get_ctime_sec(inode)) > COARSE_SECONDS;
+	fill_mg_cmtime(&stat, STATX_CTIME, inode);
+	return true;
 }
 
 /**
@@ -419,17 +440,18 @@ static void watch_ctime(struct inode *inode)
  * The build-id has no bytes if the file has none, or if its first page is not in the page cache.
  *
  * Context: task context, may sleep.
- * Return: whether the file is still mapped there.
+ * Return: whether the file is still mapped there, and will have another @key when it changes.
  */
 bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
 			  const struct stackmap_file_key *key, struct stackmap_binary *binary)
 {
 	struct stackmap_file file;
+	bool watched;
 	char *path;
 
 	if (!stackmap_file_begin(process, ip, key, &file))
 		return false;
-	watch_ctime(file_inode(file.file));
+	watched = watch_ctime(file_inode(file.file));
 	binary->build_id_len = 0;
 	read_build_id(file.file, binary);
 	path = d_path(file_user_path(file.file), binary->path, sizeof(binary->path));
@@ -439,5 +461,5 @@ bool stackmap_user_binary(const struct stackmap_process *process, unsigned long 
 		memmove(binary->path, path, binary->path_len);
 	}
 	stackmap_file_end(&file);
-	return true;
+	return watched;
 }

@@ -3,7 +3,7 @@
 //! What the addresses of one stack lie in, and the rules of the code there.
 
 use super::{
-    binaries::{VDSO, VDSO32},
+    binaries::{Indices, VDSO, VDSO32},
     calls::{Calls, Place},
     cfi::{self, Elf, Unknown, X86_64},
     process::{CachedFile, Process},
@@ -81,17 +81,25 @@ impl Places {
             return None;
         }
         let size = mapping.end - mapping.start;
-        let index = state.index(process, mapping, address);
+        let indices = state.indices(process, mapping, address);
         *place = Place {
             start: mapping.start,
             size,
             ..Place::default()
         };
         let offset = mapping.offset;
-        let is_offset = |index| Site::new(index, offset.checked_add(size - 1)?).map(|_| index);
-        if let Some(index) = index.and_then(is_offset) {
-            place.word = Word::Binary { index, offset }.bits().unwrap_or(0);
-            place.site = Site::new(index, offset).unwrap_or_default();
+        let last = offset.checked_add(size - 1);
+        if let Some(Indices { binary, file }) = indices {
+            if let (Some(site), Some(_)) = (
+                Site::new(file, offset),
+                last.and_then(|last| Site::new(file, last)),
+            ) {
+                let word = Word::Binary {
+                    index: binary,
+                    offset,
+                };
+                (place.word, place.site) = (word.bits().unwrap_or(0), site);
+            }
         }
         self.found += 1;
         Some(new)
@@ -178,8 +186,10 @@ impl<M: Memory> Code for Codes<'_, M> {
 
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
         let low = address.checked_sub(8)? & !7;
-        let (first, second) = (self.memory.word(low).ok()?, self.memory.word(low + 8).ok()?);
-        let both = u128::from(second) << 64 | u128::from(first);
+        let mut both = u128::from(self.memory.word(low).ok()?);
+        if address % 8 != 0 {
+            both |= u128::from(self.memory.word(low + 8).ok()?) << 64;
+        }
         Some(((both >> (8 * (address % 8))) as u64).to_le_bytes())
     }
 }
@@ -247,21 +257,24 @@ impl<M> Codes<'_, M> {
 }
 
 impl State {
-    /// The index of the binary that is mapped at an address.
-    fn index(
+    /// The indices of the file that is mapped at an address.
+    fn indices(
         &self,
         process: &Process<'_>,
         mapping: &stackmap_mapping,
         address: u64,
-    ) -> Option<u32> {
+    ) -> Option<Indices> {
         match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => return Some(VDSO),
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO32 => return Some(VDSO32),
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => return Some(Indices::vdso(VDSO)),
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO32 => {
+                return Some(Indices::vdso(VDSO32))
+            }
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {}
             _ => return None,
         }
-        if let Some(index) = self.binaries.lock().index(&mapping.file) {
-            return Some(index);
+        let known = self.binaries.lock().indices(&mapping.file);
+        if known.is_some() {
+            return known;
         }
         let mut binary: KBox<stackmap_binary> = KBox::zeroed(GFP_NOWAIT).ok()?;
         if !process.binary(address as usize, &mapping.file, &mut binary) {

@@ -16,7 +16,7 @@
 use super::rule::{self, Rule};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Bits of a site: an offset in a binary, and the index of the binary above it.
+/// Bits of a site: an offset in a file, and the index of the file above it.
 const OFFSET_BITS: u32 = 32;
 const INDEX_BITS: u32 = 18;
 
@@ -59,16 +59,16 @@ pub struct Rules {
 #[derive(Clone, Copy)]
 pub struct Table<'a>(&'a [Set; SETS]);
 
-/// A place in the code of a binary.
+/// A place in the code of a file.
 #[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Site(u64);
 
 impl Site {
-    /// An offset in a binary. [`None`]: it is too large.
+    /// An offset in a file. [`None`]: it is too large.
     ///
-    /// Of the index the lower bits are enough: no two binaries that are there at once have the same, see
-    /// `Binaries`. 2^18 indices later, the table was cleared 31 times at least.
+    /// Of the index the lower bits are enough: no two files that are there at once have the same, see
+    /// `Binaries`. 2^18 indices later, the table was cleared 7 times at least.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 {
             return None;
@@ -77,7 +77,7 @@ impl Site {
         Some(Self(index << OFFSET_BITS | offset))
     }
 
-    /// The site so many bytes behind this one, which is in the same binary.
+    /// The site so many bytes behind this one, which is in the same file.
     #[inline(always)]
     pub const fn behind(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
