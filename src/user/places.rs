@@ -88,18 +88,16 @@ impl Places {
             ..Place::default()
         };
         let offset = mapping.offset;
-        let last = offset.checked_add(size - 1);
-        if let Some(Indices { binary, file }) = indices {
-            if let (Some(site), Some(_)) = (
-                Site::new(file, offset),
-                last.and_then(|last| Site::new(file, last)),
-            ) {
-                let word = Word::Binary {
-                    index: binary,
-                    offset,
-                };
-                (place.word, place.site) = (word.bits().unwrap_or(0), site);
-            }
+        // Of a mapping that reaches too far into its file there are only addresses.
+        let site = |file| {
+            Site::new(file, offset.checked_add(size - 1)?)?;
+            Site::new(file, offset)
+        };
+        if let Some((Indices { binary: index, .. }, site)) =
+            indices.and_then(|indices| Some((indices, site(indices.file)?)))
+        {
+            place.word = Word::Binary { index, offset }.bits().unwrap_or(0);
+            place.site = site;
         }
         self.found += 1;
         Some(new)
