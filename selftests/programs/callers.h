@@ -12,36 +12,28 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "call.h"
+
+/* Whose they are: the program's, or each thread's. */
+#ifndef PER_THREAD
+#define PER_THREAD
+#endif
+
 #define FIRST_FD 1000000
 #define DEPTH_MAX 24
 
 /* The return addresses, the outermost first; a function adds up to three, and then goes down. */
-static unsigned long callers[DEPTH_MAX + 8];
+static PER_THREAD unsigned long callers[DEPTH_MAX + 8];
 /* Where those begin that can be seen from here, and where they end. */
-static unsigned int base, depth;
-static unsigned long number, calls, state;
-static FILE *file;
+static PER_THREAD unsigned int base, depth;
+static PER_THREAD unsigned long number, calls, state;
+static PER_THREAD FILE *file;
 
 static unsigned int next_random(unsigned int below)
 {
 	state = state * 6364136223846793005UL + 1442695040888963407UL;
 	return (state >> 33) % below;
 }
-
-/* System call nr with four arguments; the address behind its instruction. */
-#define CALL(nr, a, b, c, d) ({						\
-	register const void *fourth asm("r10") = (d);			\
-	long number_or_result = (nr);					\
-	unsigned long here;						\
-									\
-	asm volatile("lea 1f(%%rip), %[here]\n\t"			\
-		     "syscall\n"					\
-		     "1:"						\
-		     : [here] "=&r" (here), "+a" (number_or_result)	\
-		     : "D" (a), "S" (b), "d" (c), "r" (fourth)		\
-		     : "rcx", "r11", "memory");				\
-	here;								\
-})
 
 static void tell(unsigned long ip)
 {

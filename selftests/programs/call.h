@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A system call whose return address is known.
+ */
+#ifndef CALL_H
+#define CALL_H
+
+/* System call nr with four arguments; the address behind its instruction. */
+#define CALL(nr, a, b, c, d) ({						\
+	register const void *fourth asm("r10") = (d);			\
+	long number_or_result = (nr);					\
+	unsigned long here;						\
+									\
+	asm volatile("lea 1f(%%rip), %[here]\n\t"			\
+		     "syscall\n"					\
+		     "1:"						\
+		     : [here] "=&r" (here), "+a" (number_or_result)	\
+		     : "D" (a), "S" (b), "d" (c), "r" (fourth)		\
+		     : "rcx", "r11", "memory");				\
+	here;								\
+})
+
+#endif /* CALL_H */
