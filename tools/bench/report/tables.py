@@ -19,6 +19,8 @@ CPUS = (1, 2, 4, 8)
 UNWIND_AIMS = {12: 0.35, 28: 0.22, 44: 0.22, 100: 0.22}
 TRACEPOINT_AIM = 0.6
 COST_AIM, SLAB_AIM, DEEP_AIM, MEMORY_AIM = 1.02, 2.3, 8, 1 / 3
+# Of perf's complete user stacks.
+COMPLETE_AIM = 0.95
 
 
 @dataclasses.dataclass
@@ -255,15 +257,25 @@ def perf(found):
              one[f"{name}.bytes"], *costs]
             for name, what, costs in (("perf", "perf", [one["perf.entry.0"], one["perf.entry.20"]]),
                                       ("user", "stackmap", whole))]
+    program, loader, cut = (one[f"pairs.{kind}"] for kind in ("program", "loader", "cut"))
+    after = (f"**Stack by stack:** {one['pairs']} events are in both, paired by thread, kind and time. perf's stack is "
+             f"complete in {program} of them. "
+             + verdict("Share of these that are complete here", one["pairs.program.complete"] / program, COMPLETE_AIM,
+                       at_most=False)
+             + f". {one['pairs.program.same']} have the same frames, file by file and offset by offset. {loader} end in "
+             f"the first instructions of the loader, which describe no frame: {one['pairs.loader.same']} have the same frames "
+             f"here and are said to be cut. perf cuts {cut}: here {one['pairs.cut.complete']} of them are complete, and "
+             f"{one['pairs.cut.longer']} have all of perf's frames and more.")
     return Section(
         "User stacks of programs without frame pointers",
-        "Four system calls of bash, ls, sort, gzip, perl and python3 of Debian, recorded by ``perf record "
-        "--call-graph dwarf`` and unwound by ``perf script``, and the same with ``options/stackmap-user``: user frames of "
-        "an event, the share of stacks that reach the program's first function, bytes of an event in the file or in the ring "
+        "Four system calls of bash, ls, sort, gzip, perl and python3 of Debian, recorded at once by ``perf record "
+        "--call-graph dwarf``, unwound by ``perf script``, and with ``options/stackmap-user``: user frames of "
+        "an event, the share of complete stacks, bytes of an event in the file or in the ring "
         "buffer, and instructions of an entry with one event and 6 or 26 user frames. For perf, unwinding comes on top; for "
-        "stackmap, the kernel's stack is included. Address space randomization is off: perf finds fewer frames at some "
-        "addresses.",
-        ("", "events", "frames", "complete", "bytes", "6 frames", "26 frames"), rows)
+        "stackmap, the kernel's stack is included. perf's stacks are taken for complete if they end in the first instructions "
+        "of a program or its loader, those of stackmap if they say so. Address space randomization is off: perf finds fewer "
+        "frames at some addresses.",
+        ("", "events", "frames", "complete", "bytes", "6 frames", "26 frames"), rows, after=after)
 
 
 def memory(found):
