@@ -31,6 +31,24 @@ fn a_cookie_is_pending_then_bound_then_forgotten() {
     assert_eq!(all.get(one), None);
 }
 
+/// Whoever comes first: the task, or who settles it.
+#[test]
+fn a_cookie_is_bound_to_one_id() {
+    let all = remembered();
+    let one = cookie(1, 7);
+    all.request(one, exec_id(3));
+    assert_eq!(all.bind(one, 42), 42);
+    assert_eq!(all.bind(one, 43), 42);
+    assert_eq!(all.bind(one, 0), 42);
+    assert_eq!(all.get(one), Some(Known::Bound(42)));
+    // One that is not remembered any more is bound all the same.
+    let newer = cookie(1, 7 + REMEMBERED as u32);
+    assert_eq!(all.bind(newer, 0), 0);
+    assert_eq!(all.bind(newer, 44), 0);
+    assert_eq!(all.bind(one, 45), 45);
+    assert_eq!(all.bind(Cookie(0), 46), 46);
+}
+
 #[test]
 fn a_stack_that_is_not_kept_is_not_requested_again() {
     let all = remembered();

@@ -11,7 +11,7 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use stackmap_user::{
-    cfi::{learn, search, File, Unknown, X86_64},
+    cfi::{learn, File, Unknown, X86_64},
     rule::{Base, Kind, Rule, Saved},
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
@@ -61,10 +61,7 @@ impl Files<'_> {
 /// The rule of an address in a file, or why there is none.
 fn cause(file: Option<&Bytes>, offset: u64) -> Found {
     let file = file.ok_or("no file")?;
-    let found = match learn(file, &X86_64, offset) {
-        Err(Unknown::NoTable) => search(file, &X86_64, offset),
-        found => found,
-    };
+    let found = learn(file, &X86_64, offset);
     found.map_err(|error| match error {
         Unknown::Inexpressible => row(&file.0, offset).unwrap_or("no row".to_owned()),
         // A search ends at the last description, which has no length.

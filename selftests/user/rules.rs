@@ -110,7 +110,13 @@ fn no_site_has_the_rule_of_another_while_both_are_put() {
 
 #[test]
 fn offsets_that_are_too_large_have_no_rule() {
-    for offset in [4, 8 << 15, -(8 << 15) - 8] {
+    for offset in [
+        4,
+        8 * ((1 << 16) - 1024),
+        -8 * 1025,
+        i64::MAX & !7,
+        i64::MIN,
+    ] {
         assert_eq!(Rule::call(Base::Sp, offset, Saved::No), None, "{offset}");
     }
     for saved in [8 << 9, -(8 << 9) - 8, -12, 0] {
@@ -197,6 +203,55 @@ fn a_file_that_is_loaded_at_the_end_of_the_address_space_is_refused() {
     assert_eq!(found, Err(Unknown::Damaged));
 }
 
+/// A file with a table of two functions, and a program that begins between them.
+fn file_with_start(functions: [i32; 2], entry: u64) -> Vec<u8> {
+    let mut file = static_file(1, 2, (0, 0));
+    let table = file.len();
+    file.extend([1, 0x1b, 3, 0x3b, 0, 0, 0, 0, 2, 0, 0, 0]);
+    for (nr, function) in functions.into_iter().enumerate() {
+        // Behind what they have in common, each of 24 bytes.
+        let described = 512 + 16 + 24 * nr as i32;
+        let relative = |address: i32| (address - table as i32).to_le_bytes();
+        file.extend([relative(function), relative(described)].concat());
+        let begin = described as usize + 8;
+        file[begin..begin + 8].copy_from_slice(&i64::from(function).to_le_bytes());
+        file[begin + 8..begin + 16].copy_from_slice(&16_u64.to_le_bytes());
+    }
+    file[24..32].copy_from_slice(&entry.to_le_bytes());
+    let size = file.len() as u64;
+    let mut segment = |nr: usize, kind: u32, at: u64, size: u64| {
+        let header = &mut file[64 + 56 * nr..][..56];
+        header[..4].copy_from_slice(&kind.to_le_bytes());
+        for (field, word) in [(8, at), (16, at), (32, size)] {
+            header[field..field + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    };
+    segment(0, 1, 0, size);
+    segment(1, 0x6474_e550, table as u64, size - table as u64);
+    file[56..58].copy_from_slice(&2_u16.to_le_bytes());
+    file
+}
+
+/// Nothing has called them.
+#[test]
+fn the_first_instructions_of_a_program_are_outermost_without_a_description() {
+    let found = |functions, entry, at: u8| {
+        let file = file_with_start(functions, entry);
+        stackmap_user::learn_hostile(&[&[1, at][..], &file].concat())
+    };
+    // A description that says nothing of where the frame ends has no rule.
+    assert_eq!(found([16, 160], 100, 20), Err(Unknown::Inexpressible));
+    for at in [100, 101, 159] {
+        assert_eq!(found([16, 160], 100, at), Ok(Rule::OUTERMOST), "{at}");
+    }
+    // Before them, in a function, too far behind them, behind another function.
+    assert_eq!(found([16, 160], 100, 99), Err(Unknown::NoFunction));
+    assert_eq!(found([16, 160], 100, 160), Err(Unknown::Inexpressible));
+    assert_eq!(found([16, 240], 100, 163), Ok(Rule::OUTERMOST));
+    assert_eq!(found([16, 240], 100, 164), Err(Unknown::NoFunction));
+    assert_eq!(found([16, 120], 100, 140), Err(Unknown::NoFunction));
+}
+
 /// A file with one function that is everywhere, one of whose descriptions cannot be understood.
 #[test]
 fn other_functions_of_a_file_with_a_strange_description_have_rules() {
@@ -242,7 +297,7 @@ proptest! {
 
     #[test]
     fn a_rule_says_what_it_was_made_of(
-        offset in -(1_i64 << 15)..1 << 15,
+        offset in -1024_i64..(1 << 16) - 1024,
         saved in proptest::option::of(-(1_i64 << 9)..0),
         by_fp in any::<bool>(),
     ) {

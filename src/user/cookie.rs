@@ -61,16 +61,7 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
 
     /// What is known of a cookie, if it is one of the last. Context: any.
     pub fn get(&self, cookie: Cookie) -> Option<Known> {
-        let word = self.word(cookie)?.load(Ordering::Relaxed);
-        let low = word as u32;
-        if word >> 32 != u64::from(cookie.count()) || low == 0 {
-            return None;
-        }
-        Some(match low {
-            NOT_KEPT => Known::Bound(0),
-            _ if low & PENDING != 0 => Known::Pending(low & !PENDING),
-            _ => Known::Bound(low),
-        })
+        known(self.word(cookie)?.load(Ordering::Relaxed), cookie)
     }
 
     /// Remembers that a task with this count of `exec` calls has requested a cookie; only the first
@@ -83,15 +74,29 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
         }
     }
 
-    /// Remembers the id that a cookie is bound to; 0 if its stack is not kept. Context: any.
-    pub fn bind(&self, cookie: Cookie, id: u32) {
-        // A task can sleep for longer than its cookie is remembered: newer ones stay.
-        let newer = self.word(cookie).is_some_and(|word| {
-            let count = (word.load(Ordering::Relaxed) >> 32) as u32;
-            count.wrapping_sub(cookie.count()) as i32 > 0 && count != 0
-        });
-        if !newer {
-            self.set(cookie, if id == 0 { NOT_KEPT } else { id & !PENDING });
+    /// Remembers the id that a cookie is bound to, 0 if its stack is not kept, unless it is bound already.
+    /// Returns the id that it is bound to. Context: any.
+    pub fn bind(&self, cookie: Cookie, id: u32) -> u32 {
+        let Some(word) = self.word(cookie) else {
+            return id;
+        };
+        let low = if id == 0 { NOT_KEPT } else { id & !PENDING };
+        let new = u64::from(cookie.count()) << 32 | u64::from(low);
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            if let Some(Known::Bound(known)) = known(old, cookie) {
+                return known;
+            }
+            // A task can sleep for longer than its cookie is remembered: newer ones stay.
+            let count = (old >> 32) as u32;
+            if count.wrapping_sub(cookie.count()) as i32 > 0 && count != 0 {
+                return id;
+            }
+            let bound = word.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+            match bound {
+                Ok(_) => return id,
+                Err(now) => old = now,
+            }
         }
     }
 
@@ -109,6 +114,20 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
             word.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// What a word says of a cookie.
+#[inline(always)]
+fn known(word: u64, cookie: Cookie) -> Option<Known> {
+    let low = word as u32;
+    if word >> 32 != u64::from(cookie.count()) || low == 0 {
+        return None;
+    }
+    Some(match low {
+        NOT_KEPT => Known::Bound(0),
+        _ if low & PENDING != 0 => Known::Pending(low & !PENDING),
+        _ => Known::Bound(low),
+    })
 }
 
 /// The count of `exec` calls as it is remembered, in 31 bits without the highest number.

@@ -71,9 +71,8 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
         // Rules are those of 64 bits.
         false => state.id_by_pointers(&process, |room| copy(ips, room), || true),
     };
-    let id = id.unwrap_or(0);
-    state.remembered.bind(cookie, id);
-    id
+    // Unless it was settled meanwhile.
+    state.remembered.bind(cookie, id.unwrap_or(0))
 }
 
 /// The id that a cookie is bound to, 0 if none is known. Context: process.

@@ -9,7 +9,9 @@
 //! +------------+---------------+------+
 //! ```
 //!
-//! Offsets are in words, with a sign. The frame pointer's is from the frame's end; 0: it is in its register.
+//! Offsets are in words. The frame pointer's has a sign and is from the frame's end; 0: it is in its register.
+//! Most frame offsets are positive: theirs is kept with 1,024 added, so that frames of up to half a megabyte
+//! have rules.
 
 /// How a frame is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,6 +63,7 @@ const OUTERMOST: u32 = 6;
 const SIGNAL: u32 = 7;
 const OFFSET_SHIFT: u32 = 3;
 const OFFSET_BITS: u32 = 16;
+const OFFSET_BIAS: i64 = 1024;
 const FP_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
 const FP_BITS: u32 = BITS - FP_SHIFT;
 const WORD: i64 = 8;
@@ -92,11 +95,13 @@ impl Rule {
         let fp = match saved {
             Saved::No => 0,
             Saved::At(0) => return None,
-            Saved::At(offset) => field(offset, FP_BITS)? << FP_SHIFT,
+            Saved::At(offset) => signed(offset)? << FP_SHIFT,
         };
-        Some(Self(
-            kind | base | fp | field(offset, OFFSET_BITS)? << OFFSET_SHIFT,
-        ))
+        let offset = u32::try_from(words(offset)? + OFFSET_BIAS).ok()?;
+        if offset >> OFFSET_BITS != 0 {
+            return None;
+        }
+        Some(Self(kind | base | fp | offset << OFFSET_SHIFT))
     }
 
     /// The rule of these bits. [`None`]: they are those of none.
@@ -137,7 +142,8 @@ impl Rule {
     #[inline(always)]
     pub const fn end(self, sp: u64, fp: u64) -> u64 {
         let base = if self.0 & BY_FP != 0 { fp } else { sp };
-        base.wrapping_add_signed(self.bytes(OFFSET_SHIFT, OFFSET_BITS))
+        let words = (self.0 >> OFFSET_SHIFT & ((1 << OFFSET_BITS) - 1)) as i64;
+        base.wrapping_add_signed((words - OFFSET_BIAS) * WORD)
     }
 
     /// Where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
@@ -146,19 +152,21 @@ impl Rule {
         if self.0 >> FP_SHIFT == 0 {
             return None;
         }
-        Some(end.wrapping_add_signed(self.bytes(FP_SHIFT, FP_BITS)))
-    }
-
-    #[inline(always)]
-    const fn bytes(self, shift: u32, bits: u32) -> i64 {
-        ((self.0 << (32 - shift - bits)) as i32 >> (32 - bits)) as i64 * WORD
+        let words = (self.0 << (32 - BITS)) as i32 >> (32 - FP_BITS);
+        Some(end.wrapping_add_signed(words as i64 * WORD))
     }
 }
 
-/// An offset as it is kept, if it can be.
-fn field(offset: i64, bits: u32) -> Option<u32> {
-    let limit = 1 << (bits - 1);
-    let words = offset / WORD;
-    (offset % WORD == 0 && (-limit..limit).contains(&words))
-        .then_some(words as u32 & ((1 << bits) - 1))
+/// An offset in bytes as one of words, if it can be.
+fn words(offset: i64) -> Option<i64> {
+    (offset % WORD == 0).then_some(offset / WORD)
+}
+
+/// The offset of a frame pointer as it is kept, if it can be.
+fn signed(offset: i64) -> Option<u32> {
+    let limit = 1 << (FP_BITS - 1);
+    let words = words(offset)?;
+    (-limit..limit)
+        .contains(&words)
+        .then_some(words as u32 & ((1 << FP_BITS) - 1))
 }

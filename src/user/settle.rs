@@ -67,10 +67,8 @@ impl State {
             // Forgotten. A request is delivered before exec unless a probe could not.
             None if exec_was_late() => return Outcome::Lost,
             _ => match self.id_of_sleeper(sleeper) {
-                Some(id) => {
-                    self.remembered.bind(cookie, id);
-                    id
-                }
+                // Unless the task has delivered it meanwhile.
+                Some(id) => self.remembered.bind(cookie, id),
                 None if sleeper.unreadable() == Some(Unreadable::Busy) => return Outcome::Busy,
                 None => return Outcome::Lost,
             },

@@ -13,6 +13,9 @@ const HEADERS_MAX: u16 = 64;
 /// Segments of a file that are loaded, at most.
 const LOADS_MAX: usize = 16;
 
+/// Bytes of the first instructions of a program, at most.
+const START_MAX: u64 = 64;
+
 /// Entries of the table of functions that are read at once: those that are near to each other.
 const NEAR: u64 = 8;
 
@@ -51,6 +54,8 @@ struct Sections {
 pub struct Elf {
     loads: [Load; LOADS_MAX],
     nr_loads: usize,
+    /// Where the program begins.
+    entry: u64,
     /// The table of functions, if there is one.
     table: Option<Table>,
     sections: Sections,
@@ -87,8 +92,8 @@ impl Elf {
         if cursor.u16()? != machine.elf {
             return Err(Unknown::Damaged);
         }
-        cursor.seek(32);
-        let (headers, sections) = (cursor.u64()?, cursor.u64()?);
+        cursor.seek(24);
+        let (entry, headers, sections) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
         cursor.seek(54);
         let (size, nr) = (cursor.u16()?, cursor.u16()?.min(HEADERS_MAX));
         if size != PROGRAM_HEADER {
@@ -106,6 +111,7 @@ impl Elf {
         let mut elf = Self {
             loads: [Load::default(); LOADS_MAX],
             nr_loads: 0,
+            entry,
             table: None,
             sections,
         };
@@ -182,8 +188,16 @@ impl<'f, F: File> Image<'f, F> {
         Ok(Cursor::new(self.file, offset.ok_or(Unknown::Damaged)?))
     }
 
-    /// Where the description of the function is loaded that the address may be in, by the table.
-    pub(super) fn by_table(&self) -> Result<u64, Unknown> {
+    /// Whether it is one of the first instructions of a program, which nothing has called, if they have no
+    /// description: the function of the table before it, which begins there, does not end before it.
+    pub(super) fn is_start(&self, begin: u64) -> bool {
+        let entry = self.elf.entry;
+        begin <= entry && self.address.wrapping_sub(entry) < START_MAX
+    }
+
+    /// The function that the address may be in, by the table: where it begins, and where its description is
+    /// loaded.
+    pub(super) fn by_table(&self) -> Result<(u64, u64), Unknown> {
         let Table { base, entries, nr } = self.elf.table.ok_or(Unknown::NoTable)?;
         let address = |word: [u8; 4]| base.wrapping_add(i32::from_le_bytes(word) as u64);
         // The last one that begins at the address or before it is among `nr` entries from `low` on.
@@ -207,10 +221,11 @@ impl<'f, F: File> Image<'f, F> {
             let [a, b, c, d, e, f, g, h] = *entry else {
                 break;
             };
-            if address([a, b, c, d]) > self.address {
+            let begin = address([a, b, c, d]);
+            if begin > self.address {
                 break;
             }
-            found = Some(address([e, f, g, h]));
+            found = Some((begin, address([e, f, g, h])));
         }
         found.ok_or(Unknown::NoFunction)
     }

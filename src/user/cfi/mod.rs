@@ -109,7 +109,11 @@ impl Elf {
         offset: u64,
     ) -> Result<Rule, Unknown> {
         let image = Image::new(self, file, offset)?;
-        rule(&image, machine, image.by_table()?)
+        let (begin, described) = image.by_table()?;
+        match rule(&image, machine, described) {
+            Err(Unknown::NoFunction) if image.is_start(begin) => Ok(Rule::OUTERMOST),
+            found => found,
+        }
     }
 
     /// The same without the table, which takes longer.
