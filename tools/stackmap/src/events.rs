@@ -8,16 +8,23 @@ use crate::{
     output::Progress,
     ring::{
         decode::{Decoder, Trace},
+        format::Special,
         stream::{Pages, Records},
     },
     source::{Loaded, Shown, Source},
-    trace::{Binds, Body, Event, Joiner, Line, Lines, Losses, Sides, StackRef, UserRef, UserSide},
+    tally::{By, Tally},
+    trace::{
+        Binds, Body, Event, Joiner, Late, LateRef, Line, Lines, Losses, Sides, StackRef, UserRef,
+        UserSide, Users,
+    },
 };
 use memchr::memmem;
 use std::io::{BufReader, Read};
 
 /// How many lines or records are read between two reports of progress.
 const STEP: u64 = 4096;
+/// More of a tally waits for user stacks only if it is lost which they are.
+const MAX_WAITING: usize = 1 << 18;
 
 /// Reads all events of `source`, counting in `notes` what is missing. `loaded` is what was read
 /// from the same source.
@@ -27,7 +34,7 @@ pub fn for_each(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
-    let user = loaded.shown != Shown::Kernel && !loaded.user.stacks.is_empty();
+    let user = wants_user(loaded);
     if source.has_ring() {
         let binds = match user {
             true => {
@@ -57,6 +64,127 @@ pub fn for_each(
     Ok(())
 }
 
+fn wants_user(loaded: &Loaded) -> bool {
+    loaded.shown != Shown::Kernel && !loaded.user.stacks.is_empty()
+}
+
+/// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the
+/// same source.
+pub fn tally(source: &mut Source, loaded: &Loaded, notes: &mut Notes, by: By) -> Result<Tally> {
+    if wants_user(loaded) && source.has_ring() {
+        let (trace, pages, size) = source.ring()?;
+        if trace.about.formats.have(Special::UserStackId) {
+            let mut found = Notes::default();
+            if let Some(tally) = tally_once(&trace, pages, size, loaded, &mut found, by)? {
+                *notes = found;
+                return Ok(tally);
+            }
+        }
+    }
+    let mut tally = Tally::default();
+    for_each(source, loaded, notes, &mut |event, sides| {
+        tally.add(by, event, sides);
+        Ok(())
+    })?;
+    Ok(tally)
+}
+
+/// The same in one pass, which a trace may be too odd for.
+fn tally_once(
+    trace: &Trace,
+    pages: Pages<impl Read>,
+    size: u64,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    by: By,
+) -> Result<Option<Tally>> {
+    let mut tally = Tally::default();
+    let mut reader = Reader::new(trace, pages, size, Late::default(), loaded);
+    loop {
+        let mut counting = |event: &Event, sides: Sides<'_, LateRef>| {
+            let sides = loaded.shown.of(sides);
+            count_kernel(
+                notes,
+                loaded,
+                sides.kernel,
+                sides.user == LateRef::default(),
+            );
+            if let LateRef::Known(user) = sides.user {
+                count_user(notes, loaded, user, 1);
+            }
+            tally.add_late(by, event, sides);
+            Ok(())
+        };
+        let more = reader.next(&mut counting)?;
+        let late = &mut reader.decoder.users;
+        if let Some((number, user)) = late.take_bound() {
+            let nr_events = tally.bind(number, user);
+            count_user(notes, loaded, user, nr_events);
+        }
+        if late.is_unsure() || tally.nr_waiting() > MAX_WAITING {
+            return Ok(None);
+        }
+        if !more {
+            break;
+        }
+    }
+    notes.losses = reader.losses();
+    let lost_until = reader.records.lost_until;
+    let Some(unbound) = reader.decoder.users.finish(lost_until) else {
+        return Ok(None);
+    };
+    for (number, user) in unbound {
+        let nr_events = tally.bind(number, user);
+        count_user(notes, loaded, user, nr_events);
+    }
+    if let Some(manifest) = &loaded.manifest {
+        notes.losses.lost = notes.losses.lost.max(manifest.lost());
+    }
+    Ok(Some(tally))
+}
+
+/// Reads the events of a ring buffer.
+struct Reader<'a, R, U> {
+    records: Records<R>,
+    decoder: Decoder<'a, U>,
+    progress: Progress,
+    nr_records: u64,
+}
+
+impl<'a, R: Read, U: Users> Reader<'a, R, U> {
+    /// `pages` have `size` bytes.
+    fn new(trace: &'a Trace, pages: Pages<R>, size: u64, users: U, loaded: &'a Loaded) -> Self {
+        Self {
+            records: Records::new(pages),
+            decoder: Decoder::new(trace, users, &loaded.symbols),
+            progress: Progress::bytes("reading events", Some(size)),
+            nr_records: 0,
+        }
+    }
+
+    /// Reads a record, and says whether there was one. `out` gets the events that are complete by it.
+    fn next(&mut self, out: &mut impl FnMut(&Event, Sides<'_, U::User>) -> Result) -> Result<bool> {
+        let Some((cpu, time, data)) = self.records.next_record()? else {
+            self.decoder.finish(out)?;
+            return Ok(false);
+        };
+        self.decoder.record(cpu, time, data, out)?;
+        self.nr_records += 1;
+        if self.nr_records.is_multiple_of(STEP) {
+            self.progress.set(self.records.offset());
+        }
+        Ok(true)
+    }
+
+    /// What was missing in what was read.
+    fn losses(&self) -> Losses {
+        Losses {
+            lost: self.records.lost.saturating_add(self.decoder.damaged),
+            orphans: self.decoder.orphans(),
+        }
+    }
+}
+
 /// Reads all events of a ring buffer whose pages have `size` bytes.
 pub fn for_each_record(
     trace: &Trace,
@@ -67,47 +195,47 @@ pub fn for_each_record(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
-    let mut records = Records::new(pages);
-    let mut decoder = Decoder::new(trace, binds, &loaded.symbols);
-    let mut progress = Progress::bytes("reading events", Some(size));
+    let mut reader = Reader::new(trace, pages, size, binds, loaded);
     let mut counting = |event: &Event, sides: Sides<'_>| {
         let sides = loaded.shown.of(sides);
         count(notes, loaded, sides);
         out(event, sides)
     };
-    let mut nr_records = 0u64;
-    while let Some((cpu, time, data)) = records.next_record()? {
-        decoder.record(cpu, time, data, &mut counting)?;
-        nr_records += 1;
-        if nr_records.is_multiple_of(STEP) {
-            progress.set(records.offset());
-        }
-    }
-    decoder.finish(&mut counting)?;
-    notes.losses = Losses {
-        lost: records.lost.saturating_add(decoder.damaged),
-        orphans: decoder.orphans(),
-    };
+    while reader.next(&mut counting)? {}
+    notes.losses = reader.losses();
     Ok(())
 }
 
 /// Counts in `notes` an event with these stacks.
 fn count(notes: &mut Notes, loaded: &Loaded, sides: Sides<'_>) {
-    match sides.kernel {
-        StackRef::Id(id) if loaded.stack(id).is_none() => notes.missing(loaded.missing(id)),
+    count_kernel(notes, loaded, sides.kernel, sides.user == UserRef::None);
+    count_user(notes, loaded, sides.user, 1);
+}
+
+/// Counts in `notes` an event with this stack of the kernel. `alone`: it has no user stack.
+fn count_kernel(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>, alone: bool) {
+    match stack {
+        StackRef::Id(id) if loaded.stack(id).is_none() => notes.missing(loaded.missing(id), 1),
         StackRef::Id(_) => {}
         StackRef::Whole(_) => notes.whole += 1,
-        StackRef::None if sides.user == UserRef::None => notes.without += 1,
+        StackRef::None if alone => notes.without += 1,
         StackRef::None => {}
     }
-    match sides.user {
-        UserRef::Id(id) if loaded.user_stack(id).is_none() => notes.missing(loaded.missing_user()),
-        UserRef::Id(_) => notes.user.bound += 1,
-        UserRef::NotKept => notes.user.not_kept += 1,
-        UserRef::Pending => notes.user.pending += 1,
-        UserRef::Lost => notes.user.lost += 1,
-        UserRef::None => notes.user.none += 1,
-    }
+}
+
+/// Counts in `notes` events with this user stack.
+fn count_user(notes: &mut Notes, loaded: &Loaded, user: UserRef, nr_events: u64) {
+    let count = match user {
+        UserRef::Id(id) if loaded.user_stack(id).is_none() => {
+            return notes.missing(loaded.missing_user(), nr_events);
+        }
+        UserRef::Id(_) => &mut notes.user.bound,
+        UserRef::NotKept => &mut notes.user.not_kept,
+        UserRef::Pending => &mut notes.user.pending,
+        UserRef::Lost => &mut notes.user.lost,
+        UserRef::None => &mut notes.user.none,
+    };
+    *count += nr_events;
 }
 
 /// Reads which user stack each entry into the kernel had from a text that is called `name`.

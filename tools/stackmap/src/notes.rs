@@ -62,12 +62,12 @@ pub struct Note {
 }
 
 impl Notes {
-    /// Counts an event whose stack is missing.
-    pub fn missing(&mut self, missing: Missing) {
+    /// Counts events whose stack is missing.
+    pub fn missing(&mut self, missing: Missing, nr_events: u64) {
         match missing {
-            Missing::Stale => self.stale += 1,
-            Missing::Gone => self.gone += 1,
-            Missing::Unknown => self.unknown += 1,
+            Missing::Stale => self.stale += nr_events,
+            Missing::Gone => self.gone += nr_events,
+            Missing::Unknown => self.unknown += nr_events,
         }
     }
 

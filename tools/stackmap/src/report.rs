@@ -28,7 +28,9 @@ struct Section<'a> {
     /// The group; or, by stack, its number.
     title: String,
     total: Count,
-    stacks: Vec<(Key, Count)>,
+    nr_keys: usize,
+    nr_stacks: usize,
+    top: Vec<(Key, Count)>,
     /// By stack, the events that led there.
     events: Vec<(&'a str, Count)>,
 }
@@ -63,13 +65,13 @@ pub fn write(
     }
     let sections = match by {
         By::Stack => by_stack(tally, limits.top),
-        _ => by_group(tally),
+        _ => by_group(tally, limits.top),
     };
     if by != By::Stack {
         writeln!(out, "\n{}", summary(&sections, by, total.events).trim_end())?;
     }
     for section in &sections {
-        write_section(out, section, tally, loaded, limits, total.events)?;
+        write_section(out, section, tally, loaded, limits.depth, total.events)?;
     }
     Ok(())
 }
@@ -114,12 +116,14 @@ fn count_stacks(tally: &Tally) -> u64 {
     keys.len() as u64
 }
 
-fn by_group(tally: &Tally) -> Vec<Section<'_>> {
-    let groups = tally.groups().into_iter();
+fn by_group(tally: &Tally, top: usize) -> Vec<Section<'_>> {
+    let groups = tally.groups(top).into_iter();
     let section = |group: Group<'_>| Section {
         title: group.name.to_owned(),
         total: group.total,
-        stacks: group.stacks,
+        nr_keys: group.nr_keys,
+        nr_stacks: group.nr_stacks,
+        top: group.top,
         events: Vec::new(),
     };
     groups.map(section).collect()
@@ -132,7 +136,9 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
         let section = stacks.entry(key).or_insert_with(|| Section {
             title: String::new(),
             total: Count::default(),
-            stacks: Vec::new(),
+            nr_keys: 1,
+            nr_stacks: 1,
+            top: Vec::new(),
             events: Vec::new(),
         });
         section.total.merge(count);
@@ -143,7 +149,7 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
     sections.truncate(top);
     for (number, (key, section)) in sections.iter_mut().enumerate() {
         section.title = format!("#{}", number + 1);
-        section.stacks = vec![(*key, section.total)];
+        section.top = vec![(*key, section.total)];
         section
             .events
             .sort_by(|a, b| b.1.events.cmp(&a.1.events).then(a.0.cmp(b.0)));
@@ -167,12 +173,11 @@ fn summary(sections: &[Section<'_>], by: By, all: u64) -> String {
     ];
     let rows = sections.iter().map(|section| {
         let (first, last) = times(&section.total);
-        let stacks = section.stacks.iter().filter(|(key, _)| *key != Key::NONE);
         vec![
             section.title.clone(),
             section.total.events.to_string(),
             format!("{:.1} %", percent(section.total.events, all)),
-            stacks.count().to_string(),
+            section.nr_stacks.to_string(),
             first,
             last,
         ]
@@ -192,7 +197,7 @@ fn write_section(
     section: &Section<'_>,
     tally: &Tally,
     loaded: &Loaded,
-    limits: Limits,
+    depth: usize,
     all: u64,
 ) -> Result {
     let title = out.style(TITLE, safe(&section.title).into_owned());
@@ -215,7 +220,7 @@ fn write_section(
         true => section.total.events,
         false => all,
     };
-    for (key, count) in section.stacks.iter().take(limits.top) {
+    for (key, count) in &section.top {
         let share = out.style(NUMBER, format!("{:5.1} %", percent(count.events, whole)));
         let (first, last) = times(count);
         let mut id = match key.kernel {
@@ -242,19 +247,17 @@ fn write_section(
             Part::Missing(_) if !kernel.is_empty() => user.push(text(&part)),
             _ => kernel.push(text(&part)),
         });
-        write_frames(out, &kernel, limits.depth)?;
+        write_frames(out, &kernel, depth)?;
         if !user.is_empty() {
             let title = out.style(DIM, format!("user stack{}:", end_of(*key, loaded)));
             writeln!(out, "                  {title}")?;
-            write_frames(out, &user, limits.depth)?;
+            write_frames(out, &user, depth)?;
         }
     }
-    let hidden = section.stacks.len().saturating_sub(limits.top);
+    let hidden = section.nr_keys - section.top.len();
     if hidden > 0 {
-        let events: u64 = section.stacks[limits.top..]
-            .iter()
-            .map(|(_, count)| count.events)
-            .sum();
+        let shown: u64 = section.top.iter().map(|(_, count)| count.events).sum();
+        let events = section.total.events.saturating_sub(shown);
         let more = format!(
             " ... {} more, with {} (--top)",
             count_of(hidden as u64, "stack"),

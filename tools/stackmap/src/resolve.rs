@@ -291,7 +291,7 @@ impl<'a> Resolver<'a> {
             true => Missing::Gone,
             false => why(&self.loaded),
         };
-        self.notes.missing(missing);
+        self.notes.missing(missing, 1);
         missing
     }
 

@@ -116,7 +116,7 @@ pub enum Shown {
 
 impl Shown {
     /// What is wanted of them.
-    pub fn of<'a>(self, sides: Sides<'a>) -> Sides<'a> {
+    pub fn of<U: Default>(self, sides: Sides<'_, U>) -> Sides<'_, U> {
         match self {
             Shown::Both => sides,
             Shown::Kernel => sides.kernel.into(),

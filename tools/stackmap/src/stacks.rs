@@ -5,8 +5,9 @@
 use crate::{
     error::{Error, Result},
     stack_map_bin::{LoadId, Reader, Stack},
+    symbols::texts::ByNumber,
 };
-use std::{collections::HashMap, io::Read};
+use std::io::Read;
 
 /// More frames than fit into the memory that one map may take (2 GiB).
 const MAX_FRAMES: usize = 1 << 28;
@@ -24,7 +25,7 @@ struct Head {
 pub struct Stacks {
     heads: Vec<Head>,
     ips: Vec<u64>,
-    by_id: HashMap<u32, u32>,
+    by_id: ByNumber<u32, u32>,
     load_id: Option<LoadId>,
 }
 

@@ -5,11 +5,18 @@
 use crate::{
     source::{Loaded, Missing},
     stacks::Stacks,
-    symbols::Frame,
-    trace::{Event, Sides, StackRef, Time, UserRef},
+    symbols::{texts::ByNumber, Frame},
+    trace::{Event, LateRef, Sides, StackRef, Time, UserRef},
     user::{UserFrame, WhichFrame},
 };
-use std::{cmp::Reverse, collections::HashMap, fmt};
+use std::{
+    cmp::Reverse,
+    collections::{hash_map::Entry, HashMap},
+    fmt,
+};
+
+/// As many stacks are compared one by one.
+const MAX_COMPARED: usize = 16;
 
 /// What events of a group have in common.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -103,14 +110,17 @@ pub enum Part<'a> {
 impl Keys {
     /// The key of an event's stacks.
     pub fn key(&mut self, sides: Sides<'_>) -> Key {
-        let kernel = match sides.kernel {
+        Key {
+            kernel: self.kernel(sides.kernel),
+            user: sides.user,
+        }
+    }
+
+    fn kernel(&mut self, stack: StackRef<'_>) -> Kernel {
+        match stack {
             StackRef::Id(id) => Kernel::Id(id),
             StackRef::Whole(frames) => Kernel::Whole(self.whole(frames)),
             StackRef::None => Kernel::None,
-        };
-        Key {
-            kernel,
-            user: sides.user,
         }
     }
 
@@ -225,19 +235,17 @@ pub struct Count {
 }
 
 impl Count {
-    fn add(&mut self, events: u64, time: Option<Time>) {
-        self.events = self.events.saturating_add(events);
-        self.merge_span(time.map(|time| (time, time)));
+    fn of(events: u64, time: Option<Time>) -> Self {
+        Self {
+            events,
+            span: time.map(|time| (time, time)),
+        }
     }
 
     /// Adds what another one counted.
     pub fn merge(&mut self, other: &Count) {
         self.events = self.events.saturating_add(other.events);
-        self.merge_span(other.span);
-    }
-
-    fn merge_span(&mut self, span: Option<(Time, Time)>) {
-        let Some((from, to)) = span else { return };
+        let Some((from, to)) = other.span else { return };
         self.span = Some(match self.span {
             Some((first, last)) => (first.min(from), last.max(to)),
             None => (from, to),
@@ -252,8 +260,28 @@ pub struct Group<'a> {
     pub name: &'a str,
     /// How often and when in all.
     pub total: Count,
-    /// The same of each stack.
-    pub stacks: Vec<(Key, Count)>,
+    /// How many different keys there are.
+    pub nr_keys: usize,
+    /// How many of them have a stack.
+    pub nr_stacks: usize,
+    /// The stacks with the most events, and how often and when each was seen.
+    pub top: Vec<(Key, Count)>,
+}
+
+impl Group<'_> {
+    /// Orders the stacks, and forgets all but the first `top`.
+    fn cut(&mut self, top: usize) {
+        self.top
+            .sort_unstable_by_key(|(key, count)| (Reverse(count.events), *key));
+        self.top.truncate(top);
+    }
+}
+
+/// Events of one group and one stack of the kernel, whose user stack is not known yet.
+struct Waiting {
+    group: u32,
+    kernel: Kernel,
+    count: Count,
 }
 
 /// Events counted by group and by stack.
@@ -261,22 +289,77 @@ pub struct Group<'a> {
 pub struct Tally {
     groups: Vec<String>,
     group_numbers: HashMap<String, u32>,
+    /// The group of the last event.
+    last_group: u32,
     keys: Keys,
-    counts: HashMap<(u32, Key), Count>,
+    /// Where in `counts` a stack of a group is.
+    rows: ByNumber<(u32, Key), u32>,
+    counts: Vec<Count>,
+    /// What waits for its user stack, by number.
+    waiting: Vec<Vec<Waiting>>,
+    nr_waiting: usize,
 }
 
 impl Tally {
     /// Counts an event.
     pub fn add(&mut self, by: By, event: &Event, sides: Sides<'_>) {
-        let group = match by {
-            By::Event => self.group(&event.name),
-            By::Comm => self.group(&event.comm),
-            By::Cpu => self.group(&format!("CPU {}", event.cpu)),
-            By::Stack => self.group(""),
-        };
+        let group = self.group_of(by, event);
         let key = self.keys.key(sides);
-        let count = self.counts.entry((group, key)).or_default();
-        count.add(1, Some(event.time));
+        self.count(group, key, &Count::of(1, Some(event.time)));
+    }
+
+    /// Counts an event whose user stack may not be known yet.
+    pub fn add_late(&mut self, by: By, event: &Event, sides: Sides<'_, LateRef>) {
+        let group = self.group_of(by, event);
+        let kernel = self.keys.kernel(sides.kernel);
+        let count = Count::of(1, Some(event.time));
+        let number = match sides.user {
+            LateRef::Known(user) => return self.count(group, Key { kernel, user }, &count),
+            LateRef::Waits(number) => number as usize,
+        };
+        if self.waiting.len() <= number {
+            self.waiting.resize_with(number + 1, Vec::new);
+        }
+        let waiting = &mut self.waiting[number];
+        let same = |waiting: &&mut Waiting| waiting.group == group && waiting.kernel == kernel;
+        match waiting.iter_mut().rev().take(MAX_COMPARED).find(same) {
+            Some(waiting) => waiting.count.merge(&count),
+            None => {
+                self.nr_waiting += 1;
+                waiting.push(Waiting {
+                    group,
+                    kernel,
+                    count,
+                });
+            }
+        }
+    }
+
+    /// What waits for the user stack of this number has this one. Returns how many events that are.
+    pub fn bind(&mut self, number: u32, user: UserRef) -> u64 {
+        let Some(waiting) = self.waiting.get_mut(number as usize) else {
+            return 0;
+        };
+        let mut nr_events = 0;
+        let mut waiting = std::mem::take(waiting);
+        self.nr_waiting -= waiting.len();
+        for Waiting {
+            group,
+            kernel,
+            count,
+        } in waiting.drain(..)
+        {
+            nr_events += count.events;
+            self.count(group, Key { kernel, user }, &count);
+        }
+        // Another one will wait there.
+        self.waiting[number as usize] = waiting;
+        nr_events
+    }
+
+    /// How much waits.
+    pub fn nr_waiting(&self) -> usize {
+        self.nr_waiting
     }
 
     /// Counts every stack of a map as often as the map says that it was seen. `key` is that of the
@@ -284,31 +367,51 @@ impl Tally {
     pub fn add_map(&mut self, stacks: &Stacks, key: impl Fn(u32) -> Key) {
         let group = self.group("");
         for stack in stacks.iter().filter(|stack| stack.ref_count > 0) {
-            let count = self.counts.entry((group, key(stack.id))).or_default();
-            count.add(stack.ref_count.into(), None);
+            self.count(
+                group,
+                key(stack.id),
+                &Count::of(stack.ref_count.into(), None),
+            );
         }
     }
 
-    /// Each group with its stacks: groups with the most events first, and so their stacks.
-    pub fn groups(&self) -> Vec<Group<'_>> {
+    fn count(&mut self, group: u32, key: Key, count: &Count) {
+        match self.rows.entry((group, key)) {
+            Entry::Occupied(row) => self.counts[*row.get() as usize].merge(count),
+            Entry::Vacant(row) => {
+                row.insert(self.counts.len() as u32);
+                self.counts.push(*count);
+            }
+        }
+    }
+
+    /// Each group with the first `top` of its stacks: groups with the most events first, and so their
+    /// stacks.
+    pub fn groups(&self, top: usize) -> Vec<Group<'_>> {
         let mut groups: Vec<_> = self
             .groups
             .iter()
             .map(|name| Group {
                 name,
                 total: Count::default(),
-                stacks: Vec::new(),
+                nr_keys: 0,
+                nr_stacks: 0,
+                top: Vec::new(),
             })
             .collect();
-        for ((number, key), count) in &self.counts {
+        for ((number, key), row) in &self.rows {
+            let count = self.counts[*row as usize];
             let group = &mut groups[*number as usize];
-            group.total.merge(count);
-            group.stacks.push((*key, *count));
+            group.total.merge(&count);
+            group.nr_keys += 1;
+            group.nr_stacks += usize::from(*key != Key::NONE);
+            group.top.push((*key, count));
+            if group.top.len() >= top.saturating_mul(2).max(MAX_COMPARED) {
+                group.cut(top);
+            }
         }
         for group in &mut groups {
-            group
-                .stacks
-                .sort_by_key(|(key, count)| (Reverse(count.events), *key));
+            group.cut(top);
         }
         groups.sort_by_key(|group| (Reverse(group.total.events), group.name));
         groups
@@ -316,10 +419,10 @@ impl Tally {
 
     /// Everything that was counted, in no order: the group, the stack, how often.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Key, &Count)> {
-        let name = |group: u32| &self.groups[group as usize][..];
-        self.counts
-            .iter()
-            .map(move |((group, key), count)| (name(*group), *key, count))
+        self.rows.iter().map(|((group, key), row)| {
+            let name = &self.groups[*group as usize][..];
+            (name, *key, &self.counts[*row as usize])
+        })
     }
 
     /// How many different stacks of a group there are, in all groups.
@@ -335,7 +438,7 @@ impl Tally {
     /// All events together.
     pub fn total(&self) -> Count {
         let mut total = Count::default();
-        for count in self.counts.values() {
+        for count in &self.counts {
             total.merge(count);
         }
         total
@@ -346,7 +449,24 @@ impl Tally {
         &self.keys
     }
 
+    fn group_of(&mut self, by: By, event: &Event) -> u32 {
+        match by {
+            By::Event => self.group(&event.name),
+            By::Comm => self.group(&event.comm),
+            By::Cpu => self.group(&format!("CPU {}", event.cpu)),
+            By::Stack => self.group(""),
+        }
+    }
+
     fn group(&mut self, name: &str) -> u32 {
+        let last = self.groups.get(self.last_group as usize);
+        if last.is_none_or(|last| last != name) {
+            self.last_group = self.find_group(name);
+        }
+        self.last_group
+    }
+
+    fn find_group(&mut self, name: &str) -> u32 {
         if let Some(number) = self.group_numbers.get(name) {
             return *number;
         }
@@ -407,12 +527,12 @@ mod tests {
         );
         tally.add(By::Event, &event("y", "d", 4), Sides::NONE);
 
-        let groups = tally.groups();
+        let groups = tally.groups(9);
         assert_eq!(groups[0].name, "y");
         let span = Some((Time::Ticks(1), Time::Ticks(9)));
         assert_eq!(groups[0].total, Count { events: 4, span });
         let stacks: Vec<_> = groups[0]
-            .stacks
+            .top
             .iter()
             .map(|(key, count)| (*key, count.events))
             .collect();

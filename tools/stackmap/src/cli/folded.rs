@@ -79,17 +79,13 @@ impl ByArgs {
         loaded: &Loaded,
         notes: &mut Notes,
     ) -> Result<(Tally, By)> {
-        let mut tally = Tally::default();
         if self.map || matches!(source, Source::Raw { .. }) {
             let (stacks, key) = loaded.map();
+            let mut tally = Tally::default();
             tally.add_map(stacks, key);
             return Ok((tally, By::Stack));
         }
-        events::for_each(source, loaded, notes, &mut |event, sides| {
-            tally.add(self.by, event, sides);
-            Ok(())
-        })?;
-        Ok((tally, self.by))
+        Ok((events::tally(source, loaded, notes, self.by)?, self.by))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     notes::Notes,
     output::Out,
     report::{self, Limits},
-    tally::{By, Tally},
+    tally::By,
 };
 use clap::Args;
 use std::io::Write;
@@ -46,17 +46,13 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn run(self, global: &Global) -> Result {
         let (mut source, loaded) = self.input.open(global)?;
-        let mut tally = Tally::default();
         let mut notes = Notes::default();
         // By stack, the events that led to each are shown.
         let by = match self.by {
             By::Stack => By::Event,
             by => by,
         };
-        events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
-            tally.add(by, event, sides);
-            Ok(())
-        })?;
+        let tally = events::tally(&mut source, &loaded, &mut notes, by)?;
 
         let mut out = Out::paged(global.pager());
         let limits = Limits {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::Result,
     symbols::Symbols,
-    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time, UserSide},
+    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time, UserSide, Users},
 };
 use std::{collections::HashMap, io::Read, rc::Rc};
 
@@ -122,9 +122,10 @@ impl Trace {
 }
 
 /// Takes records in the order of time and gives events out with their stacks.
-pub struct Decoder<'a> {
+pub struct Decoder<'a, U> {
     trace: &'a Trace,
-    binds: &'a Binds,
+    /// Knows their user stacks.
+    pub users: U,
     symbols: &'a Symbols,
     pairs: Pairs,
     functions: HashMap<u64, String>,
@@ -134,12 +135,12 @@ pub struct Decoder<'a> {
     pub damaged: u64,
 }
 
-impl<'a> Decoder<'a> {
-    /// One that has seen nothing yet. `binds`: those of the whole trace.
-    pub fn new(trace: &'a Trace, binds: &'a Binds, symbols: &'a Symbols) -> Self {
+impl<'a, U: Users> Decoder<'a, U> {
+    /// One that has seen nothing yet. `users` knows user stacks.
+    pub fn new(trace: &'a Trace, users: U, symbols: &'a Symbols) -> Self {
         Self {
             trace,
-            binds,
+            users,
             symbols,
             pairs: Pairs::default(),
             functions: HashMap::new(),
@@ -160,7 +161,7 @@ impl<'a> Decoder<'a> {
         cpu: u32,
         time: u64,
         data: &[u8],
-        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_, U::User>) -> Result<(), E>,
     ) -> Result<(), E> {
         let trace = self.trace;
         let Some(head) = trace.about.formats.head(data) else {
@@ -175,10 +176,10 @@ impl<'a> Decoder<'a> {
             Some(format) => match format.special {
                 Special::StackId => {
                     let id = trace.about.formats.number(format, "stack_id", data);
-                    let user = self.binds.user(pid, time, trace.user_side(format, data));
+                    let user = self.users.user(pid, time, trace.user_side(format, data));
                     return match (self.pairs.take(cpu, pid, flags, out)?, id) {
                         (Some(event), Some(id)) => out(&event, Sides::of_id(id as u32, user)),
-                        (Some(event), None) => out(&event, Sides::NONE),
+                        (Some(event), None) => out(&event, StackRef::None.into()),
                         (None, _) => Ok(()),
                     };
                 }
@@ -191,7 +192,13 @@ impl<'a> Decoder<'a> {
                         None => Ok(()),
                     };
                 }
-                Special::UserStack | Special::UserStackId => return Ok(()),
+                Special::UserStackId => {
+                    if let Some((id, cookie)) = trace.bind(format, data) {
+                        self.users.bind(pid, time, cookie, id);
+                    }
+                    return Ok(());
+                }
+                Special::UserStack => return Ok(()),
                 Special::Function => self.function(trace.function(format, data).0),
                 _ => format.name.clone(),
             },
@@ -211,7 +218,7 @@ impl<'a> Decoder<'a> {
     /// Gives out the events that still wait for a stack, at the end of the trace.
     pub fn finish<E>(
         &mut self,
-        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_, U::User>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.pairs.finish(out)
     }

@@ -6,7 +6,8 @@ use super::{
     show::{self, Show},
     Damage, Order,
 };
-use std::{collections::HashMap, rc::Rc};
+use crate::symbols::texts::ByNumber;
+use std::rc::Rc;
 
 /// More than any event's description has, in bytes.
 pub const MAX_FORMAT: u64 = 256 << 10;
@@ -233,7 +234,7 @@ pub struct Formats {
     pub order: Order,
     long: usize,
     common: Option<Common>,
-    by_id: HashMap<u16, Rc<Format>>,
+    by_id: ByNumber<u16, Rc<Format>>,
 }
 
 impl Formats {
@@ -243,7 +244,7 @@ impl Formats {
             order,
             long,
             common: None,
-            by_id: HashMap::new(),
+            by_id: ByNumber::default(),
         }
     }
 

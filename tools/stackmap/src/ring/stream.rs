@@ -112,6 +112,8 @@ pub struct Records<R> {
     last: Option<u32>,
     /// Records that are missing, as far as their number is known.
     pub lost: u64,
+    /// Records from before this time are missing.
+    pub lost_until: u64,
 }
 
 impl<R: Read> Records<R> {
@@ -126,6 +128,7 @@ impl<R: Read> Records<R> {
             waiting_bytes: 0,
             last: None,
             lost: 0,
+            lost_until: 0,
         }
     }
 
@@ -173,6 +176,9 @@ impl<R: Read> Records<R> {
         };
         if let Missed::Count(lost) = cursor.missed {
             self.lost = self.lost.saturating_add(lost);
+        }
+        if cursor.missed != Missed::None {
+            self.lost_until = self.lost_until.max(cursor.time());
         }
         self.waiting += 1;
         self.waiting_bytes += cursor.page().len();

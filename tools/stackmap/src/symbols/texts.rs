@@ -18,7 +18,7 @@ type Format = dyn Fn(&Frame<'_>, &mut Vec<u8>);
 pub struct Texts {
     format: Box<Format>,
     /// For frames that are return addresses, and for those that are exact.
-    kept: [HashMap<u64, Kept, BuildHasherDefault<AddressHasher>>; 2],
+    kept: [ByNumber<u64, Kept>; 2],
     arena: Vec<u8>,
     /// Where the texts begin that [`fetch`](Self::fetch) was last asked for.
     fetched: Vec<u32>,
@@ -116,6 +116,9 @@ impl Texts {
     }
 }
 
+/// What is known of addresses and other numbers.
+pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
+
 /// Spreads addresses. They come from a kernel or a file, and the worst that a file can do is to be
 /// slow with itself.
 #[derive(Default)]
@@ -123,7 +126,15 @@ pub struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+        let (words, rest) = bytes.as_chunks();
+        words
+            .iter()
+            .for_each(|word| self.write_u64(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
     }
 
     fn write_u8(&mut self, byte: u8) {

@@ -14,7 +14,30 @@ use std::collections::HashMap;
 /// Times are shifted by this: in nanoseconds, about a second is left. There may be millions of binds.
 const TIME_SHIFT: u32 = 30;
 /// Set in the cookie of a task that exits.
-const EXITING: Cookie = 1 << 31;
+pub(super) const EXITING: Cookie = 1 << 31;
+
+/// What knows which user stack an event has.
+pub trait Users {
+    /// What it says of that.
+    type User: Default;
+
+    /// The user stack of an event of which this is said.
+    fn user(&mut self, pid: u32, time: u64, side: UserSide) -> Self::User;
+
+    /// A task binds a cookie to an id; 0: the stack is not kept.
+    fn bind(&mut self, pid: u32, time: u64, cookie: Cookie, id: u32);
+}
+
+/// All binds are known already.
+impl Users for &Binds {
+    type User = UserRef;
+
+    fn user(&mut self, pid: u32, time: u64, side: UserSide) -> UserRef {
+        Binds::user(self, pid, time, side)
+    }
+
+    fn bind(&mut self, _pid: u32, _time: u64, _cookie: Cookie, _id: u32) {}
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Bind {
@@ -66,11 +89,9 @@ impl Binds {
     pub fn user(&self, pid: u32, time: u64, side: UserSide) -> UserRef {
         match side {
             UserSide::None => UserRef::None,
-            UserSide::Id(0) => UserRef::NotKept,
-            UserSide::Id(id) => UserRef::Id(id),
+            UserSide::Id(id) => UserRef::of_id(id),
             UserSide::Cookie(cookie) => match self.nearest(cookie, time) {
-                Some(0) => UserRef::NotKept,
-                Some(id) => UserRef::Id(id),
+                Some(id) => UserRef::of_id(id),
                 None => self.unbound(pid, time, cookie),
             },
         }

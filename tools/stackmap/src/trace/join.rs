@@ -11,8 +11,7 @@ use super::{
     binds::Binds,
     line::{Body, Line, Time, UserSide},
 };
-use crate::ring::fields::Fields;
-use std::collections::HashMap;
+use crate::{ring::fields::Fields, symbols::texts::ByNumber};
 
 /// Interrupts nest no deeper than this, one event each.
 const MAX_WAITING: usize = 8;
@@ -65,13 +64,23 @@ pub enum UserRef {
     None,
 }
 
+impl UserRef {
+    /// The user stack with this id; 0: the map did not keep it.
+    pub fn of_id(id: u32) -> Self {
+        match id {
+            0 => UserRef::NotKept,
+            id => UserRef::Id(id),
+        }
+    }
+}
+
 /// The stacks of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Sides<'a> {
+pub struct Sides<'a, U = UserRef> {
     /// That of the kernel.
     pub kernel: StackRef<'a>,
     /// The one that led there.
-    pub user: UserRef,
+    pub user: U,
 }
 
 impl Sides<'_> {
@@ -80,9 +89,11 @@ impl Sides<'_> {
         kernel: StackRef::None,
         user: UserRef::None,
     };
+}
 
+impl<U> Sides<'_, U> {
     /// An id with its user stack.
-    pub fn of_id(id: u32, user: UserRef) -> Self {
+    pub fn of_id(id: u32, user: U) -> Self {
         Self {
             kernel: StackRef::Id(id),
             user,
@@ -90,11 +101,11 @@ impl Sides<'_> {
     }
 }
 
-impl<'a> From<StackRef<'a>> for Sides<'a> {
+impl<'a, U: Default> From<StackRef<'a>> for Sides<'a, U> {
     fn from(kernel: StackRef<'a>) -> Self {
         Self {
             kernel,
-            user: UserRef::None,
+            user: U::default(),
         }
     }
 }
@@ -130,18 +141,18 @@ struct Waiting {
 /// Events that wait for their stacks.
 #[derive(Default)]
 pub struct Pairs {
-    waiting: HashMap<u32, Vec<Waiting>>,
+    waiting: ByNumber<u32, Vec<Waiting>>,
     /// Stacks without an event before them.
     pub orphans: u64,
 }
 
 impl Pairs {
     /// Takes an event. `out` gets those that it shows to be without a stack.
-    pub fn push<E>(
+    pub fn push<U: Default, E>(
         &mut self,
         event: Event,
         flags: Flags,
-        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_, U>) -> Result<(), E>,
     ) -> Result<(), E> {
         // An event from where another one waits: that one was without a stack.
         let waiting = self.waiting.entry(event.cpu).or_default();
@@ -154,16 +165,16 @@ impl Pairs {
         let done = waiting.split_off(from);
         waiting.push(Waiting { event, flags });
         done.iter()
-            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))
     }
 
     /// The event that a stack belongs to. Later events have no stack and are given out.
-    pub fn take<E>(
+    pub fn take<U: Default, E>(
         &mut self,
         cpu: u32,
         pid: u32,
         flags: Flags,
-        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_, U>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
         let waiting = self.waiting.entry(cpu).or_default();
         let same = |other: &Waiting| other.event.pid == pid && other.flags == flags;
@@ -175,14 +186,14 @@ impl Pairs {
         let event = waiting.pop().map(|waiting| waiting.event);
         passed
             .iter()
-            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))?;
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))?;
         Ok(event)
     }
 
     /// Gives out what still waits, at the end of the trace.
-    pub fn finish<E>(
+    pub fn finish<U: Default, E>(
         &mut self,
-        out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
+        out: &mut impl FnMut(&Event, Sides<'_, U>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut left: Vec<_> = self
             .waiting
@@ -191,7 +202,7 @@ impl Pairs {
             .collect();
         left.sort_by_key(|waiting| (waiting.event.time.value(), waiting.event.cpu));
         left.iter()
-            .try_for_each(|waiting| out(&waiting.event, Sides::NONE))
+            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))
     }
 }
 

@@ -21,19 +21,18 @@ pub mod words;
 use crate::{
     folded::Kind,
     stacks::Stacks,
-    symbols::{texts::AddressHasher, SourceLine},
+    symbols::{
+        texts::{AddressHasher, ByNumber},
+        SourceLine,
+    },
 };
 use binaries::Binaries;
 use names::{Named, Names};
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    hash::BuildHasherDefault,
-};
+use std::{collections::HashSet, fmt, hash::BuildHasherDefault};
 use words::{At, End};
 
 /// What is known of frames.
-pub type ByFrame<V> = HashMap<WhichFrame, V, BuildHasherDefault<AddressHasher>>;
+pub type ByFrame<V> = ByNumber<WhichFrame, V>;
 type FrameSet = HashSet<WhichFrame, BuildHasherDefault<AddressHasher>>;
 
 /// A frame that is not named yet.

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which user stack each event had, in one pass: what an event adds to a result waits for its bind.
+//!
+//! [`Binds`](super::Binds) needs a pass of its own and memory for all binds of a trace. Here only what
+//! is not over is kept: a task is in one entry into the kernel at a time, so what it has bound is of use
+//! until it binds the next cookie, and what waits goes when it is bound. In a trace that is not so
+//! simple, such as one whose cookies repeat, this is noticed, and then the other way has to be taken.
+
+use super::{
+    binds::{Users, EXITING},
+    join::UserRef,
+    line::{Cookie, UserSide},
+};
+use crate::symbols::texts::ByNumber;
+use std::collections::HashSet;
+
+/// Cookies of a CPU repeat after 2^31 entries. That takes longer than this, in nanoseconds.
+const REPEATS: u64 = 1 << 39;
+/// More cookies wait only if their binds are lost.
+const MAX_WAITING: usize = 1 << 16;
+
+/// What is said of the user stack of an event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LateRef {
+    /// Which it is.
+    Known(UserRef),
+    /// It will be said for all that have this number.
+    Waits(u32),
+}
+
+impl Default for LateRef {
+    fn default() -> Self {
+        LateRef::Known(UserRef::None)
+    }
+}
+
+/// A task.
+#[derive(Default)]
+struct Task {
+    /// The last entry that it has an event in, and when.
+    last: (u64, Cookie),
+    /// What it has bound last, and when.
+    bound: Option<(Cookie, u32, u64)>,
+}
+
+/// A cookie that is not bound.
+struct Waiting {
+    number: u32,
+    pid: u32,
+    /// The time of the first event, and that of the last.
+    span: (u64, u64),
+    /// Whether it may have been bound already.
+    doubtful: bool,
+}
+
+/// Says late which user stack events had.
+#[derive(Default)]
+pub struct Late {
+    tasks: ByNumber<u32, Task>,
+    waiting: ByNumber<Cookie, Waiting>,
+    /// Numbers that are not in use.
+    free: Vec<u32>,
+    /// By CPU, the highest cookie whose bind is not known any more.
+    forgotten: ByNumber<u32, Cookie>,
+    bound: Option<(u32, UserRef)>,
+    unsure: bool,
+}
+
+impl Users for Late {
+    type User = LateRef;
+
+    fn user(&mut self, pid: u32, time: u64, side: UserSide) -> LateRef {
+        let cookie = match side {
+            UserSide::None => return LateRef::default(),
+            UserSide::Id(id) => return LateRef::Known(UserRef::of_id(id)),
+            UserSide::Cookie(cookie) => cookie,
+        };
+        let task = self.tasks.entry(pid).or_default();
+        task.last = task.last.max((time, cookie));
+        match task.bound {
+            Some((bound, id, when)) if bound == cookie => {
+                self.unsure |= time.abs_diff(when) > REPEATS;
+                return LateRef::Known(UserRef::of_id(id));
+            }
+            _ => {}
+        }
+        let next = self.waiting.len() as u32;
+        let waiting = self.waiting.entry(cookie).or_insert_with(|| Waiting {
+            number: self.free.pop().unwrap_or(next),
+            pid,
+            span: (time, time),
+            doubtful: self
+                .forgotten
+                .get(&(cookie as u32))
+                .is_some_and(|forgotten| cookie <= *forgotten),
+        });
+        waiting.span.1 = time;
+        self.unsure |= waiting.pid != pid;
+        let number = waiting.number;
+        self.unsure |= self.waiting.len() > MAX_WAITING;
+        LateRef::Waits(number)
+    }
+
+    fn bind(&mut self, pid: u32, time: u64, cookie: Cookie, id: u32) {
+        // Another task may have bound it.
+        let mut of = pid;
+        if let Some(waiting) = self.waiting.remove(&cookie) {
+            self.unsure |= waiting.doubtful && time.abs_diff(waiting.span.0) > REPEATS;
+            self.bound = Some((waiting.number, UserRef::of_id(id)));
+            self.free.push(waiting.number);
+            of = waiting.pid;
+        }
+        let task = self.tasks.entry(of).or_default();
+        if let Some((before, ..)) = task.bound.replace((cookie, id, time)) {
+            if before != cookie {
+                let forgotten = self.forgotten.entry(before as u32).or_default();
+                *forgotten = before.max(*forgotten);
+            }
+        }
+    }
+}
+
+impl Late {
+    /// The number that waits no more, and what it waited for.
+    pub fn take_bound(&mut self) -> Option<(u32, UserRef)> {
+        self.bound.take()
+    }
+
+    /// Whether what was said may be wrong.
+    pub fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
+    /// What still waits at the end of the trace; [`None`]: it is not sure. Records from before
+    /// `lost_until` are lost.
+    pub fn finish(self, lost_until: u64) -> Option<Vec<(u32, UserRef)>> {
+        let bound = self.tasks.values().filter_map(|task| task.bound);
+        let bound: HashSet<Cookie> = bound.map(|(cookie, ..)| cookie).collect();
+        let user = |(cookie, waiting): (Cookie, Waiting)| {
+            let (first, last) = waiting.span;
+            let is_last = self.tasks.get(&waiting.pid)?.last.1 == cookie;
+            let user = match is_last && cookie & EXITING == 0 {
+                true if first >= lost_until => UserRef::Pending,
+                true if last >= lost_until => return None,
+                _ => UserRef::Lost,
+            };
+            let doubtful = waiting.doubtful || bound.contains(&cookie);
+            (!doubtful).then_some((waiting.number, user))
+        };
+        match self.unsure {
+            true => None,
+            false => self.waiting.into_iter().map(user).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Binds, *};
+    use std::collections::HashMap;
+
+    /// What is recorded of user stacks: when, by which task, and what.
+    #[derive(Clone, Copy)]
+    enum Record {
+        Event(u64, u32, Cookie),
+        Bind(u64, u32, Cookie, u32),
+    }
+    use Record::{Bind, Event};
+
+    /// The user stack of each event, in their order; [`None`]: not sure.
+    fn late(records: &[Record], lost_until: u64) -> Option<Vec<UserRef>> {
+        let mut late = Late::default();
+        let mut users = Vec::new();
+        let mut waiting = HashMap::<u32, Vec<usize>>::new();
+        for record in records {
+            match *record {
+                Event(time, pid, cookie) => match late.user(pid, time, UserSide::Cookie(cookie)) {
+                    LateRef::Known(user) => users.push(user),
+                    LateRef::Waits(number) => {
+                        waiting.entry(number).or_default().push(users.len());
+                        users.push(UserRef::None);
+                    }
+                },
+                Bind(time, pid, cookie, id) => late.bind(pid, time, cookie, id),
+            }
+            if let Some((number, user)) = late.take_bound() {
+                for index in waiting.remove(&number).unwrap() {
+                    users[index] = user;
+                }
+            }
+        }
+        for (number, user) in late.finish(lost_until)? {
+            for index in waiting.remove(&number).unwrap() {
+                users[index] = user;
+            }
+        }
+        assert!(waiting.is_empty());
+        Some(users)
+    }
+
+    /// The same in two passes.
+    fn exact(records: &[Record], lost_until: u64) -> Vec<UserRef> {
+        let mut binds = Binds::default();
+        binds.lost(lost_until);
+        for record in records {
+            match *record {
+                Event(time, pid, cookie) => binds.event(pid, time, cookie),
+                Bind(time, _, cookie, id) => binds.bind(time, cookie, id),
+            }
+        }
+        binds.finish();
+        let user = |record: &Record| match *record {
+            Event(time, pid, cookie) => Some(binds.user(pid, time, UserSide::Cookie(cookie))),
+            Bind(..) => None,
+        };
+        records.iter().filter_map(user).collect()
+    }
+
+    #[test]
+    fn one_pass_says_what_two_say() {
+        let mut state = 1u64;
+        let mut below = |end: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % end
+        };
+        let mut nr_sure = 0;
+        for round in 0..300 {
+            // Of each task the cookie, and whether it is bound.
+            let mut tasks: Vec<(Cookie, bool)> = vec![(0, true); 5];
+            let (mut records, mut time, mut count) = (Vec::new(), 0, 0);
+            for _ in 0..200 {
+                time += 1 + below(1000);
+                let pid = below(5);
+                let (cookie, is_bound) = &mut tasks[pid as usize];
+                match below(8) {
+                    0 => {
+                        count += 2;
+                        let exiting = if below(9) == 0 { EXITING } else { 0 };
+                        *cookie = count << 32 | (1 + below(2)) | exiting;
+                        *is_bound = false;
+                    }
+                    // A bind that is lost, or one of another task.
+                    1 if !*is_bound => {
+                        let by = if below(20) == 0 { 99 } else { pid };
+                        if below(20) > 0 {
+                            records.push(Bind(time, by as u32, *cookie, below(4) as u32));
+                        }
+                        *is_bound = true;
+                    }
+                    _ if *cookie != 0 => records.push(Event(time, pid as u32, *cookie)),
+                    _ => {}
+                }
+            }
+            let lost_until = [0, time / 2, time + 1][round % 3];
+            let want = exact(&records, lost_until);
+            if let Some(found) = late(&records, lost_until) {
+                assert_eq!(found, want, "{round}");
+                nr_sure += 1;
+            }
+        }
+        assert!(nr_sure > 200, "{nr_sure}");
+    }
+
+    #[test]
+    fn what_may_be_wrong_is_noticed() {
+        const DAY: u64 = 24 * 60 * 60 * 1_000_000_000;
+        let known = [Event(5, 7, 1), Bind(6, 7, 1, 40), Event(8, 7, 1)];
+        assert_eq!(late(&known, 0).unwrap(), [UserRef::Id(40); 2]);
+        // The cookie repeats.
+        let again = [&known[..], &[Event(DAY, 7, 1), Bind(DAY, 7, 1, 41)]].concat();
+        assert_eq!(late(&again, 0), None);
+        assert_eq!(exact(&again, 0)[2], UserRef::Id(41));
+        // The bind of the other entry is not known any more, and it is not nearer.
+        let other = [&known[..], &[Bind(9, 7, 3, 50), Event(10, 7, 1)]].concat();
+        assert_eq!(late(&other, 0), None);
+        assert_eq!(exact(&other, 0)[2], UserRef::Id(40));
+        // Another task has bound it before there was an event.
+        let settled = [Bind(5, 9, 1, 40), Event(6, 7, 1)];
+        assert_eq!(late(&settled, 0), None);
+        // Records are lost between the events of an entry.
+        let lost = [Event(5, 7, 1), Event(8, 7, 1)];
+        assert_eq!(late(&lost, 7), None);
+        assert_eq!(exact(&lost, 7), [UserRef::Lost, UserRef::Pending]);
+        assert_eq!(late(&lost, 5).unwrap(), [UserRef::Pending; 2]);
+        assert_eq!(late(&lost, 9).unwrap(), [UserRef::Lost; 2]);
+        let many: Vec<_> = (0..=MAX_WAITING as u64)
+            .map(|nr| Event(nr, nr as u32, nr << 32 | 1))
+            .collect();
+        assert_eq!(late(&many, 0), None);
+    }
+}
