@@ -7,7 +7,7 @@
 
 use crate::{
     error::Result,
-    folded::{by_rank, Folded, Names},
+    folded::{Folded, Frames, Names},
     notes::count_of,
     output::{safe, Out, ERROR, GOOD, TITLE},
     table::percent,
@@ -63,7 +63,7 @@ impl Side<'_> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change<'a> {
     /// A stack, outermost frame first; or one function.
-    pub frames: &'a [u32],
+    pub frames: Frames<'a>,
     /// How often, before and after.
     pub counts: [u64; 2],
     /// The same by the measure that is compared.
@@ -83,7 +83,7 @@ pub fn by_function(folded: &Folded, names: &Names) -> Folded {
     // The number of the last stack that a function was seen on.
     let mut last = vec![usize::MAX; names.len()];
     for (number, (frames, count)) in folded.iter().enumerate() {
-        for frame in frames.iter().map(|frame| *frame as usize) {
+        for frame in frames.iter().map(|frame| frame as usize) {
             if std::mem::replace(&mut last[frame], number) != number {
                 counts[frame] = counts[frame].saturating_add(count);
             }
@@ -92,7 +92,7 @@ pub fn by_function(folded: &Folded, names: &Names) -> Folded {
     let mut functions = Folded::default();
     for (number, count) in counts.into_iter().enumerate() {
         if last[number] != usize::MAX {
-            functions.push(&[number as u32], count);
+            functions.push([number as u32], count);
         }
     }
     functions.sort(names);
@@ -107,15 +107,15 @@ pub fn changes<'a>(
     names: &Names,
     measure: Measure,
 ) -> Vec<Change<'a>> {
-    let earlier: HashMap<&[u32], u64> = before.iter().collect();
-    let later: HashMap<&[u32], u64> = after.iter().collect();
-    let change = |frames: &'a [u32], counts: [u64; 2]| Change {
+    let earlier: HashMap<Frames<'_>, u64> = before.iter().collect();
+    let later: HashMap<Frames<'_>, u64> = after.iter().collect();
+    let change = |frames: Frames<'a>, counts: [u64; 2]| Change {
         frames,
         counts,
         values: [0, 1].map(|side| sides[side].measure(measure, counts[side])),
     };
     let of_after = after.iter().map(|(frames, count)| {
-        let then = earlier.get(frames).copied().unwrap_or(0);
+        let then = earlier.get(&frames).copied().unwrap_or(0);
         change(frames, [then, count])
     });
     let gone = before
@@ -126,7 +126,7 @@ pub fn changes<'a>(
     let ranks = names.ranks();
     changes.sort_by(|a, b| {
         let greater = b.growth().abs().total_cmp(&a.growth().abs());
-        greater.then_with(|| by_rank(&ranks, a.frames, b.frames))
+        greater.then_with(|| a.frames.compare(b.frames, &ranks))
     });
     changes
 }
@@ -182,7 +182,7 @@ pub fn write(
         let shown = out.style(style, format!("{growth:+9.digits$}{difference}"));
         let [before, after] = change.values;
         let [nr_before, nr_after] = change.counts;
-        let mut frames = change.frames.iter().rev().map(|frame| names.get(*frame).0);
+        let mut frames = change.frames.iter().rev().map(|frame| names.get(frame).0);
         let innermost = frames.next().unwrap_or("");
         writeln!(
             out,
@@ -213,14 +213,14 @@ mod tests {
         let mut folded = Folded::default();
         for (line, count) in lines {
             let frames = line.split(';').map(|name| names.number(name, Kind::Kernel));
-            folded.push(&frames.collect::<Vec<_>>(), *count);
+            folded.push(frames.collect::<Vec<_>>(), *count);
         }
         folded.sort(names);
         folded
     }
 
-    fn text(frames: &[u32], names: &Names) -> String {
-        let frames = frames.iter().map(|frame| names.get(*frame).0);
+    fn text(frames: Frames<'_>, names: &Names) -> String {
+        let frames = frames.iter().map(|frame| names.get(frame).0);
         frames.collect::<Vec<_>>().join(";")
     }
 

@@ -8,7 +8,7 @@
 use crate::{
     address::without_addresses,
     error::{Error, Result},
-    folded::{self, frame_text, push_frames, Folded, Kind, Names},
+    folded::{self, frame_text, push_frames, Folded, Frames, Kind, Names},
     output::{safe, Progress},
 };
 use inferno::flamegraph::{
@@ -89,7 +89,7 @@ pub fn draw(folded: &Folded, names: &Names, look: &Look, out: &mut impl Write) -
         colors.insert(text, color(kind, text));
     }
     let stacks = folded.iter().zip(depths(folded));
-    let stacks = stacks.map(|((frames, count), depth)| (&frames[..depth as usize], count));
+    let stacks = stacks.map(|((frames, count), depth)| (frames.outermost(depth as usize), count));
     let mut lines: Vec<String> = Vec::new();
     // Stacks whose visible frames are the same become one line.
     let mut same: Option<folded::Stack<'_>> = None;
@@ -182,22 +182,22 @@ pub fn draw_difference(
         (Scale::Shares, 0) => 0.0,
         (Scale::Shares, total) => after.total() as f64 / total as f64,
     };
-    let earlier: HashMap<&[u32], u64> = before.iter().collect();
+    let earlier: HashMap<Frames<'_>, u64> = before.iter().collect();
     let depths = depths(after);
     // For each visible stack: its events after, and the growth of the stacks that end there.
-    let mut seen: HashMap<&[u32], (u64, i64)> = HashMap::new();
+    let mut seen: HashMap<Frames<'_>, (u64, i64)> = HashMap::new();
     for ((frames, count), depth) in after.iter().zip(depths) {
-        let (total, grown) = seen.entry(&frames[..depth as usize]).or_default();
+        let (total, grown) = seen.entry(frames.outermost(depth as usize)).or_default();
         *total = total.saturating_add(count);
         if depth as usize == frames.len() {
-            let then = earlier.get(frames).copied().unwrap_or(0) as f64 * scale;
+            let then = earlier.get(&frames).copied().unwrap_or(0) as f64 * scale;
             *grown = grown
                 .saturating_add(count as i64)
                 .saturating_sub(then as i64);
         }
     }
     let texts = names.map(|name, kind| look.frame(name, kind));
-    let line = |(frames, (total, grown)): (&[u32], (u64, i64))| {
+    let line = |(frames, (total, grown)): (Frames<'_>, (u64, i64))| {
         let mut line = String::new();
         push_frames(frames, &texts, &mut line);
         let before = i128::from(total) - i128::from(grown);
@@ -263,7 +263,7 @@ mod tests {
         let mut folded = Folded::default();
         for (frames, count) in stacks {
             let frames = frames.iter().map(|(name, kind)| names.number(name, *kind));
-            folded.push(&frames.collect::<Vec<_>>(), *count);
+            folded.push(frames.collect::<Vec<_>>(), *count);
         }
         folded.sort(names);
         folded
@@ -346,7 +346,7 @@ mod tests {
             let frames = stack
                 .split(',')
                 .map(|name| names.number(name, Kind::Kernel));
-            folded.push(&frames.collect::<Vec<_>>(), *count);
+            folded.push(frames.collect::<Vec<_>>(), *count);
         }
         folded.sort(&names);
         let svg = drawn(&folded, &names, &Look::default());
@@ -361,7 +361,7 @@ mod tests {
         let mut folded = Folded::default();
         for index in 0..20_000 {
             let number = names.number(&format!("f{index}"), Kind::Kernel);
-            folded.push(&[number, number], 1);
+            folded.push([number, number], 1);
         }
         folded.sort(&names);
         let svg = drawn(&folded, &names, &Look::default());

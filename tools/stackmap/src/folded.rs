@@ -6,22 +6,27 @@
 //! Each name is stored once, and a stack is a list of numbers of names: a map may have millions of
 //! frames.
 
+mod names;
+
+pub use names::Names;
+
 use crate::{
     output::controls,
     source::Loaded,
-    symbols::{texts::AddressHasher, Frame, Place},
-    tally::{By, Step, Tally},
+    symbols::{
+        texts::{push_decimal, ByNumber},
+        Frame, Place,
+    },
+    tally::{By, Kernel, Key, Step, Tally},
     trace::UserRef,
     user::ByFrame,
 };
 use std::{
     borrow::Cow,
     cmp::Ordering,
-    collections::HashMap,
-    hash::BuildHasherDefault,
+    hash::{Hash, Hasher},
     io::{self, Write},
     ops::Range,
-    rc::Rc,
 };
 
 /// How many stacks are named between two reports of progress.
@@ -46,97 +51,120 @@ pub enum Kind {
     Missing,
 }
 
-/// Names of frames, each once.
-#[derive(Default)]
-pub struct Names {
-    /// The same name may be of several kinds.
-    numbers: HashMap<Rc<str>, Vec<u32>>,
-    names: Vec<(Rc<str>, Kind)>,
-}
+/// The frames of a folded stack by number, outermost first: first those that many stacks share.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frames<'a>(&'a [u32], &'a [u32]);
 
-impl Names {
-    /// The number of a name.
-    pub fn number(&mut self, name: &str, kind: Kind) -> u32 {
-        if let Some(numbers) = self.numbers.get(name) {
-            let same = |number: &&u32| self.names[**number as usize].1 == kind;
-            if let Some(number) = numbers.iter().find(same) {
-                return *number;
-            }
-        }
-        let number = self.names.len() as u32;
-        let name: Rc<str> = name.into();
-        self.names.push((Rc::clone(&name), kind));
-        self.numbers.entry(name).or_default().push(number);
-        number
-    }
-
-    /// The name behind a number, and what it is.
-    pub fn get(&self, number: u32) -> (&str, Kind) {
-        let (name, kind) = &self.names[number as usize];
-        (name, *kind)
-    }
-
-    /// Whether there are names of programs.
-    pub fn has_user(&self) -> bool {
-        let of_user = |kind| matches!(kind, Kind::User | Kind::UserAddress);
-        self.names.iter().any(|(_, kind)| of_user(*kind))
+impl<'a> Frames<'a> {
+    /// All of them.
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = u32> + use<'a> {
+        self.0.iter().chain(self.1).copied()
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
-        self.names.len()
+    pub fn len(self) -> usize {
+        self.0.len() + self.1.len()
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
     }
 
-    /// `form` of each name, by number.
-    pub fn map<T>(&self, form: impl Fn(&str, Kind) -> T) -> Vec<T> {
-        let names = self.names.iter();
-        names.map(|(name, kind)| form(name, *kind)).collect()
+    /// The frame at `index`.
+    pub fn get(self, index: usize) -> Option<u32> {
+        let frame = self.0.get(index);
+        frame.or_else(|| self.1.get(index - self.0.len())).copied()
     }
 
-    /// For each number, the rank of its name in sorted order.
-    pub fn ranks(&self) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..self.names.len() as u32).collect();
-        order.sort_unstable_by_key(|number| &self.names[*number as usize]);
-        let mut ranks = vec![0; order.len()];
-        for (rank, number) in order.into_iter().enumerate() {
-            ranks[number as usize] = rank as u32;
+    /// The `nr` outermost ones; there are as many.
+    pub fn outermost(self, nr: usize) -> Self {
+        match nr.checked_sub(self.0.len()) {
+            Some(nr) => Self(self.0, &self.1[..nr]),
+            None => Self(&self.0[..nr], &[]),
         }
-        ranks
+    }
+
+    /// Whether the first ones are the same in memory.
+    fn share(self, other: Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+
+    /// The order by the ranks of the frames.
+    pub fn compare(self, other: Self, ranks: &[u32]) -> Ordering {
+        let rank = |frame: u32| ranks[frame as usize];
+        match self.share(other) {
+            true => {
+                let one = self.1.iter().copied().map(rank);
+                one.cmp(other.1.iter().copied().map(rank))
+            }
+            false => self.iter().map(rank).cmp(other.iter().map(rank)),
+        }
     }
 }
 
-/// A folded stack: frames by number, outermost first, and how often it was seen.
-pub type Stack<'a> = (&'a [u32], u64);
+impl PartialEq for Frames<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match self.share(*other) {
+            true => self.1 == other.1,
+            false => self.iter().eq(other.iter()),
+        }
+    }
+}
+
+impl Eq for Frames<'_> {}
+
+impl Hash for Frames<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.iter().for_each(|frame| frame.hash(state));
+    }
+}
+
+/// A folded stack, and how often it was seen.
+pub type Stack<'a> = (Frames<'a>, u64);
+
+/// A stack in [`Folded`]: where its frames are.
+#[derive(Clone, Debug)]
+struct Row {
+    outer: Range<u32>,
+    inner: Range<u32>,
+    count: u64,
+}
 
 /// Folded stacks.
 #[derive(Debug, Default)]
 pub struct Folded {
     frames: Vec<u32>,
-    stacks: Vec<(Range<u32>, u64)>,
+    stacks: Vec<Row>,
 }
 
 impl Folded {
     /// Adds a stack, outermost frame first.
-    pub fn push(&mut self, frames: &[u32], count: u64) {
+    pub fn push(&mut self, frames: impl IntoIterator<Item = u32>, count: u64) {
+        let inner = self.keep(frames);
+        self.stacks.push(Row {
+            outer: 0..0,
+            inner,
+            count,
+        });
+    }
+
+    /// Keeps frames that stacks share.
+    fn keep(&mut self, frames: impl IntoIterator<Item = u32>) -> Range<u32> {
         let start = self.frames.len() as u32;
-        self.frames.extend_from_slice(frames);
-        self.stacks.push((start..self.frames.len() as u32, count));
+        self.frames.extend(frames);
+        start..self.frames.len() as u32
     }
 
     /// All stacks.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Stack<'_>> + Clone {
         let stacks = self.stacks.iter();
-        stacks.map(|(frames, count)| (self.frames_of(frames), *count))
+        stacks.map(|row| (self.frames_of(row), row.count))
     }
 
     /// How often stacks were seen in all.
     pub fn total(&self) -> u64 {
-        let counts = self.stacks.iter().map(|(_, count)| *count);
+        let counts = self.stacks.iter().map(|row| row.count);
         counts.fold(0, u64::saturating_add)
     }
 
@@ -151,14 +179,14 @@ impl Folded {
     }
 
     /// The frames of the stack at `index`, which is below [`len`](Self::len).
-    pub fn at(&self, index: usize) -> &[u32] {
-        self.frames_of(&self.stacks[index].0)
+    pub fn at(&self, index: usize) -> Frames<'_> {
+        self.frames_of(&self.stacks[index])
     }
 
     /// The stacks by index, those next to each other that have the most frames in common.
     pub fn order(&self) -> Vec<usize> {
         let mut order: Vec<_> = (0..self.stacks.len()).collect();
-        order.sort_unstable_by_key(|index| self.at(*index));
+        order.sort_unstable_by(|one, other| self.at(*one).iter().cmp(self.at(*other).iter()));
         order
     }
 
@@ -166,13 +194,14 @@ impl Folded {
     pub fn sort(&mut self, names: &Names) {
         let ranks = names.ranks();
         let mut stacks = std::mem::take(&mut self.stacks);
-        stacks.sort_unstable_by(|(one, _), (other, _)| {
-            by_rank(&ranks, self.frames_of(one), self.frames_of(other))
+        stacks.sort_unstable_by(|one, other| {
+            let (one, other) = (self.frames_of(one), self.frames_of(other));
+            one.compare(other, &ranks)
         });
-        stacks.dedup_by(|(stack, count), (before, total)| {
-            let same = self.frames_of(stack) == self.frames_of(before);
+        stacks.dedup_by(|row, before| {
+            let same = self.frames_of(row) == self.frames_of(before);
             if same {
-                *total = total.saturating_add(*count);
+                before.count = before.count.saturating_add(row.count);
             }
             same
         });
@@ -182,25 +211,22 @@ impl Folded {
     /// Puts the innermost frames first, in sorted order. `grouped`: the first frame of each stack
     /// is no function and stays the first.
     pub fn invert(&mut self, grouped: bool, names: &Names) {
-        for (stack, _) in &self.stacks {
-            let frames = &mut self.frames[stack.start as usize..stack.end as usize];
-            let from = usize::from(grouped).min(frames.len());
-            frames[from..].reverse();
+        let mut inverted = Self::default();
+        for (frames, count) in self.iter() {
+            let first = frames.iter().take(usize::from(grouped));
+            let rest = frames.iter().skip(usize::from(grouped));
+            // A chain cannot be skipped from its other end.
+            let mut rest: Vec<_> = rest.collect();
+            rest.reverse();
+            inverted.push(first.chain(rest), count);
         }
-        self.sort(names);
+        inverted.sort(names);
+        *self = inverted;
     }
 
-    fn frames_of(&self, stack: &Range<u32>) -> &[u32] {
-        &self.frames[stack.start as usize..stack.end as usize]
-    }
-}
-
-/// The order of two stacks by the names of their frames.
-pub fn by_rank(ranks: &[u32], one: &[u32], other: &[u32]) -> Ordering {
-    let differ = one.iter().zip(other).find(|(one, other)| one != other);
-    match differ {
-        Some((one, other)) => ranks[*one as usize].cmp(&ranks[*other as usize]),
-        None => one.len().cmp(&other.len()),
+    fn frames_of(&self, row: &Row) -> Frames<'_> {
+        let frames = |range: &Range<u32>| &self.frames[range.start as usize..range.end as usize];
+        Frames(frames(&row.outer), frames(&row.inner))
     }
 }
 
@@ -215,34 +241,44 @@ pub fn fold(
 ) -> Folded {
     let mut folded = Folded::default();
     let mut known = Known::new(|frame: &Frame<'_>| frame.plain().to_string());
-    // A user stack is below many of the kernel's.
-    let mut user_stacks = HashMap::<UserRef, Box<[u32]>>::new();
+    // A user stack is below many of the kernel's, and a stack of the kernel above many user stacks.
+    let mut outer = ByNumber::<(Option<u32>, UserRef), Range<u32>>::default();
+    let mut inner = ByNumber::<Key, Range<u32>>::default();
     let mut frames = Vec::new();
     for (done, (group, key, count)) in tally.iter().enumerate() {
         if done % STEP == 0 {
             progress(done as u64);
         }
-        frames.clear();
-        tally
-            .keys()
-            .walk_kernel(key, loaded, &mut |step| match step {
-                Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
-                step => known.push(&step, loaded, names, &mut frames),
-            });
-        let user = user_stacks.entry(key.user).or_insert_with(|| {
-            let mut frames = Vec::new();
+        let group = (by != By::Stack).then(|| names.number(group, Kind::Group));
+        let outer = outer.entry((group, key.user)).or_insert_with(|| {
+            frames.clear();
             tally.keys().walk_user(key.user, loaded, &mut |step| {
                 known.push(&step, loaded, names, &mut frames);
             });
-            frames.into()
+            folded.keep(group.into_iter().chain(frames.drain(..).rev()))
         });
-        frames.extend_from_slice(user);
-        if by != By::Stack {
-            frames.push(names.number(group, Kind::Group));
-        }
-        frames.reverse();
-        folded.push(&frames, count.events);
+        // Whether there is a user stack says what stands for no stack of the kernel.
+        let user = match (key.kernel, key.user) {
+            (Kernel::None, UserRef::None) => UserRef::None,
+            _ => UserRef::Lost,
+        };
+        let of_kernel = Key { user, ..key };
+        let inner = inner.entry(of_kernel).or_insert_with(|| {
+            frames.clear();
+            let mut push = |step: Step<'_>| match step {
+                Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
+                step => known.push(&step, loaded, names, &mut frames),
+            };
+            tally.keys().walk_kernel(key, loaded, &mut push);
+            folded.keep(frames.drain(..).rev())
+        });
+        folded.stacks.push(Row {
+            outer: outer.clone(),
+            inner: inner.clone(),
+            count: count.events,
+        });
     }
+    drop((known, outer, inner));
     folded.sort(names);
     folded
 }
@@ -251,7 +287,7 @@ pub fn fold(
 pub struct Known<F> {
     name: F,
     /// For return addresses, and for exact addresses: the range in `frames`.
-    places: [HashMap<u64, Range<u32>, BuildHasherDefault<AddressHasher>>; 2],
+    places: [ByNumber<u64, Range<u32>>; 2],
     /// For frames of user stacks.
     user: ByFrame<Range<u32>>,
     frames: Vec<u32>,
@@ -348,26 +384,56 @@ pub fn frame_text(name: &str) -> Cow<'_, str> {
 pub fn write(folded: &Folded, names: &Names, out: &mut impl Write) -> io::Result<()> {
     // Beside functions of programs, those of the kernel are marked as flamegraph.pl wants it.
     let mark = names.has_user();
-    let texts = names.map(|name, kind| match kind {
-        Kind::Kernel | Kind::Module | Kind::Address if mark => format!("{}_[k]", frame_text(name)),
-        _ => frame_text(name).into_owned(),
-    });
-    let mut line = String::new();
+    // Few names are written in another way than they are.
+    let mut others = ByNumber::<u32, String>::default();
+    for (number, (name, _)) in names.iter().enumerate() {
+        if let Cow::Owned(text) = frame_text(name) {
+            others.insert(number as u32, text);
+        }
+    }
+    let push = |line: &mut Vec<u8>, frames: &[u32]| {
+        for frame in frames {
+            let (name, kind) = names.get(*frame);
+            let other = match others.is_empty() {
+                true => None,
+                false => others.get(frame),
+            };
+            line.extend_from_slice(other.map_or(name, String::as_str).as_bytes());
+            if mark && matches!(kind, Kind::Kernel | Kind::Module | Kind::Address) {
+                line.extend_from_slice(b"_[k]");
+            }
+            line.push(b';');
+        }
+    };
+    let (mut line, mut behind) = (Vec::new(), Vec::new());
+    // The frames that the line begins with, and their length.
+    let mut before = (Frames::default(), 0);
     for (frames, count) in folded.iter() {
-        line.clear();
-        push_frames(frames, &texts, &mut line);
-        writeln!(out, "{line} {count}")?;
+        if !frames.share(before.0) {
+            line.clear();
+            push(&mut line, frames.0);
+            before = (frames, line.len());
+        }
+        line.truncate(before.1);
+        push(&mut line, frames.1);
+        behind.clear();
+        behind.push(b' ');
+        push_decimal(&mut behind, count);
+        behind.push(b'\n');
+        // Each frame is followed by a semicolon.
+        out.write_all(line.strip_suffix(b";").unwrap_or(&line))?;
+        out.write_all(&behind)?;
     }
     Ok(())
 }
 
 /// Appends the frames of a stack, whose names are `texts` by number.
-pub fn push_frames(frames: &[u32], texts: &[String], line: &mut String) {
+pub fn push_frames(frames: Frames<'_>, texts: &[String], line: &mut String) {
     for (index, frame) in frames.iter().enumerate() {
         if index > 0 {
             line.push(';');
         }
-        line.push_str(&texts[*frame as usize]);
+        line.push_str(&texts[frame as usize]);
     }
 }
 
@@ -392,7 +458,7 @@ mod tests {
             let frames = line
                 .split(',')
                 .map(|name| names.number(name, kind_of_text(name)));
-            folded.push(&frames.collect::<Vec<_>>(), *count);
+            folded.push(frames.collect::<Vec<_>>(), *count);
         }
         folded.sort(names);
         folded

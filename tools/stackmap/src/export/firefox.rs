@@ -358,7 +358,7 @@ impl Table {
         let mut frames = Vec::new();
         for key in &keys {
             stacks.frames(*key, &mut frames);
-            folded.push(&frames, 0);
+            folded.push(frames.iter().copied(), 0);
         }
         let mut table = Self {
             nodes: HashMap::with_capacity(keys.len()),
@@ -371,16 +371,16 @@ impl Table {
         let mut path: Vec<(u32, u32)> = Vec::new();
         for index in folded.order() {
             let frames = folded.at(index);
-            let pairs = path.iter().zip(frames);
-            let same = pairs.take_while(|((frame, _), other)| frame == *other);
+            let pairs = path.iter().zip(frames.iter());
+            let same = pairs.take_while(|((frame, _), other)| frame == other);
             path.truncate(same.count());
-            for frame in &frames[path.len()..] {
-                let function = *functions.entry(*frame).or_insert_with(|| {
-                    table.frames.push(*frame);
+            for frame in frames.iter().skip(path.len()) {
+                let function = *functions.entry(frame).or_insert_with(|| {
+                    table.frames.push(frame);
                     table.frames.len() as u32 - 1
                 });
                 let prefix = path.last().map_or(0, |(_, node)| node + 1);
-                path.push((*frame, table.stacks.len() as u32));
+                path.push((frame, table.stacks.len() as u32));
                 table.stacks.push((prefix, function));
             }
             if let Some((_, node)) = path.last() {
