@@ -322,7 +322,7 @@ impl<F: Fn(&Frame<'_>) -> String> Known<F> {
                     start..frames.len() as u32
                 })
             }
-            Step::User(which) => user.entry(*which).or_insert_with(|| {
+            Step::User(which) => user.get_or(*which, || {
                 for frame in loaded.user.frames(*which) {
                     frames.push(names.number(&frame.plain(), frame.kind()));
                 }

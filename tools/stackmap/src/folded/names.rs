@@ -9,14 +9,26 @@ use std::{hash::Hasher, ops::Range};
 /// The least number of slots, a power of two.
 const LEAST_SLOTS: usize = 64;
 
+/// All kinds by their numbers, which have this many bits.
+const KINDS: [Kind; 8] = [
+    Kind::Group,
+    Kind::Kernel,
+    Kind::Module,
+    Kind::Address,
+    Kind::User,
+    Kind::UserAddress,
+    Kind::Missing,
+    Kind::Missing,
+];
+const KIND_BITS: u32 = 3;
+
 /// Names by number. The same name may be of several kinds.
 #[derive(Default)]
 pub struct Names {
     /// All names, one behind the other.
     text: String,
-    /// For each name, where it ends in `text`, and what it is.
-    ends: Vec<usize>,
-    kinds: Vec<Kind>,
+    /// For each name, where it ends in `text`, and in the lowest bits, what it is.
+    ends: Vec<u64>,
     /// By hash, the number of a name and one; 0: free. At least every other one is free.
     slots: Vec<u32>,
 }
@@ -32,8 +44,8 @@ impl Names {
             return number;
         }
         self.text.push_str(name);
-        self.ends.push(self.text.len());
-        self.kinds.push(kind);
+        let end = self.text.len() as u64;
+        self.ends.push(end << KIND_BITS | kind as u64);
         self.slots[slot] = self.len() as u32;
         self.len() as u32 - 1
     }
@@ -46,8 +58,7 @@ impl Names {
         // Its high bits are the ones that depend on all of the name.
         let mut slot = (hasher.finish() >> 32) as usize & mask;
         while let Some(number) = self.slots[slot].checked_sub(1) {
-            let same = &self.text.as_bytes()[self.range(number)] == name.as_bytes();
-            if same && self.kinds[number as usize] == kind {
+            if self.key(number) == (name.as_bytes(), kind) {
                 break;
             }
             slot = (slot + 1) & mask;
@@ -67,17 +78,24 @@ impl Names {
 
     /// The name behind a number, and what it is.
     pub fn get(&self, number: u32) -> (&str, Kind) {
-        (&self.text[self.range(number)], self.kinds[number as usize])
+        let (range, kind) = self.parts(number);
+        (&self.text[range], kind)
     }
 
-    /// Where a name is in the text.
-    fn range(&self, number: u32) -> Range<usize> {
+    /// The same, to compare.
+    fn key(&self, number: u32) -> (&[u8], Kind) {
+        let (range, kind) = self.parts(number);
+        (&self.text.as_bytes()[range], kind)
+    }
+
+    /// Where a name is in the text, and what it is.
+    fn parts(&self, number: u32) -> (Range<usize>, Kind) {
         let number = number as usize;
-        let start = match number {
-            0 => 0,
-            number => self.ends[number - 1],
-        };
-        start..self.ends[number]
+        let before = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let end = self.ends[number];
+        let kind = KINDS[(end & ((1 << KIND_BITS) - 1)) as usize];
+        let at = |end: u64| (end >> KIND_BITS) as usize;
+        (at(before)..at(end), kind)
     }
 
     /// Each name with what it is, by number.
@@ -87,8 +105,8 @@ impl Names {
 
     /// Whether there are names of programs.
     pub fn has_user(&self) -> bool {
-        let of_user = |kind: &Kind| matches!(kind, Kind::User | Kind::UserAddress);
-        self.kinds.iter().any(of_user)
+        let of_user = |kind| matches!(kind, Kind::User | Kind::UserAddress);
+        self.iter().any(|(_, kind)| of_user(kind))
     }
 
     /// How many there are.
@@ -109,13 +127,7 @@ impl Names {
     /// For each number, the rank of its name in sorted order.
     pub fn ranks(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
-        let key = |number: u32| {
-            (
-                &self.text.as_bytes()[self.range(number)],
-                self.kinds[number as usize],
-            )
-        };
-        order.sort_unstable_by(|one, other| key(*one).cmp(&key(*other)));
+        order.sort_unstable_by(|one, other| self.key(*one).cmp(&self.key(*other)));
         let mut ranks = vec![0; order.len()];
         for (rank, number) in order.into_iter().enumerate() {
             ranks[number as usize] = rank as u32;
@@ -134,7 +146,7 @@ mod tests {
         for _ in 0..2 {
             for number in 0..1000 {
                 let name = format!("name{}", number / 2);
-                let kind = [Kind::Kernel, Kind::User][number % 2];
+                let kind = KINDS[1 + number % 2 * 3];
                 assert_eq!(names.number(&name, kind), number as u32);
                 assert_eq!(names.get(number as u32), (&name[..], kind));
             }
@@ -142,5 +154,8 @@ mod tests {
         assert_eq!((names.len(), names.has_user()), (1000, true));
         let ranks = names.ranks();
         assert_eq!((ranks[0], ranks[1], ranks[2], ranks[20]), (0, 1, 2, 4));
+        for (number, kind) in KINDS[..7].iter().enumerate() {
+            assert_eq!(*kind as usize, number);
+        }
     }
 }

@@ -21,19 +21,12 @@ pub mod words;
 use crate::{
     folded::Kind,
     stacks::Stacks,
-    symbols::{
-        texts::{AddressHasher, ByNumber},
-        SourceLine,
-    },
+    symbols::{texts::ByNumber, SourceLine},
 };
 use binaries::Binaries;
 use names::{Named, Names};
-use std::{collections::HashSet, fmt, hash::BuildHasherDefault};
+use std::fmt;
 use words::{At, End};
-
-/// What is known of frames.
-pub type ByFrame<V> = ByNumber<WhichFrame, V>;
-type FrameSet = HashSet<WhichFrame, BuildHasherDefault<AddressHasher>>;
 
 /// A frame that is not named yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -42,6 +35,82 @@ pub struct WhichFrame {
     pub at: At,
     /// Whether it is looked up as it is, rather than as a return address.
     pub exact: bool,
+}
+
+/// How many bits the offset of a frame has, and whether it is exact.
+const OFFSET_BITS: u32 = 41;
+
+impl WhichFrame {
+    /// A frame in a file as a number, in the order of files and their offsets.
+    fn number(self) -> Option<u64> {
+        match self.at {
+            At::File { index, offset } => {
+                Some(u64::from(index) << OFFSET_BITS | offset << 1 | u64::from(self.exact))
+            }
+            At::Address { .. } => None,
+        }
+    }
+
+    /// The frame in a file with this number: its file, its offset, and whether it is exact.
+    fn of_number(number: u64) -> (u32, (u64, bool)) {
+        let offset = (number & ((1 << OFFSET_BITS) - 1)) >> 1;
+        ((number >> OFFSET_BITS) as u32, (offset, number & 1 != 0))
+    }
+}
+
+/// What is known of frames. There may be hundreds of thousands, nearly all of them in files.
+pub struct ByFrame<V> {
+    in_files: ByNumber<u64, V>,
+    others: ByNumber<WhichFrame, V>,
+}
+
+impl<V> Default for ByFrame<V> {
+    fn default() -> Self {
+        Self {
+            in_files: ByNumber::default(),
+            others: ByNumber::default(),
+        }
+    }
+}
+
+impl<V> ByFrame<V> {
+    /// What is known of a frame.
+    pub fn get(&self, frame: WhichFrame) -> Option<&V> {
+        match frame.number() {
+            Some(number) => self.in_files.get(&number),
+            None => self.others.get(&frame),
+        }
+    }
+
+    /// What is known of a frame, or else `new` from now on.
+    pub fn get_or(&mut self, frame: WhichFrame, new: impl FnOnce() -> V) -> &mut V {
+        match frame.number() {
+            Some(number) => self.in_files.entry(number).or_insert_with(new),
+            None => self.others.entry(frame).or_insert_with(new),
+        }
+    }
+
+    /// This is known of a frame.
+    pub fn insert(&mut self, frame: WhichFrame, value: V) {
+        match frame.number() {
+            Some(number) => drop(self.in_files.insert(number, value)),
+            None => drop(self.others.insert(frame, value)),
+        }
+    }
+
+    /// Forgets the frames in no file that are not to be `kept`.
+    fn retain_others(&mut self, kept: impl Fn(&At) -> bool) {
+        self.others.retain(|frame, _| kept(&frame.at));
+    }
+
+    fn into_frames(self) -> impl Iterator<Item = WhichFrame> {
+        let in_files = self.in_files.into_keys().map(|number| {
+            let (index, (offset, exact)) = WhichFrame::of_number(number);
+            let at = At::File { index, offset };
+            WhichFrame { at, exact }
+        });
+        in_files.chain(self.others.into_keys())
+    }
 }
 
 /// User stacks, and what it takes to read them.
@@ -75,12 +144,14 @@ impl User {
 
     /// Looks frames up that are `wanted`.
     fn look_up(&mut self, wanted: impl Fn(&WhichFrame) -> bool, progress: &mut dyn FnMut(u64)) {
-        let mut frames = FrameSet::default();
+        let mut frames = ByFrame::<()>::default();
         for stack in self.stacks.iter() {
-            frames.extend(self.stack(stack.ips).filter(&wanted));
+            for frame in self.stack(stack.ips).filter(&wanted) {
+                frames.insert(frame, ());
+            }
         }
         self.names
-            .prime(frames.into_iter(), &self.binaries, progress);
+            .prime(frames.into_frames(), &self.binaries, progress);
     }
 
     /// The frames of a stack, innermost first.

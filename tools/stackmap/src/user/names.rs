@@ -22,7 +22,7 @@ use crate::{
     symbols::{lookup_address, SourceLine},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     rc::Rc,
 };
@@ -80,7 +80,7 @@ pub struct Names {
     perf_maps: HashMap<Process, Vec<u8>>,
     /// Innermost first.
     frames: ByFrame<Box<[Named]>>,
-    signal_returns: HashSet<WhichFrame>,
+    signal_returns: ByFrame<()>,
     missing: BTreeMap<u32, Missing>,
     texts: Texts,
 }
@@ -122,19 +122,19 @@ impl Names {
         self.perf_maps.insert(process, text);
         let is_other =
             |at: &At| !matches!(at, At::Address { process: Some(of), .. } if *of == process);
-        self.frames.retain(|frame, _| is_other(&frame.at));
+        self.frames.retain_others(is_other);
     }
 
     /// What is at a frame, innermost first, inlined functions included; none before
     /// [`prime`](Self::prime) saw it, or if nothing names it.
     pub fn frames(&self, frame: WhichFrame) -> &[Named] {
-        self.frames.get(&frame).map_or(&[], |frames| frames)
+        self.frames.get(frame).map_or(&[], |frames| frames)
     }
 
     /// Whether a signal handler returns to a frame that was looked up: behind it is the code that the
     /// signal interrupted.
     pub fn is_signal_return(&self, frame: WhichFrame) -> bool {
-        self.signal_returns.contains(&frame)
+        self.signal_returns.get(frame).is_some()
     }
 
     /// The files whose frames have no names, by their index, and why. A vDSO is never among
@@ -151,24 +151,27 @@ impl Names {
         binaries: &Binaries,
         progress: &mut dyn FnMut(u64),
     ) {
-        // By file and offset, for the sake of the caches of what reads DWARF.
-        let mut by_file = BTreeMap::<u32, BTreeSet<(u64, bool)>>::new();
+        let mut in_files = Vec::new();
         let mut generated = BTreeMap::<Option<Process>, Vec<WhichFrame>>::new();
         for frame in wanted {
             match frame.at {
-                _ if self.frames.contains_key(&frame) => {}
-                At::File { index, offset } => {
-                    let offsets = by_file.entry(index).or_default();
-                    offsets.insert((offset, frame.exact));
-                }
+                _ if self.frames.get(frame).is_some() => {}
+                At::File { index, .. } if self.missing.contains_key(&index) => {}
+                At::File { .. } => in_files.extend(frame.number()),
                 At::Address { process, .. } => generated.entry(process).or_default().push(frame),
             }
         }
         for (process, frames) in generated {
             self.name_generated(process, &frames);
         }
+        // By file and offset, for the sake of the caches of what reads DWARF.
+        in_files.sort_unstable();
+        in_files.dedup();
+        let parts = |number: &u64| WhichFrame::of_number(*number);
         let mut done = 0;
-        for (index, offsets) in by_file {
+        for frames in in_files.chunk_by(|one, other| parts(one).0 == parts(other).0) {
+            let (index, _) = parts(&frames[0]);
+            let offsets = frames.iter().map(|number| parts(number).1).collect();
             self.name_file(index, offsets, binaries, &mut |nr| {
                 if done % BATCH == 0 {
                     progress(done);
@@ -203,7 +206,7 @@ impl Names {
     fn name_file(
         &mut self,
         index: u32,
-        offsets: BTreeSet<(u64, bool)>,
+        offsets: Vec<(u64, bool)>,
         binaries: &Binaries,
         progress: &mut dyn FnMut(u64),
     ) {
@@ -224,10 +227,10 @@ impl Names {
             debug: true,
             debug_dirs: self.places.debug_dirs.iter().map(Into::into).collect(),
             unchanged_since: self.places.since,
-            frames: offsets.into_iter().collect(),
+            frames: offsets,
         };
         let apart = self.places.apart;
-        let mut missing = self.missing.get(&index).copied();
+        let mut missing = None;
         // Symbols are simpler than debug information.
         for debug in [true, false] {
             if missing.is_some() || request.frames.is_empty() {
@@ -254,18 +257,22 @@ impl Names {
         if !request.frames.is_empty() {
             missing = missing.or(Some(Missing::Damaged));
         }
+        // Frames of files that are missing have no names anyway.
+        let is_vdso = index == VDSO || index == VDSO32;
         for (offset, exact) in request.frames {
-            self.set(at(index, offset, exact), Vec::new());
+            if is_vdso {
+                self.set(at(index, offset, exact), Vec::new());
+            }
             progress(1);
         }
-        if index != VDSO && index != VDSO32 {
+        if !is_vdso {
             self.missing.extend(missing.map(|why| (index, why)));
         }
     }
 
     fn place(&mut self, frame: WhichFrame, place: Place) {
         if place.signal_return {
-            self.signal_returns.insert(frame);
+            self.signal_returns.insert(frame, ());
         }
         self.set(frame, place.functions);
     }
