@@ -263,9 +263,9 @@ def perf(found):
              + verdict("Share of these that are complete here", one["pairs.program.complete"] / program, COMPLETE_AIM,
                        at_most=False)
              + f". {one['pairs.program.same']} have the same frames, file by file and offset by offset. {loader} end in "
-             f"the first instructions of the loader, which describe no frame: {one['pairs.loader.same']} have the same frames "
-             f"here and are said to be cut. perf cuts {cut}: here {one['pairs.cut.complete']} of them are complete, and "
-             f"{one['pairs.cut.longer']} have all of perf's frames and more.")
+             f"the first instructions of the loader: {one['pairs.loader.complete']} of them are complete here, and "
+             f"{one['pairs.loader.same']} have the same frames. perf cuts {cut}: {one['pairs.cut.complete']} of them are "
+             f"complete here, and {one['pairs.cut.longer']} have all of perf's frames and more.")
     return Section(
         "User stacks of programs without frame pointers",
         "Four system calls of bash, ls, sort, gzip, perl and python3 of Debian, recorded at once by ``perf record "
