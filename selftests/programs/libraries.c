@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls the kernel through code in libraries that come and go: libraries FILES LOGS SEED CALLS [thread].
+ * Calls the kernel through code in libraries that come and go:
+ * libraries FILES LOGS SEED CALLS [thread].
  *
  * As callers, with a log for each thread, LOGS/TID.log, which also has the mapping of each library
  * that the thread opens: "map START END OFFSET NAME", where NAME is that of its content. FILES has

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A library that libraries.c opens, with NAME, and with frames of other sizes for each ROTATION: the
- * code of all has the same addresses, and other rules.
+ * A library that libraries.c opens, with NAME, and with frames of other sizes for each ROTATION:
+ * the code of all has the same addresses, and other rules.
  */
 #include <sys/syscall.h>
 

@@ -84,10 +84,10 @@ bool stackmap_vdso_read(const struct stackmap_process *process, u64 offset, void
 }
 
 /*
- * A number of what has the device number now: that is used again when another image is attached, or
- * another file system mounted. Their files can be alike in all else: images that are made again have
- * the same inode numbers and times. A file system on no disk has a number of its own, if it writes
- * back; all others only have files that were made after it was mounted.
+ * A number of what has the device number now: that is used again when another image is attached,
+ * or another file system mounted. Their files can be alike in all else: images that are made again
+ * have the same inode numbers and times. A file system on no disk has a number of its own, if it
+ * writes back; all others only have files that were made after it was mounted.
  */
 static u64 medium_of(const struct super_block *sb)
 {
@@ -417,8 +417,8 @@ out:
 
 /*
  * Has each later change of a file give it another ctime, also in the same tick, where its file
- * system can: as stat() does. Returns whether that is so: elsewhere a file that has just changed may
- * change again, and keep its ctime.
+ * system can: as stat() does. Returns whether that is so: elsewhere a file that has just changed
+ * may change again, and keep its ctime.
  */
 static bool watch_ctime(struct inode *inode)
 {
