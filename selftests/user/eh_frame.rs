@@ -9,27 +9,13 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment};
 use stackmap_user::{
-    cfi::{Elf, File, Unknown, X86_64},
+    cfi::{Elf, Unknown, X86_64},
     rule::{Base, Rule, Saved},
+    Bytes,
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
-
-struct Bytes<'a>(&'a [u8]);
-
-impl File for Bytes<'_> {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
-        let start = usize::try_from(offset).map_err(|_| Unknown::Damaged)?;
-        let end = start.checked_add(bytes.len()).ok_or(Unknown::Damaged)?;
-        bytes.copy_from_slice(self.0.get(start..end).ok_or(Unknown::Damaged)?);
-        Ok(())
-    }
-
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-}
 
 /// The rule of a row by the other reader. [`None`]: a rule cannot express it.
 fn expected(

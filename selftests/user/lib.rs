@@ -20,6 +20,22 @@ pub mod words;
 use cfi::{learn, File, Unknown, X86_64};
 use std::cell::Cell;
 
+/// Bytes as a file.
+pub struct Bytes<B>(pub B);
+
+impl<B: AsRef<[u8]>> File for Bytes<B> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        let start = usize::try_from(offset).map_err(|_| Unknown::Damaged)?;
+        let end = start.checked_add(bytes.len()).ok_or(Unknown::Damaged)?;
+        bytes.copy_from_slice(self.0.as_ref().get(start..end).ok_or(Unknown::Damaged)?);
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.0.as_ref().len() as u64
+    }
+}
+
 /// A file of these bytes, which counts how often it is read.
 struct Counted {
     bytes: Vec<u8>,

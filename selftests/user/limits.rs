@@ -11,28 +11,14 @@ use gimli::{
 };
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use stackmap_user::{
-    cfi::{learn, File, Unknown, X86_64},
+    cfi::{learn, Unknown, X86_64},
     rule::{Base, Kind, Rule, Saved},
+    Bytes,
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
 
 /// Lines of each list that are shown.
 const SHOWN: usize = 25;
-
-struct Bytes(Vec<u8>);
-
-impl File for Bytes {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
-        let start = usize::try_from(offset).map_err(|_| Unknown::Damaged)?;
-        let end = start.checked_add(bytes.len()).ok_or(Unknown::Damaged)?;
-        bytes.copy_from_slice(self.0.get(start..end).ok_or(Unknown::Damaged)?);
-        Ok(())
-    }
-
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
-}
 
 /// What is known of an address: its rule, or why it has none.
 type Found = Result<Rule, String>;
@@ -40,7 +26,7 @@ type Found = Result<Rule, String>;
 /// The files, and what is known of their addresses.
 struct Files<'a> {
     directory: &'a Path,
-    files: BTreeMap<String, Option<Bytes>>,
+    files: BTreeMap<String, Option<Bytes<Vec<u8>>>>,
     found: BTreeMap<(String, u64), Found>,
 }
 
@@ -59,7 +45,7 @@ impl Files<'_> {
 }
 
 /// The rule of an address in a file, or why there is none.
-fn cause(file: Option<&Bytes>, offset: u64) -> Found {
+fn cause(file: Option<&Bytes<Vec<u8>>>, offset: u64) -> Found {
     let file = file.ok_or("no file")?;
     let found = learn(file, &X86_64, offset);
     found.map_err(|error| match error {

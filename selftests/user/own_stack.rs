@@ -5,11 +5,12 @@
 
 use stackmap_user::{
     calls::{Calls, Place},
-    cfi::{learn, File, Unknown, X86_64},
+    cfi::{learn, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
     walk::{by_rules, Code, Memory, Registers, Unreadable},
     words::{End, StackWords},
+    Bytes,
 };
 use std::{
     arch::asm,
@@ -34,20 +35,6 @@ struct Mapping {
 struct Own {
     mappings: Vec<Mapping>,
     files: HashMap<String, Vec<u8>>,
-}
-
-struct Bytes<'a>(&'a [u8]);
-
-impl File for Bytes<'_> {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
-        let from = self.0.get(offset as usize..).ok_or(Unknown::Damaged)?;
-        bytes.copy_from_slice(from.get(..bytes.len()).ok_or(Unknown::Damaged)?);
-        Ok(())
-    }
-
-    fn size(&self) -> u64 {
-        self.0.len() as u64
-    }
 }
 
 impl Own {
