@@ -146,6 +146,7 @@ struct stackmap_trial {
 struct stackmap_file_key {
 	__u64 dev, ino;
 	__u64 medium;		/* of the device, a number that no other one ever has */
+	__u64 inode;		/* tells apart inodes of one number; 0: no two have the same */
 	__s64 ctime_sec;
 	__u32 ctime_nsec;
 	__u32 generation;	/* of the inode number */

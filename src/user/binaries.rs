@@ -28,6 +28,7 @@ const BUILD_ID_MAX: usize = 20;
 struct Key {
     dev: u64,
     medium: u64,
+    inode: u64,
     ino: u64,
     ctime: (i64, u32),
     generation: u32,
@@ -41,6 +42,7 @@ impl From<&stackmap_file_key> for Key {
         Self {
             dev: key.dev,
             medium: key.medium,
+            inode: key.inode,
             ino: key.ino,
             ctime: (key.ctime_sec, key.ctime_nsec),
             generation: key.generation,

@@ -13,6 +13,7 @@
 #include <linux/elf.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
@@ -94,6 +95,12 @@ static u64 medium_of(const struct super_block *sb)
 	return sb->s_bdev ? sb->s_bdev->bd_disk->diskseq : sb->s_bdi->id;
 }
 
+/* Subvolumes have inode numbers of their own: what tells two of one number apart, in memory. */
+static u64 inode_of(const struct inode *inode)
+{
+	return inode->i_sb->s_magic == BTRFS_SUPER_MAGIC ? (uintptr_t)inode : 0;
+}
+
 static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
 {
 	const struct mm_struct *mm = vma->vm_mm;
@@ -116,7 +123,8 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 	if (!vma->vm_file || !(vma->vm_flags & VM_EXEC))
 		return;
 	inode = file_inode(vma->vm_file);
-	if (!S_ISREG(inode->i_mode))
+	/* Inodes that file systems share have no number, so nothing tells them apart. */
+	if (!S_ISREG(inode->i_mode) || !inode->i_ino)
 		return;
 	ctime = inode_get_ctime(inode);
 	mapping->kind = STACKMAP_MAPPING_FILE;
@@ -124,6 +132,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		.dev		= inode->i_sb->s_dev,
 		.ino		= inode->i_ino,
 		.medium		= medium_of(inode->i_sb),
+		.inode		= inode_of(inode),
 		.ctime_sec	= ctime.tv_sec,
 		.ctime_nsec	= ctime.tv_nsec,
 		.generation	= inode->i_generation,
@@ -424,7 +433,8 @@ static bool watch_ctime(struct inode *inode)
 {
 	struct kstat stat;
 
-	if (!is_mgtime(inode))
+	/* Not all inodes of such a file system have room for more than seconds. */
+	if (!is_mgtime(inode) || inode->i_sb->s_time_gran != 1)
 		return abs(ktime_get_real_seconds() - inode_get_ctime_sec(inode)) > COARSE_SECONDS;
 	fill_mg_cmtime(&stat, STATX_CTIME, inode);
 	return true;

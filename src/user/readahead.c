@@ -10,6 +10,7 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <linux/major.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/task_work.h>
@@ -33,7 +34,8 @@ static bool may_read(const struct file *file)
 {
 	const struct super_block *sb = file_inode(file)->i_sb;
 
-	return sb->s_type->fs_flags & FS_REQUIRES_DEV && sb->s_magic != FUSE_SUPER_MAGIC;
+	return sb->s_type->fs_flags & FS_REQUIRES_DEV && sb->s_magic != FUSE_SUPER_MAGIC &&
+	       MAJOR(sb->s_dev) != NBD_MAJOR;
 }
 
 static void read_ahead(struct callback_head *work)
