@@ -55,6 +55,23 @@ fn what_is_put_is_known_until_it_is_forgotten() {
 }
 
 #[test]
+fn all_sets_are_forgotten() {
+    let rules = table();
+    let sites = || (0..SETS as u64).map(|offset| Site::new(0, offset).unwrap());
+    sites().for_each(|site| rules.put(site, Rule::SIGNAL));
+    rules.forget();
+    assert!(sites().all(|site| rules.get(site).is_none()));
+}
+
+#[test]
+fn a_site_behind_another_is_in_the_same_file() {
+    for (offset, bytes) in [(0, 0), (0x1000, 0x1000), (0x1000, 0x1fff), (0xf000, 0x1234)] {
+        let site = Site::new(5, offset).unwrap();
+        assert_eq!(Some(site.behind(bytes)), Site::new(5, offset + bytes));
+    }
+}
+
+#[test]
 fn a_full_set_makes_room() {
     let rules = table();
     for nr in 0..100 {

@@ -238,6 +238,40 @@ fn a_signal_goes_on_at_the_instruction_itself() {
     assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
 }
 
+/// In the mapping of the code that the signal's handler returned to.
+#[test]
+fn what_a_signal_interrupts_does_not_have_the_rule_of_the_instruction_before() {
+    let rules = [
+        (0x1000, call(Base::Sp, 8, Saved::No)),
+        (0x1fff, Rule::SIGNAL),
+        (0x4fff, call(Base::Sp, 8, Saved::No)),
+        (0x5000, call(Base::Sp, 16, Saved::No)),
+        (0x5fff, Rule::OUTERMOST),
+        (0x6fff, Rule::OUTERMOST),
+    ];
+    let words = [
+        (SP, 0x2000),
+        (SP + 168, SP + 4096),
+        (SP + 176, 0x5000),
+        (SP + 128, 0),
+        (SP + 4096, 0x7000),
+        (SP + 4104, 0x6000),
+    ];
+    let want = vec![0x1000, 0x2000, 0x5000, 0x6000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+}
+
+#[test]
+fn a_stack_that_begins_nowhere_has_no_frames() {
+    let mut codes = Codes::new(&[]);
+    let nowhere = Registers {
+        ip: 0,
+        ..registers(0, 8)
+    };
+    let end = by_rules(&X86_64, nowhere, &memory(&[]), &mut codes, USER_END);
+    assert_eq!((codes.words.frames(), end), (0, End::BadAddress));
+}
+
 #[test]
 fn a_frame_may_keep_where_it_ends() {
     let kept = Rule::aligned(Base::Sp, 40, Saved::No).unwrap();
