@@ -19,6 +19,7 @@ const MAX: usize = 8192;
 
 /// The most files: several can be one binary.
 const FILES_MAX: u32 = 4 * MAX as u32;
+const _: () = assert!(VDSO32 + 1 + FILES_MAX <= INDICES);
 
 /// The longest build-id, in bytes.
 const BUILD_ID_MAX: usize = 20;
@@ -109,7 +110,7 @@ pub(crate) struct Binaries {
     first: u32,
     nr_files: u32,
     file_shares: Shares,
-    /// The index of the first file. No two that are there at once have the same lower bits.
+    /// The index of the first file: below [`INDICES`], as are those of all others.
     first_file: u32,
 }
 
@@ -129,10 +130,10 @@ impl Binaries {
 
     /// Forgets all of them.
     pub(crate) fn forget(&mut self) {
-        let mut first_file = self.first_file.wrapping_add(self.nr_files);
-        // The vDSOs always are there: no file may have the lower bits of their indices.
-        if first_file % INDICES <= VDSO32 || first_file % INDICES + FILES_MAX > INDICES {
-            first_file = first_file.next_multiple_of(INDICES) + VDSO32 + 1;
+        // The vDSOs always are there: no file has the lower bits of their indices.
+        let mut first_file = self.first_file + self.nr_files;
+        if first_file + FILES_MAX > INDICES {
+            first_file = VDSO32 + 1;
         }
         *self = Self {
             first: self.first + self.list.len() as u32,
@@ -167,7 +168,7 @@ impl Binaries {
         }
         let indices = Indices {
             binary: self.binary(user, key, found)?,
-            file: self.first_file.wrapping_add(self.nr_files),
+            file: self.first_file + self.nr_files,
         };
         self.by_key
             .try_create_and_insert(Key::from(key), indices, GFP_NOWAIT)?;

@@ -67,7 +67,7 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
     // has changed the registers since, they are of another stack.
     let unchanged = ips.first().is_none_or(|ip| *ip as u64 == registers.ip);
     let id = match registers.word == 8 && unchanged {
-        true => state.id_by_rules(&process, registers, &OwnMemory::new(), || true),
+        true => state.id_by_rules(&process, registers, &OwnMemory::new(), true, || true),
         // Rules are those of 64 bits.
         false => state.id_by_pointers(&process, |room| copy(ips, room), || true),
     };
@@ -85,12 +85,14 @@ extern "C" fn stackmap_user_known(cookie: u64) -> c_uint {
 }
 
 impl State {
-    /// The id of a stack by the rules of its code; see [`State::id_of`].
+    /// The id of a stack by the rules of its code; see [`State::id_of`]. What is missing of a file is read
+    /// ahead by the current task, if it may wait for that.
     pub(super) fn id_by_rules<M: Memory>(
         &self,
         process: &Process<'_>,
         registers: Registers,
         memory: &M,
+        may_wait: bool,
         still_valid: impl FnOnce() -> bool,
     ) -> Option<u32> {
         self.id_of(
@@ -103,7 +105,7 @@ impl State {
                     places: &mut buffer.places,
                     words: &mut buffer.words,
                     memory,
-                    wanted: false,
+                    may_wait,
                     learnt: 0,
                     reads: &reads,
                     open: None,

@@ -111,8 +111,8 @@ pub(super) struct Codes<'a, M> {
     pub(super) places: &'a mut Places,
     pub(super) memory: &'a M,
     pub(super) words: &'a mut StackWords,
-    /// Whether a part of a file is read ahead for this stack.
-    pub(super) wanted: bool,
+    /// Whether a part of a file can be read ahead for this stack: one is.
+    pub(super) may_wait: bool,
     /// The rules that were learnt for this stack.
     pub(super) learnt: u32,
     /// How often files may still be read for this stack.
@@ -238,9 +238,9 @@ impl<M> Codes<'_, M> {
                 };
                 let open = self.open.insert(open);
                 let found = open.rule(offset);
-                if found == Err(Unknown::Absent) && !self.wanted {
+                if found == Err(Unknown::Absent) && self.may_wait {
                     open.file.want();
-                    self.wanted = true;
+                    self.may_wait = false;
                 }
                 found
             }

@@ -85,7 +85,8 @@ impl State {
         let registers = sleeper.registers();
         let valid = || sleeper.unreadable().is_none() && sleeper.stays();
         if registers.word == 8 {
-            return self.id_by_rules(&process, registers, sleeper, valid);
+            // Whoever settles does not wait for the files of others.
+            return self.id_by_rules(&process, registers, sleeper, false, valid);
         }
         let walk = |room: &mut [usize]| walk::by_frame_pointers(registers, sleeper, room);
         self.id_by_pointers(&process, walk, valid)
