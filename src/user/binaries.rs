@@ -2,9 +2,10 @@
 
 //! The files that user stacks have frames in.
 //!
-//! A *binary* is what words name: all files of one content, as their build-ids say. It has an index for as
-//! long as the module has stacks. Whoever makes a file can give it the build-id of another one. So rules
-//! are not those of a binary: each *file* has rules of its own, and an index for them.
+//! A *binary* is what words name: all files on one file system with the same build-id, owner and size; a file
+//! without a build-id is one of its own. It keeps its index until the next reset. Anybody can give a file the
+//! build-id of another one. So rules belong to a *file*, never to a binary: each file has an index of its own
+//! for its rules.
 
 use super::{rules::INDICES, shares::Shares, words::INDEX_MAX};
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
@@ -14,7 +15,7 @@ use kernel::{prelude::*, rbtree::RBTree};
 pub(crate) const VDSO: u32 = 0;
 pub(crate) const VDSO32: u32 = 1;
 
-/// The most binaries that get an index. Frames in others are addresses.
+/// The most binaries that get an index. Frames in files of others are addresses.
 const MAX: usize = 8192;
 
 /// The most files: several can be one binary.
@@ -57,9 +58,9 @@ impl From<&stackmap_file_key> for Key {
 /// The indices of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Indices {
-    /// That of its binary, in words.
+    /// That of its binary, used in words.
     pub(crate) binary: u32,
-    /// Its own, of its rules.
+    /// Its own, used in the sites of rules.
     pub(crate) file: u32,
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Frames of a user stack that are plain calls with known rules, in one mapping: nearly all frames are.
+//! The fast path of the walk of a user stack: plain calls.
 //!
-//! They are followed apart from all others, so that what a frame needs is at hand, in registers.
+//! The rule of a plain call is known, its frame ends at an offset from the stack pointer, and its code is in the
+//! mapping of the frame before. Nearly all frames are plain calls. They have a loop of their own, so that all it
+//! needs stays in registers.
 
 use super::{
     cfi::Machine,
@@ -44,8 +46,8 @@ pub struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Keeps frames, from one on that has called, as long as each is in the mapping and its rule and its memory are
-    /// at hand. Returns the first other one, which is not kept.
+    /// Keeps `frame`, which goes on at a return address, and its callers, as long as they are plain calls in this
+    /// mapping whose words of the stack can be read. Returns the first one that is not; it is not kept.
     #[inline(never)]
     pub fn follow(self, machine: &Machine, memory: &impl Memory, frame: Frame) -> Frame {
         let Self {
@@ -64,7 +66,7 @@ impl Calls<'_> {
             mut sp,
             mut fp,
         } = frame;
-        // From an address that a call returns to. The one behind the mapping is left out.
+        // A call returns to the byte behind it. One that ends the mapping is left to the walk.
         let first = place.start.wrapping_add(1);
         let addresses = place.size.saturating_sub(1);
         let word = place.word.wrapping_add(1);

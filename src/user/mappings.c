@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What user addresses lie in: which file, and at which offset.
+ * What a walk reads of a process: mappings, files, the vDSO, registers, words of the stack.
  *
- * Nothing here does I/O: callers hold a lock that other tracers wait for. The build-id of a file is
- * read from the page cache only.
+ * Nothing here does I/O: callers hold a lock that other tracers wait for. Files are read from the
+ * page cache only.
  */
 #include <linux/backing-dev-defs.h>
 #include <linux/blkdev.h>
@@ -85,17 +85,17 @@ bool stackmap_vdso_read(const struct stackmap_process *process, u64 offset, void
 }
 
 /*
- * A number of what has the device number now: that is used again when another image is attached,
- * or another file system mounted. Their files can be alike in all else: images that are made again
- * have the same inode numbers and times. A file system on no disk has a number of its own, if it
- * writes back; all others only have files that were made after it was mounted.
+ * A number for what is behind the device number now. Device numbers are used again when another
+ * image is attached or another file system is mounted, and files of two images can have the same
+ * inode numbers and times. Without a disk, a file system with writeback has a number of its own;
+ * one without has only files that are newer than the mount.
  */
 static u64 medium_of(const struct super_block *sb)
 {
 	return sb->s_bdev ? sb->s_bdev->bd_disk->diskseq : sb->s_bdi->id;
 }
 
-/* Subvolumes have inode numbers of their own: what tells two of one number apart, in memory. */
+/* Subvolumes of btrfs use the same inode numbers: the inode in memory tells them apart. */
 static u64 inode_of(const struct inode *inode)
 {
 	return inode->i_sb->s_magic == BTRFS_SUPER_MAGIC ? (uintptr_t)inode : 0;
@@ -123,7 +123,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 	if (!vma->vm_file || !(vma->vm_flags & VM_EXEC))
 		return;
 	inode = file_inode(vma->vm_file);
-	/* Inodes that file systems share have no number, so nothing tells them apart. */
+	/* The number 0 does not identify a file: inodes that file systems share have it. */
 	if (!S_ISREG(inode->i_mode) || !inode->i_ino)
 		return;
 	ctime = inode_get_ctime(inode);
@@ -421,13 +421,13 @@ out:
 	static_call(stackmap_freader_cleanup)(&reader);
 }
 
-/* For how long a coarse ctime may stay the same while a file changes: servers count in seconds. */
+/* For how long a file may change and keep a coarse ctime: servers may count in seconds. */
 #define COARSE_SECONDS	2
 
 /*
- * Has each later change of a file give it another ctime, also in the same tick, where its file
- * system can: as stat() does. Returns whether that is so: elsewhere a file that has just changed
- * may change again, and keep its ctime.
+ * Makes the file system give each later change of a file another ctime, even in the same tick,
+ * where it can: as stat() does. Returns whether each change has another ctime: elsewhere a file
+ * that has just changed may change again, and keep it.
  */
 static bool watch_ctime(struct inode *inode)
 {

@@ -54,8 +54,8 @@ impl Places {
         self.mappings.get(self.last)
     }
 
-    /// The rule of code in the last mapping, which has no binary: none, unless it is of a file that could not
-    /// get an index.
+    /// The rule of code in the last mapping, which has no word: [`Rule::UNKNOWN`] if it maps no file, so that
+    /// the frame pointer is tried. [`None`] if it maps a file that has no index: the stack ends there.
     #[cold]
     fn without_file(&self) -> Option<Rule> {
         let is_file = self.mapping()?.kind == shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE;

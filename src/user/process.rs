@@ -88,7 +88,8 @@ impl Process<'_> {
         Vdso(self)
     }
 
-    /// Reads what a file is called. Returns whether it is still mapped at that address.
+    /// Reads the path and the build-id of a file. Returns whether it is still mapped at that address, and its
+    /// key will change when the file does.
     pub(super) fn binary(
         &self,
         ip: usize,
@@ -277,20 +278,21 @@ impl File for Vdso<'_> {
     }
 }
 
-/// The memory of the current task, as far as it is present: its stack, read by many words at once.
+/// The memory of the current task, as far as it is present. Words are read through a window.
 pub(super) struct OwnMemory {
     words: [Cell<u64>; WINDOW],
-    /// Where they are: a multiple of their size, so that all of them are in one page; or [`NOWHERE`].
+    /// Where they are: a multiple of their size, so that all of them are in one page; or [`NOWHERE`] if the
+    /// window is empty.
     start: Cell<u64>,
 }
 
 /// Words that are read of a stack at once.
 const WINDOW: usize = 32;
 
-/// Where there is no memory.
+/// Where an empty window is: no address that a process can have, and odd, so that no aligned one is in it.
 const NOWHERE: u64 = 1 << 63 | 1;
 
-/// What is found nowhere: no address.
+/// What an empty window has: no address of user space, so that a walk ends there.
 const NO_WORD: u64 = 1;
 
 impl OwnMemory {
@@ -301,7 +303,8 @@ impl OwnMemory {
         }
     }
 
-    /// Reads a word that is not in the window, and moves the window there.
+    /// Reads a word that is not in the window. Moves the window there if the address is aligned, and empties it
+    /// if that cannot be read.
     #[inline(never)]
     fn move_to(&self, address: u64) -> Option<u64> {
         if address % 8 != 0 {

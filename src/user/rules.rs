@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const OFFSET_BITS: u32 = 32;
 const INDEX_BITS: u32 = 18;
 
-/// Indices that differ by as much are one.
+/// Indices of files are below this.
 pub const INDICES: u32 = 1 << INDEX_BITS;
 
 /// Bits of the number of a set.
@@ -67,8 +67,8 @@ pub struct Site(u64);
 impl Site {
     /// An offset in a file. [`None`]: it is too large.
     ///
-    /// Of the index the lower bits are enough: no two files that are there at once have the same, see
-    /// `Binaries`. 2^18 indices later, the table was cleared 7 times at least.
+    /// No two files that are there at once have the same index, see `Binaries`. An index is used again after at
+    /// least 7 resets, each of which clears the table.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 {
             return None;

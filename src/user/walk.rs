@@ -156,7 +156,6 @@ pub fn by_rules(
             };
         }
         let address = frame.ip.wrapping_sub(u64::from(!interrupted));
-        // Its frame pointer may be that of an outer frame.
         let Some(rule) = code.frame(frame.ip, address) else {
             return End::NoRule;
         };
@@ -241,6 +240,7 @@ impl Frame {
         }))
     }
 
+    /// If the code has not saved the frame pointer, it is that of an outer frame, and callers are left out.
     fn by_pointer(&self, word: u64, memory: &impl Memory, code: &impl Code) -> Step {
         match self.caller(word, memory) {
             Ok(Some(caller)) if is_called(code, caller.ip) => Step::Caller(caller),

@@ -3,10 +3,10 @@
 //! A user stack as words of 64 bits, in the form that is the same for all runs of a program.
 //!
 //! ```text
-//!  1 | index 23 | offset 40     at this offset in the binary of this index
-//!  0 | address 63               not in a file; the stack then also has a process
-//! 01 | start time 30 | tgid 32  the process that such addresses belong to
-//!  0 | below 4096               how the stack ends
+//!  1 | index 23 | offset 40                 offset in a file of the binary with this index
+//! 00 | address 62                           frame without an index; the stack then also has a process
+//! 01 | start time 21 | execs 9 | tgid 32    the process that these addresses belong to
+//!  0 | below 4096                           how the stack ends
 //! ```
 //!
 //! The innermost frame comes first, the process behind the last frame, the end last.
@@ -17,7 +17,7 @@ pub const FRAMES_MAX: usize = 510;
 /// Words of the longest stack: its frames, a process and an end.
 pub const WORDS_MAX: usize = FRAMES_MAX + 2;
 
-/// Binaries that have an index, at most.
+/// The largest index of a binary that fits into a word.
 pub const INDEX_MAX: u32 = (1 << 23) - 1;
 
 const OFFSET_BITS: u32 = 40;
@@ -43,7 +43,7 @@ pub enum End {
     FramePointer = 5,
     /// No kernel memory.
     NoMemory = 6,
-    /// A return address is none.
+    /// A return address is not in user space, or the stack would go down.
     BadAddress = 7,
 }
 

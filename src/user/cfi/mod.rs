@@ -8,7 +8,7 @@
 //! are linked statically have none, and are read from the first description to the last.
 //!
 //! A file is what its owner made of it: nothing is allocated, each loop is bounded, and what is not
-//! understood gives no rule. Only [`Machine`] knows the processor.
+//! understood gives no rule. In this module, only [`Machine`] knows the processor.
 
 mod cursor;
 mod description;
