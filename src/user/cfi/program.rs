@@ -13,6 +13,8 @@ const ROWS_MAX: usize = 8;
 const EXPRESSION_MAX: u64 = 16;
 /// Bytes of a word.
 const WORD: u8 = 8;
+/// The first operation of an expression that adds an offset to a register: that of register 0.
+const BREG: u64 = 0x70;
 
 /// Where the frame of the caller is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -335,8 +337,11 @@ impl<'c> Program<'c> {
         let (bytes, length) = expression(cursor)?;
         let bytes = bytes.get(..length).unwrap_or_default();
         // That of the linker's stubs for calls of other files: sp + 8 + ((ip & 15) >= 11) * 8.
-        if let [0x77, 8, 0x80, 0, 0x3f, 0x1a, last @ (0x3a | 0x3b), 0x2a, 0x33, 0x24, 0x22] = bytes
-        {
+        let (sp, ip) = (self.machine.sp, self.machine.ra);
+        if let [one, 8, two, 0, 0x3f, 0x1a, last @ (0x3a | 0x3b), 0x2a, 0x33, 0x24, 0x22] = bytes {
+            if (u64::from(*one), u64::from(*two)) != (BREG + sp, BREG + ip) {
+                return Ok(Frame::Other);
+            }
             let pushed = self.wanted & 15 >= u64::from(last - 0x30);
             return Ok(Frame::At {
                 register: self.machine.sp,
@@ -387,7 +392,7 @@ fn expression<F: File>(
 /// A register and an offset of one or two bytes: the operation breg.
 fn from_register(bytes: &[u8]) -> Option<(u64, i64)> {
     let (operation, offset) = bytes.split_first()?;
-    let register = operation.checked_sub(0x70).filter(|nr| *nr < 32)?;
+    let register = u64::from(*operation).checked_sub(BREG).filter(|nr| *nr < 32)?;
     let offset = match *offset {
         [low @ 0..=0x7f] => i64::from(low) << 57 >> 57,
         [low @ 0x80..=0xff, high @ 0..=0x7f] => {
@@ -395,5 +400,5 @@ fn from_register(bytes: &[u8]) -> Option<(u64, i64)> {
         }
         _ => return None,
     };
-    Some((u64::from(register), offset))
+    Some((register, offset))
 }
