@@ -117,11 +117,12 @@ scale: ## run 10^8 events through the map on the host; EVENTS=N
 ##@ Benchmarks
 
 bench_tables := tools/bench/tables
+bench_user := tools/bench/tables --users
 bench_map := tools/bench/map
 bench_tool := tools/stackmap/tests/measure
 bench_accept := tools/bench/gate --accept
-bench: ## write Documentation/benchmarks.md; ARGS=map|tool|accept
-	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: map, tool or accept))
+bench: ## write Documentation/benchmarks.md; ARGS=user|map|tool|accept
+	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: user, map, tool or accept))
 
 help:
 	@awk -F ':.*## ' '/^##@ / { print substr($$0, 5) } \
