@@ -392,7 +392,9 @@ fn expression<F: File>(
 /// A register and an offset of one or two bytes: the operation breg.
 fn from_register(bytes: &[u8]) -> Option<(u64, i64)> {
     let (operation, offset) = bytes.split_first()?;
-    let register = u64::from(*operation).checked_sub(BREG).filter(|nr| *nr < 32)?;
+    let register = u64::from(*operation)
+        .checked_sub(BREG)
+        .filter(|nr| *nr < 32)?;
     let offset = match *offset {
         [low @ 0..=0x7f] => i64::from(low) << 57 >> 57,
         [low @ 0x80..=0xff, high @ 0..=0x7f] => {
