@@ -150,8 +150,18 @@ bail() {
 	exit 1
 }
 
+# grown_old - waits until the files of this guest are old enough to have indices: they are as old as it is.
+grown_old() {
+	until [ "$(cut -d. -f1 /proc/uptime)" -ge 6 ]; do
+		sleep 0.5
+	done
+}
+
 # load [PARAMETER...] - loads the module, or gives up.
 load() {
+	case " $*" in
+	*' user_bits='*) grown_old ;;
+	esac
 	insmod $KO verify=$verify "$@" || bail "insmod: $(dmesg | tail -n 3)"
 }
 
