@@ -121,7 +121,7 @@ bench_user := tools/bench/tables --users
 bench_map := tools/bench/map
 bench_tool := tools/stackmap/tests/measure
 bench_accept := tools/bench/gate --accept
-bench: ## write Documentation/benchmarks.md; ARGS=user|map|tool|accept
+bench: ## write the benchmarks page; ARGS=user|map|tool|accept
 	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: user, map, tool or accept))
 
 help:
