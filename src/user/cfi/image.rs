@@ -188,8 +188,8 @@ impl<'f, F: File> Image<'f, F> {
         Ok(Cursor::new(self.file, offset.ok_or(Unknown::Damaged)?))
     }
 
-    /// Whether it is one of the first instructions of a program, which nothing has called, if they have no
-    /// description: the function of the table before it, which begins there, does not end before it.
+    /// Whether the address is one of the first instructions of a program, which nothing has called. `begin` is
+    /// where the last function of the table up to the address begins: not behind the first instruction.
     pub(super) fn is_start(&self, begin: u64) -> bool {
         let entry = self.elf.entry;
         begin <= entry && self.address.wrapping_sub(entry) < START_MAX
