@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit tests of the map inside the kernel: with the kernel's allocator, RCU and debug checks. The
-//! larger tests of the map run on the host, in `selftests/map/`.
+//! KUnit tests inside the kernel, with its allocator, RCU and debug checks: of the map, whose larger tests run on
+//! the host, in `selftests/map/`; and of the table of files, which is made of the kernel's trees.
 //!
 //! Compiled only with `CONFIG_KUNIT`.
 //!
@@ -176,6 +176,121 @@ mod tests {
         assert_eq!(nr, 100);
         assert!(map.reset().is_ok());
         assert!(map.count(&snapshot).is_err());
+        Ok(())
+    }
+}
+
+#[kernel::prelude::kunit_tests(stackmap_binaries)]
+mod binaries {
+    use crate::{
+        shim::{stackmap_binary, stackmap_file_key},
+        user::{
+            binaries::{index_after, Binaries, FILES_MAX, FIRST},
+            rule::Rule,
+            rules::{Rules, Set, Site, INDICES, SETS},
+        },
+    };
+    use kernel::prelude::*;
+
+    const ROOT: u32 = 0;
+
+    fn rules() -> Result<Rules> {
+        let mut sets = KVVec::with_capacity(SETS, GFP_KERNEL)?;
+        for _ in 0..SETS {
+            sets.push(Set::default(), GFP_KERNEL)?;
+        }
+        Rules::new(sets).ok_or(EINVAL)
+    }
+
+    fn file(ino: u64) -> stackmap_file_key {
+        stackmap_file_key {
+            ino,
+            ..stackmap_file_key::zeroed()
+        }
+    }
+
+    /// A binary with a build-id; without one if it is empty.
+    fn found(build_id: &[u8]) -> Result<KBox<stackmap_binary>> {
+        let mut found: KBox<stackmap_binary> = KBox::zeroed(GFP_KERNEL)?;
+        for (to, from) in found.build_id.iter_mut().zip(build_id) {
+            *to = *from;
+        }
+        found.build_id_len = build_id.len() as _;
+        Ok(found)
+    }
+
+    #[test]
+    fn the_file_that_came_first_is_forgotten_for_a_new_one() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(FIRST), rules()?, found(b"same")?);
+        let first = binaries.add(ROOT, &file(0), &found, &rules)?;
+        for ino in 1..FILES_MAX as u64 {
+            binaries.add(ROOT, &file(ino), &found, &rules)?;
+        }
+        assert!(binaries.indices(&file(0)).is_some());
+        binaries.add(ROOT, &file(FILES_MAX as u64), &found, &rules)?;
+        assert!(binaries.indices(&file(0)).is_none());
+        assert!(binaries.indices(&file(1)).is_some());
+        assert_eq!((binaries.len(), binaries.files()), (1, FILES_MAX));
+        let again = binaries.add(ROOT, &file(0), &found, &rules)?;
+        assert_eq!(again.binary, first.binary);
+        assert!(again.file > first.file);
+        Ok(())
+    }
+
+    #[test]
+    fn a_forgotten_file_without_a_build_id_is_the_same_binary_again() -> Result {
+        let (mut binaries, rules) = (Binaries::new(FIRST), rules()?);
+        let (named, nameless) = (found(b"same")?, found(b"")?);
+        let first = binaries.add(ROOT, &file(0), &nameless, &rules)?;
+        let other = binaries.add(ROOT, &file(1), &nameless, &rules)?;
+        assert!(other.binary != first.binary);
+        for ino in 0..FILES_MAX as u64 {
+            binaries.add(ROOT, &file(2 + ino), &named, &rules)?;
+        }
+        assert!(binaries.indices(&file(0)).is_none());
+        assert_eq!(
+            binaries.add(ROOT, &file(0), &nameless, &rules)?.binary,
+            first.binary
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn no_rule_is_left_when_indices_are_used_again() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(INDICES - 2), rules()?, found(b"same")?);
+        let first = Site::new(FIRST, 16).ok_or(EINVAL)?;
+        rules.put(first, Rule::UNKNOWN);
+        for file_index in INDICES - 2..INDICES {
+            let indices = binaries.add(ROOT, &file(file_index.into()), &found, &rules)?;
+            assert_eq!(indices.file, file_index);
+        }
+        assert!(rules.get(first).is_some());
+        assert_eq!(binaries.add(ROOT, &file(0), &found, &rules)?.file, FIRST);
+        assert!(rules.get(first).is_none());
+        assert_eq!((binaries.len(), binaries.files()), (1, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_reset_gives_new_indices_and_in_the_end_the_first_ones() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(FIRST), rules()?, found(b"same")?);
+        let first = binaries.add(ROOT, &file(0), &found, &rules)?;
+        binaries.forget();
+        assert_eq!((binaries.len(), binaries.files()), (0, 0));
+        assert!(binaries.get(first.binary).is_none());
+        let next = binaries.add(ROOT, &file(0), &found, &rules)?;
+        assert!(next.binary != first.binary && next.file != first.file);
+        // The largest index that a word can have.
+        let last = (1 << 23) - 1;
+        let (mut from, mut wrapped) = (next.binary, false);
+        while !wrapped {
+            let after = index_after(from, 8192);
+            wrapped = after < from;
+            assert!(wrapped || after == from + 8192);
+            assert!(after + 8192 <= last);
+            from = after;
+        }
+        assert_eq!(from, first.binary);
         Ok(())
     }
 }

@@ -116,7 +116,9 @@ impl Text for StackMapUserStat {
             out.text(fmt!("{:<20}{}\n", counter.key, counter.total(map)));
         }
         let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
-        line("binaries:", user::binaries() as u64);
+        let (binaries, files) = user::known();
+        line("binaries:", binaries as u64);
+        line("files:", files as u64);
         line("pool_bytes:", map.map_or(0, Map::pool_bytes));
         line("table_bytes:", map.map_or(0, Map::table_bytes));
     }

@@ -5,9 +5,13 @@
 //! A *binary* is what words name: all files on one file system with the same build-id, owner and size; a file
 //! without a build-id is one of its own. It keeps its index until the next reset. Anybody can give a file the
 //! build-id of another one. So rules belong to a *file*, never to a binary: each file has an index of its own
-//! for its rules.
+//! for its rules. Files come and go: there is room for some, and the one that came first is forgotten for a new one.
 
-use super::{rules::INDICES, shares::Shares, words::INDEX_MAX};
+use super::{
+    rules::{Rules, INDICES},
+    shares::Shares,
+    words::INDEX_MAX,
+};
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
 use kernel::{prelude::*, rbtree::RBTree};
 
@@ -15,12 +19,15 @@ use kernel::{prelude::*, rbtree::RBTree};
 pub(crate) const VDSO: u32 = 0;
 pub(crate) const VDSO32: u32 = 1;
 
+/// The first index of a binary, and of a file.
+pub(crate) const FIRST: u32 = 2;
+
 /// The most binaries that get an index. Frames in files of others are addresses.
 const MAX: usize = 8192;
 
-/// The most files: several can be one binary.
-const FILES_MAX: u32 = 4 * MAX as u32;
-const _: () = assert!(VDSO32 + 1 + FILES_MAX <= INDICES);
+/// The most files that are known at once.
+pub(crate) const FILES_MAX: usize = 8192;
+const _: () = assert!(FILES_MAX < INDICES as usize / 8);
 
 /// The longest build-id, in bytes.
 const BUILD_ID_MAX: usize = 20;
@@ -90,57 +97,113 @@ pub(crate) struct Binary {
 /// when the first is unmounted. What changes a program after it was linked keeps its build-id, and moves
 /// its content: so also the size.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
-struct Identity {
-    dev: u64,
-    medium: u64,
-    r#type: u64,
-    owner: u64,
-    size: u64,
-    build_id: [u8; BUILD_ID_MAX],
+enum Identity {
+    BuildId {
+        dev: u64,
+        medium: u64,
+        r#type: u64,
+        owner: u64,
+        size: u64,
+        build_id: [u8; BUILD_ID_MAX],
+        len: usize,
+    },
+    /// A file without a build-id.
+    File(Key),
+}
+
+/// The files that came last.
+struct Files {
+    by_key: RBTree<Key, Indices>,
+    by_index: RBTree<u32, Key>,
     len: usize,
+    /// The index of the next one, below [`INDICES`].
+    next: u32,
+}
+
+impl Files {
+    /// None yet; they get indices from `next` on.
+    fn new(next: u32) -> Self {
+        Self {
+            by_key: RBTree::new(),
+            by_index: RBTree::new(),
+            len: 0,
+            next,
+        }
+    }
+
+    /// Gives a new file of a binary an index that none of `rules` has.
+    fn add(&mut self, key: Key, binary: u32, rules: &Rules) -> Result<Indices> {
+        if self.next == INDICES {
+            // A stack that is just being recorded may have one of the last indices, not of the first.
+            *self = Self::new(FIRST);
+            rules.forget();
+        }
+        if self.len == FILES_MAX {
+            self.forget_first();
+        }
+        let indices = Indices {
+            binary,
+            file: self.next,
+        };
+        self.by_index
+            .try_create_and_insert(indices.file, key, GFP_NOWAIT)?;
+        self.len += 1;
+        self.next += 1;
+        self.by_key
+            .try_create_and_insert(key, indices, GFP_NOWAIT)?;
+        Ok(indices)
+    }
+
+    /// Forgets the file that came first. Nobody looks for its rules any more; others take their place.
+    fn forget_first(&mut self) {
+        let Some(first) = self.by_index.cursor_front_mut() else {
+            return;
+        };
+        let (_, node) = first.remove_current();
+        let (_, key) = node.to_key_value();
+        self.by_key.remove(&key);
+        self.len -= 1;
+    }
+}
+
+/// The index of the first binary after a reset that forgets so many from an index on: in the end those that were
+/// used first, which no stack that is just being recorded has any more.
+pub(crate) fn index_after(first: u32, forgotten: usize) -> u32 {
+    match first as usize + forgotten {
+        next if next + MAX <= INDEX_MAX as usize => next as u32,
+        _ => FIRST,
+    }
 }
 
 /// All of them.
 pub(crate) struct Binaries {
-    by_key: RBTree<Key, Indices>,
+    files: Files,
     by_identity: RBTree<Identity, u32>,
     list: KVVec<Binary>,
     shares: Shares,
-    /// The index of the first binary. No index is ever used again: a stack that is just being recorded may
-    /// have it.
+    /// The index of the first binary. A stack that is just being recorded may have an index of those before.
     first: u32,
-    nr_files: u32,
-    file_shares: Shares,
-    /// The index of the first file: below [`INDICES`], as are those of all others.
-    first_file: u32,
 }
 
 impl Binaries {
-    pub(crate) fn new() -> Self {
+    /// None yet. The indices of files are from `first_file` on.
+    pub(crate) fn new(first_file: u32) -> Self {
         Self {
-            by_key: RBTree::new(),
+            files: Files::new(first_file),
             by_identity: RBTree::new(),
             list: KVVec::new(),
             shares: Shares::new(MAX as u64),
-            first: VDSO32 + 1,
-            nr_files: 0,
-            file_shares: Shares::new(FILES_MAX.into()),
-            first_file: VDSO32 + 1,
+            first: FIRST,
         }
     }
 
     /// Forgets all of them.
     pub(crate) fn forget(&mut self) {
-        // The vDSOs always are there: no file has the lower bits of their indices.
-        let mut first_file = self.first_file + self.nr_files;
-        if first_file + FILES_MAX > INDICES {
-            first_file = VDSO32 + 1;
-        }
-        *self = Self {
-            first: self.first + self.list.len() as u32,
-            first_file,
-            ..Self::new()
-        };
+        self.files = Files::new(self.files.next);
+        self.by_identity = RBTree::new();
+        self.shares.forget();
+        self.first = index_after(self.first, self.list.len());
+        self.list = KVVec::new();
     }
 
     /// The number of them.
@@ -150,33 +213,28 @@ impl Binaries {
 
     /// The indices of a file that has some.
     pub(crate) fn indices(&self, key: &stackmap_file_key) -> Option<Indices> {
-        self.by_key.get(&Key::from(key)).copied()
+        self.files.by_key.get(&Key::from(key)).copied()
+    }
+
+    /// The number of files that are known.
+    pub(crate) fn files(&self) -> usize {
+        self.files.len
     }
 
     /// Gives a file indices; that of the binary is that of another file with the same build-id, or a new
-    /// one. ENOSPC: there are too many, or this user has run too many.
+    /// one. ENOSPC: there are too many binaries, or this user has run too many.
     pub(crate) fn add(
         &mut self,
         user: u32,
         key: &stackmap_file_key,
         found: &stackmap_binary,
+        rules: &Rules,
     ) -> Result<Indices> {
         if let Some(known) = self.indices(key) {
             return Ok(known);
         }
-        if self.nr_files == FILES_MAX || self.file_shares.is_exhausted(user) {
-            return Err(shim::errno(kernel::bindings::ENOSPC));
-        }
-        let indices = Indices {
-            binary: self.binary(user, key, found)?,
-            file: self.first_file + self.nr_files,
-        };
-        self.by_key
-            .try_create_and_insert(Key::from(key), indices, GFP_NOWAIT)?;
-        self.nr_files += 1;
-        // What cannot be counted is kept all the same.
-        let _ = self.file_shares.add(user, 1);
-        Ok(indices)
+        let binary = self.binary(user, key, found)?;
+        self.files.add(Key::from(key), binary, rules)
     }
 
     /// The index of the binary that a file is, if need be a new one.
@@ -187,23 +245,25 @@ impl Binaries {
         found: &stackmap_binary,
     ) -> Result<u32> {
         let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
-        let identity = (!build_id.is_empty()).then_some(Identity {
-            dev: file.dev,
-            medium: file.medium,
-            r#type: file.type_,
-            owner: file.owner,
-            size: file.size,
-            build_id: found.build_id,
-            len: build_id.len(),
-        });
-        if let Some(known) = identity.and_then(|identity| self.by_identity.get(&identity)) {
+        let identity = match build_id.is_empty() {
+            true => Identity::File(Key::from(file)),
+            false => Identity::BuildId {
+                dev: file.dev,
+                medium: file.medium,
+                r#type: file.type_,
+                owner: file.owner,
+                size: file.size,
+                build_id: found.build_id,
+                len: build_id.len(),
+            },
+        };
+        if let Some(known) = self.by_identity.get(&identity) {
             return Ok(*known);
         }
-        let index = self.first as usize + self.list.len();
-        if self.list.len() == MAX || index > INDEX_MAX as usize || self.shares.is_exhausted(user) {
+        if self.list.len() == MAX || self.shares.is_exhausted(user) {
             return Err(shim::errno(kernel::bindings::ENOSPC));
         }
-        let index = index as u32;
+        let index = self.first + self.list.len() as u32;
         let mut binary = Binary {
             build_id: KVec::new(),
             path: KVec::new(),
@@ -217,12 +277,10 @@ impl Binaries {
         self.list.push(binary, GFP_NOWAIT)?;
         // What cannot be counted is kept all the same.
         let _ = self.shares.add(user, 1);
-        if let Some(identity) = identity {
-            // Without it, another file of this binary gets an index of its own.
-            let _ = self
-                .by_identity
-                .try_create_and_insert(identity, index, GFP_NOWAIT);
-        }
+        // Without it, another file of this binary gets an index of its own.
+        let _ = self
+            .by_identity
+            .try_create_and_insert(identity, index, GFP_NOWAIT);
         Ok(index)
     }
 

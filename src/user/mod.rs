@@ -7,7 +7,7 @@
 //! when the task returns to user space; then the id of that stack is bound to the cookie by an event of
 //! its own. `Documentation/design.rst` has the order of all that.
 
-mod binaries;
+pub(crate) mod binaries;
 pub mod calls;
 pub mod cfi;
 pub mod cookie;
@@ -24,7 +24,7 @@ pub mod words;
 pub(crate) use self::binaries::Binary;
 
 use self::{
-    binaries::Binaries,
+    binaries::{Binaries, FIRST},
     cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
     deliver::Buffer,
     rules::{Rules, Set, SETS},
@@ -81,7 +81,7 @@ impl State {
                 remembered: Remembered::new(words),
                 buffers,
                 rules,
-                binaries <- new_mutex!(Binaries::new()),
+                binaries <- new_mutex!(Binaries::new(FIRST)),
                 stacks <- SharedRoom::new(map_bytes),
             }),
             GFP_KERNEL,
@@ -187,9 +187,12 @@ pub(crate) fn next_binary(from: u32) -> Option<u32> {
     state()?.binaries.lock().next(from)
 }
 
-/// The number of binaries. Context: process.
-pub(crate) fn binaries() -> usize {
-    state().map_or(0, |state| state.binaries.lock().len())
+/// The number of binaries, and that of the files whose rules are known. Context: process.
+pub(crate) fn known() -> (usize, usize) {
+    state().map_or((0, 0), |state| {
+        let binaries = state.binaries.lock();
+        (binaries.len(), binaries.files())
+    })
 }
 
 /// Requests the user stack of the current task for a kernel stack that is being recorded. Returns the

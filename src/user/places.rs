@@ -279,7 +279,9 @@ impl State {
             return None;
         }
         let user = process.user();
-        let added = self.binaries.lock().add(user, &mapping.file, &binary);
+        let mut binaries = self.binaries.lock();
+        let added = binaries.add(user, &mapping.file, &binary, &self.rules);
+        drop(binaries);
         if added.is_err() {
             shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_BINARIES_FULL);
         }

@@ -67,8 +67,8 @@ pub struct Site(u64);
 impl Site {
     /// An offset in a file. [`None`]: it is too large.
     ///
-    /// No two files that are there at once have the same index, see `Binaries`. An index is used again after at
-    /// least 7 resets, each of which clears the table.
+    /// No two files that are known at once have the same index, see `Files`. Before an index is used again the
+    /// table is cleared.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 {
             return None;

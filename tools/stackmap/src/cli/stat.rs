@@ -108,7 +108,7 @@ impl Both {
 }
 
 /// Keys whose value is a level, not a count that grows.
-const LEVELS: [&str; 7] = [
+const LEVELS: [&str; 8] = [
     "table_size",
     "success_rate",
     "pool_bytes",
@@ -116,6 +116,7 @@ const LEVELS: [&str; 7] = [
     "bits",
     "entries",
     "binaries",
+    "files",
 ];
 
 fn write_text(out: &mut Out, stat: &Both, since: Option<&(Both, Duration)>) -> Result {
