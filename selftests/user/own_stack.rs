@@ -4,7 +4,7 @@
 //! runtime.
 
 use stackmap_user::{
-    calls::{Calls, Place},
+    calls::{self, Calls},
     cfi::{learn, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
@@ -93,7 +93,7 @@ impl Code for OwnCode<'_> {
 
     fn calls(&mut self) -> Calls<'_> {
         Calls {
-            place: Place::default(),
+            mapping: calls::Mapping::default(),
             rules: &self.rules,
             words: &mut self.words,
         }

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use stackmap_user::{
-    calls::{Calls, Place},
+    calls::{Calls, Mapping},
     cfi::X86_64,
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
@@ -108,12 +108,12 @@ proptest! {
 const USER_END: u64 = 0x7fff_ffff_f000;
 
 /// A mapping from the address 0 on.
-fn place() -> Place {
+fn mapping() -> Mapping {
     let word = Word::Binary {
         index: 1,
         offset: 0,
     };
-    Place {
+    Mapping {
         start: 0,
         size: USER_END,
         word: word.bits().unwrap(),
@@ -124,7 +124,7 @@ fn place() -> Place {
 /// Rules of addresses, and the bytes before addresses.
 struct Codes {
     /// The mapping in which calls are followed.
-    place: Place,
+    mapping: Mapping,
     rules: Rules,
     calls: HashMap<u64, [u8; 8]>,
     words: StackWords,
@@ -137,7 +137,7 @@ impl Codes {
             table.put(Site::new(1, *address).unwrap(), *rule);
         }
         Self {
-            place: place(),
+            mapping: mapping(),
             rules: table,
             calls: HashMap::new(),
             words: StackWords::default(),
@@ -148,14 +148,14 @@ impl Codes {
     fn walk(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
         self.words.clear();
         let end = by_rules(&X86_64, registers(fp, 8), memory, self, USER_END);
-        let address = |word: &u64| word.wrapping_sub(place().word) as usize;
+        let address = |word: &u64| word.wrapping_sub(mapping().word) as usize;
         (self.words.words().iter().map(address).collect(), end)
     }
 
     /// The same by single frames, and by following calls, which comes to the same.
     fn walk_twice(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
         let followed = self.walk(fp, memory);
-        self.place = Place::default();
+        self.mapping = Mapping::default();
         assert_eq!(self.walk(fp, memory), followed);
         followed
     }
@@ -168,14 +168,14 @@ impl Code for Codes {
 
     fn calls(&mut self) -> Calls<'_> {
         Calls {
-            place: self.place,
+            mapping: self.mapping,
             rules: &self.rules,
             words: &mut self.words,
         }
     }
 
     fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        self.words.keep(place().word.wrapping_add(ip));
+        self.words.keep(mapping().word.wrapping_add(ip));
         match address {
             NOT_NOW => None,
             _ => {
@@ -400,12 +400,12 @@ fn calls_are_followed_as_far_as_their_mapping() {
     let want = (vec![0x1000, 0x2000, 0x3000], End::Complete);
     // The mapping ends at each of the addresses, before and behind it.
     for end in [0x1000, 0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000, 0x3001] {
-        codes.place.size = end;
+        codes.mapping.size = end;
         assert_eq!(codes.walk(0, &words), want, "{end:#x}");
     }
     for start in [0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000] {
-        let Place { word, site, .. } = place();
-        codes.place = Place {
+        let Mapping { word, site, .. } = mapping();
+        codes.mapping = Mapping {
             start,
             size: 0x10000,
             word: word + start,
@@ -422,10 +422,10 @@ fn no_call_is_followed_in_a_mapping_without_a_file() {
     codes
         .rules
         .put(Site::default(), call(Base::Sp, 8, Saved::No));
-    codes.place = Place {
+    codes.mapping = Mapping {
         start: 0x1fff,
         size: 0x1000,
-        ..Place::default()
+        ..Mapping::default()
     };
     let words = memory(&[(SP, 0x2000), (SP + 8, 0x2000)]);
     assert_eq!(codes.walk(0, &words), (vec![0x1000, 0x2000], End::NoRule));
@@ -459,7 +459,7 @@ proptest! {
         let known: Vec<_> = (0x1000..).zip(rules.iter().copied()).collect();
         let nr = rules.len() as u64;
         let word = |(kind, bits): &(u8, u16)| match kind {
-            // Another place of the stack, or no memory.
+            // Another mapping of the stack, or no memory.
             0 => Ok(SP + 8 * u64::from(bits % 700)),
             1 if bits % 8 == 0 => Err(Unreadable::Absent),
             _ => Ok(0x1001 + u64::from(*bits) % nr),

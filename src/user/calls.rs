@@ -16,7 +16,7 @@ use super::{
 /// A mapping, as far as it is needed for each frame.
 #[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
+pub struct Mapping {
     /// Its first address.
     pub start: u64,
     /// Bytes.
@@ -27,7 +27,7 @@ pub struct Place {
     pub site: Site,
 }
 
-impl Place {
+impl Mapping {
     /// Whether an address lies in it.
     #[inline(always)]
     pub const fn has(&self, address: u64) -> bool {
@@ -38,7 +38,7 @@ impl Place {
 /// What is needed to follow calls.
 pub struct Calls<'a> {
     /// The mapping that they are in.
-    pub place: Place,
+    pub mapping: Mapping,
     /// What is known of them.
     pub rules: &'a Rules,
     /// Where their frames are kept.
@@ -51,14 +51,14 @@ impl Calls<'_> {
     #[inline(never)]
     pub fn follow(self, machine: &Machine, memory: &impl Memory, frame: Frame) -> Frame {
         let Self {
-            place,
+            mapping,
             rules,
             words,
         } = self;
         let Some(rules) = rules.table() else {
             return frame;
         };
-        if place.word == 0 {
+        if mapping.word == 0 {
             return frame;
         }
         let Frame {
@@ -67,15 +67,15 @@ impl Calls<'_> {
             mut fp,
         } = frame;
         // A call returns to the byte behind it. One that ends the mapping is left to the walk.
-        let first = place.start.wrapping_add(1);
-        let addresses = place.size.saturating_sub(1);
-        let word = place.word.wrapping_add(1);
+        let first = mapping.start.wrapping_add(1);
+        let addresses = mapping.size.saturating_sub(1);
+        let word = mapping.word.wrapping_add(1);
         words.keep_all(|| {
             let at = ip.wrapping_sub(first);
             if at >= addresses {
                 return None;
             }
-            let rule = rules.get(place.site.behind(at))?;
+            let rule = rules.get(mapping.site.behind(at))?;
             if !rule.is_plain() {
                 return None;
             }

@@ -8,7 +8,7 @@
 use super::{
     cfi::X86_64,
     cookie::{exec_id, Cookie, Known},
-    places::{Codes, Places, READS_MAX},
+    mappings::{Codes, Mappings, READS_MAX},
     process::{registers, OwnMemory, Process},
     walk::{self, Memory, Registers},
     words::{self, End, StackWords, FRAMES_MAX},
@@ -25,7 +25,7 @@ use kernel::prelude::*;
 /// Room for the delivery of one stack.
 #[derive(Zeroable)]
 pub(super) struct Buffer {
-    places: Places,
+    mappings: Mappings,
     /// What frame pointers lead to; rules need no room.
     ips: [usize; FRAMES_MAX],
     words: StackWords,
@@ -102,7 +102,7 @@ impl State {
                 let mut code = Codes {
                     state: self,
                     process,
-                    places: &mut buffer.places,
+                    mappings: &mut buffer.mappings,
                     words: &mut buffer.words,
                     memory,
                     may_wait,
@@ -132,7 +132,7 @@ impl State {
                 let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
                 for ip in buffer.ips.iter().take(nr) {
                     let ip = *ip as u64;
-                    match buffer.places.word(self, process, ip) {
+                    match buffer.mappings.word(self, process, ip) {
                         Some(word) => buffer.words.keep(word),
                         None => buffer.words.keep_raw(ip),
                     }
@@ -152,7 +152,7 @@ impl State {
         still_valid: impl FnOnce() -> bool,
     ) -> Option<u32> {
         let mut buffer = self.buffers.take()?;
-        buffer.places.clear();
+        buffer.mappings.clear();
         buffer.words.clear();
         let end = walk(&mut buffer);
         buffer.words.end(process.word(), end);

@@ -12,7 +12,7 @@ pub mod calls;
 pub mod cfi;
 pub mod cookie;
 mod deliver;
-mod places;
+mod mappings;
 mod process;
 pub mod rule;
 pub mod rules;

@@ -41,7 +41,7 @@ enum Frame {
 
 /// Where a register of the caller is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Place {
+enum RegisterRule {
     /// As it is.
     #[default]
     Same,
@@ -61,20 +61,20 @@ enum Place {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
     frame: Frame,
-    fp: Place,
-    ra: Place,
+    fp: RegisterRule,
+    ra: RegisterRule,
 }
 
 impl Row {
     /// The rule that says the same.
     pub(super) fn rule(&self, machine: &Machine, signal: bool) -> Result<Rule, Unknown> {
-        if self.ra == Place::Undefined {
+        if self.ra == RegisterRule::Undefined {
             return Ok(Rule::OUTERMOST);
         }
         if signal {
             return self.signal(machine);
         }
-        if self.ra != Place::Offset(machine.ra_offset) {
+        if self.ra != RegisterRule::Offset(machine.ra_offset) {
             return Err(Unknown::Inexpressible);
         }
         let base = |register| match register {
@@ -83,8 +83,8 @@ impl Row {
             _ => Err(Unknown::Inexpressible),
         };
         let saved = match self.fp {
-            Place::Same => Saved::No,
-            Place::Offset(offset) => Saved::At(offset),
+            RegisterRule::Same => Saved::No,
+            RegisterRule::Offset(offset) => Saved::At(offset),
             _ => return Err(Unknown::Inexpressible),
         };
         let rule = match self.frame {
@@ -98,7 +98,7 @@ impl Row {
     /// That of a signal frame, if it is one as the kernel makes it.
     fn signal(&self, machine: &Machine) -> Result<Rule, Unknown> {
         let [sp, ra, fp] = machine.signal;
-        let from = |offset| Place::From {
+        let from = |offset| RegisterRule::From {
             register: machine.sp,
             offset,
         };
@@ -181,7 +181,7 @@ impl<'c> Program<'c> {
                 }
                 2 => {
                     let offset = cursor.unsigned()?;
-                    self.set(low, Place::Offset(self.scaled(offset as i64)));
+                    self.set(low, RegisterRule::Offset(self.scaled(offset as i64)));
                 }
                 3 => self.restore(low),
                 _ => {
@@ -206,7 +206,7 @@ impl<'c> Program<'c> {
             // offset_extended
             0x05 => {
                 let (register, offset) = (cursor.unsigned()?, cursor.unsigned()?);
-                self.set(register, Place::Offset(self.scaled(offset as i64)));
+                self.set(register, RegisterRule::Offset(self.scaled(offset as i64)));
             }
             // restore_extended
             0x06 => {
@@ -216,17 +216,17 @@ impl<'c> Program<'c> {
             // undefined
             0x07 => {
                 let register = cursor.unsigned()?;
-                self.set(register, Place::Undefined);
+                self.set(register, RegisterRule::Undefined);
             }
             // same_value
             0x08 => {
                 let register = cursor.unsigned()?;
-                self.set(register, Place::Same);
+                self.set(register, RegisterRule::Same);
             }
             // register
             0x09 => {
                 let (register, _other) = (cursor.unsigned()?, cursor.unsigned()?);
-                self.set(register, Place::Other);
+                self.set(register, RegisterRule::Other);
             }
             // remember_state
             0x0a => {
@@ -277,25 +277,25 @@ impl<'c> Program<'c> {
             // expression
             0x10 => {
                 let register = cursor.unsigned()?;
-                let place = place_by(cursor)?;
-                self.set(register, place);
+                let rule = rule_by(cursor)?;
+                self.set(register, rule);
             }
             // offset_extended_sf
             0x11 => {
                 let (register, offset) = (cursor.unsigned()?, cursor.signed()?);
-                self.set(register, Place::Offset(self.scaled(offset)));
+                self.set(register, RegisterRule::Offset(self.scaled(offset)));
             }
             // val_offset, val_offset_sf
             0x14 | 0x15 => {
                 let (register, _offset) = (cursor.unsigned()?, cursor.unsigned()?);
-                self.set(register, Place::Other);
+                self.set(register, RegisterRule::Other);
             }
             // val_expression
             0x16 => {
                 let register = cursor.unsigned()?;
                 let bytes = cursor.unsigned()?;
                 cursor.skip(bytes)?;
-                self.set(register, Place::Other);
+                self.set(register, RegisterRule::Other);
             }
             // GNU_args_size
             0x2e => drop(cursor.unsigned()?),
@@ -316,11 +316,11 @@ impl<'c> Program<'c> {
         offset.wrapping_mul(self.common.data_align)
     }
 
-    fn set(&mut self, register: u64, place: Place) {
+    fn set(&mut self, register: u64, rule: RegisterRule) {
         if register == self.machine.fp {
-            self.row.fp = place;
+            self.row.fp = rule;
         } else if register == self.machine.ra {
-            self.row.ra = place;
+            self.row.ra = rule;
         }
     }
 
@@ -363,12 +363,12 @@ impl<'c> Program<'c> {
 }
 
 /// Where a register is by an expression, if that is an offset from another one.
-fn place_by<F: File>(cursor: &mut Cursor<'_, F>) -> Result<Place, Unknown> {
+fn rule_by<F: File>(cursor: &mut Cursor<'_, F>) -> Result<RegisterRule, Unknown> {
     let (bytes, length) = expression(cursor)?;
     Ok(
         match from_register(bytes.get(..length).unwrap_or_default()) {
-            Some((register, offset)) => Place::From { register, offset },
-            None => Place::Other,
+            Some((register, offset)) => RegisterRule::From { register, offset },
+            None => RegisterRule::Other,
         },
     )
 }

@@ -4,7 +4,7 @@
 
 use super::{
     binaries::{Indices, VDSO, VDSO32},
-    calls::{Calls, Place},
+    calls::{Calls, Mapping},
     cfi::{self, Elf, Unknown, X86_64},
     process::{CachedFile, Process},
     rule::Rule,
@@ -19,20 +19,22 @@ use kernel::prelude::*;
 
 /// The mappings that addresses of one stack lie in.
 #[derive(Zeroable)]
-pub(super) struct Places {
-    mappings: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
-    places: [Place; STACKMAP_MAPPINGS as usize],
+pub(super) struct Mappings {
+    /// As the kernel has them.
+    shims: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
+    /// As a walk needs them.
+    known: [Mapping; STACKMAP_MAPPINGS as usize],
     found: usize,
     /// The index of the mapping of the last address, and what is needed of it: callers are often in the
     /// same file as their callees.
     last: usize,
-    recent: Place,
+    recent: Mapping,
 }
 
-impl Places {
+impl Mappings {
     /// Forgets all of them.
     pub(super) fn clear(&mut self) {
-        (self.found, self.recent) = (0, Place::default());
+        (self.found, self.recent) = (0, Mapping::default());
     }
 
     /// The word of an address that lies in a binary.
@@ -45,13 +47,13 @@ impl Places {
         if !self.recent.has(address) {
             self.find(state, process, address)?;
         }
-        let Place { start, word, .. } = self.recent;
+        let Mapping { start, word, .. } = self.recent;
         (word != 0).then_some(word.wrapping_add(address.wrapping_sub(start)))
     }
 
     /// The mapping of the last address that has one.
     fn mapping(&self) -> Option<&stackmap_mapping> {
-        self.mappings.get(self.last)
+        self.shims.get(self.last)
     }
 
     /// The rule of code in the last mapping, which has no word: [`Rule::UNKNOWN`] if it maps no file, so that
@@ -65,27 +67,27 @@ impl Places {
     /// Looks for the mapping of an address.
     #[inline(never)]
     fn find(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<()> {
-        let mut known = self.places.iter().take(self.found);
-        let last = match known.position(|place| place.has(address)) {
+        let mut known = self.known.iter().take(self.found);
+        let last = match known.position(|mapping| mapping.has(address)) {
             Some(last) => last,
             None => self.add(state, process, address)?,
         };
-        (self.last, self.recent) = (last, *self.places.get(last)?);
+        (self.last, self.recent) = (last, *self.known.get(last)?);
         Some(())
     }
 
     fn add(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<usize> {
         let new = self.found;
-        let (mapping, place) = (self.mappings.get_mut(new)?, self.places.get_mut(new)?);
+        let (mapping, known) = (self.shims.get_mut(new)?, self.known.get_mut(new)?);
         if !process.mapping(address, mapping) {
             return None;
         }
         let size = mapping.end - mapping.start;
         let indices = state.indices(process, mapping, address);
-        *place = Place {
+        *known = Mapping {
             start: mapping.start,
             size,
-            ..Place::default()
+            ..Mapping::default()
         };
         let offset = mapping.offset;
         // Of a mapping that reaches too far into its file there are only addresses.
@@ -96,8 +98,8 @@ impl Places {
         if let Some((Indices { binary: index, .. }, site)) =
             indices.and_then(|indices| Some((indices, site(indices.file)?)))
         {
-            place.word = Word::Binary { index, offset }.bits().unwrap_or(0);
-            place.site = site;
+            known.word = Word::Binary { index, offset }.bits().unwrap_or(0);
+            known.site = site;
         }
         self.found += 1;
         Some(new)
@@ -108,7 +110,7 @@ impl Places {
 pub(super) struct Codes<'a, M> {
     pub(super) state: &'a State,
     pub(super) process: &'a Process<'a>,
-    pub(super) places: &'a mut Places,
+    pub(super) mappings: &'a mut Mappings,
     pub(super) memory: &'a M,
     pub(super) words: &'a mut StackWords,
     /// Whether a part of a file can be read ahead for this stack: one is.
@@ -155,27 +157,27 @@ impl<M: Memory> Code for Codes<'_, M> {
     #[inline(always)]
     fn calls(&mut self) -> Calls<'_> {
         Calls {
-            place: self.places.recent,
+            mapping: self.mappings.recent,
             rules: &self.state.rules,
             words: self.words,
         }
     }
 
     fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        let known = self.places.recent.has(address)
+        let known = self.mappings.recent.has(address)
             || self
-                .places
+                .mappings
                 .find(self.state, self.process, address)
                 .is_some();
-        let place = &self.places.recent;
-        if !known || place.word == 0 {
+        let mapping = &self.mappings.recent;
+        if !known || mapping.word == 0 {
             self.words.keep_raw(ip);
-            return known.then(|| self.places.without_file()).flatten();
+            return known.then(|| self.mappings.without_file()).flatten();
         }
-        let at = address.wrapping_sub(place.start);
-        let behind = ip.wrapping_sub(place.start);
-        self.words.keep(place.word.wrapping_add(behind));
-        let site = place.site.behind(at);
+        let at = address.wrapping_sub(mapping.start);
+        let behind = ip.wrapping_sub(mapping.start);
+        self.words.keep(mapping.word.wrapping_add(behind));
+        let site = mapping.site.behind(at);
         match self.state.rules.get(site) {
             Some(rule) => Some(rule),
             None => self.learn(site, address),
@@ -223,11 +225,11 @@ impl<M: Memory> Codes<'_, M> {
 impl<M> Codes<'_, M> {
     /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
     fn described(&mut self, address: u64) -> Option<Result<Rule, Unknown>> {
-        let mapping = self.places.mapping()?;
+        let mapping = self.mappings.mapping()?;
         let offset = address - mapping.start + mapping.offset;
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
-                let last = self.places.last;
+                let last = self.mappings.last;
                 let open = match self.open.take().filter(|open| open.mapping == last) {
                     Some(open) => open,
                     None => OpenFile {
