@@ -9,7 +9,8 @@
  * All others call close() of the file descriptor 1,000,000. notes: from that file. described FILE
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
- * memfd COUNT USER: from so many files without a name, as this user. mapped COUNT USER: the same by
+ * memfd COUNT USER: from so many files without a name, as this user. copies COUNT: from so many
+ * files with one build-id, of which each third has a frame of another size. mapped COUNT USER: the same by
  * each of eight users of a user namespace that this user has made. vdso: not close(), but
  * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
  * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
@@ -234,6 +235,45 @@ static int memfd(char **arguments)
 	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
 		fd = memfd_create("hostile", 0);
 		failed = fd < 0 || write(fd, code, sizeof(code)) < 0 || call_file(fd, 0) ||
+			 close(fd);
+	}
+	return failed;
+}
+
+/* sub rsp, 24; close(1000000); add rsp, 24; ret: goes on where the other code does. */
+static const unsigned char other_code[] = {
+	0x48, 0x83, 0xec, 24, 0xb8, 3, 0, 0, 0, 0xbf, 0x40, 0x42, 0x0f, 0, 0x0f, 0x05, 0x48, 0x83,
+	0xc4, 24, 0xc3,
+};
+
+static const unsigned char other_frame[] = { 0x44, 0x0e, 32, 0, 0, 0, 0, 0 };
+
+#define NOTE_AT	0x200
+
+static const unsigned char build_id[] = {
+	4, 0, 0, 0, 8, 0, 0, 0, 3, 0, 0, 0, 'G', 'N', 'U', 0, 'c', 'o', 'p', 'i', 'e', 'd', 0, 0,
+};
+
+static int copies(char **arguments)
+{
+	static char file[CODE_AT + PAGE];
+	const struct elf64_phdr note = {
+		.p_type = PT_NOTE, .p_offset = NOTE_AT, .p_filesz = sizeof(build_id),
+	};
+	int i, fd, failed = 0;
+
+	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
+		describe(file, 1);
+		if (i % 3 == 2) {
+			memcpy(file + FRAMES_AT + 42, other_frame, sizeof(other_frame));
+			file[FRAMES_AT + 37] = sizeof(other_code);
+			memcpy(file + CODE_AT, other_code, sizeof(other_code));
+		}
+		memcpy(file + NOTE_AT, build_id, sizeof(build_id));
+		memcpy(file + sizeof(elf) + 2 * sizeof(note), &note, sizeof(note));
+		((struct elf64_hdr *)file)->e_phnum = 3;
+		fd = memfd_create("copy", 0);
+		failed = fd < 0 || write(fd, file, sizeof(file)) < 0 || call_file(fd, CODE_AT) ||
 			 close(fd);
 	}
 	return failed;
@@ -513,6 +553,7 @@ static const struct {
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },
+	{ "copies", 1, copies },
 	{ "mapped", 2, mapped },
 	{ "vdso", 0, vdso_time },
 	{ "forged-vdso", 0, forged_vdso },
