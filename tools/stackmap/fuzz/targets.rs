@@ -226,7 +226,7 @@ pub(crate) fn capture(data: &[u8]) {
         let _ = events::for_each_in(input, None, "input", &binds, &loaded, &mut notes, &mut out);
     }
     let _ = notes.lines(Some(&loaded));
-    if let Ok(mut user) = capture.user(Places::default()) {
+    if let Ok(mut user) = capture.user(Places::default(), false) {
         user.prime(&mut |_| {});
         for stack in user.stacks.iter() {
             let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));

@@ -65,7 +65,7 @@ pub fn for_each(
 }
 
 fn wants_user(loaded: &Loaded) -> bool {
-    loaded.shown != Shown::Kernel && !loaded.user.stacks.is_empty()
+    loaded.shown != Shown::Kernel && !loaded.user.is_empty()
 }
 
 /// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the
@@ -226,7 +226,7 @@ fn count_kernel(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>, alone: 
 /// Counts in `notes` events with this user stack.
 fn count_user(notes: &mut Notes, loaded: &Loaded, user: UserRef, nr_events: u64) {
     let count = match user {
-        UserRef::Id(id) if loaded.user_stack(id).is_none() => {
+        UserRef::Id(id) if !loaded.has_user_stack(id) => {
             return notes.missing(loaded.missing_user(), nr_events);
         }
         UserRef::Id(_) => &mut notes.user.bound,

@@ -11,8 +11,9 @@ mod names;
 pub use names::Names;
 
 use crate::{
+    error::Result,
     output::controls,
-    source::Loaded,
+    source::{Loaded, Source},
     symbols::{
         texts::{push_decimal, ByNumber},
         Frame, Place,
@@ -231,15 +232,39 @@ impl Folded {
 }
 
 /// Folds the stacks of a tally, sorted. `by`: unless it is [`By::Stack`], a first frame names the
-/// group. `progress` is called now and then with the number of stacks that are done.
+/// group. `progress` is called now and then with the number of stacks that are done. User stacks that were left
+/// are read from `source`; then those of the kernel are forgotten, which are named by then.
 pub fn fold(
     tally: &Tally,
     by: By,
-    loaded: &Loaded,
+    source: &mut Source,
+    loaded: &mut Loaded,
     names: &mut Names,
     progress: &mut dyn FnMut(u64),
-) -> Folded {
+) -> Result<Folded> {
     let mut folded = Folded::default();
+    let later = fold_read(tally, by, loaded, &mut folded, names, progress);
+    if !later.is_empty() {
+        loaded.stacks.forget();
+        fold_later(later, source, loaded, &mut folded, names)?;
+    }
+    folded.sort(names);
+    Ok(folded)
+}
+
+/// The user stack of a row that was not read yet: its id, the name of the group, and the row.
+type Later = (u32, Option<u32>, u32);
+
+/// Folds what was read, and returns the rest.
+fn fold_read(
+    tally: &Tally,
+    by: By,
+    loaded: &Loaded,
+    folded: &mut Folded,
+    names: &mut Names,
+    progress: &mut dyn FnMut(u64),
+) -> Vec<Later> {
+    let mut later = Vec::new();
     let mut known = Known::new(|frame: &Frame<'_>| frame.plain().to_string());
     // A user stack is below many of the kernel's, and a stack of the kernel above many user stacks.
     let mut outer = ByNumber::<(Option<u32>, UserRef), Range<u32>>::default();
@@ -250,13 +275,22 @@ pub fn fold(
             progress(done as u64);
         }
         let group = (by != By::Stack).then(|| names.number(group, Kind::Group));
-        let outer = outer.entry((group, key.user)).or_insert_with(|| {
-            frames.clear();
-            tally.keys().walk_user(key.user, loaded, &mut |step| {
-                known.push(&step, loaded, names, &mut frames);
-            });
-            folded.keep(group.into_iter().chain(frames.drain(..).rev()))
-        });
+        let outer = match key.user {
+            UserRef::Id(id) if !loaded.user.unread.is_empty() && loaded.has_user_stack(id) => {
+                later.push((id, group, done as u32));
+                0..0
+            }
+            user => {
+                let outer = outer.entry((group, user)).or_insert_with(|| {
+                    frames.clear();
+                    tally.keys().walk_user(user, loaded, &mut |step| {
+                        known.push(&step, loaded, names, &mut frames);
+                    });
+                    folded.keep(group.into_iter().chain(frames.drain(..).rev()))
+                });
+                outer.clone()
+            }
+        };
         // Whether there is a user stack says what stands for no stack of the kernel.
         let user = match (key.kernel, key.user) {
             (Kernel::None, UserRef::None) => UserRef::None,
@@ -273,14 +307,59 @@ pub fn fold(
             folded.keep(frames.drain(..).rev())
         });
         folded.stacks.push(Row {
-            outer: outer.clone(),
+            outer,
             inner: inner.clone(),
             count: count.events,
         });
     }
-    drop((known, outer, inner));
-    folded.sort(names);
-    folded
+    later
+}
+
+/// Names user stacks as they are read.
+fn fold_later(
+    mut later: Vec<Later>,
+    source: &mut Source,
+    loaded: &mut Loaded,
+    folded: &mut Folded,
+    names: &mut Names,
+) -> Result {
+    later.sort_unstable();
+    let of = |id: u32| {
+        let start = later.partition_point(|(other, ..)| *other < id);
+        later[start..]
+            .iter()
+            .take_while(move |(other, ..)| *other == id)
+    };
+    let mut progress = |_| {};
+    loaded.user.prime_each(
+        &mut |see| {
+            source.user_stacks(&mut |stack| {
+                if of(stack.id).next().is_some() {
+                    see(stack.ips);
+                }
+            })
+        },
+        &mut progress,
+    )?;
+    let mut known = Known::new(|frame: &Frame<'_>| frame.plain().to_string());
+    let mut frames = Vec::new();
+    source.user_stacks(&mut |stack| {
+        let mut kept: Option<(Option<u32>, Range<u32>)> = None;
+        for (_, group, row) in of(stack.id) {
+            let outer = match &kept {
+                Some((of, outer)) if of == group => outer.clone(),
+                _ => {
+                    frames.clear();
+                    for which in loaded.user.stack(stack.ips) {
+                        known.push(&Step::User(which), loaded, names, &mut frames);
+                    }
+                    folded.keep(group.into_iter().copied().chain(frames.drain(..).rev()))
+                }
+            };
+            folded.stacks[*row as usize].outer = outer.clone();
+            kept = Some((*group, outer));
+        }
+    })
 }
 
 /// Frames that were named before: the same few calls are on most stacks.
@@ -511,8 +590,17 @@ mod tests {
         tally.add_map(stacks, key);
         let mut names = Names::default();
         let mut called = 0;
+        let mut folded = Folded::default();
         let mut progress = |_| called += 1;
-        let folded = fold(&tally, By::Stack, &loaded, &mut names, &mut progress);
+        fold_read(
+            &tally,
+            By::Stack,
+            &loaded,
+            &mut folded,
+            &mut names,
+            &mut progress,
+        );
+        folded.sort(&names);
         assert!(called > 0);
         text(&folded, &names)
     }

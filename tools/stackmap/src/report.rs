@@ -12,19 +12,10 @@ use crate::{
     tally::{By, Count, Group, Kernel, Key, Part, Tally},
     trace::UserRef,
 };
-use std::io::Write;
-
-/// How much of it is shown.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Stacks of each group.
-    pub top: usize,
-    /// Frames of each stack; 0 is all.
-    pub depth: usize,
-}
+use std::{collections::HashSet, io::Write};
 
 /// What one line of the summary, and one section after it, is about.
-struct Section<'a> {
+pub struct Section<'a> {
     /// The group; or, by stack, its number.
     title: String,
     total: Count,
@@ -35,14 +26,33 @@ struct Section<'a> {
     events: Vec<(&'a str, Count)>,
 }
 
-/// Writes the report.
+/// The sections of a report, with the first `top` stacks of each group.
+pub fn sections(tally: &Tally, by: By, top: usize) -> Vec<Section<'_>> {
+    match by {
+        By::Stack => by_stack(tally, top),
+        _ => by_group(tally, top),
+    }
+}
+
+/// The user stacks that are shown.
+pub fn users(sections: &[Section<'_>]) -> HashSet<u32> {
+    let keys = sections.iter().flat_map(|section| &section.top);
+    let ids = keys.filter_map(|(key, _)| match key.user {
+        UserRef::Id(id) => Some(id),
+        _ => None,
+    });
+    ids.collect()
+}
+
+/// Writes the report. `depth`: frames of each stack; 0 is all.
 pub fn write(
     out: &mut Out,
     tally: &Tally,
+    sections: &[Section<'_>],
     by: By,
     loaded: &Loaded,
     user: UserNotes,
-    limits: Limits,
+    depth: usize,
 ) -> Result {
     let total = tally.total();
     let nr_stacks = count_stacks(tally);
@@ -63,15 +73,11 @@ pub fn write(
     if total.events == 0 {
         return Ok(());
     }
-    let sections = match by {
-        By::Stack => by_stack(tally, limits.top),
-        _ => by_group(tally, limits.top),
-    };
     if by != By::Stack {
-        writeln!(out, "\n{}", summary(&sections, by, total.events).trim_end())?;
+        writeln!(out, "\n{}", summary(sections, by, total.events).trim_end())?;
     }
-    for section in &sections {
-        write_section(out, section, tally, loaded, limits.depth, total.events)?;
+    for section in sections {
+        write_section(out, section, tally, loaded, depth, total.events)?;
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ use crate::{
     },
 };
 use std::{
+    collections::HashSet,
     fs::{self, File},
     io::{self, BufReader, Read, Seek},
     os::unix::fs::MetadataExt,
@@ -198,8 +199,9 @@ impl Source {
         }
     }
 
-    /// Reads the stacks, and the names from where they came and from `files`.
-    pub fn load(&mut self, files: &SymbolFiles) -> Result<Loaded> {
+    /// Reads the stacks, and the names from where they came and from `files`. `users_later`: of the user stacks
+    /// of a capture only the ids are read, and [`user_stacks`](Self::user_stacks) reads the rest.
+    pub fn load(&mut self, files: &SymbolFiles, users_later: bool) -> Result<Loaded> {
         let mut modules = Modules::default();
         let mut stat = None;
         let mut manifest = None;
@@ -224,7 +226,7 @@ impl Source {
                 let of = capture.manifest();
                 let is_here = of.boot_id.is_some() && of.boot_id == kernel::boot_id();
                 let since = is_here.then(|| of.began() as i64);
-                user = capture.user(files.places(since))?;
+                user = capture.user(files.places(since), users_later)?;
                 let (after, before) = capture.stat()?;
                 stat = Some((after, Some(before)));
                 modules = capture.modules()?;
@@ -280,6 +282,14 @@ impl Source {
             user,
             shown: Shown::default(),
         })
+    }
+
+    /// Gives `out` the user stacks that [`load`](Self::load) has left.
+    pub fn user_stacks(&mut self, out: &mut dyn FnMut(Stack<'_>)) -> Result {
+        match self {
+            Source::Capture(capture) => capture.user_stacks(out).map(drop),
+            Source::Live { .. } | Source::Raw { .. } => Ok(()),
+        }
     }
 
     /// Copies the trace of a running kernel, so that all of its ids are older than the stacks that
@@ -378,12 +388,33 @@ impl Loaded {
         }
     }
 
-    /// The user stack behind an id of the trace.
+    /// Whether there is a user stack behind an id of the trace.
+    pub fn has_user_stack(&self, id: u32) -> bool {
+        !self.is_gone() && self.user.has(id)
+    }
+
+    /// The user stack behind an id of the trace, if it was read.
     pub fn user_stack(&self, id: u32) -> Option<Stack<'_>> {
         match self.is_gone() {
             true => None,
             false => self.user.stacks.get(id),
         }
+    }
+
+    /// Reads those of the `wanted` user stacks that were left, and looks their frames up.
+    pub fn read_users(&mut self, source: &mut Source, wanted: &HashSet<u32>) -> Result {
+        if self.user.unread.is_empty() || wanted.is_empty() {
+            return Ok(());
+        }
+        let stacks = &mut self.user.stacks;
+        source.user_stacks(&mut |stack| {
+            if wanted.contains(&stack.id) {
+                // There is no id twice, and there were as many before.
+                let _ = stacks.push(stack);
+            }
+        })?;
+        self.user.prime(&mut |_| {});
+        Ok(())
     }
 
     /// Why there is no user stack for an id of the trace.
@@ -440,7 +471,8 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
     if let Some(image) = live::vdso() {
         names.set_vdso(image);
     }
-    for (process, text) in live::perf_maps(&words::processes(&stacks), None) {
+    let processes = stacks.iter().flat_map(words::processes).collect();
+    for (process, text) in live::perf_maps(&processes, None) {
         names.add_perf_map(process, text);
     }
     let binaries = Binaries::parse(&tracefs.read("stack_map_binaries")?);

@@ -20,6 +20,35 @@ struct Head {
     depth: u32,
 }
 
+/// The ids of stacks that are not read.
+#[derive(Debug, Default)]
+pub struct Ids(ByNumber<u32, u32>);
+
+impl Ids {
+    /// Whether a stack has this id.
+    pub fn has(&self, id: u32) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Reads user stacks.
+fn user_reader<R: Read>(input: R, source: &str) -> Result<Reader<R>> {
+    let reader = Reader::new(input, source)?;
+    match reader.is_user() {
+        true => Ok(reader),
+        false => Err(Error::input_at(
+            source,
+            0,
+            "these are stacks of the kernel, not user stacks",
+        )),
+    }
+}
+
 /// The stacks of a map, in the order of the file.
 #[derive(Debug, Default)]
 pub struct Stacks {
@@ -32,41 +61,71 @@ pub struct Stacks {
 impl Stacks {
     /// Reads all stacks of the kernel. A duplicate id would mean two stacks, so it is an error.
     pub fn read(input: impl Read, source: &str) -> Result<Self> {
-        Self::read_side(input, source, false)
+        let (stacks, is_user) = Self::read_either(input, source)?;
+        match is_user {
+            true => Err(Error::input_at(
+                source,
+                0,
+                "these are user stacks, not stacks of the kernel",
+            )),
+            false => Ok(stacks),
+        }
     }
 
     /// The same of user stacks.
     pub fn read_user(input: impl Read, source: &str) -> Result<Self> {
-        Self::read_side(input, source, true)
+        let mut stacks = Self::default();
+        stacks.read_all(user_reader(input, source)?, source, |stack| stack)?;
+        Ok(stacks)
     }
 
-    fn read_side(input: impl Read, source: &str, user: bool) -> Result<Self> {
-        let (stacks, is_user) = Self::read_either(input, source)?;
-        let what = match is_user {
-            _ if is_user == user => return Ok(stacks),
-            true => "these are user stacks, not stacks of the kernel",
-            false => "these are stacks of the kernel, not user stacks",
-        };
-        Err(Error::input_at(source, 0, what))
+    /// Reads the ids of all user stacks. `out` gets each stack.
+    pub fn read_user_ids(
+        input: impl Read,
+        source: &str,
+        out: &mut dyn FnMut(Stack<'_>),
+    ) -> Result<Ids> {
+        let mut stacks = Self::default();
+        stacks.read_all(user_reader(input, source)?, source, |stack| {
+            out(stack);
+            Stack { ips: &[], ..stack }
+        })?;
+        Ok(Ids(stacks.by_id))
     }
 
     /// Reads all stacks, and says whether they are user stacks.
     pub fn read_either(input: impl Read, source: &str) -> Result<(Self, bool)> {
-        let mut reader = Reader::new(input, source)?;
+        let reader = Reader::new(input, source)?;
         let is_user = reader.is_user();
-        let mut stacks = Self {
-            load_id: reader.load_id(),
-            ..Self::default()
-        };
+        let mut stacks = Self::default();
+        stacks.read_all(reader, source, |stack| stack)?;
+        Ok((stacks, is_user))
+    }
+
+    /// Keeps of all stacks what `kept` says.
+    fn read_all(
+        &mut self,
+        mut reader: Reader<impl Read>,
+        source: &str,
+        mut kept: impl FnMut(Stack<'_>) -> Stack<'_>,
+    ) -> Result {
+        self.load_id = reader.load_id();
         loop {
             let offset = reader.offset();
             let Some(stack) = reader.next_stack()? else {
-                return Ok((stacks, is_user));
+                return Ok(());
             };
-            stacks
-                .push(stack)
+            self.push(kept(stack))
                 .map_err(|what| Error::input_at(source, offset, what))?;
         }
+    }
+
+    /// Forgets all of them, but not what they were of.
+    pub fn forget(&mut self) {
+        *self = Self {
+            load_id: self.load_id,
+            ..Self::default()
+        };
     }
 
     /// Adds a stack, or says why it cannot be added.

@@ -14,7 +14,8 @@ use crate::{
         printk::Texts,
         Damage, Order,
     },
-    stacks::Stacks,
+    stack_map_bin::Stack,
+    stacks::{Ids, Stacks},
     stat::Stat,
     symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
     user::{
@@ -25,6 +26,7 @@ use crate::{
     },
 };
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom},
     path::Path,
@@ -182,15 +184,33 @@ impl Capture {
         Stacks::read(BufReader::with_capacity(64 << 10, input), &source)
     }
 
+    /// Gives `out` all user stacks, and returns their ids.
+    pub fn user_stacks(&mut self, out: &mut dyn FnMut(Stack<'_>)) -> Result<Ids> {
+        let source = self.member_name(member::STACK_MAP_USER_BIN);
+        let input = self.member(member::STACK_MAP_USER_BIN)?;
+        Stacks::read_user_ids(BufReader::with_capacity(64 << 10, input), &source, out)
+    }
+
     /// The user stacks and what names their frames; none in a capture without. `places`: where files
-    /// with names are looked for.
-    pub fn user(&mut self, places: Places) -> Result<User> {
+    /// with names are looked for. `later`: of the stacks only the ids are read.
+    pub fn user(&mut self, places: Places, later: bool) -> Result<User> {
         if !self.has(member::STACK_MAP_USER_BIN) {
             return Ok(User::default());
         }
-        let source = self.member_name(member::STACK_MAP_USER_BIN);
-        let input = self.member(member::STACK_MAP_USER_BIN)?;
-        let stacks = Stacks::read_user(BufReader::with_capacity(64 << 10, input), &source)?;
+        let (mut stacks, mut processes) = (Stacks::default(), BTreeSet::new());
+        let mut unread = Ids::default();
+        match later {
+            true => {
+                unread =
+                    self.user_stacks(&mut |stack| processes.extend(words::processes(stack)))?;
+            }
+            false => {
+                let source = self.member_name(member::STACK_MAP_USER_BIN);
+                let input = self.member(member::STACK_MAP_USER_BIN)?;
+                stacks = Stacks::read_user(BufReader::with_capacity(64 << 10, input), &source)?;
+                processes.extend(stacks.iter().flat_map(words::processes));
+            }
+        }
         let text = self.bounded(member::BINARIES, MAX_BINARIES)?;
         let binaries = Binaries::parse(&String::from_utf8_lossy(&text));
         let mut names = Names::new(places);
@@ -205,7 +225,7 @@ impl Capture {
             let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
             names.set_vdso(image);
         }
-        for process in words::processes(&stacks) {
+        for process in processes {
             let name = member::perf_map(process);
             if !self.has(&name) {
                 continue;
@@ -216,7 +236,12 @@ impl Capture {
                 Err(error) => warn(format_args!("{error}: not used")),
             }
         }
-        Ok(User::new(stacks, binaries, names))
+        Ok(User {
+            stacks,
+            unread,
+            binaries,
+            names,
+        })
     }
 
     /// The modules.

@@ -114,7 +114,12 @@ impl SymbolArgs {
 
     /// Reads a source with these names.
     pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
-        let mut loaded = source.load(&self.files())?;
+        self.load_some(source, false)
+    }
+
+    /// The same; `users_later`: see [`Source::load`].
+    pub(super) fn load_some(&self, source: &mut Source, users_later: bool) -> Result<Loaded> {
+        let mut loaded = source.load(&self.files(), users_later)?;
         let mut progress = Progress::new("reading debug information", None);
         loaded.shown = match (self.user, self.kernel) {
             (true, _) => Shown::User,
@@ -147,10 +152,15 @@ pub(super) struct Input {
 impl Input {
     /// Opens what is to be read, and reads its stacks.
     pub(super) fn open(&self, global: &Global) -> Result<(Source, Loaded)> {
+        self.open_some(global, false)
+    }
+
+    /// The same; `users_later`: see [`Source::load`].
+    pub(super) fn open_some(&self, global: &Global, users_later: bool) -> Result<(Source, Loaded)> {
         let file = (!self.live).then_some(self.file.as_path());
         let mut source = Source::open(file, global.tracefs())?;
         source.hold_trace()?;
-        let loaded = self.symbols.load(&mut source)?;
+        let loaded = self.symbols.load_some(&mut source, users_later)?;
         Ok((source, loaded))
     }
 }

@@ -114,7 +114,7 @@ impl Diff {
 
     fn read(&self, path: &Path, global: &Global, names: &mut Names) -> Result<Read> {
         let mut source = Source::open(Some(path), global.tracefs())?;
-        let loaded = self.symbols.load(&mut source)?;
+        let mut loaded = self.symbols.load_some(&mut source, !self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
         let name = path.display().to_string();
@@ -126,9 +126,12 @@ impl Diff {
             return Err(Error::input(name, what));
         }
         Ok(Read {
-            stacks: fold(&tally, by, &loaded, names),
+            stacks: fold(&tally, by, &mut source, &mut loaded, names)?,
             seconds,
-            recorded: manifest.map(|manifest| manifest.recorded.clone()),
+            recorded: loaded
+                .manifest
+                .as_ref()
+                .map(|manifest| manifest.recorded.clone()),
             notes: notes.lines(Some(&loaded)),
             name,
         })

@@ -39,7 +39,7 @@ pub(super) struct ByArgs {
     by: By,
     /// Count the references since the map was reset, not the events in the trace
     #[arg(long)]
-    map: bool,
+    pub(super) map: bool,
 }
 
 const FLAME_EXAMPLES: &str = "\
@@ -90,18 +90,26 @@ impl ByArgs {
 }
 
 /// Names the stacks that were counted.
-pub(super) fn fold(tally: &Tally, by: By, loaded: &Loaded, names: &mut Names) -> Stacks {
+pub(super) fn fold(
+    tally: &Tally,
+    by: By,
+    source: &mut Source,
+    loaded: &mut Loaded,
+    names: &mut Names,
+) -> Result<Stacks> {
     let mut progress = Progress::new("naming stacks", Some(tally.len() as u64));
-    folded::fold(tally, by, loaded, names, &mut |done| progress.set(done))
+    let mut progress = |done| progress.set(done);
+    folded::fold(tally, by, source, loaded, names, &mut progress)
 }
 
 impl Folded {
     pub(super) fn run(self, global: &Global) -> Result {
-        let (mut source, loaded) = self.input.open(global)?;
+        // Those of a map are counted by the map.
+        let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
         let mut names = Names::default();
-        let stacks = fold(&tally, by, &loaded, &mut names);
+        let stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         let mut out = Out::stdout();
         folded::write(&stacks, &names, &mut out)?;
         out.finish()?;
@@ -112,11 +120,12 @@ impl Folded {
 
 impl Flame {
     pub(super) fn run(self, global: &Global) -> Result {
-        let (mut source, loaded) = self.input.open(global)?;
+        // Those of a map are counted by the map.
+        let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
         let mut names = Names::default();
-        let mut stacks = fold(&tally, by, &loaded, &mut names);
+        let mut stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         if self.inverted {
             stacks.invert(by != By::Stack, &names);
         }
@@ -154,7 +163,7 @@ fn subtitle(loaded: &Loaded, nr_events: u64) -> String {
         }
         None => events,
     };
-    let legend = match loaded.user.stacks.is_empty() {
+    let legend = match loaded.user.is_empty() {
         true => flame::LEGEND,
         false => flame::LEGEND_USER,
     };

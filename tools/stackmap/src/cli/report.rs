@@ -3,14 +3,7 @@
 //! `stackmap report`: what was recorded, for people.
 
 use super::args::{Global, Input};
-use crate::{
-    error::Result,
-    events,
-    notes::Notes,
-    output::Out,
-    report::{self, Limits},
-    tally::By,
-};
+use crate::{error::Result, events, notes::Notes, output::Out, report, tally::By};
 use clap::Args;
 use std::io::Write;
 
@@ -45,7 +38,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn run(self, global: &Global) -> Result {
-        let (mut source, loaded) = self.input.open(global)?;
+        let (mut source, mut loaded) = self.input.open_some(global, true)?;
         let mut notes = Notes::default();
         // By stack, the events that led to each are shown.
         let by = match self.by {
@@ -53,14 +46,15 @@ impl Report {
             by => by,
         };
         let tally = events::tally(&mut source, &loaded, &mut notes, by)?;
+        let sections = report::sections(&tally, self.by, self.top);
+        loaded.read_users(&mut source, &report::users(&sections))?;
 
         let mut out = Out::paged(global.pager());
-        let limits = Limits {
-            top: self.top,
-            depth: self.depth,
-        };
         report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
-        report::write(&mut out, &tally, self.by, &loaded, notes.user, limits)?;
+        let user = notes.user;
+        report::write(
+            &mut out, &tally, &sections, self.by, &loaded, user, self.depth,
+        )?;
         let notes = notes.lines(Some(&loaded));
         if !notes.is_empty() {
             writeln!(out)?;

@@ -53,7 +53,8 @@ impl UserSide {
         let segments = segments(&stacks, &Binaries::parse(&binaries));
         let segments = serde_json::to_vec(&segments).map_err(std::io::Error::from)?;
         members.push((member::SEGMENTS.to_owned(), segments));
-        let maps = live::perf_maps(&words::processes(&stacks), Some(begun));
+        let processes = stacks.iter().flat_map(words::processes).collect();
+        let maps = live::perf_maps(&processes, Some(begun));
         members.extend(maps.map(|(process, map)| (member::perf_map(process), map)));
         members.extend(live::vdso().map(|image| (member::VDSO.to_owned(), image)));
         Ok(Some(Self { stacks, members }))

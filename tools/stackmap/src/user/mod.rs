@@ -19,8 +19,9 @@ mod symbols;
 pub mod words;
 
 use crate::{
+    error::Result,
     folded::Kind,
-    stacks::Stacks,
+    stacks::{Ids, Stacks},
     symbols::{texts::ByNumber, SourceLine},
 };
 use binaries::Binaries;
@@ -74,6 +75,11 @@ impl<V> Default for ByFrame<V> {
 }
 
 impl<V> ByFrame<V> {
+    /// Whether nothing is known of any.
+    pub fn is_empty(&self) -> bool {
+        self.in_files.is_empty() && self.others.is_empty()
+    }
+
     /// What is known of a frame.
     pub fn get(&self, frame: WhichFrame) -> Option<&V> {
         match frame.number() {
@@ -118,6 +124,8 @@ impl<V> ByFrame<V> {
 pub struct User {
     /// The stacks; their frames are [`words`].
     pub stacks: Stacks,
+    /// Those that are read later, if they are.
+    pub unread: Ids,
     /// The files that they have frames in.
     pub binaries: Binaries,
     /// The names of their frames.
@@ -129,29 +137,65 @@ impl User {
     pub fn new(stacks: Stacks, binaries: Binaries, names: Names) -> Self {
         Self {
             stacks,
+            unread: Ids::default(),
             binaries,
             names,
         }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty() && self.unread.is_empty()
+    }
+
+    /// Whether a stack has this id.
+    pub fn has(&self, id: u32) -> bool {
+        self.unread.has(id) || self.stacks.get(id).is_some()
+    }
+
     /// Looks all frames up, so that [`frames`](Self::frames) knows. `progress` is called now and then
     /// with the number of frames that are done.
     pub fn prime(&mut self, progress: &mut dyn FnMut(u64)) {
-        self.look_up(|_| true, progress);
+        let stacks = std::mem::take(&mut self.stacks);
+        let each = &mut |see: &mut dyn FnMut(&[u64])| {
+            stacks.iter().for_each(|stack| see(stack.ips));
+            Ok(())
+        };
+        let all_there = self.prime_each(each, progress);
+        debug_assert!(all_there.is_ok());
+        self.stacks = stacks;
+    }
+
+    /// The same of stacks whose words `each` gives, as often as it is called.
+    pub fn prime_each(
+        &mut self,
+        each: &mut dyn FnMut(&mut dyn FnMut(&[u64])) -> Result,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result {
+        self.look_up(|_| true, each, progress)?;
         // What a signal interrupted is no return address, but that is known only now.
-        self.look_up(|frame| frame.exact, progress);
+        match self.names.has_signal_returns() {
+            true => self.look_up(|frame| frame.exact, each, progress),
+            false => Ok(()),
+        }
     }
 
     /// Looks frames up that are `wanted`.
-    fn look_up(&mut self, wanted: impl Fn(&WhichFrame) -> bool, progress: &mut dyn FnMut(u64)) {
+    fn look_up(
+        &mut self,
+        wanted: impl Fn(&WhichFrame) -> bool,
+        each: &mut dyn FnMut(&mut dyn FnMut(&[u64])) -> Result,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result {
         let mut frames = ByFrame::<()>::default();
-        for stack in self.stacks.iter() {
-            for frame in self.stack(stack.ips).filter(&wanted) {
+        each(&mut |words| {
+            for frame in self.stack(words).filter(&wanted) {
                 frames.insert(frame, ());
             }
-        }
+        })?;
         self.names
             .prime(frames.into_frames(), &self.binaries, progress);
+        Ok(())
     }
 
     /// The frames of a stack, innermost first.

@@ -137,6 +137,11 @@ impl Names {
         self.signal_returns.get(frame).is_some()
     }
 
+    /// Whether there is any such frame.
+    pub fn has_signal_returns(&self) -> bool {
+        !self.signal_returns.is_empty()
+    }
+
     /// The files whose frames have no names, by their index, and why. A vDSO is never among
     /// them.
     pub fn missing(&self) -> impl Iterator<Item = (u32, Missing)> + use<'_> {

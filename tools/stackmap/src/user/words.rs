@@ -2,8 +2,8 @@
 
 //! The words of a user stack, as `Documentation/abi/stack_map_user_bin.rst` describes them.
 
-use crate::stacks::Stacks;
-use std::{collections::BTreeSet, fmt};
+use crate::stack_map_bin::Stack;
+use std::fmt;
 
 const FILE: u64 = 1 << 63;
 const INDEX_SHIFT: u32 = 40;
@@ -139,14 +139,12 @@ pub fn frames(words: &[u64]) -> (impl Iterator<Item = At> + Clone + use<'_>, End
     (frames, end)
 }
 
-/// The processes that stacks have frames of in no file.
-pub fn processes(stacks: &Stacks) -> BTreeSet<Process> {
-    let frames = stacks.iter().flat_map(|stack| frames(stack.ips).0);
-    let processes = frames.filter_map(|at| match at {
+/// The processes that a stack has frames of in no file.
+pub fn processes(stack: Stack<'_>) -> impl Iterator<Item = Process> + use<'_> {
+    frames(stack.ips).0.filter_map(|at| match at {
         At::Address { process, .. } => process,
         At::File { .. } => None,
-    });
-    processes.collect()
+    })
 }
 
 #[cfg(test)]
