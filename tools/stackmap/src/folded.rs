@@ -353,7 +353,7 @@ fn fold_later(
                     for which in loaded.user.stack(stack.ips) {
                         known.push(&Step::User(which), loaded, names, &mut frames);
                     }
-                    folded.keep(group.into_iter().copied().chain(frames.drain(..).rev()))
+                    folded.keep(group.iter().copied().chain(frames.drain(..).rev()))
                 }
             };
             folded.stacks[*row as usize].outer = outer.clone();

@@ -119,6 +119,9 @@ impl<V> ByFrame<V> {
     }
 }
 
+/// Gives the words of each of some stacks, as often as it is called.
+pub type EachStack<'a> = dyn FnMut(&mut dyn FnMut(&[u64])) -> Result + 'a;
+
 /// User stacks, and what it takes to read them.
 #[derive(Default)]
 pub struct User {
@@ -166,10 +169,10 @@ impl User {
         self.stacks = stacks;
     }
 
-    /// The same of stacks whose words `each` gives, as often as it is called.
+    /// The same of other stacks.
     pub fn prime_each(
         &mut self,
-        each: &mut dyn FnMut(&mut dyn FnMut(&[u64])) -> Result,
+        each: &mut EachStack<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result {
         self.look_up(|_| true, each, progress)?;
@@ -184,7 +187,7 @@ impl User {
     fn look_up(
         &mut self,
         wanted: impl Fn(&WhichFrame) -> bool,
-        each: &mut dyn FnMut(&mut dyn FnMut(&[u64])) -> Result,
+        each: &mut EachStack<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result {
         let mut frames = ByFrame::<()>::default();
