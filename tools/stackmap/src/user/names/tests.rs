@@ -266,6 +266,37 @@ fn a_file_names_its_functions() {
 }
 
 #[test]
+fn debug_information_may_be_compressed() {
+    for form in ["-gz=zlib", "-gdwarf-4"] {
+        Program::linked(&[form]).has_debug_names(&mut Names::new(Places::default()));
+    }
+}
+
+/// What nothing reads, or is in another file that the executable names.
+#[test]
+fn a_file_has_its_functions_whatever_its_debug_information() {
+    for form in ["-gz=zlib-gnu", "-gsplit-dwarf", "zstd"] {
+        let program = match form {
+            "zstd" => {
+                let program = Program::new();
+                let compress = ["--compress-debug-sections=zstd", "program"];
+                run(program.dir.path(), "objcopy", &compress);
+                program
+            }
+            form => Program::linked(&[form]),
+        };
+        let mut names = Names::new(Places::default());
+        program.prime(&mut names, &program.binary());
+        for offset in program.outer.clone() {
+            let outer = names.frames(exact(offset)).last();
+            let function = outer.and_then(|outer| outer.function.as_deref());
+            assert_eq!(function, Some("outer"), "{form}");
+        }
+        assert_eq!(names.missing().count(), 0, "{form}");
+    }
+}
+
+#[test]
 fn what_is_separate_has_the_same_names() {
     let program = Program::new();
     let places = program.separate();
