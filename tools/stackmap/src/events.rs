@@ -64,8 +64,10 @@ pub fn for_each(
     Ok(())
 }
 
+/// Whether it is of interest which user stacks events have. They may be bound to none, or to some that were
+/// forgotten: so not only if there are any.
 fn wants_user(loaded: &Loaded) -> bool {
-    loaded.shown != Shown::Kernel && !loaded.user.is_empty()
+    loaded.shown != Shown::Kernel
 }
 
 /// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the
@@ -227,7 +229,7 @@ fn count_kernel(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>, alone: 
 fn count_user(notes: &mut Notes, loaded: &Loaded, user: UserRef, nr_events: u64) {
     let count = match user {
         UserRef::Id(id) if !loaded.has_user_stack(id) => {
-            return notes.missing(loaded.missing_user(), nr_events);
+            return notes.user.missing(loaded.missing_user(), nr_events);
         }
         UserRef::Id(_) => &mut notes.user.bound,
         UserRef::NotKept => &mut notes.user.not_kept,

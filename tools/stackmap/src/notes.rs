@@ -41,6 +41,12 @@ pub struct UserNotes {
     pub pending: u64,
     /// One that the trace does not tell any more.
     pub lost: u64,
+    /// One that is from before a reset of the map.
+    pub stale: u64,
+    /// One that is of another load of the module than the stacks.
+    pub gone: u64,
+    /// One that the map does not have.
+    pub unknown: u64,
     /// None.
     pub none: u64,
 }
@@ -48,7 +54,21 @@ pub struct UserNotes {
 impl UserNotes {
     /// Whether there is any.
     pub fn is_any(&self) -> bool {
-        self.bound + self.not_kept + self.pending + self.lost > 0
+        self.bound + self.not_kept + self.pending + self.lost + self.unresolved() > 0
+    }
+
+    /// How many have an id and no stack.
+    pub fn unresolved(&self) -> u64 {
+        self.stale + self.gone + self.unknown
+    }
+
+    /// Counts events whose user stack is missing.
+    pub fn missing(&mut self, missing: Missing, nr_events: u64) {
+        match missing {
+            Missing::Stale => self.stale += nr_events,
+            Missing::Gone => self.gone += nr_events,
+            Missing::Unknown => self.unknown += nr_events,
+        }
     }
 }
 
@@ -119,6 +139,22 @@ impl Notes {
             ),
         );
         let user = &self.user;
+        for (count, what, why) in [
+            (user.unknown, "an unknown", "the map has no such stack"),
+            (
+                user.stale,
+                "a stale",
+                "the map was reset before the stacks were read",
+            ),
+            (
+                user.gone,
+                "another load's",
+                "the module was reloaded before the stacks were read",
+            ),
+        ] {
+            let verb = format!("have {what} user stack id");
+            warn(count, format!("{}: {why}", events(count, &verb)));
+        }
         warn(
             user.lost,
             format!(

@@ -63,11 +63,17 @@ pub fn write(
         count_of(nr_stacks, "different stack")
     )?;
     match user.is_any() {
-        true => writeln!(
-            out,
-            "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
-            user.bound, user.pending, user.lost, user.not_kept, user.none
-        )?,
+        true => {
+            write!(
+                out,
+                "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
+                user.bound, user.pending, user.lost, user.not_kept, user.none
+            )?;
+            match user.unresolved() {
+                0 => writeln!(out)?,
+                unresolved => writeln!(out, ", {unresolved} of an id without a stack")?,
+            }
+        }
         false => writeln!(out)?,
     }
     if total.events == 0 {

@@ -390,12 +390,12 @@ impl Loaded {
 
     /// Whether there is a user stack behind an id of the trace.
     pub fn has_user_stack(&self, id: u32) -> bool {
-        !self.is_gone() && self.user.has(id)
+        !self.is_user_gone() && self.user.has(id)
     }
 
     /// The user stack behind an id of the trace, if it was read.
     pub fn user_stack(&self, id: u32) -> Option<Stack<'_>> {
-        match self.is_gone() {
+        match self.is_user_gone() {
             true => None,
             false => self.user.stacks.get(id),
         }
@@ -420,7 +420,7 @@ impl Loaded {
     /// Why there is no user stack for an id of the trace.
     pub fn missing_user(&self) -> Missing {
         let reset = |manifest: &Manifest| manifest.reset;
-        if self.is_gone() {
+        if self.is_user_gone() {
             return Missing::Gone;
         }
         match self.manifest.as_ref().is_some_and(reset) {
@@ -432,6 +432,12 @@ impl Loaded {
     /// Whether the stacks are known to be of another load of the module than the trace.
     fn is_gone(&self) -> bool {
         differ(self.trace_load, self.stacks.load_id())
+    }
+
+    /// The same of the user stacks.
+    fn is_user_gone(&self) -> bool {
+        let load = self.trace_load.or(self.stacks.load_id());
+        differ(load, self.user.load_id())
     }
 
     /// Why there is no stack for `id`.

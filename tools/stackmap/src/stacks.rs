@@ -22,17 +22,25 @@ struct Head {
 
 /// The ids of stacks that are not read.
 #[derive(Debug, Default)]
-pub struct Ids(ByNumber<u32, u32>);
+pub struct Ids {
+    by_id: ByNumber<u32, u32>,
+    load_id: Option<LoadId>,
+}
 
 impl Ids {
     /// Whether a stack has this id.
     pub fn has(&self, id: u32) -> bool {
-        self.0.contains_key(&id)
+        self.by_id.contains_key(&id)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_id.is_empty()
+    }
+
+    /// The load of the module that they are of; [`None`]: not known.
+    pub fn load_id(&self) -> Option<LoadId> {
+        self.load_id
     }
 }
 
@@ -90,7 +98,10 @@ impl Stacks {
             out(stack);
             Stack { ips: &[], ..stack }
         })?;
-        Ok(Ids(stacks.by_id))
+        Ok(Ids {
+            by_id: stacks.by_id,
+            load_id: stacks.load_id,
+        })
     }
 
     /// Reads all stacks, and says whether they are user stacks.

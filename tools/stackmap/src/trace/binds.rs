@@ -76,8 +76,9 @@ impl Binds {
 
     /// All of the trace was read.
     pub fn finish(&mut self) {
+        // A stack that was kept is rather it than one that was not.
         self.binds
-            .sort_unstable_by_key(|bind| (bind.cookie, bind.time));
+            .sort_unstable_by_key(|bind| (bind.cookie, bind.time, bind.id == 0));
     }
 
     /// Whether there is none.
@@ -155,6 +156,18 @@ mod tests {
         assert_eq!(user(29, 5), UserRef::Lost);
         assert_eq!(binds.user(7, 0, UserSide::Id(3)), UserRef::Id(3));
         assert_eq!(binds.user(7, 0, UserSide::None), UserRef::None);
+    }
+
+    #[test]
+    fn a_kept_stack_wins_over_none() {
+        for ids in [[0, 5], [5, 0]] {
+            let mut binds = Binds::default();
+            binds.bind(10, 1, ids[0]);
+            binds.bind(20, 1, ids[1]);
+            binds.finish();
+            let user = binds.user(7, 15, UserSide::Cookie(1));
+            assert_eq!(user, UserRef::Id(5));
+        }
     }
 
     #[test]

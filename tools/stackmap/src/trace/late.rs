@@ -63,6 +63,10 @@ pub struct Late {
     free: Vec<u32>,
     /// By CPU, the highest cookie whose bind is not known any more.
     forgotten: ByNumber<u32, Cookie>,
+    /// Binds before any event: to what, and when. Another task may have bound the cookie.
+    early: ByNumber<Cookie, (u32, u64)>,
+    /// Whether there were too many of these.
+    early_lost: bool,
     bound: Option<(u32, UserRef)>,
     unsure: bool,
 }
@@ -80,20 +84,22 @@ impl Users for Late {
         task.last = task.last.max((time, cookie));
         match task.bound {
             Some((bound, id, when)) if bound == cookie => {
-                self.unsure |= time.abs_diff(when) > REPEATS;
+                self.unsure |= time.abs_diff(when) > REPEATS || self.is_other(cookie, id);
                 return LateRef::Known(UserRef::of_id(id));
             }
             _ => {}
         }
+        if let Some((id, when)) = self.early.get(&cookie) {
+            self.unsure |= time.abs_diff(*when) > REPEATS;
+            return LateRef::Known(UserRef::of_id(*id));
+        }
+        let doubtful = self.was_forgotten(cookie);
         let next = self.waiting.len() as u32;
         let waiting = self.waiting.entry(cookie).or_insert_with(|| Waiting {
             number: self.free.pop().unwrap_or(next),
             pid,
             span: (time, time),
-            doubtful: self
-                .forgotten
-                .get(&(cookie as u32))
-                .is_some_and(|forgotten| cookie <= *forgotten),
+            doubtful,
         });
         waiting.span.1 = time;
         self.unsure |= waiting.pid != pid;
@@ -110,13 +116,24 @@ impl Users for Late {
             self.bound = Some((waiting.number, UserRef::of_id(id)));
             self.free.push(waiting.number);
             of = waiting.pid;
+        } else if self.early.len() == MAX_WAITING {
+            self.early_lost = true;
+        } else if self
+            .tasks
+            .get(&pid)
+            .is_none_or(|task| task.last.1 != cookie)
+        {
+            let (before, _) = self.early.insert(cookie, (id, time)).unwrap_or((id, 0));
+            self.unsure |= before != id;
         }
         let task = self.tasks.entry(of).or_default();
-        if let Some((before, ..)) = task.bound.replace((cookie, id, time)) {
-            if before != cookie {
+        match task.bound.replace((cookie, id, time)) {
+            Some((before, other, _)) if before == cookie => self.unsure |= other != id,
+            Some((before, ..)) => {
                 let forgotten = self.forgotten.entry(before as u32).or_default();
                 *forgotten = before.max(*forgotten);
             }
+            None => {}
         }
     }
 }
@@ -132,11 +149,27 @@ impl Late {
         self.unsure
     }
 
+    /// Whether another task has bound this cookie to another id.
+    fn is_other(&self, cookie: Cookie, id: u32) -> bool {
+        let early = self.early.get(&cookie);
+        early.is_some_and(|(other, _)| *other != id)
+    }
+
+    /// Whether a bind of this cookie may have been forgotten.
+    fn was_forgotten(&self, cookie: Cookie) -> bool {
+        let forgotten = self.forgotten.get(&(cookie as u32));
+        forgotten.is_some_and(|forgotten| cookie <= *forgotten)
+    }
+
     /// What still waits at the end of the trace; [`None`]: it is not sure. Records from before
     /// `lost_until` are lost.
-    pub fn finish(self, lost_until: u64) -> Option<Vec<(u32, UserRef)>> {
-        let bound = self.tasks.values().filter_map(|task| task.bound);
-        let bound: HashSet<Cookie> = bound.map(|(cookie, ..)| cookie).collect();
+    pub fn finish(mut self, lost_until: u64) -> Option<Vec<(u32, UserRef)>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let bound: Vec<_> = self.tasks.values().filter_map(|task| task.bound).collect();
+        self.unsure |= bound
+            .iter()
+            .any(|(cookie, id, _)| self.is_other(*cookie, *id));
+        let bound: HashSet<Cookie> = bound.into_iter().map(|(cookie, ..)| cookie).collect();
         let user = |(cookie, waiting): (Cookie, Waiting)| {
             let (first, last) = waiting.span;
             let is_last = self.tasks.get(&waiting.pid)?.last.1 == cookie;
@@ -145,12 +178,14 @@ impl Late {
                 true if last >= lost_until => return None,
                 _ => UserRef::Lost,
             };
-            let doubtful = waiting.doubtful || bound.contains(&cookie);
+            let doubtful = waiting.doubtful
+                || bound.contains(&cookie)
+                || (self.early_lost && self.was_forgotten(cookie));
             (!doubtful).then_some((waiting.number, user))
         };
         match self.unsure {
             true => None,
-            false => self.waiting.into_iter().map(user).collect(),
+            false => waiting.into_iter().map(user).collect(),
         }
     }
 }
@@ -218,6 +253,43 @@ mod tests {
     }
 
     #[test]
+    fn another_task_may_bind_a_cookie_before_any_event() {
+        let records = [
+            Bind(1, 9, 5 << 32 | 1, 7),
+            Event(2, 7, 5 << 32 | 1),
+            Bind(3, 9, 6 << 32 | 2, 8),
+            Event(4, 7, 5 << 32 | 1),
+        ];
+        let want = [UserRef::Id(7), UserRef::Id(7)];
+        assert_eq!(exact(&records, 0), want);
+        assert_eq!(late(&records, 0).unwrap(), want);
+    }
+
+    #[test]
+    fn a_cookie_with_two_ids_is_not_sure() {
+        const SECOND: u64 = 1 << 30;
+        let records = [
+            Event(1, 7, 1 << 32 | 1),
+            Bind(2, 7, 1 << 32 | 1, 0),
+            Event(20 * SECOND, 7, 1 << 32 | 1),
+            Bind(20 * SECOND + 1, 7, 1 << 32 | 1, 5),
+        ];
+        let want = [UserRef::NotKept, UserRef::Id(5)];
+        assert_eq!(exact(&records, 0), want);
+        assert_eq!(late(&records, 0), None);
+        // By another task.
+        let records = [
+            Event(1, 7, 1 << 32 | 1),
+            Bind(2, 7, 1 << 32 | 1, 0),
+            Bind(3, 9, 1 << 32 | 1, 5),
+            Event(4, 7, 1 << 32 | 1),
+        ];
+        assert_eq!(exact(&records, 0), [UserRef::Id(5); 2]);
+        assert_eq!(late(&records, 0), None);
+        assert_eq!(late(&records[..3], 0), None);
+    }
+
+    #[test]
     fn one_pass_says_what_two_say() {
         let mut state = 1u64;
         let mut below = |end: u64| {
@@ -277,8 +349,13 @@ mod tests {
         let other = [&known[..], &[Bind(9, 7, 3, 50), Event(10, 7, 1)]].concat();
         assert_eq!(late(&other, 0), None);
         assert_eq!(exact(&other, 0)[2], UserRef::Id(40));
-        // Another task has bound it before there was an event.
-        let settled = [Bind(5, 9, 1, 40), Event(6, 7, 1)];
+        // Too many are bound before there is an event.
+        let many = (1..MAX_WAITING as u64 + 2).map(|nr| Bind(nr, 9, nr << 32 | 1, 40));
+        let mut settled: Vec<_> = many.collect();
+        settled.push(Event(1 << 30, 7, (MAX_WAITING as u64) << 32 | 1));
+        assert_eq!(late(&settled, 0).unwrap(), [UserRef::Id(40)]);
+        settled.push(Event(1 << 30, 8, (MAX_WAITING as u64 + 1) << 32 | 1));
+        settled.push(Bind(1 << 30, 9, (MAX_WAITING as u64 + 2) << 32 | 1, 40));
         assert_eq!(late(&settled, 0), None);
         // Records are lost between the events of an entry.
         let lost = [Event(5, 7, 1), Event(8, 7, 1)];

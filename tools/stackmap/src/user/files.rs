@@ -117,13 +117,36 @@ fn debuginfod_cache() -> Option<PathBuf> {
         .or_else(|| Some(dir("HOME")?.join(".cache").join(NAME)))
 }
 
-/// Opens a regular file. Nothing else is opened, not even for a moment: that alone starts some
-/// devices.
+/// File systems of the kernel, whose files do something when they are read: `proc`, `sysfs`, `debugfs`, `tracefs`,
+/// `configfs`, `efivarfs`, `securityfs`, `cgroup`, `cgroup2`, `bpf`, `pstore`, `resctrl`, `binfmt_misc`, `selinuxfs`,
+/// `smackfs`; see `include/uapi/linux/magic.h`.
+const OF_THE_KERNEL: [u32; 15] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x6265_6570,
+    0xde5e_81e4,
+    0x7363_6673,
+    0x0027_e0eb,
+    0x6367_7270,
+    0xcafe_4a11,
+    0x6165_676c,
+    0x0765_5821,
+    0x4249_4e4d,
+    0xf97c_ff8c,
+    0x4341_5d53,
+];
+
+/// Opens a regular file of a disk or of memory. Nothing else is opened, not even for a moment: that alone starts
+/// some devices.
 pub(super) fn open(path: &Path) -> Option<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let metadata = found.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() < LEAST_SIZE {
+    let kind = rustix::fs::fstatfs(&found).ok()?.f_type;
+    if !metadata.is_file() || metadata.len() < LEAST_SIZE || OF_THE_KERNEL.contains(&(kind as u32))
+    {
         return None;
     }
     // Somebody may have a lease on the file, and would be waited for.
@@ -146,6 +169,16 @@ mod tests {
         let found = candidates(OsStr::new(path), build_id, &["/d".into()]);
         let paths = found.iter().map(|candidate| candidate.path.to_str());
         paths.map(|path| path.unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn files_of_the_kernel_are_not_opened() {
+        // It has a size of its own.
+        let uevent = Path::new("/sys/kernel/uevent_seqnum");
+        assert!(fs::metadata(uevent).is_ok_and(|metadata| metadata.len() >= LEAST_SIZE));
+        assert!(open(uevent).is_none());
+        assert!(open(Path::new("/proc/self/maps")).is_none());
+        assert!(open(&std::env::current_exe().unwrap()).is_some());
     }
 
     #[test]

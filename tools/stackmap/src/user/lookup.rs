@@ -168,8 +168,8 @@ fn addresses(segments: &[Segment]) -> impl Iterator<Item = (u64, u64)> + use<'_>
 
 /// A file that was found.
 struct Opened {
-    /// Whether it is the one at the path that was recorded.
-    itself: bool,
+    /// Whether it is below [`SYSTEM`], where only root puts files.
+    of_system: bool,
     size: u64,
     file: File,
     facts: Facts,
@@ -179,7 +179,7 @@ impl Opened {
     /// Whether it has debug information that may be read.
     fn has_debug(&self) -> bool {
         // What a file of anybody names is not opened, and nothing that is looked for in its directory.
-        let elsewhere = self.facts.is_elsewhere || (self.itself && self.facts.links);
+        let elsewhere = self.facts.is_elsewhere || (self.facts.links && !self.of_system);
         self.facts.kind == Some(Kind::Debug) && !elsewhere
     }
 }
@@ -276,7 +276,7 @@ impl Found {
             let facts = facts.filter(|facts| request.is_for(itself, &file, facts));
             match (facts, file.metadata()) {
                 (Some(facts), Ok(metadata)) => files.push(Opened {
-                    itself,
+                    of_system: SYSTEM.iter().any(|dir| path.starts_with(dir)),
                     size: metadata.len(),
                     file,
                     facts,

@@ -21,6 +21,7 @@ pub mod words;
 use crate::{
     error::Result,
     folded::Kind,
+    stack_map_bin::LoadId,
     stacks::{Ids, Stacks},
     symbols::{texts::ByNumber, SourceLine},
 };
@@ -75,9 +76,14 @@ impl<V> Default for ByFrame<V> {
 }
 
 impl<V> ByFrame<V> {
+    /// Of how many something is known.
+    pub fn len(&self) -> usize {
+        self.in_files.len() + self.others.len()
+    }
+
     /// Whether nothing is known of any.
     pub fn is_empty(&self) -> bool {
-        self.in_files.is_empty() && self.others.is_empty()
+        self.len() == 0
     }
 
     /// What is known of a frame.
@@ -119,6 +125,9 @@ impl<V> ByFrame<V> {
     }
 }
 
+/// Signal handlers that interrupt one another where they return to.
+const MAX_NESTED: usize = 16;
+
 /// Gives the words of each of some stacks, as often as it is called.
 pub type EachStack<'a> = dyn FnMut(&mut dyn FnMut(&[u64])) -> Result + 'a;
 
@@ -151,6 +160,11 @@ impl User {
         self.stacks.is_empty() && self.unread.is_empty()
     }
 
+    /// The load of the module that they are of; [`None`]: not known.
+    pub fn load_id(&self) -> Option<LoadId> {
+        self.unread.load_id().or(self.stacks.load_id())
+    }
+
     /// Whether a stack has this id.
     pub fn has(&self, id: u32) -> bool {
         self.unread.has(id) || self.stacks.get(id).is_some()
@@ -176,11 +190,18 @@ impl User {
         progress: &mut dyn FnMut(u64),
     ) -> Result {
         self.look_up(|_| true, each, progress)?;
-        // What a signal interrupted is no return address, but that is known only now.
-        match self.names.has_signal_returns() {
-            true => self.look_up(|frame| frame.exact, each, progress),
-            false => Ok(()),
+        // What a signal interrupted is no return address, but that is known only now; and it may be where
+        // another handler returns to.
+        let mut known = 0;
+        for _ in 0..MAX_NESTED {
+            let now = self.names.nr_signal_returns();
+            if now == known {
+                break;
+            }
+            known = now;
+            self.look_up(|frame| frame.exact, each, progress)?;
         }
+        Ok(())
     }
 
     /// Looks frames up that are `wanted`.

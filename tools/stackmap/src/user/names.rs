@@ -137,9 +137,9 @@ impl Names {
         self.signal_returns.get(frame).is_some()
     }
 
-    /// Whether there is any such frame.
-    pub fn has_signal_returns(&self) -> bool {
-        !self.signal_returns.is_empty()
+    /// How many such frames there are.
+    pub fn nr_signal_returns(&self) -> usize {
+        self.signal_returns.len()
     }
 
     /// The files whose frames have no names, by their index, and why. A vDSO is never among
