@@ -256,6 +256,26 @@ mod tests {
     }
 
     #[test]
+    fn ids_of_users_are_notes_of_their_own() {
+        let mut notes = Notes::default();
+        for missing in [Missing::Unknown, Missing::Stale, Missing::Gone] {
+            notes.user.missing(missing, 1);
+        }
+        assert_eq!(notes.user.unresolved(), 3);
+        assert!(notes.user.is_any());
+        let lines = notes.lines(None);
+        let texts: Vec<_> = lines.iter().map(|note| &note.text[..]).collect();
+        assert_eq!(
+            texts,
+            [
+                "1 event has an unknown user stack id: the map has no such stack",
+                "1 event has a stale user stack id: the map was reset before the stacks were read",
+                "1 event has another load's user stack id: the module was reloaded before the stacks were read",
+            ]
+        );
+    }
+
+    #[test]
     fn says_what_is_missing() {
         let notes = Notes {
             unknown: 1,

@@ -512,3 +512,44 @@ fn read_some(input: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<
     }
     Ok(len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack_map_bin::{write_user, Order};
+
+    #[test]
+    fn user_stacks_of_another_load_are_gone() {
+        let stack = Stack {
+            id: 5,
+            ref_count: 1,
+            ips: &[1],
+        };
+        let mut file = Vec::new();
+        let load = LoadId::new(42);
+        write_user(&mut file, Order::Little, load, [stack].into_iter()).unwrap();
+        let read = |trace_load, later| {
+            let mut user = User::default();
+            match later {
+                true => user.unread = Stacks::read_user_ids(&file[..], "", &mut |_| {}).unwrap(),
+                false => user.stacks = Stacks::read_user(&file[..], "").unwrap(),
+            }
+            Loaded {
+                trace_load,
+                user,
+                ..Loaded::default()
+            }
+        };
+        for later in [true, false] {
+            for of in [load, None] {
+                let loaded = read(of, later);
+                assert!(loaded.has_user_stack(5) && !loaded.has_user_stack(6));
+                assert_eq!(loaded.user_stack(5).is_some(), !later);
+                assert_eq!(loaded.missing_user(), Missing::Unknown);
+            }
+            let loaded = read(LoadId::new(43), later);
+            assert!(!loaded.has_user_stack(5) && loaded.user_stack(5).is_none());
+            assert_eq!(loaded.missing_user(), Missing::Gone);
+        }
+    }
+}

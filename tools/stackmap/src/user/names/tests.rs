@@ -350,6 +350,29 @@ fn what_a_file_of_anybody_names_is_not_opened() {
 }
 
 #[test]
+fn what_a_debug_file_names_is_not_opened() {
+    let program = Program::new();
+    let places = program.separate();
+    let link = program.path("link");
+    fs::write(&link, format!("{}\0", link.display())).unwrap();
+    let (dir, rest) = program.build_id.split_at(2);
+    let debug = format!("debug/.build-id/{dir}/{rest}.debug");
+    let section = ["--add-section", ".gnu_debugaltlink=link", &debug];
+    run(program.dir.path(), "objcopy", &section);
+    fs::remove_file(&link).unwrap();
+    let mode = rustix::fs::Mode::RUSR;
+    // Whoever opens it waits for a writer.
+    rustix::fs::mkfifoat(rustix::fs::CWD, &link, mode).unwrap();
+    let mut names = Names::new(places);
+    program.prime(&mut names, &program.binary());
+    let [frame] = names.frames(exact(program.outer.start)) else {
+        panic!("debug information was read");
+    };
+    assert_eq!(frame.function.as_deref(), Some("outer"));
+    assert_eq!(frame.source, None);
+}
+
+#[test]
 fn another_file_is_not_used() {
     let program = Program::new();
     let names = || {
