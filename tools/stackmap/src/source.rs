@@ -481,7 +481,7 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
     for (process, text) in live::perf_maps(&processes, None) {
         names.add_perf_map(process, text);
     }
-    let binaries = Binaries::parse(&tracefs.read("stack_map_binaries")?);
+    let binaries = Binaries::parse(tracefs.read_bytes("stack_map_binaries")?);
     Ok(User::new(stacks, binaries, names))
 }
 

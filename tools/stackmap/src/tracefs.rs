@@ -137,9 +137,13 @@ impl Tracefs {
 
     /// The text of a file.
     pub fn read(&self, name: &str) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.read_bytes(name)?).into_owned())
+    }
+
+    /// What is in a file.
+    pub fn read_bytes(&self, name: &str) -> Result<Vec<u8>> {
         let bytes = read_all(&mut self.open(name)?);
-        let bytes = bytes.map_err(|error| Error::read(&self.path(name), error))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        bytes.map_err(|error| Error::read(&self.path(name), error))
     }
 
     /// Writes a text to a file, by one write as these files want it.

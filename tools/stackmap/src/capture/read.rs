@@ -212,7 +212,7 @@ impl Capture {
             }
         }
         let text = self.bounded(member::BINARIES, MAX_BINARIES)?;
-        let binaries = Binaries::parse(&String::from_utf8_lossy(&text));
+        let binaries = Binaries::parse(text);
         let mut names = Names::new(places);
         if self.has(member::SEGMENTS) {
             let json = self.bounded(member::SEGMENTS, MAX_BINARIES)?;

@@ -35,12 +35,12 @@ impl UserSide {
             return Ok(None);
         };
         // A file that is seen later has no frame in the stacks.
-        let binaries = tracefs.read("stack_map_binaries")?;
+        let binaries = tracefs.read_bytes("stack_map_binaries")?;
         let mut bin = Vec::new();
         stack_map_bin::write_user(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
         let mut members = vec![
             (member::STACK_MAP_USER_BIN.to_owned(), bin),
-            (member::BINARIES.to_owned(), binaries.clone().into_bytes()),
+            (member::BINARIES.to_owned(), binaries.clone()),
             (
                 member::USER_STAT.to_owned(),
                 tracefs.read("stack_map_user_stat")?.into_bytes(),

@@ -31,9 +31,9 @@ impl Binary {
         name.to_string_lossy().into_owned()
     }
 
-    fn parse(line: &str) -> Option<(u32, Self)> {
-        let mut words = line.splitn(6, ' ');
-        let mut word = || words.next();
+    fn parse(line: &[u8]) -> Option<(u32, Self)> {
+        let mut words = line.splitn(6, |byte| *byte == b' ');
+        let mut word = || str::from_utf8(words.next()?).ok();
         let index = word()?.parse().ok()?;
         let build_id = match word()? {
             "-" => None,
@@ -45,7 +45,8 @@ impl Binary {
             dev: word()?.to_owned(),
             ino: word()?.parse().ok()?,
             size: word()?.parse().ok()?,
-            path: unescape(word()?),
+            // It may have any bytes.
+            path: unescape(words.next()?),
         };
         Some((index, binary))
     }
@@ -59,9 +60,10 @@ pub struct Binaries {
 
 impl Binaries {
     /// Those of a text; lines that are none are skipped.
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: impl AsRef<[u8]>) -> Self {
+        let lines = text.as_ref().split(|byte| *byte == b'\n');
         Self {
-            by_index: text.lines().filter_map(Binary::parse).collect(),
+            by_index: lines.filter_map(Binary::parse).collect(),
         }
     }
 
@@ -86,9 +88,9 @@ impl Binaries {
 }
 
 /// The path behind `\ooo` escapes.
-fn unescape(text: &str) -> PathBuf {
+fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((byte, behind)) = rest.split_first() {
         let octal = |digits: &[u8]| {
             let digit = |digit: &u8| char::from(*digit).to_digit(8);
@@ -115,6 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_path_has_any_bytes() {
+        let text = b"2 - 0:1 5 20 /tmp/caf\xe9\r\n3 - 0:1 5 20 /tmp/x\\012y\n";
+        let binaries = Binaries::parse(text);
+        for (index, path) in [(2, &b"/tmp/caf\xe9\r"[..]), (3, b"/tmp/x\ny")] {
+            let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+            assert_eq!(binaries.get(index).unwrap().path, path);
+        }
+    }
+
+    #[test]
     fn reads_what_the_module_prints() {
         let text = "2 5ac0fe -1:2 77 1000 /usr/bin/a\\040b\n3 - 0:28 5 20 /tmp/x (deleted)\nodd\n";
         let binaries = Binaries::parse(text);
@@ -131,7 +143,7 @@ mod tests {
     #[test]
     fn what_is_no_escape_stays() {
         for (text, want) in [("a\\", "a\\"), ("\\04", "\\04"), ("\\777x", "\\777x")] {
-            assert_eq!(unescape(text), PathBuf::from(want));
+            assert_eq!(unescape(text.as_bytes()), PathBuf::from(want));
         }
     }
 }
