@@ -228,7 +228,7 @@ fn table(binary: &Binary) -> Binaries {
     let build_id = binary.build_id.as_deref().unwrap_or("-");
     let (ino, size) = (binary.ino, binary.size);
     let path = binary.path.display();
-    Binaries::parse(&format!("{INDEX} {build_id} 0:1 {ino} {size} {path}\n"))
+    Binaries::parse(format!("{INDEX} {build_id} 0:1 {ino} {size} {path}\n"))
 }
 
 #[test]
