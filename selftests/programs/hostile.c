@@ -9,9 +9,9 @@
  * All others call close() of the file descriptor 1,000,000. notes: from that file. described FILE
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
- * memfd COUNT USER: from so many files without a name, as this user. copies COUNT: from so many
- * files with one build-id, of which each third has a frame of another size. mapped COUNT USER: the same by
- * each of eight users of a user namespace that this user has made. vdso: not close(), but
+ * memfd COUNT USER: from so many files without a name, as this user. mapped COUNT USER: the same by
+ * each of eight users of a user namespace that this user has made. copies COUNT: from so many files
+ * with one build-id, of which each third has a frame of another size. vdso: not close(), but
  * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
  * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
  * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served
