@@ -272,6 +272,41 @@ mod binaries {
     }
 
     #[test]
+    fn no_rule_of_a_forgotten_file_is_kept() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(INDICES - 1), rules()?, found(b"same")?);
+        let last = binaries.add(ROOT, &file(0), &found, &rules)?;
+        let site = Site::new(last.file, 16).ok_or(EINVAL)?;
+        binaries.keep(&file(1), site, Rule::UNKNOWN, &rules);
+        assert!(rules.get(site).is_none());
+        binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
+        assert!(rules.get(site).is_some());
+        // Indices begin anew while the rule is being learnt.
+        let first = binaries.add(ROOT, &file(1), &found, &rules)?;
+        assert_eq!(first.file, FIRST);
+        binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
+        assert!(rules.get(site).is_none());
+        let again = binaries.add(ROOT, &file(0), &found, &rules)?;
+        binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
+        assert!(again.file != last.file && rules.get(site).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_the_same_binary_without_its_build_id_at_hand() -> Result {
+        let rules = rules()?;
+        for build_ids in [[&b"same"[..], &b""[..]], [b"", b"same"]] {
+            let mut binaries = Binaries::new(INDICES - 1);
+            let first = binaries.add(ROOT, &file(0), &*found(build_ids[0])?, &rules)?;
+            // It is forgotten.
+            binaries.add(ROOT, &file(1), &*found(b"other")?, &rules)?;
+            assert!(binaries.indices(&file(0)).is_none());
+            let again = binaries.add(ROOT, &file(0), &*found(build_ids[1])?, &rules)?;
+            assert_eq!(again.binary, first.binary);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_reset_gives_new_indices_and_in_the_end_the_first_ones() -> Result {
         let (mut binaries, rules, found) = (Binaries::new(FIRST), rules()?, found(b"same")?);
         let first = binaries.add(ROOT, &file(0), &found, &rules)?;

@@ -8,7 +8,8 @@
 //! for its rules. Files come and go: there is room for some, and the one that came first is forgotten for a new one.
 
 use super::{
-    rules::{Rules, INDICES},
+    rule::Rule,
+    rules::{Rules, Site, INDICES},
     shares::Shares,
     words::INDEX_MAX,
 };
@@ -237,6 +238,16 @@ impl Binaries {
         self.files.add(Key::from(key), binary, rules)
     }
 
+    /// Keeps a rule of a file, unless that was forgotten meanwhile: one day its index is that of another file.
+    pub(crate) fn keep(&self, key: &stackmap_file_key, site: Site, rule: Rule, rules: &Rules) {
+        if self
+            .indices(key)
+            .is_some_and(|known| site.is_in(known.file))
+        {
+            rules.put(site, rule);
+        }
+    }
+
     /// The index of the binary that a file is, if need be a new one.
     fn binary(
         &mut self,
@@ -257,7 +268,10 @@ impl Binaries {
                 len: build_id.len(),
             },
         };
-        if let Some(known) = self.by_identity.get(&identity) {
+        // Its build-id may not be at hand this time, or may not have been at first.
+        let itself = Identity::File(Key::from(file));
+        let known = self.by_identity.get(&itself);
+        if let Some(known) = known.or_else(|| self.by_identity.get(&identity)) {
             return Ok(*known);
         }
         if self.list.len() == MAX || self.shares.is_exhausted(user) {
@@ -277,10 +291,12 @@ impl Binaries {
         self.list.push(binary, GFP_NOWAIT)?;
         // What cannot be counted is kept all the same.
         let _ = self.shares.add(user, 1);
-        // Without it, another file of this binary gets an index of its own.
-        let _ = self
-            .by_identity
-            .try_create_and_insert(identity, index, GFP_NOWAIT);
+        // Without these, another file of this binary gets an index of its own, or this one when it is met again.
+        for identity in [itself, identity] {
+            let _ = self
+                .by_identity
+                .try_create_and_insert(identity, index, GFP_NOWAIT);
+        }
         Ok(index)
     }
 

@@ -217,7 +217,16 @@ impl<M: Memory> Codes<'_, M> {
             return None;
         }
         let rule = found.unwrap_or(Rule::UNKNOWN);
-        self.state.rules.put(site, rule);
+        let mapping = self.mappings.mapping()?;
+        match mapping.kind {
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+                let State {
+                    binaries, rules, ..
+                } = self.state;
+                binaries.lock().keep(&mapping.file, site, rule, rules);
+            }
+            _ => self.state.rules.put(site, rule),
+        }
         Some(rule)
     }
 }

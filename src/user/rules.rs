@@ -77,6 +77,11 @@ impl Site {
         Some(Self(index << OFFSET_BITS | offset))
     }
 
+    /// Whether it is in the file with this index.
+    pub const fn is_in(self, index: u32) -> bool {
+        self.0 >> OFFSET_BITS == index as u64
+    }
+
     /// The site so many bytes behind this one, which is in the same file.
     #[inline(always)]
     pub const fn behind(self, bytes: u64) -> Self {
