@@ -108,7 +108,7 @@ enum Identity {
         build_id: [u8; BUILD_ID_MAX],
         len: usize,
     },
-    /// A file without a build-id.
+    /// A file without a build-id, or the first one of a binary.
     File(Key),
 }
 
@@ -155,7 +155,8 @@ impl Files {
         Ok(indices)
     }
 
-    /// Forgets the file that came first. Nobody looks for its rules any more; others take their place.
+    /// Forgets the file that came first. Stacks that are recorded from now on do not look for its rules; others take
+    /// their place.
     fn forget_first(&mut self) {
         let Some(first) = self.by_index.cursor_front_mut() else {
             return;
