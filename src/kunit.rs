@@ -185,7 +185,8 @@ mod binaries {
     use crate::{
         shim::{stackmap_binary, stackmap_file_key},
         user::{
-            binaries::{index_after, Binaries, FILES_MAX, FIRST},
+            binaries::{index_after, Binaries},
+            file_table::{FILES_MAX, FIRST},
             rule::Rule,
             rules::{Rules, Set, Site, INDICES, SETS},
         },
@@ -221,15 +222,16 @@ mod binaries {
 
     #[test]
     fn the_file_that_came_first_is_forgotten_for_a_new_one() -> Result {
-        let (mut binaries, rules, found) = (Binaries::new(FIRST), rules()?, found(b"same")?);
+        let (mut binaries, rules, found) = (Binaries::new(FIRST)?, rules()?, found(b"same")?);
         let first = binaries.add(ROOT, &file(0), &found, &rules)?;
         for ino in 1..FILES_MAX as u64 {
             binaries.add(ROOT, &file(ino), &found, &rules)?;
         }
-        assert!(binaries.indices(&file(0)).is_some());
-        binaries.add(ROOT, &file(FILES_MAX as u64), &found, &rules)?;
-        assert!(binaries.indices(&file(0)).is_none());
-        assert!(binaries.indices(&file(1)).is_some());
+        for ino in 0..5 {
+            binaries.add(ROOT, &file(FILES_MAX as u64 + ino), &found, &rules)?;
+            assert!(binaries.indices(&file(ino)).is_none());
+            assert!(binaries.indices(&file(ino + 1)).is_some());
+        }
         assert_eq!((binaries.len(), binaries.files()), (1, FILES_MAX));
         let again = binaries.add(ROOT, &file(0), &found, &rules)?;
         assert_eq!(again.binary, first.binary);
@@ -238,8 +240,70 @@ mod binaries {
     }
 
     #[test]
+    fn a_file_that_is_met_stays_for_another_turn() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(FIRST)?, rules()?, found(b"same")?);
+        for ino in 0..FILES_MAX as u64 {
+            binaries.add(ROOT, &file(ino), &found, &rules)?;
+        }
+        let met = binaries.meet(&file(0)).ok_or(EINVAL)?;
+        for ino in 0..FILES_MAX as u64 - 1 {
+            binaries.add(ROOT, &file(FILES_MAX as u64 + ino), &found, &rules)?;
+        }
+        assert!(binaries.indices(&file(0)).is_some());
+        assert!(binaries.indices(&file(FILES_MAX as u64 - 1)).is_none());
+        binaries.add(ROOT, &file(2 * FILES_MAX as u64), &found, &rules)?;
+        assert!(binaries.indices(&file(0)).is_none());
+        let again = binaries.add(ROOT, &file(0), &found, &rules)?;
+        assert!(again.binary == met.binary && again.file != met.file);
+        // If all were met, one goes all the same.
+        let all = 0..3 * FILES_MAX as u64;
+        let known = all.filter(|ino| binaries.meet(&file(*ino)).is_some());
+        assert_eq!(known.count(), FILES_MAX);
+        binaries.add(ROOT, &file(u64::MAX), &found, &rules)?;
+        assert!(binaries.indices(&file(u64::MAX)).is_some());
+        assert_eq!(binaries.files(), FILES_MAX);
+        Ok(())
+    }
+
+    #[test]
+    fn files_are_forgotten_of_the_user_who_has_most() -> Result {
+        const OTHERS: u64 = 64;
+        let (mut binaries, rules, found) = (Binaries::new(FIRST)?, rules()?, found(b"same")?);
+        for ino in 0..OTHERS {
+            let user = if ino % 2 == 0 { ROOT } else { 1000 };
+            binaries.add(user, &file(ino), &found, &rules)?;
+        }
+        for ino in 0..2 * FILES_MAX as u64 {
+            binaries.add(1001, &file(OTHERS + ino), &found, &rules)?;
+        }
+        for ino in 0..OTHERS {
+            assert!(binaries.indices(&file(ino)).is_some());
+        }
+        assert_eq!(binaries.files(), FILES_MAX);
+        // Another one gets as many, not more, until these are forgotten by a reset.
+        let other = |ino: u64| file(4 * FILES_MAX as u64 + ino);
+        for ino in 0..2 * FILES_MAX as u64 {
+            binaries.add(ROOT, &other(ino), &found, &rules)?;
+        }
+        let mut own = 0;
+        for ino in 0..2 * FILES_MAX as u64 {
+            own += u64::from(binaries.indices(&other(ino)).is_some());
+        }
+        let half = (FILES_MAX as u64 - OTHERS / 2) / 2;
+        assert!(own.abs_diff(half) <= OTHERS / 2);
+        assert!(binaries.indices(&file(1)).is_some());
+        binaries.forget();
+        for ino in 0..FILES_MAX as u64 {
+            binaries.add(1000, &file(ino), &found, &rules)?;
+        }
+        binaries.add(ROOT, &other(0), &found, &rules)?;
+        assert!(binaries.indices(&file(0)).is_none());
+        Ok(())
+    }
+
+    #[test]
     fn a_forgotten_file_without_a_build_id_is_the_same_binary_again() -> Result {
-        let (mut binaries, rules) = (Binaries::new(FIRST), rules()?);
+        let (mut binaries, rules) = (Binaries::new(FIRST)?, rules()?);
         let (named, nameless) = (found(b"same")?, found(b"")?);
         let first = binaries.add(ROOT, &file(0), &nameless, &rules)?;
         let other = binaries.add(ROOT, &file(1), &nameless, &rules)?;
@@ -257,23 +321,24 @@ mod binaries {
 
     #[test]
     fn no_rule_is_left_when_indices_are_used_again() -> Result {
-        let (mut binaries, rules, found) = (Binaries::new(INDICES - 2), rules()?, found(b"same")?);
+        let (mut binaries, rules, found) = (Binaries::new(INDICES - 2)?, rules()?, found(b"same")?);
         let first = Site::new(FIRST, 16).ok_or(EINVAL)?;
         rules.put(first, Rule::UNKNOWN);
         for file_index in INDICES - 2..INDICES {
             let indices = binaries.add(ROOT, &file(file_index.into()), &found, &rules)?;
             assert_eq!(indices.file, file_index);
         }
+        let era = rules.era();
         assert!(rules.get(first).is_some());
         assert_eq!(binaries.add(ROOT, &file(0), &found, &rules)?.file, FIRST);
-        assert!(rules.get(first).is_none());
+        assert!(rules.get(first).is_none() && rules.era() != era);
         assert_eq!((binaries.len(), binaries.files()), (1, 1));
         Ok(())
     }
 
     #[test]
     fn no_rule_of_a_forgotten_file_is_kept() -> Result {
-        let (mut binaries, rules, found) = (Binaries::new(INDICES - 1), rules()?, found(b"same")?);
+        let (mut binaries, rules, found) = (Binaries::new(INDICES - 1)?, rules()?, found(b"same")?);
         let last = binaries.add(ROOT, &file(0), &found, &rules)?;
         let site = Site::new(last.file, 16).ok_or(EINVAL)?;
         binaries.keep(&file(1), site, Rule::UNKNOWN, &rules);
@@ -295,7 +360,7 @@ mod binaries {
     fn a_file_is_the_same_binary_without_its_build_id_at_hand() -> Result {
         let rules = rules()?;
         for build_ids in [[&b"same"[..], &b""[..]], [b"", b"same"]] {
-            let mut binaries = Binaries::new(INDICES - 1);
+            let mut binaries = Binaries::new(INDICES - 1)?;
             let first = binaries.add(ROOT, &file(0), &*found(build_ids[0])?, &rules)?;
             // It is forgotten.
             binaries.add(ROOT, &file(1), &*found(b"other")?, &rules)?;
@@ -308,7 +373,7 @@ mod binaries {
 
     #[test]
     fn a_reset_gives_new_indices_and_in_the_end_the_first_ones() -> Result {
-        let (mut binaries, rules, found) = (Binaries::new(FIRST), rules()?, found(b"same")?);
+        let (mut binaries, rules, found) = (Binaries::new(FIRST)?, rules()?, found(b"same")?);
         let first = binaries.add(ROOT, &file(0), &found, &rules)?;
         binaries.forget();
         assert_eq!((binaries.len(), binaries.files()), (0, 0));

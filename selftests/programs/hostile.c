@@ -10,8 +10,8 @@
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
  * memfd COUNT USER: from so many files without a name, as this user. mapped COUNT USER: the same by
- * each of eight users of a user namespace that this user has made. copies COUNT: from so many files
- * with one build-id, of which each third has a frame of another size. vdso: not close(), but
+ * each of eight users of a user namespace that this user has made. copies COUNT USER: from so many
+ * files with one build-id, of which each third has a frame of another size, as this user. vdso: not close(), but
  * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
  * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
  * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served
@@ -260,7 +260,7 @@ static int copies(char **arguments)
 	const struct elf64_phdr note = {
 		.p_type = PT_NOTE, .p_offset = NOTE_AT, .p_filesz = sizeof(build_id),
 	};
-	int i, fd, failed = 0;
+	int i, fd, failed = setuid(atoi(arguments[1]));
 
 	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
 		describe(file, 1);
@@ -553,7 +553,7 @@ static const struct {
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },
-	{ "copies", 1, copies },
+	{ "copies", 2, copies },
 	{ "mapped", 2, mapped },
 	{ "vdso", 0, vdso_time },
 	{ "forged-vdso", 0, forged_vdso },

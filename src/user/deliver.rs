@@ -93,11 +93,11 @@ impl State {
         registers: Registers,
         memory: &M,
         may_wait: bool,
-        still_valid: impl FnOnce() -> bool,
+        still_valid: impl Fn() -> bool,
     ) -> Option<u32> {
-        self.id_of(
-            process,
-            |buffer| {
+        loop {
+            let era = self.rules.era();
+            let walk = |buffer: &mut Buffer| {
                 let reads = Cell::new(READS_MAX);
                 let mut code = Codes {
                     state: self,
@@ -112,9 +112,13 @@ impl State {
                 };
                 let user_end = shim::stackmap_user_end();
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)
-            },
-            still_valid,
-        )
+            };
+            let in_era = || self.rules.era() == era;
+            let id = self.id_of(process, walk, || in_era() && still_valid());
+            if id.is_some() || in_era() {
+                return id;
+            }
+        }
     }
 
     /// The id of a stack that frame pointers lead to: `walk` sets so many return addresses; see

@@ -3,9 +3,9 @@
 //! What the addresses of one stack lie in, and the rules of the code there.
 
 use super::{
-    binaries::{Indices, VDSO, VDSO32},
     calls::{Calls, Mapping},
     cfi::{self, Elf, Unknown, X86_64},
+    file_table::{Indices, VDSO, VDSO32},
     process::{CachedFile, Process},
     rule::Rule,
     rules::Site,
@@ -281,7 +281,7 @@ impl State {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {}
             _ => return None,
         }
-        let known = self.binaries.lock().indices(&mapping.file);
+        let known = self.binaries.lock().meet(&mapping.file);
         if known.is_some() {
             return known;
         }

@@ -12,6 +12,7 @@ pub mod calls;
 pub mod cfi;
 pub mod cookie;
 mod deliver;
+pub(crate) mod file_table;
 mod mappings;
 mod process;
 pub mod rule;
@@ -24,9 +25,10 @@ pub mod words;
 pub(crate) use self::binaries::Binary;
 
 use self::{
-    binaries::{Binaries, FIRST},
+    binaries::Binaries,
     cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
     deliver::Buffer,
+    file_table::FIRST,
     rules::{Rules, Set, SETS},
     shares::SharedRoom,
 };
@@ -76,12 +78,13 @@ impl State {
             sets.push(Set::default(), GFP_KERNEL)?;
         }
         let rules = Rules::new(sets).ok_or(EINVAL)?;
+        let binaries = Binaries::new(FIRST)?;
         Arc::pin_init(
             pin_init!(Self {
                 remembered: Remembered::new(words),
                 buffers,
                 rules,
-                binaries <- new_mutex!(Binaries::new(FIRST)),
+                binaries <- new_mutex!(binaries),
                 stacks <- SharedRoom::new(map_bytes),
             }),
             GFP_KERNEL,
@@ -173,7 +176,7 @@ pub(crate) fn reset() {
 
 /// Has `show` see the path of a binary, if it is known. Context: process.
 pub(crate) fn path(index: u32, show: impl FnOnce(Option<&[u8]>)) {
-    if matches!(index, binaries::VDSO | binaries::VDSO32) {
+    if matches!(index, file_table::VDSO | file_table::VDSO32) {
         return show(Some(b"[vdso]"));
     }
     match state() {

@@ -14,7 +14,7 @@
 //! The lower 15 bits of a site choose its set, and the other 35 are the tag: an entry is of one site only.
 
 use super::rule::{self, Rule};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 /// Bits of a site: an offset in a file, and the index of the file above it.
 const OFFSET_BITS: u32 = 32;
@@ -53,6 +53,8 @@ pub struct Rules {
     sets: Sets,
     /// How many entries were replaced.
     replaced: AtomicU32,
+    /// How often indices of files began anew.
+    era: AtomicU32,
 }
 
 /// The same, for readers.
@@ -67,8 +69,8 @@ pub struct Site(u64);
 impl Site {
     /// An offset in a file. [`None`]: it is too large.
     ///
-    /// No two files that are known at once have the same index, see `Files`. Before an index is used again the
-    /// table is cleared.
+    /// No two files that are known at once have the same index, see `FileTable`. Before an index is used again
+    /// another [era](Rules::era) begins.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 {
             return None;
@@ -105,6 +107,7 @@ impl Rules {
         (sets.len() == SETS).then_some(Self {
             sets,
             replaced: AtomicU32::new(0),
+            era: AtomicU32::new(0),
         })
     }
 
@@ -135,8 +138,23 @@ impl Rules {
         };
         if let Some(entry) = entries.iter().find(known).or_else(replaced) {
             let bits = site.tag() | u64::from(rule.bits());
-            entry.store(bits, Ordering::Relaxed);
+            // ORDERING: Release; pairs with the fence in `era`: who sees this rule sees its era.
+            entry.store(bits, Ordering::Release);
         }
+    }
+
+    /// What changes before the index of a file is used again: what was read of a file since is right if this
+    /// is the same still. Context: any.
+    pub fn era(&self) -> u32 {
+        // ORDERING: Acquire; pairs with the store in `put`.
+        fence(Ordering::Acquire);
+        self.era.load(Ordering::Relaxed)
+    }
+
+    /// Forgets all rules, as indices of files are used again. Context: any.
+    pub fn begin_era(&self) {
+        self.era.fetch_add(1, Ordering::Relaxed);
+        self.forget();
     }
 
     /// Forgets all rules, but those that are just being put. Context: any.

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The files that rules are known of: there is room for some.
+//!
+//! When it is used up, the user who has most files loses one: the next in turn that was not met since its turn
+//! came last. So nobody has the files of others forgotten by running many new ones, and what all programs use
+//! stays.
+
+use super::rules::{Rules, INDICES};
+use crate::shim::stackmap_file_key;
+use core::mem::take;
+use kernel::{prelude::*, rbtree::RBTree};
+
+/// The most files that are known at once.
+pub(crate) const FILES_MAX: usize = 8192;
+const _: () = assert!(FILES_MAX < INDICES as usize / 8);
+
+/// Users are told apart by a hash that is below this.
+const CLASSES: usize = 64;
+
+/// The index of the 64-bit vDSO, which is in no file; that of 32-bit tasks follows.
+pub(crate) const VDSO: u32 = 0;
+pub(crate) const VDSO32: u32 = 1;
+
+/// The first index of a binary, and of a file.
+pub(crate) const FIRST: u32 = 2;
+
+/// A file, as long as it is not written to: a file that is overwritten in place is another one.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Key {
+    dev: u64,
+    medium: u64,
+    inode: u64,
+    ino: u64,
+    ctime: (i64, u32),
+    generation: u32,
+    size: u64,
+    owner: u64,
+    r#type: u64,
+}
+
+impl From<&stackmap_file_key> for Key {
+    fn from(key: &stackmap_file_key) -> Self {
+        Self {
+            dev: key.dev,
+            medium: key.medium,
+            inode: key.inode,
+            ino: key.ino,
+            ctime: (key.ctime_sec, key.ctime_nsec),
+            generation: key.generation,
+            size: key.size,
+            owner: key.owner,
+            r#type: key.type_,
+        }
+    }
+}
+
+/// The indices of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Indices {
+    /// That of its binary, used in words.
+    pub(crate) binary: u32,
+    /// Its own, used in the sites of rules.
+    pub(crate) file: u32,
+}
+
+impl Indices {
+    /// Those of a vDSO.
+    pub(crate) fn vdso(index: u32) -> Self {
+        Self {
+            binary: index,
+            file: index,
+        }
+    }
+}
+
+struct File {
+    key: Key,
+    indices: Indices,
+    /// The class of the user who ran it first.
+    class: u8,
+    /// Whether it was met since its turn came last.
+    met: bool,
+}
+
+/// The files that are known.
+pub(super) struct FileTable {
+    /// Their places in the list.
+    by_key: RBTree<Key, usize>,
+    list: KVVec<File>,
+    /// The number of files of each class of users.
+    counts: [usize; CLASSES],
+    /// The place whose turn it is in each class.
+    turns: [usize; CLASSES],
+    /// The index of the next one, at most [`INDICES`].
+    next: u32,
+}
+
+/// Root is alone in its class.
+fn class(user: u32) -> u8 {
+    // The golden ratio of 32 bits, as in the kernel's hashes.
+    let hash = user.wrapping_mul(0x61c8_8647) >> 16;
+    match user {
+        0 => 0,
+        _ => 1 + (hash % (CLASSES as u32 - 1)) as u8,
+    }
+}
+
+impl FileTable {
+    /// Room for all files, of which none is known yet. They get indices from `next` on. Context: process, may
+    /// sleep.
+    pub(super) fn new(next: u32) -> Result<Self> {
+        Ok(Self {
+            by_key: RBTree::new(),
+            list: KVVec::with_capacity(FILES_MAX, GFP_KERNEL)?,
+            counts: [0; CLASSES],
+            turns: [0; CLASSES],
+            next,
+        })
+    }
+
+    /// Forgets all of them. Their indices stay used.
+    pub(super) fn forget(&mut self) {
+        self.by_key = RBTree::new();
+        self.list.clear();
+        self.counts = [0; CLASSES];
+    }
+
+    /// The number of them.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The indices of a file that is known.
+    pub(super) fn get(&self, key: &Key) -> Option<Indices> {
+        Some(self.list.get(*self.by_key.get(key)?)?.indices)
+    }
+
+    /// The same, for a stack that has a frame in it.
+    pub(super) fn meet(&mut self, key: &Key) -> Option<Indices> {
+        let file = self.list.get_mut(*self.by_key.get(key)?)?;
+        file.met = true;
+        Some(file.indices)
+    }
+
+    /// Gives a new file of a binary, which this user runs, an index that none of `rules` has. ENOMEM: it is not
+    /// known.
+    pub(super) fn add(
+        &mut self,
+        user: u32,
+        key: Key,
+        binary: u32,
+        rules: &Rules,
+    ) -> Result<Indices> {
+        if self.next == INDICES {
+            self.forget();
+            self.next = FIRST;
+            rules.begin_era();
+        }
+        let class = class(user);
+        let indices = Indices {
+            binary,
+            file: self.next,
+        };
+        let file = File {
+            key,
+            indices,
+            class,
+            met: false,
+        };
+        match self.turn() {
+            Some(place) => {
+                let room = self.list.get_mut(place).ok_or(EINVAL)?;
+                let node = self.by_key.remove_node(&room.key).ok_or(EINVAL)?;
+                self.counts[usize::from(room.class)] -= 1;
+                *room = file;
+                let node = node.into_reservation().into_node(key, place);
+                self.by_key.insert(node);
+            }
+            None => {
+                let place = self.list.len();
+                self.by_key.try_create_and_insert(key, place, GFP_NOWAIT)?;
+                // There is room.
+                self.list.push(file, GFP_NOWAIT)?;
+            }
+        }
+        self.counts[usize::from(class)] += 1;
+        self.next += 1;
+        Ok(indices)
+    }
+
+    /// The place of the file that is forgotten for a new one. [`None`]: there is room.
+    fn turn(&mut self) -> Option<usize> {
+        if self.list.len() < FILES_MAX {
+            return None;
+        }
+        let (class, _) = (0..).zip(&self.counts).max_by_key(|(_, count)| *count)?;
+        let turn = self.turns.get_mut(usize::from(class))?;
+        // The second time round, none was met.
+        loop {
+            let place = *turn % FILES_MAX;
+            *turn = place + 1;
+            let file = self.list.get_mut(place)?;
+            if file.class == class && !take(&mut file.met) {
+                return Some(place);
+            }
+        }
+    }
+}
