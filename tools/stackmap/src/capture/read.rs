@@ -37,8 +37,8 @@ use zip::{result::ZipError, ZipArchive};
 /// More than any manifest, list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
 
-/// More than 8,192 lines with the longest paths have, in bytes.
-const MAX_BINARIES: u64 = 256 << 20;
+/// More than the segments of 8,192 files have, in bytes.
+const MAX_SEGMENTS: u64 = 16 << 20;
 
 /// More events than any kernel has.
 const MAX_FORMATS: usize = 1 << 16;
@@ -119,11 +119,16 @@ impl Capture {
 
     /// A member, from its beginning.
     pub fn member(&mut self, name: &str) -> Result<Member<'_>> {
+        self.member_with(name, FREE)
+    }
+
+    /// A member that may have so many bytes, however few it is packed in.
+    fn member_with(&mut self, name: &str, free: u64) -> Result<Member<'_>> {
         let source = self.member_name(name);
         match self.zip.by_name(name) {
             Ok(file) => Ok(Member {
                 size: file.size(),
-                left: file.compressed_size().saturating_mul(MAX_RATIO).max(FREE),
+                left: file.compressed_size().saturating_mul(MAX_RATIO).max(free),
                 input: Box::new(file),
             }),
             Err(ZipError::Io(error)) => Err(Error::reading(&source, 0, error)),
@@ -211,11 +216,12 @@ impl Capture {
                 processes.extend(stacks.iter().flat_map(words::processes));
             }
         }
-        let text = self.bounded(member::BINARIES, MAX_BINARIES)?;
-        let binaries = Binaries::parse(text);
+        let source = self.member_name(member::BINARIES);
+        let lines = BufReader::new(self.member(member::BINARIES)?);
+        let binaries = Binaries::read(lines).map_err(|error| Error::reading(&source, 0, error))?;
         let mut names = Names::new(places);
         if self.has(member::SEGMENTS) {
-            let json = self.bounded(member::SEGMENTS, MAX_BINARIES)?;
+            let json = self.bounded(member::SEGMENTS, MAX_SEGMENTS)?;
             let segments = serde_json::from_slice(&json).map_err(|error| {
                 Error::input(self.member_name(member::SEGMENTS), error.to_string())
             })?;
@@ -225,13 +231,16 @@ impl Capture {
             let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
             names.set_vdso(image);
         }
+        let mut room = live::Room::default();
         for process in processes {
             let name = member::perf_map(process);
             if !self.has(&name) {
                 continue;
             }
-            match self.bounded(&name, live::MAX_PERF_MAP) {
-                Ok(text) => names.add_perf_map(process, text),
+            // There may be many.
+            match self.bounded_with(&name, live::MAX_PERF_MAP, 0) {
+                Ok(text) if room.has(process, &text) => names.add_perf_map(process, text),
+                Ok(_) => {}
                 // The rest of the capture is good.
                 Err(error) => warn(format_args!("{error}: not used")),
             }
@@ -284,9 +293,13 @@ impl Capture {
     }
 
     fn bounded(&mut self, name: &str, max: u64) -> Result<Vec<u8>> {
+        self.bounded_with(name, max, FREE)
+    }
+
+    fn bounded_with(&mut self, name: &str, max: u64, free: u64) -> Result<Vec<u8>> {
         let source = self.member_name(name);
         let mut content = Vec::new();
-        let mut input = self.member(name)?.take(max + 1);
+        let mut input = self.member_with(name, free)?.take(max + 1);
         input
             .read_to_end(&mut content)
             .map_err(|error| Error::reading(&source, content.len() as u64, error))?;
@@ -345,5 +358,7 @@ mod tests {
         assert_eq!(read("large").unwrap(), FREE);
         let error = read(member::TRACE).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        let error = capture.bounded_with("large", FREE, 0).unwrap_err();
+        assert!(error.to_string().contains("100 times its size"), "{error}");
     }
 }

@@ -2,12 +2,26 @@
 
 //! The files that user stacks have frames in: `stack_map_binaries`.
 
-use std::{collections::HashMap, ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    io::{self, BufRead, Read},
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
+};
 
 /// The index of the 64-bit vDSO, and that of 32-bit tasks: they are in no file.
 pub const VDSO: u32 = 0;
 /// See [`VDSO`].
 pub const VDSO32: u32 = 1;
+
+/// More files than the module knows. Nobody is trusted who lists them, and nor are their paths, which anybody may
+/// have made.
+const MAX_FILES: usize = 1 << 16;
+/// More than the line of a file has, in bytes: each byte of its path may be escaped.
+const MAX_LINE: u64 = 20_000;
+/// More than all lines have, in bytes: 8,192 with the longest paths.
+const MAX_LINES: usize = 160 << 20;
 
 /// A file that user stacks have frames in.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -59,12 +73,26 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Those of a text; lines that are none are skipped.
+    /// Those of a text, see [`read`](Self::read).
     pub fn parse(text: impl AsRef<[u8]>) -> Self {
-        let lines = text.as_ref().split(|byte| *byte == b'\n');
-        Self {
-            by_index: lines.filter_map(Binary::parse).collect(),
+        // A text in memory can be read.
+        Self::read(text.as_ref()).unwrap_or_default()
+    }
+
+    /// Those of a text; lines that are none are skipped, and what comes behind too many.
+    pub fn read(mut input: impl BufRead) -> io::Result<Self> {
+        let mut by_index = HashMap::new();
+        let (mut line, mut len) = (Vec::new(), 0);
+        while by_index.len() < MAX_FILES && len < MAX_LINES {
+            line.clear();
+            len += match input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? {
+                0 => break,
+                len => len,
+            };
+            let line = line.strip_suffix(b"\n").unwrap_or(&line);
+            by_index.extend(Binary::parse(line));
         }
+        Ok(Self { by_index })
     }
 
     /// The file with this index.
@@ -138,6 +166,18 @@ mod tests {
         assert_eq!(binaries.iter().count(), 2);
         let names = [0, 1, 2, 9].map(|index| binaries.name(index));
         assert_eq!(names, ["[vdso]", "[vdso]", "a b", "[file 9]"]);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_module_has() {
+        let lines = |nr: u32| (0..nr).map(|index| format!("{index} - 0:1 5 20 x\n"));
+        let read = |text: String| Binaries::parse(&text).iter().count();
+        assert_eq!(read(lines(70_000).collect()), MAX_FILES);
+        let path = "\\057".repeat(4096);
+        let text = format!("7 - 0:1 5 20 {path}\n{}8 - 0:1 5 20 x\n", path.repeat(2));
+        let binaries = Binaries::parse(&text);
+        assert_eq!(binaries.get(7).unwrap().path.as_os_str().len(), 4096);
+        assert_eq!((binaries.get(8), binaries.iter().count()), (None, 1));
     }
 
     #[test]

@@ -25,6 +25,8 @@ const MAX_UNPACKED: u64 = 1 << 30;
 const MAX_DEBUGDATA: u64 = 64 << 20;
 /// The section with a compressed table of symbols.
 pub(super) const DEBUGDATA: &[u8] = b".gnu_debugdata";
+/// More executable segments than any file has.
+const MAX_EXECUTABLE: usize = 64;
 /// What a string counts for: `ReadCache` reads no longer ones.
 const STRING: u64 = 4096;
 
@@ -199,7 +201,7 @@ fn executable<H: FileHeader<Endian = Endianness>>(
             size,
         })
     });
-    found.collect()
+    found.take(MAX_EXECUTABLE).collect()
 }
 
 /// Reads a file, but not more of it than a number of bytes. Nothing is mapped: a file can be truncated

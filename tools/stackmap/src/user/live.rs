@@ -3,6 +3,7 @@
 //! What the running system says of code that is in no file: the vDSO, and code that was generated.
 
 use super::words::Process;
+use crate::output::warn;
 use rustix::{
     fs::{fstat, openat2, FileType, Mode, OFlags, ResolveFlags},
     param::clock_ticks_per_second,
@@ -17,8 +18,10 @@ use std::{
     time::Duration,
 };
 
-/// More than what processes say of their code, in bytes.
+/// More than what a process says of its code, in bytes.
 pub const MAX_PERF_MAP: u64 = 64 << 20;
+/// More than what all processes say of it, in bytes.
+const MAX_PERF_MAPS: usize = 256 << 20;
 /// More than any vDSO has, in bytes.
 pub const MAX_VDSO: u64 = 1 << 20;
 /// The units of start times in [`Process::start`], in nanoseconds, and how many bits there are.
@@ -56,10 +59,35 @@ pub fn perf_maps(
 ) -> impl Iterator<Item = (Process, Vec<u8>)> {
     let clocks = Clocks::now(begun);
     let processes = clocks.newest(processes);
+    let mut room = Room::default();
     processes.into_iter().filter_map(move |(process, is_only)| {
         let map = clocks.perf_map(process, is_only)?;
-        Some((process, map))
+        room.has(process, &map).then_some((process, map))
     })
+}
+
+/// Room for what processes say of their code: anybody may have many that say much.
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_PERF_MAPS)
+    }
+}
+
+impl Room {
+    /// Whether there is room for another perf map, which takes it; else a warning says that it is not used.
+    pub fn has(&mut self, process: Process, map: &[u8]) -> bool {
+        let Some(left) = self.0.checked_sub(map.len()) else {
+            warn(format_args!(
+                "perf map of process {}: not used: those of all processes are too large",
+                process.tgid
+            ));
+            return false;
+        };
+        self.0 = left;
+        true
+    }
 }
 
 /// What tells whether a process is the one that a frame is of: the module counts the time without the
@@ -234,6 +262,13 @@ mod tests {
     #[test]
     fn the_vdso_is_an_elf_file() {
         assert!(vdso().unwrap().starts_with(b"\x7fELF"));
+    }
+
+    #[test]
+    fn there_is_room_for_some_perf_maps() {
+        let (mut room, process) = (Room(10), Process { tgid: 1, start: 0 });
+        let fits = [6, 5, 4, 1, 0].map(|len| room.has(process, &vec![b'x'; len]));
+        assert_eq!(fits, [true, false, true, false, true]);
     }
 
     fn process(start: Duration, exec: u32) -> Process {

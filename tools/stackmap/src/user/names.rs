@@ -17,10 +17,7 @@ use super::{
     words::{At, Process},
     ByFrame, WhichFrame,
 };
-use crate::{
-    output::warn,
-    symbols::{lookup_address, SourceLine},
-};
+use crate::symbols::{lookup_address, SourceLine};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
@@ -35,9 +32,6 @@ const BATCH: u64 = 256;
 const MAX_NAMES: usize = 512 << 20;
 /// What a name takes besides its characters, in bytes.
 const TEXT: usize = 64;
-/// More than what all processes say of their generated code, in bytes.
-const MAX_PERF_MAPS: usize = 256 << 20;
-
 /// What names a frame of a user stack.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Named {
@@ -109,16 +103,8 @@ impl Names {
         self.vdsos.insert(index, image);
     }
 
-    /// Adds what a process says of the code that it generated: its `/tmp/perf-PID.map`. If those
-    /// of all processes are too large, it is not used.
+    /// Adds what a process says of the code that it generated: its `/tmp/perf-PID.map`.
     pub fn add_perf_map(&mut self, process: Process, text: Vec<u8>) {
-        let len: usize = self.perf_maps.values().map(Vec::len).sum();
-        if len + text.len() > MAX_PERF_MAPS {
-            return warn(format_args!(
-                "perf map of process {}: not used: those of all processes are too large",
-                process.tgid
-            ));
-        }
         self.perf_maps.insert(process, text);
         let is_other =
             |at: &At| !matches!(at, At::Address { process: Some(of), .. } if *of == process);

@@ -5,8 +5,11 @@
 //! A recording keeps the segments of executables, because a separate debug file does not have them.
 
 use super::{binaries::Binary, elf::Facts, files::open};
-use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fs::File};
+use serde::{
+    de::{Error, MapAccess, SeqAccess, Visitor},
+    Deserialize, Deserializer, Serialize,
+};
+use std::{collections::BTreeMap, fmt, fs::File};
 
 /// A part of a file that is loaded with the right to execute it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -43,8 +46,11 @@ pub fn segments_of(binary: &Binary) -> Option<Vec<Segment>> {
     is_it.then_some(facts.segments)
 }
 
-/// The segments of executables in a recording.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+/// More files than have segments in any recording.
+const MAX_FILES: usize = 1 << 16;
+
+/// The segments of executables in a recording. Nobody is trusted who says so.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Recorded {
     /// By index.
@@ -72,9 +78,67 @@ impl Recorded {
     }
 }
 
+impl<'de> Deserialize<'de> for Recorded {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Read)
+    }
+}
+
+/// Reads [`Recorded`], which tells its kinds apart by how they begin.
+struct Read;
+
+impl<'de> Visitor<'de> for Read {
+    type Value = Recorded;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("segments by index or by build-id")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
+        let mut segments = Vec::new();
+        while let Some(of_file) = from.next_element()? {
+            segments.push(of_file);
+            bounded(segments.len())?;
+        }
+        Ok(Recorded::ByIndex(segments))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
+        let mut segments = BTreeMap::new();
+        while let Some((build_id, of_file)) = from.next_entry()? {
+            segments.insert(build_id, of_file);
+            bounded(segments.len())?;
+        }
+        Ok(Recorded::ByBuildId(segments))
+    }
+}
+
+fn bounded<E: Error>(files: usize) -> Result<(), E> {
+    match files > MAX_FILES {
+        true => Err(E::custom(format!("more than {MAX_FILES} files"))),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_of_too_many_files_are_refused() {
+        let list = |files| format!("[{}[9,[]]]", "[1,[]],".repeat(files - 1));
+        let ids = (0..=MAX_FILES).map(|id| format!("\"{id}\":[],"));
+        let by_id = format!("{{{}\"x\":[]}}", ids.collect::<String>());
+        for text in [list(MAX_FILES + 1), by_id] {
+            let error = serde_json::from_str::<Recorded>(&text).unwrap_err();
+            assert!(error.to_string().starts_with("more than 65536 files"));
+        }
+        let Ok(Recorded::ByIndex(all)) = serde_json::from_str(&list(MAX_FILES)) else {
+            panic!("these are not too many");
+        };
+        assert_eq!(all.last(), Some(&(9, Vec::new())));
+        assert!(serde_json::from_str::<Recorded>("3").is_err());
+    }
 
     #[test]
     fn an_offset_has_the_address_of_its_segment() {
