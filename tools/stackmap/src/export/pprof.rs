@@ -166,8 +166,9 @@ impl<'a> Builder<'a> {
         let line: Vec<_> = named.map(|frame| self.user_line(frame)).collect();
         let (mapping_id, address) = match which.at {
             At::File { index, offset } => (self.file_mapping(index), offset),
-            At::Address { address, .. } if line.is_empty() => {
-                return self.text_location(&format!("0x{address:x}"));
+            At::Address { .. } if line.is_empty() => {
+                let unnamed: Vec<_> = frames.iter().map(UserFrame::plain).collect();
+                return self.text_location(&unnamed.concat());
             }
             At::Address { .. } => (0, 0),
         };

@@ -3,7 +3,7 @@
 //! The files that user stacks have frames in: `stack_map_binaries`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsString,
     io::{self, BufRead, Read},
     os::unix::ffi::OsStringExt,
@@ -22,6 +22,8 @@ const MAX_FILES: usize = 1 << 16;
 const MAX_LINE: u64 = 20_000;
 /// More than all lines have, in bytes: 8,192 with the longest paths.
 const MAX_LINES: usize = 160 << 20;
+/// So many digits of a build-id tell one build from another.
+const BUILD_DIGITS: usize = 8;
 
 /// A file that user stacks have frames in.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -43,6 +45,14 @@ impl Binary {
     pub fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().into_owned()
+    }
+
+    /// The name, and what tells the file from others of that name.
+    fn exact_name(&self) -> String {
+        match &self.build_id {
+            Some(id) => format!("{}@{}", self.name(), id.get(..BUILD_DIGITS).unwrap_or(id)),
+            None => format!("{}@{}:{}", self.name(), self.dev, self.ino),
+        }
     }
 
     fn parse(line: &[u8]) -> Option<(u32, Self)> {
@@ -70,6 +80,10 @@ impl Binary {
 #[derive(Clone, Debug, Default)]
 pub struct Binaries {
     by_index: HashMap<u32, Binary>,
+    /// Names that files have which differ.
+    ambiguous: HashSet<String>,
+    /// Whether other captures may have another build of any file.
+    among_others: bool,
 }
 
 impl Binaries {
@@ -92,7 +106,27 @@ impl Binaries {
             let line = line.strip_suffix(b"\n").unwrap_or(&line);
             by_index.extend(Binary::parse(line));
         }
-        Ok(Self { by_index })
+        let mut by_name = HashMap::new();
+        let mut ambiguous = HashSet::new();
+        for binary in by_index.values() {
+            let exact = binary.exact_name();
+            let first = by_name
+                .entry(binary.name())
+                .or_insert_with(|| exact.clone());
+            if *first != exact {
+                ambiguous.insert(binary.name());
+            }
+        }
+        Ok(Self {
+            by_index,
+            ambiguous,
+            among_others: false,
+        })
+    }
+
+    /// From now on offsets say of which build they are: they are compared with those of another capture.
+    pub fn compare(&mut self) {
+        self.among_others = true;
     }
 
     /// The file with this index.
@@ -105,13 +139,28 @@ impl Binaries {
         self.by_index.iter().map(|(index, binary)| (*index, binary))
     }
 
-    /// What stands for a file in a frame without a name.
+    /// How a file is called beside the name of a function.
     pub fn name(&self, index: u32) -> String {
-        match (index, self.get(index)) {
-            (_, Some(binary)) => binary.name(),
-            (VDSO | VDSO32, None) => "[vdso]".to_owned(),
-            (index, None) => format!("[file {index}]"),
+        self.get(index).map_or_else(|| other(index), Binary::name)
+    }
+
+    /// How a file is called beside an offset in it, which is another place in each build of it.
+    pub fn exact_name(&self, index: u32) -> String {
+        let Some(binary) = self.get(index) else {
+            return other(index);
+        };
+        let among_others = self.among_others && binary.build_id.is_some();
+        match among_others || self.ambiguous.contains(&binary.name()) {
+            true => binary.exact_name(),
+            false => binary.name(),
         }
+    }
+}
+
+fn other(index: u32) -> String {
+    match index {
+        VDSO | VDSO32 => "[vdso]".to_owned(),
+        index => format!("[file {index}]"),
     }
 }
 
@@ -166,6 +215,24 @@ mod tests {
         assert_eq!(binaries.iter().count(), 2);
         let names = [0, 1, 2, 9].map(|index| binaries.name(index));
         assert_eq!(names, ["[vdso]", "[vdso]", "a b", "[file 9]"]);
+    }
+
+    #[test]
+    fn offsets_say_of_which_build_they_are() {
+        let text = "2 0123456789 0:1 5 20 /a/x\n3 0123456789 0:1 6 20 /b/x\n4 89ab 0:1 7 20 /y\n\
+                    5 - 0:1 8 20 /c/y\n6 - 0:1 9 20 /z\n";
+        let mut binaries = Binaries::parse(text);
+        let names = |binaries: &Binaries| {
+            let names = [2, 3, 4, 5, 6, VDSO].map(|index| binaries.exact_name(index));
+            names.join(" ")
+        };
+        assert_eq!(names(&binaries), "x x y@89ab y@0:1:8 z [vdso]");
+        binaries.compare();
+        assert_eq!(
+            names(&binaries),
+            "x@01234567 x@01234567 y@89ab y@0:1:8 z [vdso]"
+        );
+        assert_eq!(binaries.name(4), "y");
     }
 
     #[test]

@@ -322,10 +322,11 @@ impl fmt::Display for UserFrame<'_> {
             }
             return f.write_str(if named.inlined { " (inlined)" } else { "" });
         }
-        match (self.at, file) {
-            (At::File { offset, .. }, Some(file)) => write!(f, "{file}+0x{offset:x}"),
-            (At::File { offset, .. }, None) => write!(f, "0x{offset:x}"),
-            (At::Address { address, process }, _) => match process {
+        match self.at {
+            At::File { index, offset } => {
+                write!(f, "{}+0x{offset:x}", self.binaries.exact_name(index))
+            }
+            At::Address { address, process } => match process {
                 Some(process) => write!(f, "0x{address:x} (process {})", process.tgid),
                 None => write!(f, "0x{address:x}"),
             },

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! User stacks of captures that were altered.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::Command,
+};
+use zip::{write::SimpleFileOptions, ZipArchive, ZipWriter};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
+}
+
+fn stdout(arguments: &[&str], files: &[&Path]) -> Vec<u8> {
+    let output = Command::new(env!("CARGO_BIN_EXE_stackmap"))
+        .args(arguments)
+        .args(files)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    output.stdout
+}
+
+/// Writes user.data to `path`, with another text in the place of one in a member.
+fn alter(path: &Path, altered: &str, from: &str, to: &str) {
+    let mut zip = ZipArchive::new(File::open(data("user.data")).unwrap()).unwrap();
+    let mut out = ZipWriter::new(File::create(path).unwrap());
+    for nr in 0..zip.len() {
+        let mut member = zip.by_index(nr).unwrap();
+        let mut content = Vec::new();
+        member.read_to_end(&mut content).unwrap();
+        let name = member.name().unwrap().into_owned();
+        if name == altered {
+            let text = String::from_utf8(content).unwrap();
+            assert!(text.contains(from));
+            content = text.replace(from, to).into_bytes();
+        }
+        let options = SimpleFileOptions::default();
+        out.start_file(name, options).unwrap();
+        out.write_all(&content).unwrap();
+    }
+    out.finish().unwrap();
+}
+
+const KNOWN: &str = "00112233445566778899aabbccddeeff00112233";
+
+#[test]
+fn offsets_of_two_builds_are_not_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    alter(
+        &other,
+        "stack_map_binaries",
+        KNOWN,
+        &KNOWN.replace("0011", "feed"),
+    );
+    let user = data("user.data");
+    let arguments = [
+        "diff",
+        "--user",
+        "--of",
+        "function",
+        "--compare",
+        "total",
+        "--top",
+        "99",
+    ];
+    let diff = |files: [&Path; 2]| String::from_utf8(stdout(&arguments, &files)).unwrap();
+    let same = diff([&user, &user]);
+    assert!(same.contains("no total has changed"), "{same}");
+    let text = diff([&user, &other]);
+    for build in ["known@00112233+0x1739c", "known@feed2233+0x1739c"] {
+        assert!(text.contains(build), "{build}: {text}");
+    }
+    // busybox is the same.
+    assert!(!text.contains("busybox"), "{text}");
+}
+
+#[test]
+fn files_of_one_name_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    alter(&other, "stack_map_binaries", "/bin/busybox", "/other/known");
+    let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
+    for build in ["known@00112233+0x1739c", "known@d8649014+0x"] {
+        assert!(folded.contains(build), "{build}: {folded}");
+    }
+    let folded = String::from_utf8(stdout(&["folded", "--user"], &[&data("user.data")])).unwrap();
+    assert!(folded.contains("known+0x1739c") && folded.contains("busybox+0x"));
+}
+
+#[test]
+fn addresses_in_a_profile_are_those_of_a_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    alter(&other, "perf-144-2545160.map", " ", "_");
+    let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
+    let addresses = folded
+        .split([';', '\n'])
+        .filter(|frame| frame.contains("(process "));
+    let addresses: Vec<_> = addresses
+        .map(|frame| frame.rsplit_once(')').unwrap().0)
+        .collect();
+    assert!(!addresses.is_empty(), "{folded}");
+    let packed = stdout(&["export", "--format", "pprof"], &[&other]);
+    let mut profile = Vec::new();
+    flate2::read::GzDecoder::new(&packed[..])
+        .read_to_end(&mut profile)
+        .unwrap();
+    let profile = String::from_utf8_lossy(&profile);
+    for address in addresses {
+        assert!(profile.contains(address), "{address}");
+    }
+}
