@@ -58,6 +58,8 @@ struct Waiting {
 #[derive(Default)]
 pub struct Late {
     tasks: ByNumber<u32, Task>,
+    /// The tasks that have bound these cookies last.
+    owners: ByNumber<Cookie, u32>,
     waiting: ByNumber<Cookie, Waiting>,
     /// Numbers that are not in use.
     free: Vec<u32>,
@@ -82,12 +84,14 @@ impl Users for Late {
         };
         let task = self.tasks.entry(pid).or_default();
         task.last = task.last.max((time, cookie));
-        match task.bound {
-            Some((bound, id, when)) if bound == cookie => {
-                self.unsure |= time.abs_diff(when) > REPEATS || self.is_other(cookie, id);
-                return LateRef::Known(UserRef::of_id(id));
-            }
-            _ => {}
+        // In an exec, a thread takes over the number of its process.
+        let owner = match task.bound {
+            Some((bound, ..)) if bound == cookie => Some(&*task),
+            _ => self.owners.get(&cookie).and_then(|of| self.tasks.get(of)),
+        };
+        if let Some((_, id, when)) = owner.and_then(|owner| owner.bound) {
+            self.unsure |= time.abs_diff(when) > REPEATS || self.is_other(cookie, id);
+            return LateRef::Known(UserRef::of_id(id));
         }
         if let Some((id, when)) = self.early.get(&cookie) {
             self.unsure |= time.abs_diff(*when) > REPEATS;
@@ -116,6 +120,9 @@ impl Users for Late {
             self.bound = Some((waiting.number, UserRef::of_id(id)));
             self.free.push(waiting.number);
             of = waiting.pid;
+        } else if !self.owners.contains_key(&cookie) && self.was_forgotten(cookie) {
+            // To what it was bound before is not known any more.
+            self.unsure = true;
         } else if self.early.len() == MAX_WAITING {
             self.early_lost = true;
         } else if self
@@ -126,10 +133,20 @@ impl Users for Late {
             let (before, _) = self.early.insert(cookie, (id, time)).unwrap_or((id, 0));
             self.unsure |= before != id;
         }
+        let owner = self.owners.insert(cookie, of).unwrap_or(of);
+        let bound = match owner == of {
+            true => None,
+            false => self
+                .tasks
+                .get_mut(&owner)
+                .and_then(|task| task.bound.take()),
+        };
+        self.unsure |= bound.is_some_and(|(_, other, _)| other != id);
         let task = self.tasks.entry(of).or_default();
         match task.bound.replace((cookie, id, time)) {
             Some((before, other, _)) if before == cookie => self.unsure |= other != id,
             Some((before, ..)) => {
+                self.owners.remove(&before);
                 let forgotten = self.forgotten.entry(before as u32).or_default();
                 *forgotten = before.max(*forgotten);
             }
@@ -196,7 +213,7 @@ mod tests {
     use std::collections::HashMap;
 
     /// What is recorded of user stacks: when, by which task, and what.
-    #[derive(Clone, Copy)]
+    #[derive(Clone, Copy, Debug)]
     enum Record {
         Event(u64, u32, Cookie),
         Bind(u64, u32, Cookie, u32),
@@ -367,5 +384,96 @@ mod tests {
             .map(|nr| Event(nr, nr as u32, nr << 32 | 1))
             .collect();
         assert_eq!(late(&many, 0), None);
+    }
+
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Enter {
+            cpu: u64,
+            exits: bool,
+        },
+        Event,
+        /// It returns to user space, or a record of that is lost.
+        Return {
+            is_lost: bool,
+        },
+        /// Another task binds the cookie.
+        Settle,
+        /// A thread becomes the process.
+        Exec,
+        /// Cookies repeat.
+        Later,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1..3_u64, proptest::bool::weighted(0.1))
+                .prop_map(|(cpu, exits)| Step::Enter { cpu, exits }),
+            6 => Just(Step::Event),
+            3 => proptest::bool::weighted(0.1).prop_map(|is_lost| Step::Return { is_lost }),
+            1 => Just(Step::Settle),
+            1 => Just(Step::Exec),
+            1 => Just(Step::Later),
+        ]
+    }
+
+    /// What tasks record that take these steps. Steps that cannot follow are left out.
+    fn recorded(steps: &[(usize, Step)]) -> Vec<Record> {
+        // The PID, the cookie and whether the task is in the kernel.
+        let mut tasks = [(1, 0, false), (2, 0, false), (3, 0, false)];
+        let (mut time, mut era, mut count) = (0, 0, 0);
+        let mut records = Vec::new();
+        for (task, step) in steps {
+            time += 1 << 20;
+            let (pid, cookie, is_in) = &mut tasks[*task];
+            let id = (*cookie >> 32) as u32 * 2 % 5 + era;
+            match *step {
+                Step::Enter { cpu, exits } if !*is_in => {
+                    count += 1;
+                    *cookie = count << 32 | cpu | if exits { EXITING } else { 0 };
+                    *is_in = true;
+                }
+                Step::Event if *cookie != 0 => records.push(Event(time, *pid, *cookie)),
+                Step::Return { is_lost } if *is_in => {
+                    *is_in = false;
+                    if !is_lost {
+                        records.push(Bind(time, *pid, *cookie, id));
+                    }
+                }
+                Step::Settle if *is_in => records.push(Bind(time, 99, *cookie, id)),
+                Step::Exec if *pid < 10 => *pid += 10,
+                Step::Later => {
+                    time += 2 * REPEATS;
+                    (era, count) = (era + 1, 0);
+                    // They have returned since.
+                    tasks
+                        .iter_mut()
+                        .for_each(|task| (task.1, task.2) = (0, false));
+                }
+                _ => {}
+            }
+        }
+        records
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 5000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn one_pass_is_unsure_or_right(
+            steps in proptest::collection::vec((0..3_usize, step()), 1..40),
+            lost in 0_u64..40,
+        ) {
+            let (records, lost) = (recorded(&steps), lost << 20);
+            if let Some(found) = late(&records, lost) {
+                prop_assert_eq!(found, exact(&records, lost), "{:?}", records);
+            }
+        }
     }
 }

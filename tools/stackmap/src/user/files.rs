@@ -60,15 +60,22 @@ pub(super) fn candidates(
         paths.extend(["debuginfo", "executable"].map(|name| dir.join(name)));
     }
     let candidate = |itself| move |path| Candidate { path, itself };
-    let own = own.into_iter().map(candidate(true));
+    // It may really be called so.
+    let literal = plain(path).filter(|literal| Some(literal) != own.as_ref());
+    let own = literal.into_iter().chain(own).map(candidate(true));
     own.chain(paths.into_iter().map(candidate(false))).collect()
 }
 
 /// The path of the capture, if it may be one. A file that was deleted may be there again.
 fn own_path(path: &OsStr) -> Option<PathBuf> {
     let bytes = path.as_bytes();
-    let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
-    let path = Path::new(OsStr::from_bytes(bytes));
+    plain(OsStr::from_bytes(
+        bytes.strip_suffix(b" (deleted)").unwrap_or(bytes),
+    ))
+}
+
+fn plain(path: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(path);
     let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
     (path.is_absolute() && path.components().all(is_plain)).then(|| path.to_owned())
 }
@@ -185,6 +192,7 @@ mod tests {
     fn files_are_looked_for_by_build_id_and_by_path() {
         let found = paths("/usr/bin/x (deleted)", Some("aabbccdd"));
         let want = [
+            "/usr/bin/x (deleted)",
             "/usr/bin/x",
             "/d/.build-id/aa/bbccdd.debug",
             "/d/aa/bbccdd.debug",
