@@ -280,7 +280,7 @@ mod binaries {
             assert!(binaries.indices(&file(ino)).is_some());
         }
         assert_eq!(binaries.files(), FILES_MAX);
-        // Another one gets as many, not more, until these are forgotten by a reset.
+        // Another one gets as many, not more.
         let other = |ino: u64| file(4 * FILES_MAX as u64 + ino);
         for ino in 0..2 * FILES_MAX as u64 {
             binaries.add(ROOT, &other(ino), &found, &rules)?;
@@ -292,12 +292,33 @@ mod binaries {
         let half = (FILES_MAX as u64 - OTHERS / 2) / 2;
         assert!(own.abs_diff(half) <= OTHERS / 2);
         assert!(binaries.indices(&file(1)).is_some());
+        // A reset forgets whose files there were.
         binaries.forget();
         for ino in 0..FILES_MAX as u64 {
             binaries.add(1000, &file(ino), &found, &rules)?;
         }
+        binaries.meet(&file(0)).ok_or(EINVAL)?;
         binaries.add(ROOT, &other(0), &found, &rules)?;
-        assert!(binaries.indices(&file(0)).is_none());
+        assert!(binaries.indices(&file(0)).is_some());
+        assert!(binaries.indices(&file(1)).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn an_eighth_of_the_files_is_roots_however_many_users_there_are() -> Result {
+        let (mut binaries, rules, found) = (Binaries::new(FIRST)?, rules()?, found(b"same")?);
+        let file_of = |user: u64, nr: u64| file(user << 32 | nr);
+        for nr in 0..FILES_MAX as u64 {
+            binaries.add(ROOT, &file_of(0, nr), &found, &rules)?;
+        }
+        for user in 1..300 {
+            for nr in 0..100 {
+                binaries.add(user, &file_of(user.into(), nr), &found, &rules)?;
+            }
+        }
+        let known = (0..FILES_MAX as u64).filter(|nr| binaries.indices(&file_of(0, *nr)).is_some());
+        assert_eq!(known.count(), FILES_MAX / 8);
+        assert_eq!(binaries.files(), FILES_MAX);
         Ok(())
     }
 
@@ -330,9 +351,17 @@ mod binaries {
         }
         let era = rules.era();
         assert!(rules.get(first).is_some());
-        assert_eq!(binaries.add(ROOT, &file(0), &found, &rules)?.file, FIRST);
+        // Files stay, and get the first indices.
+        let new = binaries.add(ROOT, &file(0), &found, &rules)?;
+        assert_eq!(new.file, FIRST + 2);
         assert!(rules.get(first).is_none() && rules.era() != era);
-        assert_eq!((binaries.len(), binaries.files()), (1, 1));
+        for file_index in INDICES - 2..INDICES {
+            let known = binaries.meet(&file(file_index.into())).ok_or(EINVAL)?;
+            assert_eq!(known.file, FIRST + file_index - (INDICES - 2));
+        }
+        let next = binaries.add(ROOT, &file(1), &found, &rules)?;
+        assert_eq!(next.file, FIRST + 3);
+        assert_eq!((binaries.len(), binaries.files()), (1, 4));
         Ok(())
     }
 
@@ -346,13 +375,14 @@ mod binaries {
         binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
         assert!(rules.get(site).is_some());
         // Indices begin anew while the rule is being learnt.
-        let first = binaries.add(ROOT, &file(1), &found, &rules)?;
-        assert_eq!(first.file, FIRST);
+        let new = binaries.add(ROOT, &file(1), &found, &rules)?;
+        assert_eq!(new.file, FIRST + 1);
         binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
         assert!(rules.get(site).is_none());
-        let again = binaries.add(ROOT, &file(0), &found, &rules)?;
+        let again = binaries.meet(&file(0)).ok_or(EINVAL)?;
+        let site = Site::new(again.file, 16).ok_or(EINVAL)?;
         binaries.keep(&file(0), site, Rule::UNKNOWN, &rules);
-        assert!(again.file != last.file && rules.get(site).is_none());
+        assert!(again.file != last.file && rules.get(site).is_some());
         Ok(())
     }
 
@@ -363,7 +393,9 @@ mod binaries {
             let mut binaries = Binaries::new(INDICES - 1)?;
             let first = binaries.add(ROOT, &file(0), &*found(build_ids[0])?, &rules)?;
             // It is forgotten.
-            binaries.add(ROOT, &file(1), &*found(b"other")?, &rules)?;
+            for ino in 1..=FILES_MAX as u64 {
+                binaries.add(ROOT, &file(ino), &*found(b"other")?, &rules)?;
+            }
             assert!(binaries.indices(&file(0)).is_none());
             let again = binaries.add(ROOT, &file(0), &*found(build_ids[1])?, &rules)?;
             assert_eq!(again.binary, first.binary);

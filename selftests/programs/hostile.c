@@ -265,8 +265,8 @@ static int copies(char **arguments)
 	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
 		describe(file, 1);
 		if (i % 3 == 2) {
-			memcpy(file + FRAMES_AT + 42, other_frame, sizeof(other_frame));
-			file[FRAMES_AT + 37] = sizeof(other_code);
+			memcpy(file + FRAMES_AT + 41, other_frame, sizeof(other_frame));
+			file[FRAMES_AT + 36] = sizeof(other_code);
 			memcpy(file + CODE_AT, other_code, sizeof(other_code));
 		}
 		memcpy(file + NOTE_AT, build_id, sizeof(build_id));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use stackmap_user::{
     cfi::Unknown,
     rule::{Base, Kind, Rule, Saved},
-    rules::{Rules, Set, Site, SETS},
+    rules::{Rules, Set, Site, INDICES, SETS},
 };
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ fn table() -> Rules {
 
 /// Sites of one set: it has four.
 fn site(nr: u64) -> Site {
-    Site::new(nr as u32 / 16, 7 + nr % 16 * SETS as u64).unwrap()
+    Site::new(1, 7 + nr * SETS as u64).unwrap()
 }
 
 /// A rule that tells the site that it is of.
@@ -83,21 +83,75 @@ fn a_full_set_makes_room() {
 }
 
 #[test]
-fn a_site_is_an_offset_in_one_binary() {
-    assert_eq!(Site::new(0, 1 << 32), None);
-    let last = Site::new((1 << 18) - 1, (1 << 32) - 1).unwrap();
-    let rules = table();
-    rules.put(last, Rule::SIGNAL);
-    assert_eq!(rules.get(last), Some(Rule::SIGNAL));
-    for bit in 0..50 {
-        let other = match bit {
-            0..32 => Site::new((1 << 18) - 1, ((1 << 32) - 1) ^ 1 << bit),
-            _ => Site::new(((1 << 18) - 1) ^ 1 << (bit - 32), (1 << 32) - 1),
-        };
-        assert_eq!(rules.get(other.unwrap()), None, "bit {bit}");
+fn a_site_is_an_offset_in_one_file() {
+    const LAST: u64 = (1 << 32) - 1;
+    assert_eq!(Site::new(0, LAST + 1), None);
+    assert_eq!(Site::new(INDICES, 0), None);
+    let mut sites = vec![Site::new(0, 0).unwrap()];
+    for index in [0, 1, 2, 1 << 17, INDICES - 2, INDICES - 1] {
+        for offset in [0, 1, 0x4f1a, 0x4f1b, 0x7fff, 0x8000, LAST - 0x4f1b, LAST] {
+            let site = Site::new(index, offset).unwrap();
+            let others = [index.saturating_sub(1), index + 1, 0, INDICES - 1];
+            assert!(site.is_in(index));
+            assert!(others
+                .iter()
+                .all(|other| *other == index || !site.is_in(*other)));
+            if (index, offset) == (0, 0) {
+                continue;
+            }
+            let rules = table();
+            rules.put(site, Rule::SIGNAL);
+            assert_eq!(rules.get(site), Some(Rule::SIGNAL));
+            for other in &sites {
+                assert_eq!(rules.get(*other), None, "{site:?} {other:?}");
+            }
+            sites.push(site);
+        }
     }
     let first = Site::new(3, 40).unwrap();
     assert_eq!(Some(first.behind(2)), Site::new(3, 42));
+}
+
+#[test]
+fn one_offset_in_many_files_is_in_many_sets() {
+    let rules = table();
+    let site = |index| Site::new(index, 0x1234).unwrap();
+    (0..10_000).for_each(|index| rules.put(site(index), Rule::SIGNAL));
+    assert!((0..10_000).all(|index| rules.get(site(index)).is_some()));
+}
+
+#[test]
+fn what_was_read_across_eras_is_read_again() {
+    let rules = table();
+    let mut round = 0;
+    let found = rules.in_one_era(|stays| {
+        round += 1;
+        match round {
+            // It notices itself, or not at all.
+            1 => {
+                rules.begin_era();
+                stays().then_some(1)
+            }
+            2 => {
+                assert!(stays());
+                rules.begin_era();
+                (!stays()).then_some(2)
+            }
+            _ => stays().then_some(3),
+        }
+    });
+    assert_eq!((found, round), (Some(3), 3));
+    rules.put(site(1), Rule::SIGNAL);
+    // What is not found for another reason is not looked for again.
+    let mut rounds = 0;
+    let found = rules.in_one_era(|stays| {
+        rounds += 1;
+        stays().then_some(()).and(None::<u32>)
+    });
+    assert_eq!((found, rounds), (None, 1));
+    assert!(rules.get(site(1)).is_some());
+    rules.begin_era();
+    assert!(rules.get(site(1)).is_none());
 }
 
 /// One set, so that readers and writers meet.

@@ -95,8 +95,7 @@ impl State {
         may_wait: bool,
         still_valid: impl Fn() -> bool,
     ) -> Option<u32> {
-        loop {
-            let era = self.rules.era();
+        self.rules.in_one_era(|in_era| {
             let walk = |buffer: &mut Buffer| {
                 let reads = Cell::new(READS_MAX);
                 let mut code = Codes {
@@ -113,12 +112,8 @@ impl State {
                 let user_end = shim::stackmap_user_end();
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)
             };
-            let in_era = || self.rules.era() == era;
-            let id = self.id_of(process, walk, || in_era() && still_valid());
-            if id.is_some() || in_era() {
-                return id;
-            }
-        }
+            self.id_of(process, walk, || in_era() && still_valid())
+        })
     }
 
     /// The id of a stack that frame pointers lead to: `walk` sets so many return addresses; see

@@ -3,8 +3,7 @@
 //! The files that rules are known of: there is room for some.
 //!
 //! When it is used up, the user who has most files loses one: the next in turn that was not met since its turn
-//! came last. So nobody has the files of others forgotten by running many new ones, and what all programs use
-//! stays.
+//! came last. So who runs many new ones has own ones forgotten, and what all programs use stays.
 
 use super::rules::{Rules, INDICES};
 use crate::shim::stackmap_file_key;
@@ -17,6 +16,9 @@ const _: () = assert!(FILES_MAX < INDICES as usize / 8);
 
 /// Users are told apart by a hash that is below this.
 const CLASSES: usize = 64;
+
+/// So many are root's in any case: a container that root made has as many users as it likes.
+const ROOTS: usize = FILES_MAX / 8;
 
 /// The index of the 64-bit vDSO, which is in no file; that of 32-bit tasks follows.
 pub(crate) const VDSO: u32 = 0;
@@ -153,9 +155,7 @@ impl FileTable {
         rules: &Rules,
     ) -> Result<Indices> {
         if self.next == INDICES {
-            self.forget();
-            self.next = FIRST;
-            rules.begin_era();
+            self.begin_era(rules);
         }
         let class = class(user);
         let indices = Indices {
@@ -189,15 +189,28 @@ impl FileTable {
         Ok(indices)
     }
 
+    /// Gives all files the first indices, as none is left. All rules are forgotten.
+    fn begin_era(&mut self, rules: &Rules) {
+        rules.begin_era();
+        for (index, file) in (FIRST..).zip(&mut self.list) {
+            file.indices.file = index;
+        }
+        self.next = FIRST + self.list.len() as u32;
+    }
+
     /// The place of the file that is forgotten for a new one. [`None`]: there is room.
     fn turn(&mut self) -> Option<usize> {
         if self.list.len() < FILES_MAX {
             return None;
         }
-        let (class, _) = (0..).zip(&self.counts).max_by_key(|(_, count)| *count)?;
+        let [roots, others @ ..] = self.counts;
+        let most = (1..).zip(others).max_by_key(|(_, count)| *count);
+        let (class, _) = most
+            .filter(|(_, most)| roots <= (*most).max(ROOTS))
+            .unwrap_or((0, 0));
         let turn = self.turns.get_mut(usize::from(class))?;
         // The second time round, none was met.
-        loop {
+        for _ in 0..2 * FILES_MAX {
             let place = *turn % FILES_MAX;
             *turn = place + 1;
             let file = self.list.get_mut(place)?;
@@ -205,5 +218,7 @@ impl FileTable {
                 return Some(place);
             }
         }
+        // Never.
+        Some(0)
     }
 }

@@ -14,18 +14,25 @@
 //! The lower 15 bits of a site choose its set, and the other 35 are the tag: an entry is of one site only.
 
 use super::rule::{self, Rule};
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use core::{
+    cell::Cell,
+    sync::atomic::{fence, AtomicU32, AtomicU64, Ordering},
+};
 
-/// Bits of a site: an offset in a file, and the index of the file above it.
+/// Bits of an offset in a file, and of a site.
 const OFFSET_BITS: u32 = 32;
-const INDEX_BITS: u32 = 18;
+const SITE_BITS: u32 = 50;
+
+/// How far the sites of a file are behind those of the file before: no two files have one site, and offsets that
+/// many files have are in different sets.
+const STRIDE: u64 = (1 << OFFSET_BITS) + 0x4f1b;
 
 /// Indices of files are below this.
-pub const INDICES: u32 = 1 << INDEX_BITS;
+pub const INDICES: u32 = ((1_u64 << SITE_BITS) / STRIDE) as u32;
 
 /// Bits of the number of a set.
 const SET_BITS: u32 = 15;
-const _: () = assert!(INDEX_BITS + OFFSET_BITS - SET_BITS + rule::BITS == u64::BITS);
+const _: () = assert!(SITE_BITS - SET_BITS + rule::BITS == u64::BITS);
 
 /// The number of sets.
 pub const SETS: usize = 1 << SET_BITS;
@@ -67,21 +74,20 @@ pub struct Table<'a>(&'a [Set; SETS]);
 pub struct Site(u64);
 
 impl Site {
-    /// An offset in a file. [`None`]: it is too large.
+    /// An offset in a file. [`None`]: it is too large, or the index is none.
     ///
     /// No two files that are known at once have the same index, see `FileTable`. Before an index is used again
     /// another [era](Rules::era) begins.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
-        if offset >> OFFSET_BITS != 0 {
+        if offset >> OFFSET_BITS != 0 || index >= INDICES {
             return None;
         }
-        let index = (index & ((1 << INDEX_BITS) - 1)) as u64;
-        Some(Self(index << OFFSET_BITS | offset))
+        Some(Self(index as u64 * STRIDE + offset))
     }
 
     /// Whether it is in the file with this index.
     pub const fn is_in(self, index: u32) -> bool {
-        self.0 >> OFFSET_BITS == index as u64
+        self.0.wrapping_sub(index as u64 * STRIDE) >> OFFSET_BITS == 0
     }
 
     /// The site so many bytes behind this one, which is in the same file.
@@ -138,17 +144,32 @@ impl Rules {
         };
         if let Some(entry) = entries.iter().find(known).or_else(replaced) {
             let bits = site.tag() | u64::from(rule.bits());
-            // ORDERING: Release; pairs with the fence in `era`: who sees this rule sees its era.
-            entry.store(bits, Ordering::Release);
+            entry.store(bits, Ordering::Relaxed);
         }
     }
 
-    /// What changes before the index of a file is used again: what was read of a file since is right if this
-    /// is the same still. Context: any.
+    /// What changes before the index of a file is used again. Context: any.
     pub fn era(&self) -> u32 {
-        // ORDERING: Acquire; pairs with the store in `put`.
+        // ORDERING: Acquire; O6 in Documentation/design.rst: whose rule was seen, its era is seen.
         fence(Ordering::Acquire);
         self.era.load(Ordering::Relaxed)
+    }
+
+    /// What `read` finds by rules of files whose indices it looks up, in a lock that who begins an era holds: the
+    /// load before it cannot be later than that. `read` is told how to ask whether what it has read is right, and
+    /// begins anew if it was not. Context: any.
+    pub fn in_one_era<T>(&self, mut read: impl FnMut(&dyn Fn() -> bool) -> Option<T>) -> Option<T> {
+        loop {
+            let era = self.era();
+            let ended = Cell::new(false);
+            let found = read(&|| {
+                ended.set(self.era() != era);
+                !ended.get()
+            });
+            if !ended.get() {
+                return found;
+            }
+        }
     }
 
     /// Forgets all rules, as indices of files are used again. Context: any.

@@ -371,8 +371,8 @@ mod tests {
         let mut settled: Vec<_> = many.collect();
         settled.push(Event(1 << 30, 7, (MAX_WAITING as u64) << 32 | 1));
         assert_eq!(late(&settled, 0).unwrap(), [UserRef::Id(40)]);
-        settled.push(Event(1 << 30, 8, (MAX_WAITING as u64 + 1) << 32 | 1));
         settled.push(Bind(1 << 30, 9, (MAX_WAITING as u64 + 2) << 32 | 1, 40));
+        settled.push(Event(1 << 30, 8, (MAX_WAITING as u64 + 1) << 32 | 1));
         assert_eq!(late(&settled, 0), None);
         // Records are lost between the events of an entry.
         let lost = [Event(5, 7, 1), Event(8, 7, 1)];
