@@ -3,9 +3,15 @@
 //! Notes at the end of a result: what is missing in it, and why.
 
 use crate::{
+    output::safe,
     source::{Loaded, Missing},
     trace::Losses,
+    user::User,
 };
+use std::collections::BTreeSet;
+
+/// So many files are named.
+const MAX_LISTED: usize = 3;
 
 /// What is missing in a result.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -165,7 +171,7 @@ impl Notes {
         warn(
             user.not_kept,
             format!(
-                "{}: the map of user stacks did not keep it",
+                "{}: the module did not keep it",
                 events(user.not_kept, "have no user stack")
             ),
         );
@@ -205,6 +211,15 @@ impl Notes {
                 format!("{unnamed} of {frames} frames have no name"),
             );
         }
+        if let Some(files) = loaded.and_then(|loaded| files_without_names(&loaded.user)) {
+            notes.push(Note {
+                warning: false,
+                text: format!(
+                    "user frames in {files} have no names: the files, or their symbols, are not here \
+                     (--debug-dir)"
+                ),
+            });
+        }
         if self.text {
             notes.push(Note {
                 warning: false,
@@ -226,6 +241,25 @@ impl Notes {
         }
         notes
     }
+}
+
+/// The names of some files of which no frame has a name; [`None`]: there are none.
+fn files_without_names(user: &User) -> Option<String> {
+    let files = user.names.missing();
+    // A name may have a line end in it.
+    let name = |index| safe(&user.binaries.name(index)).to_string();
+    let names: BTreeSet<_> = files.map(|(index, _)| name(index)).collect();
+    let mut list: Vec<_> = names.iter().take(MAX_LISTED).cloned().collect();
+    match names.len().checked_sub(MAX_LISTED) {
+        Some(more @ 1..) => list.push(count_of(more as u64, "other file")),
+        _ if list.is_empty() => return None,
+        _ => {}
+    }
+    let last = list.pop()?;
+    Some(match list.is_empty() {
+        true => last,
+        false => format!("{} and {last}", list.join(", ")),
+    })
 }
 
 /// `1 event`, `2 events`.

@@ -61,34 +61,36 @@ impl Global {
     }
 }
 
+/// In the help, what names frames is apart from what else there is to choose.
+const NAMES: &str = "Names";
+
 /// Files to get names from.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Names")]
 pub(super) struct SymbolArgs {
     /// Kernel image with debug information, for inlined functions and source lines
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = NAMES, value_name = "FILE")]
     vmlinux: Option<PathBuf>,
     /// Directory with .ko files, for inlined functions and source lines of modules
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = NAMES, value_name = "DIR")]
     modules: Option<PathBuf>,
     /// Copy of /proc/kallsyms to use instead of the running kernel's or the capture's
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = NAMES, value_name = "FILE")]
     kallsyms: Option<PathBuf>,
     /// Offset that KASLR added to the addresses of --vmlinux [default: found from kallsyms]
-    #[arg(long, value_name = "HEX", value_parser = parse_hex)]
+    #[arg(long, help_heading = NAMES, value_name = "HEX", value_parser = parse_hex)]
     kaslr_offset: Option<u64>,
     /// Also show the frames of tracing itself, which are the innermost ones of a stack
-    #[arg(long)]
+    #[arg(long, help_heading = NAMES)]
     plumbing: bool,
     /// Directory with debug information of programs, by build-id or as in the root directory; can be
     /// repeated
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = NAMES, value_name = "DIR")]
     debug_dir: Vec<PathBuf>,
     /// Show user stacks only
-    #[arg(long, conflicts_with = "kernel")]
+    #[arg(long, help_heading = NAMES, conflicts_with = "kernel")]
     user: bool,
     /// Show stacks of the kernel only
-    #[arg(long)]
+    #[arg(long, help_heading = NAMES)]
     kernel: bool,
 }
 

@@ -115,7 +115,7 @@ impl Diff {
     fn read(&self, path: &Path, global: &Global, names: &mut Names) -> Result<Read> {
         let mut source = Source::open(Some(path), global.tracefs())?;
         let mut loaded = self.symbols.load_some(&mut source, !self.by.map)?;
-        loaded.user.binaries.compare();
+        loaded.user.binaries.compare(&path.display().to_string());
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
         let name = path.display().to_string();

@@ -46,9 +46,10 @@ const FLAME_EXAMPLES: &str = "\
 examples:
   stackmap flame -o out.svg                  open it in a browser: click to zoom, Ctrl-F to search
   stackmap flame --by comm -o tasks.svg      one tower for each task
+  stackmap flame --kernel -o kernel.svg      without the user stacks
   stackmap flame --inverted -o - a.data      innermost frames first, to standard output";
 
-/// Draw a flame graph
+/// Draw a flame graph: programs, and what they do in the kernel
 #[derive(Args, Debug)]
 #[command(before_help = FLAME_EXAMPLES)]
 pub(super) struct Flame {

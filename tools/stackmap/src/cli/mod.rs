@@ -34,7 +34,7 @@ examples:
   stackmap resolve < trace_pipe             replace the ids in a trace by stacks
   stackmap doctor                           whether the module works here, and what to do";
 
-/// Records, resolves and reports the kernel stacks that the stackmap module replaced by ids.
+/// Records, resolves and reports the kernel and user stacks that the stackmap module replaced by ids.
 #[derive(Debug, Parser)]
 #[command(name = "stackmap", version, before_help = EXAMPLES, max_term_width = 100)]
 #[command(arg_required_else_help = true)]

@@ -58,7 +58,7 @@ pub(super) struct Record {
     /// arguments of COMMAND
     #[arg(long)]
     no_args: bool,
-    /// Do not record the user stacks that lead to the events
+    /// Do not record which user stacks led to the events; without this they are recorded where the kernel can
     #[arg(long)]
     no_user: bool,
     /// Reset the map first, so that its counters count only this recording

@@ -163,14 +163,15 @@ impl<'a> Builder<'a> {
         }
         let frames: Vec<_> = self.loaded.user.frames(which).collect();
         let named = frames.iter().filter(|frame| frame.named.is_some());
-        let line: Vec<_> = named.map(|frame| self.user_line(frame)).collect();
+        let mut line: Vec<_> = named.map(|frame| self.user_line(frame)).collect();
         let (mapping_id, address) = match which.at {
             At::File { index, offset } => (self.file_mapping(index), offset),
-            At::Address { .. } if line.is_empty() => {
-                let unnamed: Vec<_> = frames.iter().map(UserFrame::plain).collect();
-                return self.text_location(&unnamed.concat());
+            At::Address { .. } => {
+                if line.is_empty() {
+                    line.extend(frames.iter().map(|frame| self.user_line(frame)));
+                }
+                (0, 0)
             }
-            At::Address { .. } => (0, 0),
         };
         self.add_location(place, mapping_id, address, line)
     }

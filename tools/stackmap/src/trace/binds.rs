@@ -105,8 +105,13 @@ impl Binds {
         let later = self
             .binds
             .partition_point(|bind| key(bind) < (cookie, time));
-        let around = &self.binds[later.saturating_sub(1)..(later + 1).min(self.binds.len())];
-        let same = around.iter().filter(|bind| bind.cookie == cookie);
+        // Of those of one time, the first is one that was kept, if any was.
+        let first = |bind: &Bind| self.binds.partition_point(|other| key(other) < key(bind));
+        let earlier = self.binds[..later]
+            .last()
+            .and_then(|bind| self.binds.get(first(bind)));
+        let around = earlier.into_iter().chain(self.binds.get(later));
+        let same = around.filter(|bind| bind.cookie == cookie);
         let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
         nearest.map(|bind| bind.id)
     }
@@ -167,6 +172,19 @@ mod tests {
             binds.finish();
             let user = binds.user(7, 15, UserSide::Cookie(1));
             assert_eq!(user, UserRef::Id(5));
+        }
+    }
+
+    #[test]
+    fn a_kept_stack_wins_for_later_events_too() {
+        let mut binds = Binds::default();
+        for (time, id) in [(10, 5), (20, 0), (30, 0)] {
+            binds.bind(time, 1, id);
+        }
+        binds.finish();
+        for time in [0, 25, 3 << TIME_SHIFT] {
+            let user = binds.user(7, time, UserSide::Cookie(1));
+            assert_eq!(user, UserRef::Id(5), "{time}");
         }
     }
 

@@ -5,7 +5,8 @@
 //! [`Binds`](super::Binds) needs a pass of its own and memory for all binds of a trace. Here only what
 //! is not over is kept: a task is in one entry into the kernel at a time, so what it has bound is of use
 //! until it binds the next cookie, and what waits goes when it is bound. In a trace that is not so
-//! simple, such as one whose cookies repeat, this is noticed, and then the other way has to be taken.
+//! simple, such as one whose cookies repeat, this is noticed, and then the other way has to be taken. Not noticed is
+//! a cookie that is bound twice, to two ids, if another entry of the task came between: the module does not do that.
 
 use super::{
     binds::{Users, EXITING},
@@ -116,7 +117,8 @@ impl Users for Late {
         // Another task may have bound it.
         let mut of = pid;
         if let Some(waiting) = self.waiting.remove(&cookie) {
-            self.unsure |= waiting.doubtful && time.abs_diff(waiting.span.0) > REPEATS;
+            let is_far = time.abs_diff(waiting.span.0) > REPEATS;
+            self.unsure |= waiting.doubtful && (is_far || self.early_lost);
             self.bound = Some((waiting.number, UserRef::of_id(id)));
             self.free.push(waiting.number);
             of = waiting.pid;

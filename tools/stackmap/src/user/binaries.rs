@@ -3,8 +3,8 @@
 //! The files that user stacks have frames in: `stack_map_binaries`.
 
 use std::{
-    collections::{HashMap, HashSet},
-    ffi::OsString,
+    collections::{BTreeSet, HashMap},
+    ffi::{OsStr, OsString},
     io::{self, BufRead, Read},
     os::unix::ffi::OsStringExt,
     path::PathBuf,
@@ -22,7 +22,11 @@ const MAX_FILES: usize = 1 << 16;
 const MAX_LINE: u64 = 20_000;
 /// More than all lines have, in bytes: 8,192 with the longest paths.
 const MAX_LINES: usize = 160 << 20;
-/// So many digits of a build-id tell one build from another.
+/// The longest path and the longest name that the kernel shows, in bytes.
+const PATH_MAX: usize = 4096 + DELETED.len();
+const NAME_MAX: usize = 255 + DELETED.len();
+const DELETED: &str = " (deleted)";
+/// So many digits of a build-id tell one build from another; all of them if they do not.
 const BUILD_DIGITS: usize = 8;
 
 /// A file that user stacks have frames in.
@@ -47,12 +51,17 @@ impl Binary {
         name.to_string_lossy().into_owned()
     }
 
-    /// The name, and what tells the file from others of that name.
-    fn exact_name(&self) -> String {
-        match &self.build_id {
-            Some(id) => format!("{}@{}", self.name(), id.get(..BUILD_DIGITS).unwrap_or(id)),
-            None => format!("{}@{}:{}", self.name(), self.dev, self.ino),
+    /// The name, and what tells the file from others of that name: so many digits of the build-id.
+    fn exact_name(&self, digits: usize) -> String {
+        match self.identity() {
+            Ok(id) => format!("{}@{}", self.name(), id.get(..digits).unwrap_or(id)),
+            Err((dev, ino)) => format!("{}@{dev}:{ino}", self.name()),
         }
+    }
+
+    /// What tells it from other files of its name.
+    fn identity(&self) -> Result<&str, (&str, u64)> {
+        self.build_id.as_deref().ok_or((&self.dev, self.ino))
     }
 
     fn parse(line: &[u8]) -> Option<(u32, Self)> {
@@ -66,24 +75,32 @@ impl Binary {
         };
         let binary = Self {
             build_id,
-            dev: word()?.to_owned(),
+            dev: word().filter(|dev| is_device(dev))?.to_owned(),
             ino: word()?.parse().ok()?,
             size: word()?.parse().ok()?,
             // It may have any bytes.
             path: unescape(words.next()?),
         };
-        Some((index, binary))
+        let path_len = binary.path.as_os_str().len();
+        let name_len = binary.path.file_name().map_or(path_len, OsStr::len);
+        (path_len <= PATH_MAX && name_len <= NAME_MAX).then_some((index, binary))
     }
+}
+
+/// `MAJOR:MINOR`.
+fn is_device(dev: &str) -> bool {
+    let is_part = |part: &str| part.parse::<i64>().is_ok();
+    matches!(dev.split_once(':'), Some((major, minor)) if is_part(major) && is_part(minor))
 }
 
 /// All files.
 #[derive(Clone, Debug, Default)]
 pub struct Binaries {
     by_index: HashMap<u32, Binary>,
-    /// Names that files have which differ.
-    ambiguous: HashSet<String>,
-    /// Whether other captures may have another build of any file.
-    among_others: bool,
+    /// Names that files have which differ, and the digits of build-ids that it takes to tell them apart.
+    ambiguous: HashMap<String, usize>,
+    /// The capture, if its frames are compared with those of others.
+    compared: Option<String>,
 }
 
 impl Binaries {
@@ -106,27 +123,18 @@ impl Binaries {
             let line = line.strip_suffix(b"\n").unwrap_or(&line);
             by_index.extend(Binary::parse(line));
         }
-        let mut by_name = HashMap::new();
-        let mut ambiguous = HashSet::new();
-        for binary in by_index.values() {
-            let exact = binary.exact_name();
-            let first = by_name
-                .entry(binary.name())
-                .or_insert_with(|| exact.clone());
-            if *first != exact {
-                ambiguous.insert(binary.name());
-            }
-        }
+        let ambiguous = ambiguous(by_index.values());
         Ok(Self {
             by_index,
             ambiguous,
-            among_others: false,
+            compared: None,
         })
     }
 
-    /// From now on offsets say of which build they are: they are compared with those of another capture.
-    pub fn compare(&mut self) {
-        self.among_others = true;
+    /// From now on offsets say of which build they are, as far as that means the same in another capture: they are
+    /// compared with those.
+    pub fn compare(&mut self, capture: &str) {
+        self.compared = Some(capture.to_owned());
     }
 
     /// The file with this index.
@@ -147,21 +155,50 @@ impl Binaries {
     /// How a file is called beside an offset in it, which is another place in each build of it.
     pub fn exact_name(&self, index: u32) -> String {
         let Some(binary) = self.get(index) else {
-            return other(index);
+            return match &self.compared {
+                Some(capture) if index > VDSO32 => format!("[file {index} of {capture}]"),
+                _ => other(index),
+            };
         };
-        let among_others = self.among_others && binary.build_id.is_some();
-        match among_others || self.ambiguous.contains(&binary.name()) {
-            true => binary.exact_name(),
-            false => binary.name(),
+        let digits = self.ambiguous.get(&binary.name());
+        match (&self.compared, digits) {
+            // Device and inode number are those of one machine at one time.
+            (Some(_), _) if binary.build_id.is_none() => binary.name(),
+            (None, None) => binary.name(),
+            (_, digits) => binary.exact_name(*digits.unwrap_or(&BUILD_DIGITS)),
         }
     }
 }
 
 fn other(index: u32) -> String {
     match index {
-        VDSO | VDSO32 => "[vdso]".to_owned(),
+        VDSO => "[vdso]".to_owned(),
+        VDSO32 => "[vdso32]".to_owned(),
         index => format!("[file {index}]"),
     }
+}
+
+/// The names that files have which differ, and the digits that tell them apart.
+fn ambiguous<'a>(all: impl Iterator<Item = &'a Binary>) -> HashMap<String, usize> {
+    let mut by_name = HashMap::<_, BTreeSet<_>>::new();
+    for binary in all {
+        by_name
+            .entry(binary.name())
+            .or_default()
+            .insert(binary.identity());
+    }
+    by_name.retain(|_, identities| identities.len() > 1);
+    let digits = |identities: BTreeSet<Result<&str, _>>| {
+        let ids: Vec<_> = identities.into_iter().flatten().collect();
+        let short: BTreeSet<_> = ids.iter().map(|id| id.get(..BUILD_DIGITS)).collect();
+        match short.len() == ids.len() {
+            true => BUILD_DIGITS,
+            false => usize::MAX,
+        }
+    };
+    let all = by_name.into_iter();
+    all.map(|(name, identities)| (name, digits(identities)))
+        .collect()
 }
 
 /// The path behind `\ooo` escapes.
@@ -214,23 +251,27 @@ mod tests {
         assert_eq!(binaries.get(3).unwrap().build_id, None);
         assert_eq!(binaries.iter().count(), 2);
         let names = [0, 1, 2, 9].map(|index| binaries.name(index));
-        assert_eq!(names, ["[vdso]", "[vdso]", "a b", "[file 9]"]);
+        assert_eq!(names, ["[vdso]", "[vdso32]", "a b", "[file 9]"]);
     }
 
     #[test]
     fn offsets_say_of_which_build_they_are() {
         let text = "2 0123456789 0:1 5 20 /a/x\n3 0123456789 0:1 6 20 /b/x\n4 89ab 0:1 7 20 /y\n\
-                    5 - 0:1 8 20 /c/y\n6 - 0:1 9 20 /z\n";
+                    5 - 8:2 8 20 /c/y\n6 - 0:1 9 20 /z\n7 c0ffee0012 0:1 3 4 /b/w\n\
+                    8 c0ffee0034 0:1 3 4 /a/w\n";
         let mut binaries = Binaries::parse(text);
         let names = |binaries: &Binaries| {
-            let names = [2, 3, 4, 5, 6, VDSO].map(|index| binaries.exact_name(index));
+            let names = [2, 3, 4, 5, 6, 7, 8, 9, VDSO].map(|index| binaries.exact_name(index));
             names.join(" ")
         };
-        assert_eq!(names(&binaries), "x x y@89ab y@0:1:8 z [vdso]");
-        binaries.compare();
         assert_eq!(
             names(&binaries),
-            "x@01234567 x@01234567 y@89ab y@0:1:8 z [vdso]"
+            "x x y@89ab y@8:2:8 z w@c0ffee0012 w@c0ffee0034 [file 9] [vdso]"
+        );
+        binaries.compare("a.data");
+        assert_eq!(
+            names(&binaries),
+            "x@01234567 x@01234567 y@89ab y z w@c0ffee0012 w@c0ffee0034 [file 9 of a.data] [vdso]"
         );
         assert_eq!(binaries.name(4), "y");
     }
@@ -240,11 +281,21 @@ mod tests {
         let lines = |nr: u32| (0..nr).map(|index| format!("{index} - 0:1 5 20 x\n"));
         let read = |text: String| Binaries::parse(&text).iter().count();
         assert_eq!(read(lines(70_000).collect()), MAX_FILES);
-        let path = "\\057".repeat(4096);
-        let text = format!("7 - 0:1 5 20 {path}\n{}8 - 0:1 5 20 x\n", path.repeat(2));
-        let binaries = Binaries::parse(&text);
+        let line = |index, path: String| format!("{index} - 0:1 5 20 {path}\n");
+        let path = "\\057a".repeat(2048);
+        let texts = [
+            line(7, path.clone()),
+            line(8, path.repeat(2)),
+            line(9, "x".repeat(265)),
+            line(10, "x".repeat(266)),
+            line(11, "/x".repeat(2100)),
+            "12 - 0:1:3 5 20 /x\n13 - 0 5 20 /x\n14 - x:1 5 20 /x\n".to_owned(),
+        ];
+        let binaries = Binaries::parse(texts.concat());
         assert_eq!(binaries.get(7).unwrap().path.as_os_str().len(), 4096);
-        assert_eq!((binaries.get(8), binaries.iter().count()), (None, 1));
+        let mut known: Vec<_> = binaries.iter().map(|(index, _)| index).collect();
+        known.sort_unstable();
+        assert_eq!(known, [7, 9]);
     }
 
     #[test]

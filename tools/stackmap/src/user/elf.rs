@@ -2,7 +2,7 @@
 
 //! What the tables of an ELF file say: whose file it is, where it is loaded, and what names it has.
 
-use super::segments::Segment;
+use super::segments::{Segment, MAX_SEGMENTS};
 use object::{
     elf::{
         FileHeader32, FileHeader64, ELF_NOTE_GNU, NT_GNU_BUILD_ID, PF_X, PT_LOAD, SHF_EXECINSTR,
@@ -25,8 +25,6 @@ const MAX_UNPACKED: u64 = 1 << 30;
 const MAX_DEBUGDATA: u64 = 64 << 20;
 /// The section with a compressed table of symbols.
 pub(super) const DEBUGDATA: &[u8] = b".gnu_debugdata";
-/// More executable segments than any file has.
-const MAX_EXECUTABLE: usize = 64;
 /// What a string counts for: `ReadCache` reads no longer ones.
 const STRING: u64 = 4096;
 
@@ -201,7 +199,7 @@ fn executable<H: FileHeader<Endian = Endianness>>(
             size,
         })
     });
-    found.take(MAX_EXECUTABLE).collect()
+    found.take(MAX_SEGMENTS).collect()
 }
 
 /// Reads a file, but not more of it than a number of bytes. Nothing is mapped: a file can be truncated

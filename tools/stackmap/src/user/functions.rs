@@ -155,6 +155,13 @@ fn demangled(name: &str) -> String {
         .unwrap_or_else(|| cut(name))
 }
 
+/// A name of any bytes, cut if it is too long.
+pub(super) fn cut_bytes(name: &[u8]) -> String {
+    // A character more than is kept, so that it is seen to be cut.
+    let begin = name.get(..MAX_NAME + 4).unwrap_or(name);
+    cut(&String::from_utf8_lossy(begin))
+}
+
 /// A name, cut if it is too long.
 pub(super) fn cut(name: &str) -> String {
     match (0..=MAX_NAME).rev().find_map(|len| name.get(..len)) {

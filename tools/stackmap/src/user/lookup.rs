@@ -152,6 +152,31 @@ pub(super) fn answer(request: &Request, say: &mut dyn FnMut(Answer)) {
     }
 }
 
+/// Why no frame can have a name, if there is no file to look into. None is read.
+pub(super) fn nowhere(request: &Request) -> Option<Missing> {
+    let Of::Binary { build_id, path, .. } = &request.of else {
+        return None;
+    };
+    let mut candidates = candidates(path, build_id.as_deref(), &request.dirs()).into_iter();
+    match candidates.any(|candidate| open(&candidate.path).is_some()) {
+        true => None,
+        false => Some(request.not_found()),
+    }
+}
+
+impl Request {
+    fn dirs(&self) -> Vec<PathBuf> {
+        self.debug_dirs.iter().map(PathBuf::from).collect()
+    }
+
+    fn not_found(&self) -> Missing {
+        match &self.of {
+            Of::Binary { build_id, .. } if build_id.is_none() => Missing::NoBuildId,
+            _ => Missing::NotFound,
+        }
+    }
+}
+
 /// The files that were found for one.
 struct Found {
     /// Best first.
@@ -262,13 +287,9 @@ impl Found {
         let Of::Binary { build_id, path, .. } = &request.of else {
             return (Vec::new(), Missing::NoNames);
         };
-        let mut why = match build_id {
-            Some(_) => Missing::NotFound,
-            None => Missing::NoBuildId,
-        };
+        let mut why = request.not_found();
         let mut files = Vec::new();
-        let dirs: Vec<_> = request.debug_dirs.iter().map(PathBuf::from).collect();
-        for Candidate { path, itself } in candidates(path, build_id.as_deref(), &dirs) {
+        for Candidate { path, itself } in candidates(path, build_id.as_deref(), &request.dirs()) {
             let Some(file) = open(&path) else {
                 continue;
             };

@@ -184,7 +184,7 @@ impl Names {
             let looked_up = looked_up(frame);
             let code = found.as_ref().and_then(|found| found.get(&looked_up));
             let function = code.map(|code| Function {
-                name: Some(code.name.clone()),
+                name: Some(code.name.to_string()),
                 offset: looked_up - code.start + u64::from(!frame.exact),
                 size: Some(code.size),
                 ..Function::default()
@@ -221,7 +221,8 @@ impl Names {
             frames: offsets,
         };
         let apart = self.places.apart;
-        let mut missing = None;
+        // A process for each file that is nowhere would be a long way to say so.
+        let mut missing = lookup::nowhere(&request);
         // Symbols are simpler than debug information.
         for debug in [true, false] {
             if missing.is_some() || request.frames.is_empty() {

@@ -5,14 +5,17 @@
 //! A line is `START SIZE NAME`, the numbers in hexadecimal digits. A process that uses memory again
 //! appends a line, so a later line covers earlier ones.
 
-use super::functions::cut;
-use std::collections::{BTreeMap, BTreeSet};
+use super::functions::cut_bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// Generated code.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Generated {
     /// Its name, as the process wrote it.
-    pub(super) name: String,
+    pub(super) name: Rc<str>,
     /// Its first address.
     pub(super) start: u64,
     /// How long it is.
@@ -30,9 +33,13 @@ pub(super) fn look_up(text: &[u8], mut wanted: BTreeSet<u64>) -> BTreeMap<u64, G
             continue;
         };
         let here: Vec<_> = wanted.range(start..start + size).copied().collect();
+        if here.is_empty() {
+            continue;
+        }
+        let name: Rc<str> = cut_bytes(name).into();
         for address in here {
             wanted.remove(&address);
-            let name = cut(&String::from_utf8_lossy(name));
+            let name = Rc::clone(&name);
             found.insert(address, Generated { name, start, size });
         }
     }
@@ -68,12 +75,12 @@ mod tests {
     fn a_name_covers_its_code() {
         let text = b"1000 20 LazyCompile:~a b.js:1\r\n0x2000 0x10 \xffx\n";
         let want = Generated {
-            name: "LazyCompile:~a b.js:1".to_owned(),
+            name: "LazyCompile:~a b.js:1".into(),
             start: 0x1000,
             size: 0x20,
         };
         assert_eq!(at(text, 0x101f), Some(want));
-        assert_eq!(at(text, 0x2000).unwrap().name, "\u{fffd}x");
+        assert_eq!(&*at(text, 0x2000).unwrap().name, "\u{fffd}x");
         for outside in [0, 0xfff, 0x1020, 0x2010, u64::MAX] {
             assert_eq!(at(text, outside), None, "{outside:#x}");
         }
@@ -83,7 +90,7 @@ mod tests {
     fn a_later_line_covers_earlier_ones() {
         let covered = |text: &str| {
             let found = look_up(text.as_bytes(), (0x10..0x20).collect());
-            let name = |address| found.get(&address).map_or("-", |found| &found.name);
+            let name = |address| found.get(&address).map_or("-", |found| &*found.name);
             (0x10..0x20).map(name).collect::<String>()
         };
         assert_eq!(covered("10 10 a\n14 4 b\n"), "aaaabbbbaaaaaaaa");
@@ -102,6 +109,15 @@ mod tests {
     fn the_rest_of_a_function_knows_its_beginning() {
         let found = at(b"10 10 a\n12 2 b\n", 0x1f).unwrap();
         assert_eq!((found.start, found.size), (0x10, 0x10));
+    }
+
+    #[test]
+    fn one_long_name_is_kept_once_and_cut() {
+        let text = format!("1000 1000 {}\n", "\u{20ac}".repeat(1 << 20));
+        let found = look_up(text.as_bytes(), (0x1000..0x2000).collect());
+        let names: Vec<_> = found.values().map(|code| &code.name).collect();
+        assert!(names.len() == 0x1000 && names[0].len() < 5000 && names[0].ends_with("..."));
+        assert!(names.iter().all(|name| Rc::ptr_eq(name, names[0])));
     }
 
     #[test]

@@ -48,12 +48,14 @@ pub fn segments_of(binary: &Binary) -> Option<Vec<Segment>> {
 
 /// More files than have segments in any recording.
 const MAX_FILES: usize = 1 << 16;
+/// More executable segments than any file has.
+pub(super) const MAX_SEGMENTS: usize = 64;
 
 /// The segments of executables in a recording. Nobody is trusted who says so.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Recorded {
-    /// By index.
+    /// By index, in their order.
     ByIndex(Vec<(u32, Vec<Segment>)>),
     /// By build-id, in older recordings.
     ByBuildId(BTreeMap<String, Vec<Segment>>),
@@ -70,8 +72,8 @@ impl Recorded {
     pub fn get(&self, index: u32, build_id: Option<&str>) -> Option<&Vec<Segment>> {
         match self {
             Recorded::ByIndex(segments) => {
-                let mut of = segments.iter().filter(|(of, _)| *of == index);
-                of.next().map(|(_, segments)| segments)
+                let at = segments.binary_search_by_key(&index, |(of, _)| *of).ok()?;
+                segments.get(at).map(|(_, segments)| segments)
             }
             Recorded::ByBuildId(segments) => segments.get(build_id?),
         }
@@ -96,26 +98,56 @@ impl<'de> Visitor<'de> for Read {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
         let mut segments = Vec::new();
-        while let Some(of_file) = from.next_element()? {
-            segments.push(of_file);
-            bounded(segments.len())?;
+        while let Some((index, OfFile(of_file))) = from.next_element()? {
+            segments.push((index, of_file));
+            bounded(segments.len(), MAX_FILES, "files")?;
         }
+        segments.sort_by_key(|(index, _)| *index);
         Ok(Recorded::ByIndex(segments))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
         let mut segments = BTreeMap::new();
-        while let Some((build_id, of_file)) = from.next_entry()? {
+        while let Some((build_id, OfFile(of_file))) = from.next_entry()? {
             segments.insert(build_id, of_file);
-            bounded(segments.len())?;
+            bounded(segments.len(), MAX_FILES, "files")?;
         }
         Ok(Recorded::ByBuildId(segments))
     }
 }
 
-fn bounded<E: Error>(files: usize) -> Result<(), E> {
-    match files > MAX_FILES {
-        true => Err(E::custom(format!("more than {MAX_FILES} files"))),
+/// The segments of one file.
+struct OfFile(Vec<Segment>);
+
+impl<'de> Deserialize<'de> for OfFile {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(ReadFile)
+    }
+}
+
+/// Reads [`OfFile`].
+struct ReadFile;
+
+impl<'de> Visitor<'de> for ReadFile {
+    type Value = OfFile;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("segments")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<OfFile, A::Error> {
+        let mut segments = Vec::new();
+        while let Some(segment) = from.next_element()? {
+            segments.push(segment);
+            bounded(segments.len(), MAX_SEGMENTS, "segments of a file")?;
+        }
+        Ok(OfFile(segments))
+    }
+}
+
+fn bounded<E: Error>(nr: usize, max: usize, what: &str) -> Result<(), E> {
+    match nr > max {
+        true => Err(E::custom(format!("more than {max} {what}"))),
         false => Ok(()),
     }
 }
@@ -138,6 +170,24 @@ mod tests {
         };
         assert_eq!(all.last(), Some(&(9, Vec::new())));
         assert!(serde_json::from_str::<Recorded>("3").is_err());
+        let of_one = |nr| format!("[[7,[{}[1,2,3]]]]", "[0,0,1],".repeat(nr - 1));
+        let error = serde_json::from_str::<Recorded>(&of_one(MAX_SEGMENTS + 1)).unwrap_err();
+        assert!(error
+            .to_string()
+            .starts_with("more than 64 segments of a file"));
+        let all: Recorded = serde_json::from_str(&of_one(MAX_SEGMENTS)).unwrap();
+        assert_eq!(all.get(7, None).map(Vec::len), Some(MAX_SEGMENTS));
+    }
+
+    #[test]
+    fn segments_of_a_file_are_found_by_its_index() {
+        let all: Recorded = serde_json::from_str("[[9,[[1,2,3]]],[4,[]],[7,[[4,5,6]]]]").unwrap();
+        assert_eq!(all.get(9, None).unwrap()[0].offset, 1);
+        assert_eq!(all.get(7, None).unwrap()[0].size, 6);
+        assert_eq!(
+            (all.get(4, None).map(Vec::len), all.get(5, None)),
+            (Some(0), None)
+        );
     }
 
     #[test]
