@@ -13,10 +13,11 @@
  * each of eight users of a user namespace that this user has made. copies COUNT USER: from so many
  * files with one build-id, of which each third has a frame of another size, as this user. vdso: not
  * close(), but clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with
- * frame pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
- * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served
- * by a process of its own. asleep FILE: not close(), but a futex() with the value 1,000,000 that
- * waits 100 s, with a frame pointer that leads to a page of this file, which is not read.
+ * frame pointers that lead to the kernel. absent: with a frame pointer that leads to memory that
+ * nobody ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is
+ * served by a process of its own. asleep FILE: not close(), but a futex() with the value
+ * 1,000,000 that waits 100 s, with a frame pointer that leads to a page of this file, which is
+ * not read.
  *
  * exec HOW PROGRAM: runs a program by "spawn", "vfork", from a "thread" or a signal "handler".
  */
