@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
+use tempfile::TempDir;
 use zip::{write::SimpleFileOptions, ZipArchive, ZipWriter};
 
 fn data(name: &str) -> PathBuf {
@@ -27,10 +28,12 @@ fn stdout(arguments: &[&str], files: &[&Path]) -> Vec<u8> {
     output.stdout
 }
 
-/// Writes user.data to `path`, with another text in the place of one in a member.
-fn alter(path: &Path, altered: &str, from: &str, to: &str) {
+/// user.data in a directory of its own, with another text in the place of one in a member.
+fn alter(altered: &str, from: &str, to: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other");
     let mut zip = ZipArchive::new(File::open(data("user.data")).unwrap()).unwrap();
-    let mut out = ZipWriter::new(File::create(path).unwrap());
+    let mut out = ZipWriter::new(File::create(&path).unwrap());
     for nr in 0..zip.len() {
         let mut member = zip.by_index(nr).unwrap();
         let mut content = Vec::new();
@@ -46,20 +49,14 @@ fn alter(path: &Path, altered: &str, from: &str, to: &str) {
         out.write_all(&content).unwrap();
     }
     out.finish().unwrap();
+    (dir, path)
 }
 
 const KNOWN: &str = "00112233445566778899aabbccddeeff00112233";
 
 #[test]
 fn offsets_of_two_builds_are_not_compared() {
-    let dir = tempfile::tempdir().unwrap();
-    let other = dir.path().join("other");
-    alter(
-        &other,
-        "stack_map_binaries",
-        KNOWN,
-        &KNOWN.replace("0011", "feed"),
-    );
+    let (_dir, other) = alter("stack_map_binaries", KNOWN, &KNOWN.replace("0011", "feed"));
     let user = data("user.data");
     let arguments = [
         "diff",
@@ -84,9 +81,7 @@ fn offsets_of_two_builds_are_not_compared() {
 
 #[test]
 fn files_of_one_name_are_told_apart() {
-    let dir = tempfile::tempdir().unwrap();
-    let other = dir.path().join("other");
-    alter(&other, "stack_map_binaries", "/bin/busybox", "/other/known");
+    let (_dir, other) = alter("stack_map_binaries", "/bin/busybox", "/other/known");
     let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
     for build in ["known@00112233+0x1739c", "known@d8649014+0x"] {
         assert!(folded.contains(build), "{build}: {folded}");
@@ -97,9 +92,7 @@ fn files_of_one_name_are_told_apart() {
 
 #[test]
 fn addresses_in_a_profile_are_those_of_a_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let other = dir.path().join("other");
-    alter(&other, "perf-144-2545160.map", " ", "_");
+    let (_dir, other) = alter("perf-144-2545160.map", " ", "_");
     let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
     let addresses = folded
         .split([';', '\n'])

@@ -15,8 +15,7 @@ pub const VDSO: u32 = 0;
 /// See [`VDSO`].
 pub const VDSO32: u32 = 1;
 
-/// More files than the module knows. Nobody is trusted who lists them, and nor are their paths, which anybody may
-/// have made.
+/// More files than the module knows: a capture may be anybody's.
 const MAX_FILES: usize = 1 << 16;
 /// More than the line of a file has, in bytes: each byte of its path may be escaped.
 const MAX_LINE: u64 = 20_000;

@@ -51,7 +51,7 @@ const MAX_FILES: usize = 1 << 16;
 /// More executable segments than any file has.
 pub(super) const MAX_SEGMENTS: usize = 64;
 
-/// The segments of executables in a recording. Nobody is trusted who says so.
+/// The segments of executables in a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Recorded {
@@ -86,7 +86,8 @@ impl<'de> Deserialize<'de> for Recorded {
     }
 }
 
-/// Reads [`Recorded`], which tells its kinds apart by how they begin.
+/// Reads [`Recorded`], which tells its kinds apart by how they begin. A capture may be anybody's, so all of it has
+/// limits.
 struct Read;
 
 impl<'de> Visitor<'de> for Read {
@@ -96,12 +97,11 @@ impl<'de> Visitor<'de> for Read {
         f.write_str("segments by index or by build-id")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
-        let mut segments = Vec::new();
-        while let Some((index, OfFile(of_file))) = from.next_element()? {
-            segments.push((index, of_file));
-            bounded(segments.len(), MAX_FILES, "files")?;
-        }
+    fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<Recorded, A::Error> {
+        let segments = elements(from, MAX_FILES, "files")?.into_iter();
+        let mut segments: Vec<_> = segments
+            .map(|(index, OfFile(of_file))| (index, of_file))
+            .collect();
         segments.sort_by_key(|(index, _)| *index);
         Ok(Recorded::ByIndex(segments))
     }
@@ -135,14 +135,23 @@ impl<'de> Visitor<'de> for ReadFile {
         f.write_str("segments")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<OfFile, A::Error> {
-        let mut segments = Vec::new();
-        while let Some(segment) = from.next_element()? {
-            segments.push(segment);
-            bounded(segments.len(), MAX_SEGMENTS, "segments of a file")?;
-        }
-        Ok(OfFile(segments))
+    fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<OfFile, A::Error> {
+        elements(from, MAX_SEGMENTS, "segments of a file").map(OfFile)
     }
+}
+
+/// At most `max` elements.
+fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
+    mut from: A,
+    max: usize,
+    what: &str,
+) -> Result<Vec<T>, A::Error> {
+    let mut elements = Vec::new();
+    while let Some(element) = from.next_element()? {
+        elements.push(element);
+        bounded(elements.len(), max, what)?;
+    }
+    Ok(elements)
 }
 
 fn bounded<E: Error>(nr: usize, max: usize, what: &str) -> Result<(), E> {
