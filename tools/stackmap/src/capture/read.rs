@@ -12,7 +12,7 @@ use crate::{
         format::{Formats, MAX_FORMAT},
         page::Layout,
         printk::Texts,
-        Damage, Order,
+        tasks, Damage, Order,
     },
     stack_map_bin::Stack,
     stacks::{Ids, Stacks},
@@ -22,9 +22,10 @@ use crate::{
         binaries::Binaries,
         live,
         names::{Names, Places},
-        words, User,
+        segments, words, User,
     },
 };
+use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -36,9 +37,6 @@ use zip::{result::ZipError, ZipArchive};
 
 /// More than any manifest, list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
-
-/// More than the segments of 8,192 files have, in bytes.
-const MAX_SEGMENTS: u64 = 16 << 20;
 
 /// More events than any kernel has.
 const MAX_FORMATS: usize = 1 << 16;
@@ -166,9 +164,7 @@ impl Capture {
             added.map_err(damaged(self.member_name(&name)))?;
         }
         let texts = Texts::parse(&self.small_text(member::PRINTK_FORMATS)?);
-        let tasks = serde_json::from_slice(&self.small(member::TASKS)?);
-        let tasks = tasks
-            .map_err(|error| Error::input(self.member_name(member::TASKS), error.to_string()))?;
+        let tasks = self.json(member::TASKS, tasks::MAX_JSON)?;
         let trace = Trace {
             about: Rc::new(About { formats, texts }),
             tasks,
@@ -221,11 +217,11 @@ impl Capture {
         let binaries = Binaries::read(lines).map_err(|error| Error::reading(&source, 0, error))?;
         let mut names = Names::new(places);
         if self.has(member::SEGMENTS) {
-            let json = self.bounded(member::SEGMENTS, MAX_SEGMENTS)?;
-            let segments = serde_json::from_slice(&json).map_err(|error| {
-                Error::input(self.member_name(member::SEGMENTS), error.to_string())
-            })?;
-            names = names.with_segments(segments);
+            match self.json(member::SEGMENTS, segments::MAX_JSON) {
+                Ok(segments) => names = names.with_segments(segments),
+                // The rest of the capture is good.
+                Err(error) => warn(format_args!("{error}: not used")),
+            }
         }
         if self.has(member::VDSO) {
             let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
@@ -292,6 +288,13 @@ impl Capture {
         self.bounded(name, MAX_SMALL)
     }
 
+    /// A member that may have `max` bytes, however few it is packed in.
+    fn json<T: DeserializeOwned>(&mut self, name: &str, max: u64) -> Result<T> {
+        let json = self.bounded_with(name, max, max)?;
+        serde_json::from_slice(&json)
+            .map_err(|error| Error::input(self.member_name(name), error.to_string()))
+    }
+
     fn bounded(&mut self, name: &str, max: u64) -> Result<Vec<u8>> {
         self.bounded_with(name, max, FREE)
     }
@@ -340,7 +343,7 @@ impl Read for Member<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::Writer;
+    use crate::{capture::Writer, user::segments::Recorded};
 
     #[test]
     fn unpacking_is_bounded() {
@@ -360,5 +363,36 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         let error = capture.bounded_with("large", FREE, 0).unwrap_err();
         assert!(error.to_string().contains("100 times its size"), "{error}");
+    }
+
+    #[test]
+    fn segments_that_cannot_be_read_cost_nothing_else() {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/user.data");
+        let mut old = Capture::open(Path::new(data)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("capture");
+        let mut copy = |segments: &str| {
+            let mut writer = Writer::create(&path).unwrap();
+            for name in [member::STACK_MAP_USER_BIN, member::BINARIES] {
+                let mut content = old.member(name).unwrap();
+                writer.member(name, &mut content).unwrap();
+            }
+            let mut segments = segments.as_bytes();
+            writer.member(member::SEGMENTS, &mut segments).unwrap();
+            writer.finish(&Manifest::default()).unwrap();
+            Capture::open(&path).unwrap()
+        };
+        let long = format!("[]{}", " ".repeat(FREE as usize));
+        for (text, is_read) in [
+            (&*long, true),
+            ("[[2,[{\"offset\":1}]]]", false),
+            ("[[", false),
+        ] {
+            let mut capture = copy(text);
+            let segments = capture.json::<Recorded>(member::SEGMENTS, segments::MAX_JSON);
+            assert_eq!(segments.is_ok(), is_read);
+            let user = capture.user(Places::default(), false).unwrap();
+            assert!(!user.is_empty() && user.binaries.iter().count() > 0);
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::wait::{Signals, INTERRUPTED};
 use crate::{
     capture::{member, Writer, PACKING},
     error::{Error, Result},
+    notes::count_of,
     output::{warn, Progress},
     ring::{
         format::{Format, Formats, Special, Value},
@@ -105,7 +106,14 @@ impl Buffer {
             let own = seen.is_stripped(special(&system, &name));
             (path, if own { without_fields(&text) } else { text })
         });
-        let tasks = tasks(tracefs, &seen.pids);
+        let mut tasks = tasks(tracefs, &seen.pids);
+        let forgotten = tasks.bound();
+        if forgotten > 0 {
+            let tasks = count_of(forgotten as u64, "task");
+            warn(format_args!(
+                "the names of {tasks} are not kept: there are too many"
+            ));
+        }
         Ok(Self {
             packed,
             header_page: text,

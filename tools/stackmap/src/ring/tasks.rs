@@ -14,6 +14,16 @@ const UNKNOWN: &str = "<...>";
 const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
 const MAX_COMM: usize = 15;
+/// So many names are kept.
+const MAX_NAMES: usize = 1 << 19;
+/// As many tasks as a kernel can have.
+const MAX_TASKS: usize = 1 << 22;
+/// How long the name of a task is at most as JSON, and its process, in bytes. A byte of a name may
+/// be `\u0001`.
+const NAME_LEN: usize = "\"4194303\":\"\",".len() + MAX_COMM * 6;
+const TGID_LEN: usize = "\"4194303\":4194303,".len();
+/// How long [`Tasks`] is at most as JSON, in bytes.
+pub const MAX_JSON: u64 = (MAX_NAMES * NAME_LEN + MAX_TASKS * TGID_LEN + 64) as u64;
 
 /// The names of the tasks of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -55,6 +65,12 @@ impl Tasks {
             comms: pids.iter().filter_map(name).collect(),
             tgids: tgids.lines().filter_map(tgid).collect(),
         }
+    }
+
+    /// Forgets the names that are too many, and returns how many these are.
+    pub fn bound(&mut self) -> usize {
+        let first = self.comms.keys().nth(MAX_NAMES).copied();
+        first.map_or(0, |first| self.comms.split_off(&first).len())
     }
 
     /// The name of a task.
@@ -133,6 +149,27 @@ mod tests {
             "7 5\nx\n1 0\n",
             ask,
         )
+    }
+
+    #[test]
+    fn what_is_kept_can_be_read() {
+        let of = |nr: usize| {
+            let pids = (MAX_TASKS - nr..MAX_TASKS).map(|pid| pid as i32);
+            let mut tasks = Tasks {
+                comms: pids
+                    .clone()
+                    .map(|pid| (pid, "\u{1}".repeat(MAX_COMM)))
+                    .collect(),
+                tgids: pids.map(|pid| (pid, pid as u32)).collect(),
+            };
+            let forgotten = tasks.bound();
+            (forgotten, serde_json::to_vec(&tasks).unwrap().len())
+        };
+        assert_eq!(of(2).1 - of(1).1, NAME_LEN + TGID_LEN);
+        let (forgotten, len) = of(MAX_NAMES + 3);
+        assert_eq!(forgotten, 3);
+        let of_others = (MAX_TASKS - MAX_NAMES - 3) * TGID_LEN;
+        assert!((len + of_others) as u64 <= MAX_JSON, "{len}");
     }
 
     #[test]

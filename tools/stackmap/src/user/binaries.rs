@@ -15,8 +15,8 @@ pub const VDSO: u32 = 0;
 /// See [`VDSO`].
 pub const VDSO32: u32 = 1;
 
-/// More files than the module knows: a capture may be anybody's.
-const MAX_FILES: usize = 1 << 16;
+/// As many files as the module knows, and both vDSOs: a capture may be anybody's.
+pub const MAX_FILES: usize = 8192 + 2;
 /// More than the line of a file has, in bytes: each byte of its path may be escaped.
 const MAX_LINE: u64 = 20_000;
 /// More than all lines have, in bytes: 8,192 with the longest paths.

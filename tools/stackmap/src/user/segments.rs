@@ -4,7 +4,11 @@
 //!
 //! A recording keeps the segments of executables, because a separate debug file does not have them.
 
-use super::{binaries::Binary, elf::Facts, files::open};
+use super::{
+    binaries::{Binary, MAX_FILES},
+    elf::Facts,
+    files::open,
+};
 use serde::{
     de::{Error, MapAccess, SeqAccess, Visitor},
     Deserialize, Deserializer, Serialize,
@@ -46,10 +50,13 @@ pub fn segments_of(binary: &Binary) -> Option<Vec<Segment>> {
     is_it.then_some(facts.segments)
 }
 
-/// More files than have segments in any recording.
-const MAX_FILES: usize = 1 << 16;
 /// More executable segments than any file has.
 pub(super) const MAX_SEGMENTS: usize = 64;
+/// How long a segment is at most as JSON, and what is around those of a file, in bytes.
+const SEGMENT_LEN: usize = 89;
+const FILE_LEN: usize = 16;
+/// How long [`Recorded`] is at most as JSON, in bytes.
+pub const MAX_JSON: u64 = (MAX_FILES * (FILE_LEN + MAX_SEGMENTS * SEGMENT_LEN)) as u64;
 
 /// The segments of executables in a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -172,7 +179,7 @@ mod tests {
         let by_id = format!("{{{}\"x\":[]}}", ids.collect::<String>());
         for text in [list(MAX_FILES + 1), by_id] {
             let error = serde_json::from_str::<Recorded>(&text).unwrap_err();
-            assert!(error.to_string().starts_with("more than 65536 files"));
+            assert!(error.to_string().starts_with("more than 8194 files"));
         }
         let Ok(Recorded::ByIndex(all)) = serde_json::from_str(&list(MAX_FILES)) else {
             panic!("these are not too many");
@@ -186,6 +193,22 @@ mod tests {
             .starts_with("more than 64 segments of a file"));
         let all: Recorded = serde_json::from_str(&of_one(MAX_SEGMENTS)).unwrap();
         assert_eq!(all.get(7, None).map(Vec::len), Some(MAX_SEGMENTS));
+    }
+
+    #[test]
+    fn what_can_be_recorded_can_be_read() {
+        let longest = Segment {
+            offset: u64::MAX,
+            vaddr: u64::MAX,
+            size: u64::MAX,
+        };
+        let of_file = (u32::MAX, vec![longest; MAX_SEGMENTS]);
+        let len = |nr| {
+            let recorded = Recorded::ByIndex(vec![of_file.clone(); nr]);
+            serde_json::to_vec(&recorded).unwrap().len()
+        };
+        let each = len(3) - len(2);
+        assert!((len(2) + each * (MAX_FILES - 2)) as u64 <= MAX_JSON);
     }
 
     #[test]
