@@ -175,7 +175,8 @@ impl Clocks {
             }
         };
         // A file that is older is of another process.
-        read(&root, pid, owner, self.wall.checked_sub(age)?)
+        let file = open(&root, pid, owner, self.wall.checked_sub(age)?)?;
+        read(file, process.tgid)
     }
 
     /// Whether a process that `began` then is the one that a stack was of, as far as its start tells.
@@ -229,7 +230,7 @@ fn inner_pid(dir: &str) -> Option<u32> {
 
 /// The file of a process. `owner`: whose it must be. A process can mount any file there in a namespace
 /// of its own, also one that it may not read. `since`: when the process began, since 1970.
-fn read(root: &str, pid: u32, owner: u32, since: Duration) -> Option<Vec<u8>> {
+fn open(root: &str, pid: u32, owner: u32, since: Duration) -> Option<File> {
     // The directory is anybody's: no link is followed out of it, and nothing is waited for.
     let file = openat2(
         File::open(root).ok()?,
@@ -247,11 +248,19 @@ fn read(root: &str, pid: u32, owner: u32, since: Duration) -> Option<Vec<u8>> {
     {
         return None;
     }
+    Some(file.into())
+}
+
+/// What a perf map says, unless it is too large: its last lines are the ones that count.
+fn read(file: impl Read, tgid: u32) -> Option<Vec<u8>> {
     let mut text = Vec::new();
-    File::from(file)
-        .take(MAX_PERF_MAP)
-        .read_to_end(&mut text)
-        .ok()?;
+    file.take(MAX_PERF_MAP + 1).read_to_end(&mut text).ok()?;
+    if text.len() as u64 > MAX_PERF_MAP {
+        warn(format_args!(
+            "perf map of process {tgid}: not used: more than {MAX_PERF_MAP} bytes"
+        ));
+        return None;
+    }
     Some(text)
 }
 
@@ -349,6 +358,13 @@ mod tests {
     }
 
     #[test]
+    fn a_map_that_is_too_large_is_not_used() {
+        let read = |len| read(std::io::repeat(b'x').take(len), 7).map(|map| map.len() as u64);
+        assert_eq!(read(MAX_PERF_MAP), Some(MAX_PERF_MAP));
+        assert_eq!(read(MAX_PERF_MAP + 1), None);
+    }
+
+    #[test]
     fn a_link_is_no_map() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().to_str().unwrap();
@@ -356,14 +372,16 @@ mod tests {
         fs::write(dir.path().join("tmp/perf-7.map"), "10 10 a\n").unwrap();
         std::os::unix::fs::symlink("perf-7.map", dir.path().join("tmp/perf-8.map")).unwrap();
         fs::create_dir(dir.path().join("tmp/perf-9.map")).unwrap();
+        fs::write(dir.path().join("tmp/perf-11.map"), "").unwrap();
+        fs::hard_link(dir.path().join("tmp/perf-11.map"), dir.path().join("x")).unwrap();
         let us = user("/proc/self").unwrap();
         assert_eq!(us, geteuid().as_raw());
         let now = time(ClockId::Realtime);
-        let read_it = |pid, us, since| read(root, pid, us, since);
+        let read_it = |pid, us, since| read(open(root, pid, us, since)?, pid);
         assert_eq!(read_it(7, us, now - HOUR).unwrap(), b"10 10 a\n");
         assert_eq!(read_it(7, us, now + HOUR), None);
         assert_eq!(read_it(7, us + 1, now - HOUR), None);
-        for pid in 8..=10 {
+        for pid in 8..=11 {
             assert_eq!(read_it(pid, us, now - HOUR), None);
         }
     }
