@@ -2,6 +2,8 @@
 
 //! User stacks of captures that were altered.
 
+use prost::Message;
+use stackmap::export::proto::Profile;
 use std::{
     fs::File,
     io::{Read, Write},
@@ -91,6 +93,31 @@ fn files_of_one_name_are_told_apart() {
 }
 
 #[test]
+fn a_file_is_a_mapping_of_a_profile() {
+    // Two files with the same path.
+    let (_dir, other) = alter("stack_map_binaries", "/bin/busybox", "/tests/known");
+    let profile = profile(&other);
+    let text = |index: i64| &profile.string_table[index as usize][..];
+    let files = profile.mapping.iter();
+    let files = files.filter(|file| text(file.filename) == "/tests/known");
+    let mut files: Vec<_> = files
+        .map(|file| (text(file.build_id), file.memory_limit, file.has_functions))
+        .collect();
+    files.sort_unstable();
+    const OTHER: &str = "d8649014c596b9370eae035e050a2799b8fbed41";
+    assert_eq!(files, [(KNOWN, 802552, false), (OTHER, 2024544, false)]);
+}
+
+/// What a capture is exported to.
+fn profile(capture: &Path) -> Profile {
+    let packed = stdout(&["export", "--format", "pprof"], &[capture]);
+    let mut profile = Vec::new();
+    let mut unpacked = flate2::read::GzDecoder::new(&packed[..]);
+    unpacked.read_to_end(&mut profile).unwrap();
+    Profile::decode(&profile[..]).unwrap()
+}
+
+#[test]
 fn addresses_in_a_profile_are_those_of_a_process() {
     let (_dir, other) = alter("perf-144-2545160.map", " ", "_");
     let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
@@ -101,13 +128,9 @@ fn addresses_in_a_profile_are_those_of_a_process() {
         .map(|frame| frame.rsplit_once(')').unwrap().0)
         .collect();
     assert!(!addresses.is_empty(), "{folded}");
-    let packed = stdout(&["export", "--format", "pprof"], &[&other]);
-    let mut profile = Vec::new();
-    flate2::read::GzDecoder::new(&packed[..])
-        .read_to_end(&mut profile)
-        .unwrap();
-    let profile = String::from_utf8_lossy(&profile);
+    let profile = profile(&other);
     for address in addresses {
-        assert!(profile.contains(address), "{address}");
+        let is_it = |text: &String| text.contains(address);
+        assert!(profile.string_table.iter().any(is_it), "{address}");
     }
 }

@@ -50,6 +50,8 @@ pub struct Builder<'a> {
     functions: HashMap<(String, String), u64>,
     locations: HashMap<Place, u64>,
     mappings: HashMap<String, u64>,
+    /// The mappings of files, by their index: files of the same path may differ.
+    files: HashMap<u32, u64>,
 }
 
 impl<'a> Builder<'a> {
@@ -65,6 +67,7 @@ impl<'a> Builder<'a> {
             functions: HashMap::new(),
             locations: HashMap::new(),
             mappings: HashMap::new(),
+            files: HashMap::new(),
         };
         builder.string("");
         builder.mapping(None);
@@ -187,17 +190,15 @@ impl<'a> Builder<'a> {
 
     /// The number of the mapping of a file: all of it, from its first byte on.
     fn file_mapping(&mut self, index: u32) -> u64 {
+        if let Some(id) = self.files.get(&index) {
+            return *id;
+        }
         let loaded = self.loaded;
         let binary = loaded.user.binaries.get(index);
         let name = match binary {
             Some(binary) => binary.path.display().to_string(),
             None => loaded.user.binaries.name(index),
         };
-        // Files of the same path may differ.
-        let key = format!("{index} {name}");
-        if let Some(id) = self.mappings.get(&key) {
-            return *id;
-        }
         let id = self.profile.mapping.len() as u64 + 1;
         let filename = self.string(&name);
         let build_id = binary.and_then(|binary| binary.build_id.as_deref());
@@ -208,14 +209,10 @@ impl<'a> Builder<'a> {
             memory_limit: binary.map_or(0, |binary| binary.size),
             filename,
             build_id,
-            has_functions: loaded
-                .user
-                .names
-                .missing()
-                .all(|(missing, _)| missing != index),
+            has_functions: !loaded.user.names.is_missing(index),
             ..Mapping::default()
         });
-        self.mappings.insert(key, id);
+        self.files.insert(index, id);
         id
     }
 

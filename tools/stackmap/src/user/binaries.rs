@@ -222,6 +222,7 @@ fn unescape(text: &[u8]) -> PathBuf {
             }
         }
     }
+    bytes.shrink_to_fit();
     PathBuf::from(OsString::from_vec(bytes))
 }
 

@@ -134,6 +134,11 @@ impl Names {
         self.missing.iter().map(|(index, why)| (*index, *why))
     }
 
+    /// Whether the frames of a file have no names.
+    pub fn is_missing(&self, index: u32) -> bool {
+        self.missing.contains_key(&index)
+    }
+
     /// Looks all of `wanted` up that are not known yet.
     /// `progress` is called now and then with the number of frames that are done.
     pub fn prime(
@@ -147,7 +152,7 @@ impl Names {
         for frame in wanted {
             match frame.at {
                 _ if self.frames.get(frame).is_some() => {}
-                At::File { index, .. } if self.missing.contains_key(&index) => {}
+                At::File { index, .. } if self.is_missing(index) => {}
                 At::File { .. } => in_files.extend(frame.number()),
                 At::Address { process, .. } => generated.entry(process).or_default().push(frame),
             }
