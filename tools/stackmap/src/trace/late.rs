@@ -21,6 +21,11 @@ const REPEATS: u64 = 1 << 39;
 /// More cookies wait only if their binds are lost.
 const MAX_WAITING: usize = 1 << 16;
 
+/// A trace of more tasks, or of cookies of more CPUs, is too odd. With [`EXITING`], each CPU counts
+/// twice.
+const MAX_TASKS: usize = 1 << 20;
+const MAX_CPUS: usize = 1 << 17;
+
 /// What is said of the user stack of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LateRef {
@@ -49,7 +54,7 @@ struct Task {
 struct Waiting {
     number: u32,
     pid: u32,
-    /// The time of the first event, and that of the last.
+    /// The earliest time of its events, and the latest.
     span: (u64, u64),
     /// Whether it may have been bound already.
     doubtful: bool,
@@ -83,6 +88,7 @@ impl Users for Late {
             UserSide::Id(id) => return LateRef::Known(UserRef::of_id(id)),
             UserSide::Cookie(cookie) => cookie,
         };
+        self.unsure |= self.tasks.len() > MAX_TASKS;
         let task = self.tasks.entry(pid).or_default();
         task.last = task.last.max((time, cookie));
         // In an exec, a thread takes over the number of its process.
@@ -106,7 +112,8 @@ impl Users for Late {
             span: (time, time),
             doubtful,
         });
-        waiting.span.1 = time;
+        let (first, last) = waiting.span;
+        waiting.span = (first.min(time), last.max(time));
         self.unsure |= waiting.pid != pid;
         let number = waiting.number;
         self.unsure |= self.waiting.len() > MAX_WAITING;
@@ -154,6 +161,7 @@ impl Users for Late {
             }
             None => {}
         }
+        self.unsure |= self.tasks.len() > MAX_TASKS || self.forgotten.len() > MAX_CPUS;
     }
 }
 
@@ -386,6 +394,59 @@ mod tests {
             .map(|nr| Event(nr, nr as u32, nr << 32 | 1))
             .collect();
         assert_eq!(late(&many, 0), None);
+    }
+
+    #[test]
+    fn records_may_be_out_of_order() {
+        let cookie = |nr: u64| nr << 32 | 1;
+        let of_one = [Event(50, 7, cookie(1)), Event(10, 7, cookie(1))];
+        let of_two = [Event(50, 7, cookie(2)), Event(10, 7, cookie(1))];
+        let forgotten = [
+            Event(1, 7, cookie(5)),
+            Bind(2, 7, cookie(5), 40),
+            Bind(3, 7, cookie(7), 41),
+            Event(4, 8, cookie(3)),
+            Bind(5, 8, cookie(3), 42),
+            Bind(6, 8, cookie(9), 43),
+            Event(7, 7, cookie(5)),
+        ];
+        use UserRef::{Id, Lost, Pending};
+        for (records, lost_until, want, is_sure) in [
+            (&of_one[..], 5, &[Pending, Pending][..], true),
+            (&of_one, 30, &[Pending, Lost], false),
+            (&of_one, 60, &[Lost, Lost], true),
+            (&of_two, 0, &[Pending, Lost], true),
+            (&forgotten, 0, &[Id(40), Id(42), Id(40)], false),
+        ] {
+            assert_eq!(exact(records, lost_until), want, "{records:?}");
+            let want = is_sure.then(|| want.to_vec());
+            assert_eq!(late(records, lost_until), want, "{records:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_tasks_and_cpus_is_bounded() {
+        let bind = |late: &mut Late, nr: u64, pid: u32, cookie| late.bind(pid, nr, cookie, 7);
+        let mut of_tasks = Late::default();
+        for nr in 1..=MAX_TASKS as u64 {
+            bind(&mut of_tasks, nr, nr as u32, nr << 32 | 1);
+        }
+        assert!(!of_tasks.is_unsure());
+        bind(&mut of_tasks, 0, 0, 1);
+        assert!(of_tasks.is_unsure());
+        let mut of_events = Late::default();
+        bind(&mut of_events, 1, 1, 1);
+        for pid in 0..=MAX_TASKS as u32 + 1 {
+            of_events.user(pid, 1, UserSide::Cookie(1));
+        }
+        assert!(of_events.is_unsure());
+        let mut of_cpus = Late::default();
+        for cpu in 0..=MAX_CPUS as u64 {
+            bind(&mut of_cpus, cpu, 7, cpu);
+        }
+        assert!(!of_cpus.is_unsure());
+        bind(&mut of_cpus, 0, 7, 0);
+        assert!(of_cpus.is_unsure());
     }
 
     use proptest::prelude::*;
