@@ -199,6 +199,14 @@ impl Source {
         }
     }
 
+    /// The files that the user stacks of a capture have frames in.
+    pub fn binaries(&mut self) -> Result<Binaries> {
+        match self {
+            Source::Capture(capture) => capture.binaries(),
+            _ => Ok(Binaries::default()),
+        }
+    }
+
     /// Reads the stacks, and the names from where they came and from `files`. `users_later`: of the user stacks
     /// of a capture only the ids are read, and [`user_stacks`](Self::user_stacks) reads the rest.
     pub fn load(&mut self, files: &SymbolFiles, users_later: bool) -> Result<Loaded> {

@@ -79,6 +79,17 @@ fn offsets_of_two_builds_are_not_compared() {
     }
     // busybox is the same.
     assert!(!text.contains("busybox"), "{text}");
+    // The first eight digits are.
+    let collides = format!("{}{}", &KNOWN[..8], "f".repeat(32));
+    let (_dir, other) = alter("stack_map_binaries", KNOWN, &collides);
+    let text = diff([&user, &other]);
+    for build in [KNOWN, &collides] {
+        assert!(text.contains(&format!("known@{build}+0x1739c")), "{text}");
+    }
+    // The same build.
+    let (_dir, other) = alter("stack_map_binaries", "/known", "/known (deleted)");
+    let text = diff([&user, &other]);
+    assert!(text.contains("no total has changed"), "{text}");
 }
 
 #[test]

@@ -192,6 +192,16 @@ impl Capture {
         Stacks::read_user_ids(BufReader::with_capacity(64 << 10, input), &source, out)
     }
 
+    /// The files that user stacks have frames in; none in a capture without user stacks.
+    pub fn binaries(&mut self) -> Result<Binaries> {
+        if !self.has(member::STACK_MAP_USER_BIN) {
+            return Ok(Binaries::default());
+        }
+        let source = self.member_name(member::BINARIES);
+        let lines = BufReader::new(self.member(member::BINARIES)?);
+        Binaries::read(lines).map_err(|error| Error::reading(&source, 0, error))
+    }
+
     /// The user stacks and what names their frames; none in a capture without. `places`: where files
     /// with names are looked for. `later`: of the stacks only the ids are read.
     pub fn user(&mut self, places: Places, later: bool) -> Result<User> {
@@ -212,9 +222,7 @@ impl Capture {
                 processes.extend(stacks.iter().flat_map(words::processes));
             }
         }
-        let source = self.member_name(member::BINARIES);
-        let lines = BufReader::new(self.member(member::BINARIES)?);
-        let binaries = Binaries::read(lines).map_err(|error| Error::reading(&source, 0, error))?;
+        let binaries = self.binaries()?;
         let mut names = Names::new(places);
         if self.has(member::SEGMENTS) {
             match self.json(member::SEGMENTS, segments::MAX_JSON) {

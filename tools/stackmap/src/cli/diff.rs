@@ -15,6 +15,7 @@ use crate::{
     notes::{Note, Notes},
     output::{self, Out},
     source::Source,
+    user::binaries::Binaries,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -90,8 +91,11 @@ impl Read {
 impl Diff {
     pub(super) fn run(self, global: &Global) -> Result {
         let mut names = Names::default();
-        let before = self.read(&self.before, global, &mut names)?;
-        let after = self.read(&self.after, global, &mut names)?;
+        let open = |path: &Path| Source::open(Some(path), global.tracefs());
+        let (mut before, mut after) = (open(&self.before)?, open(&self.after)?);
+        let binaries = [before.binaries()?, after.binaries()?];
+        let before = self.read(&self.before, before, &binaries, &mut names)?;
+        let after = self.read(&self.after, after, &binaries, &mut names)?;
         let mut text_follows = true;
         if let Some(path) = &self.flame {
             self.draw(path, &before, &after, &names)?;
@@ -112,13 +116,19 @@ impl Diff {
         Ok(())
     }
 
-    fn read(&self, path: &Path, global: &Global, names: &mut Names) -> Result<Read> {
-        let mut source = Source::open(Some(path), global.tracefs())?;
+    /// `binaries`: those of both captures.
+    fn read(
+        &self,
+        path: &Path,
+        mut source: Source,
+        binaries: &[Binaries; 2],
+        names: &mut Names,
+    ) -> Result<Read> {
         let mut loaded = self.symbols.load_some(&mut source, !self.by.map)?;
-        loaded.user.binaries.compare(&path.display().to_string());
+        let name = path.display().to_string();
+        loaded.user.binaries.compare(&name, binaries.each_ref());
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
-        let name = path.display().to_string();
         let manifest = loaded.manifest.as_ref();
         let seconds = manifest.map_or(0.0, |manifest| manifest.duration_ns as f64 / 1e9);
         if self.compare == Measure::Rate && seconds <= 0.0 {

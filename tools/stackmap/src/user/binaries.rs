@@ -50,12 +50,19 @@ impl Binary {
         name.to_string_lossy().into_owned()
     }
 
-    /// The name, and what tells the file from others of that name: so many digits of the build-id.
-    fn exact_name(&self, digits: usize) -> String {
+    /// `name`, and what tells the file from others of that name: so many digits of the build-id.
+    fn exact_name(&self, name: &str, digits: usize) -> String {
         match self.identity() {
-            Ok(id) => format!("{}@{}", self.name(), id.get(..digits).unwrap_or(id)),
-            Err((dev, ino)) => format!("{}@{dev}:{ino}", self.name()),
+            Ok(id) => format!("{name}@{}", id.get(..digits).unwrap_or(id)),
+            Err((dev, ino)) => format!("{name}@{dev}:{ino}"),
         }
+    }
+
+    /// The name of a file with a build-id, whether it is deleted or not: it is the same build.
+    fn name_of_build(&self) -> Option<String> {
+        self.build_id.as_ref()?;
+        let name = self.name();
+        Some(name.strip_suffix(DELETED).unwrap_or(&name).to_owned())
     }
 
     /// What tells it from other files of its name.
@@ -98,8 +105,18 @@ pub struct Binaries {
     by_index: HashMap<u32, Binary>,
     /// Names that files have which differ, and the digits of build-ids that it takes to tell them apart.
     ambiguous: HashMap<String, usize>,
-    /// The capture, if its frames are compared with those of others.
-    compared: Option<String>,
+    /// The capture, if its frames are compared with those of another.
+    compared: Option<Compared>,
+}
+
+/// What tells files of two captures apart.
+#[derive(Clone, Debug)]
+struct Compared {
+    capture: String,
+    /// Names that builds have which differ, see [`Binaries::ambiguous`].
+    builds: HashMap<String, usize>,
+    /// Names that files without a build-id have which differ in one capture.
+    others: HashMap<String, usize>,
 }
 
 impl Binaries {
@@ -122,7 +139,8 @@ impl Binaries {
             let line = line.strip_suffix(b"\n").unwrap_or(&line);
             by_index.extend(Binary::parse(line));
         }
-        let ambiguous = ambiguous(by_index.values());
+        let all = by_index.values();
+        let ambiguous = ambiguous(all.map(|binary| (binary.name(), binary)));
         Ok(Self {
             by_index,
             ambiguous,
@@ -130,10 +148,20 @@ impl Binaries {
         })
     }
 
-    /// From now on offsets say of which build they are, as far as that means the same in another capture: they are
-    /// compared with those.
-    pub fn compare(&mut self, capture: &str) {
-        self.compared = Some(capture.to_owned());
+    /// From now on offsets say of which build they are, as far as that means the same in `both`
+    /// captures, which are compared; this is one of them.
+    pub fn compare(&mut self, capture: &str, both: [&Self; 2]) {
+        let builds = both.iter().flat_map(|of| of.by_index.values());
+        let others = both.iter().flat_map(|of| {
+            let all = of.by_index.values();
+            let others = all.filter(|binary| binary.build_id.is_none());
+            ambiguous(others.map(|binary| (binary.name(), binary)))
+        });
+        self.compared = Some(Compared {
+            capture: capture.to_owned(),
+            builds: ambiguous(builds.filter_map(|binary| Some((binary.name_of_build()?, binary)))),
+            others: others.collect(),
+        });
     }
 
     /// The file with this index.
@@ -155,16 +183,25 @@ impl Binaries {
     pub fn exact_name(&self, index: u32) -> String {
         let Some(binary) = self.get(index) else {
             return match &self.compared {
-                Some(capture) if index > VDSO32 => format!("[file {index} of {capture}]"),
+                Some(Compared { capture, .. }) if index > VDSO32 => {
+                    format!("[file {index} of {capture}]")
+                }
                 _ => other(index),
             };
         };
-        let digits = self.ambiguous.get(&binary.name());
-        match (&self.compared, digits) {
+        let name = binary.name();
+        let digits = match (&self.compared, binary.name_of_build()) {
+            (None, _) => self.ambiguous.get(&name),
             // Device and inode number are those of one machine at one time.
-            (Some(_), _) if binary.build_id.is_none() => binary.name(),
-            (None, None) => binary.name(),
-            (_, digits) => binary.exact_name(*digits.unwrap_or(&BUILD_DIGITS)),
+            (Some(compared), None) => compared.others.get(&name),
+            (Some(compared), Some(build)) => {
+                let digits = compared.builds.get(&build);
+                return binary.exact_name(&build, *digits.unwrap_or(&BUILD_DIGITS));
+            }
+        };
+        match digits {
+            Some(digits) => binary.exact_name(&name, *digits),
+            None => name,
         }
     }
 }
@@ -178,13 +215,11 @@ fn other(index: u32) -> String {
 }
 
 /// The names that files have which differ, and the digits that tell them apart.
-fn ambiguous<'a>(all: impl Iterator<Item = &'a Binary>) -> HashMap<String, usize> {
+fn ambiguous<'a>(all: impl Iterator<Item = (String, &'a Binary)>) -> HashMap<String, usize> {
     let mut by_name = HashMap::<_, BTreeSet<_>>::new();
-    for binary in all {
-        by_name
-            .entry(binary.name())
-            .or_default()
-            .insert(binary.identity());
+    for (name, binary) in all {
+        let identities = by_name.entry(name).or_default();
+        identities.insert(binary.identity());
     }
     by_name.retain(|_, identities| identities.len() > 1);
     let digits = |identities: BTreeSet<Result<&str, _>>| {
@@ -268,12 +303,67 @@ mod tests {
             names(&binaries),
             "x x y@89ab y@8:2:8 z w@c0ffee0012 w@c0ffee0034 [file 9] [vdso]"
         );
-        binaries.compare("a.data");
+        binaries.compare("a.data", [&binaries.clone(), &Binaries::default()]);
         assert_eq!(
             names(&binaries),
             "x@01234567 x@01234567 y@89ab y z w@c0ffee0012 w@c0ffee0034 [file 9 of a.data] [vdso]"
         );
         assert_eq!(binaries.name(4), "y");
+    }
+
+    #[test]
+    fn builds_of_two_captures_are_told_apart() {
+        for (one, other, want) in [
+            // The same build.
+            (
+                "0123456789 0:1 5 9 /x",
+                "0123456789 0:1 6 9 /x",
+                ["x@01234567"; 2],
+            ),
+            (
+                "0123456789 0:1 5 9 /x",
+                "0123456789 0:1 5 9 /x (deleted)",
+                ["x@01234567"; 2],
+            ),
+            // Another one.
+            (
+                "0123456789 0:1 5 9 /x",
+                "01234567ff 0:1 5 9 /x",
+                ["x@0123456789", "x@01234567ff"],
+            ),
+            (
+                "0123456789 0:1 5 9 /x",
+                "01234567 0:1 5 9 /x (deleted)",
+                ["x@0123456789", "x@01234567"],
+            ),
+            // One of them knows another build as well.
+            (
+                "0123456789 0:1 5 9 /x",
+                "0123456789 0:1 5 9 /x\n3 01234567ff 0:1 5 9 /x",
+                ["x@0123456789"; 2],
+            ),
+            // Without a build-id.
+            ("- 0:1 5 9 /x", "- 0:1 6 9 /x", ["x"; 2]),
+            (
+                "- 0:1 5 9 /x",
+                "- 0:1 6 9 /x (deleted)",
+                ["x", "x (deleted)"],
+            ),
+            (
+                "- 0:1 5 9 /x",
+                "- 0:1 5 9 /x\n3 - 0:1 6 9 /y/x",
+                ["x@0:1:5"; 2],
+            ),
+            ("- 0:1 5 9 /x", "0123456789 0:1 5 9 /x", ["x", "x@01234567"]),
+        ] {
+            let both = [one, other].map(|line| Binaries::parse(format!("2 {line}\n")));
+            let names = both.each_ref().map(|of| {
+                let mut of = of.clone();
+                of.compare("a.data", both.each_ref());
+                of.exact_name(2)
+            });
+            assert_eq!(names, want, "{one} {other}");
+        }
     }
 
     #[test]
