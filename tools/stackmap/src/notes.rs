@@ -283,6 +283,7 @@ fn events(count: u64, verb: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::user::binaries::Binaries;
 
     #[test]
     fn complete_results_have_no_notes() {
@@ -307,6 +308,36 @@ mod tests {
                 "1 event has another load's user stack id: the module was reloaded before the stacks were read",
             ]
         );
+    }
+
+    #[test]
+    fn files_without_names_are_listed() {
+        use crate::user::{words::At, WhichFrame};
+        for (paths, want) in [
+            (&[][..], None),
+            (&["/no/b"], Some("b")),
+            (
+                &["/no/b", "/no/a\\012\\033c"],
+                Some("a\u{fffd}\u{fffd}c and b"),
+            ),
+            (&["/no/d", "/no/b", "/no/a", "/no/a"], Some("a, b and d")),
+            (
+                &["/no/d", "/no/c", "/no/b", "/no/a"],
+                Some("a, b, c and 1 other file"),
+            ),
+        ] {
+            let mut user = User::default();
+            let lines = (2..)
+                .zip(paths)
+                .map(|(index, path)| format!("{index} 00 0:1 5 9 {path}\n"));
+            user.binaries = Binaries::parse(lines.collect::<String>());
+            let wanted = user.binaries.iter().map(|(index, _)| WhichFrame {
+                at: At::File { index, offset: 7 },
+                exact: true,
+            });
+            user.names.prime(wanted, &user.binaries, &mut |_| {});
+            assert_eq!(files_without_names(&user).as_deref(), want, "{paths:?}");
+        }
     }
 
     #[test]

@@ -119,6 +119,16 @@ fn a_file_is_a_mapping_of_a_profile() {
     assert_eq!(files, [(KNOWN, 802552, false), (OTHER, 2024544, false)]);
 }
 
+/// It is packed by what no recording is packed by: there may be many.
+#[test]
+fn a_perf_map_that_unpacks_to_much_is_not_used() {
+    for (line_ends, is_used) in [(1, true), (1 << 20, false)] {
+        let (_dir, other) = alter("perf-144-2545160.map", "\n", &"\n".repeat(line_ends));
+        let folded = String::from_utf8(stdout(&["folded", "--user"], &[&other])).unwrap();
+        assert_eq!(folded.contains("generated code"), is_used, "{folded}");
+    }
+}
+
 /// What a capture is exported to.
 fn profile(capture: &Path) -> Profile {
     let packed = stdout(&["export", "--format", "pprof"], &[capture]);

@@ -277,7 +277,8 @@ mod tests {
 
     #[test]
     fn reads_what_the_module_prints() {
-        let text = "2 5ac0fe -1:2 77 1000 /usr/bin/a\\040b\n3 - 0:28 5 20 /tmp/x (deleted)\nodd\n";
+        let text = "2 5AC0fe -1:2 77 1000 /usr/bin/a\\040b\n3 ab 0:1 5 20 /y\n\
+                    3 - 0:28 5 20 /tmp/x (deleted)\nodd\n4 5ag0 0:1 5 20 /z\n";
         let binaries = Binaries::parse(text);
         let found = binaries.get(2).unwrap();
         assert_eq!(found.build_id.as_deref(), Some("5ac0fe"));
@@ -327,9 +328,9 @@ mod tests {
             ),
             // Another one.
             (
-                "0123456789 0:1 5 9 /x",
-                "01234567ff 0:1 5 9 /x",
-                ["x@0123456789", "x@01234567ff"],
+                "0123456789abcdef01 0:1 5 9 /x",
+                "0123456789abcdef02 0:1 5 9 /x",
+                ["x@0123456789abcdef01", "x@0123456789abcdef02"],
             ),
             (
                 "0123456789 0:1 5 9 /x",
@@ -386,6 +387,19 @@ mod tests {
         let mut known: Vec<_> = binaries.iter().map(|(index, _)| index).collect();
         known.sort_unstable();
         assert_eq!(known, [7, 9]);
+    }
+
+    #[test]
+    fn a_text_is_bounded() {
+        let mut endless = io::BufReader::new(io::repeat(b' '));
+        assert_eq!(Binaries::read(&mut endless).unwrap().iter().count(), 0);
+        let part = format!("\\057{}", "\\377".repeat(127));
+        let longest = format!("{}\\040(deleted)", part.repeat(32));
+        let id = "f".repeat(40);
+        let numbers = "4294967295:4294967295 18446744073709551615 18446744073709551615";
+        let binaries = Binaries::parse(format!("4294967295 {id} {numbers} {longest}\n"));
+        let path = &binaries.get(u32::MAX).unwrap().path;
+        assert_eq!(path.as_os_str().len(), PATH_MAX);
     }
 
     #[test]

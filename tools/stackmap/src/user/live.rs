@@ -320,6 +320,10 @@ mod tests {
         let start = 8 * HOUR;
         assert!(is_same(Duration::ZERO, start));
         assert!(!is_same(Duration::ZERO, start - minute));
+        // What the module and /proc say is rounded.
+        let unit = Duration::from_nanos(1 << UNIT_SHIFT);
+        assert!(is_same(Duration::ZERO, start - 2 * unit));
+        assert!(!is_same(Duration::ZERO, start - 3 * unit));
         assert!(!is_same(Duration::ZERO, start + minute));
         for before in [Duration::ZERO, minute, 10 * minute] {
             assert!(is_same(10 * minute, start - before));
@@ -355,6 +359,35 @@ mod tests {
         };
         assert_eq!(newest(&[other, at(later, 1)]).len(), 2);
         assert!(now.least_age(at(start, 1)).abs_diff(20 * 60 * SECOND) < SECOND);
+    }
+
+    #[test]
+    fn a_map_of_another_process_is_not_read() {
+        let path = format!("/tmp/perf-{}.map", std::process::id());
+        fs::write(&path, "10 10 a\n").unwrap();
+        let own = began("/proc/self").unwrap();
+        let clocks = Clocks::now(None);
+        let found = [own, own + SECOND].map(|start| clocks.perf_map(process(start, 3), true));
+        fs::remove_file(path).unwrap();
+        assert_eq!(found[0].as_deref(), Some(&b"10 10 a\n"[..]));
+        if clocks.boot.saturating_sub(clocks.running) < SECOND {
+            assert_eq!(found[1], None);
+        }
+    }
+
+    #[test]
+    fn a_process_has_one_user_and_the_number_of_its_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |uids: &str| {
+            let status = format!("Name:\tx\nUid:\t{uids}\nNSpid:\t900\t30\t7\n");
+            fs::write(dir.path().join("status"), status).unwrap();
+            let dir = dir.path().to_str().unwrap();
+            (user(dir), inner_pid(dir))
+        };
+        assert_eq!(of("5\t5\t5\t5"), (Some(5), Some(7)));
+        for uids in ["5\t0\t5\t5", "5\t5\t0\t5", "5\t5\t5\t0"] {
+            assert_eq!(of(uids).0, None);
+        }
     }
 
     #[test]

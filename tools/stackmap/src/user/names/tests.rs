@@ -3,6 +3,7 @@
 //! Names of a small program, and of what was separated from it.
 
 mod code;
+mod segments;
 
 use super::{
     super::{
@@ -512,38 +513,6 @@ fn packed_symbols_are_bounded() {
     );
     assert_eq!(name(&xz(&mut symbols.chain(zeros(64 << 20)))), None);
     assert_eq!(name(b"this is no xz"), None);
-}
-
-/// Two files can have the same build-id: what a program did to one after it was linked.
-#[test]
-fn recorded_segments_are_those_of_the_file_that_ran() {
-    let program = Program::new();
-    let with = |segments: &[Segment]| {
-        let recorded = Recorded::ByIndex(vec![(INDEX, segments.to_vec())]);
-        Names::new(Places::default()).with_segments(recorded)
-    };
-    program.has_debug_names(&mut with(&program.segments));
-    let mut other = program.segments.clone();
-    other[0].size -= 1;
-    program.is_missing(with(&other), &program.binary(), Missing::OtherFile);
-    other = program.segments.clone();
-    other[0].vaddr += 0x1000;
-    program.is_missing(with(&other), &program.binary(), Missing::OtherFile);
-
-    // What only moved in the file has its addresses still.
-    let moved = 0x10_0000;
-    other = program.segments.clone();
-    for segment in &mut other {
-        segment.offset += moved;
-    }
-    let mut names = with(&other);
-    let wanted = exact(program.outer.start + moved);
-    names.prime([wanted].into_iter(), &table(&program.binary()), &mut |_| {});
-    let outer = names.frames(wanted).last().unwrap();
-    assert_eq!(
-        (outer.function.as_deref(), outer.offset),
-        (Some("outer"), 0)
-    );
 }
 
 /// Without recorded segments, the one that ran has the recorded size.
