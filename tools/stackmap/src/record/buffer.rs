@@ -16,7 +16,7 @@ use crate::{
         page::{Cursor, Layout, Record},
         show::Show,
         stream::write_page,
-        tasks::Tasks,
+        tasks::{Tasks, MAX_NAMES},
         Damage, Order,
     },
     tracefs::Tracefs,
@@ -111,7 +111,7 @@ impl Buffer {
         if forgotten > 0 {
             let tasks = count_of(forgotten as u64, "task");
             warn(format_args!(
-                "the names of {tasks} are not kept: there are too many"
+                "the names of {tasks} are not kept: a capture has at most {MAX_NAMES} names of tasks"
             ));
         }
         Ok(Self {

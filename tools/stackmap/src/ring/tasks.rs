@@ -14,8 +14,8 @@ const UNKNOWN: &str = "<...>";
 const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
 const MAX_COMM: usize = 15;
-/// So many names are kept.
-const MAX_NAMES: usize = 1 << 19;
+/// A capture has the names of so many tasks.
+pub const MAX_NAMES: usize = 1 << 19;
 /// As many tasks as a kernel can have.
 const MAX_TASKS: usize = 1 << 22;
 /// How long the name of a task is at most as JSON, and its process, in bytes. A byte of a name may

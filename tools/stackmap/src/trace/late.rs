@@ -21,8 +21,8 @@ const REPEATS: u64 = 1 << 39;
 /// More cookies wait only if their binds are lost.
 const MAX_WAITING: usize = 1 << 16;
 
-/// A trace of more tasks, or of cookies of more CPUs, is too odd. With [`EXITING`], each CPU counts
-/// twice.
+/// A trace of more tasks, or of cookies of more CPUs, is read in two passes. With [`EXITING`], each
+/// CPU counts twice.
 const MAX_TASKS: usize = 1 << 20;
 const MAX_CPUS: usize = 1 << 17;
 
