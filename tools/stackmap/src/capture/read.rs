@@ -35,8 +35,12 @@ use std::{
 };
 use zip::{result::ZipError, ZipArchive};
 
-/// More than any manifest, list of modules or table of counters has, in bytes.
+/// More than any list of modules or table of counters has, in bytes.
 const MAX_SMALL: u64 = 4 << 20;
+
+/// More than any manifest has, in bytes: a command line has at most 6 MiB, and each of its bytes may be
+/// `\u0001`.
+const MAX_MANIFEST: u64 = 64 << 20;
 
 /// More events than any kernel has.
 const MAX_FORMATS: usize = 1 << 16;
@@ -85,10 +89,8 @@ impl Capture {
             name,
             manifest: Manifest::default(),
         };
-        let json = capture.small(member::MANIFEST)?;
+        let manifest: Manifest = capture.json(member::MANIFEST, MAX_MANIFEST)?;
         let what = capture.member_name(member::MANIFEST);
-        let manifest: Manifest = serde_json::from_slice(&json)
-            .map_err(|error| Error::input(&what, error.to_string()))?;
         if manifest.format != manifest::FORMAT {
             let text = format!(
                 "the format is {:?}, not {:?}",
@@ -371,6 +373,17 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         let error = capture.bounded_with("large", FREE, 0).unwrap_err();
         assert!(error.to_string().contains("100 times its size"), "{error}");
+    }
+
+    #[test]
+    fn a_long_command_line_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("capture");
+        let mut manifest = Manifest::default();
+        manifest.recorded.command = vec!["\u{1}".repeat(1 << 20)];
+        Writer::create(&path).unwrap().finish(&manifest).unwrap();
+        let capture = Capture::open(&path).unwrap();
+        assert_eq!(capture.manifest.recorded.command, manifest.recorded.command);
     }
 
     #[test]
