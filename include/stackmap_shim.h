@@ -74,6 +74,7 @@ struct stackmap_served {
 	struct trace_event_file *file;	/* its ftrace:stack_id */
 	struct trace_event_file *user_files[2];	/* its ftrace:stack_id_user and user_stack_id */
 	struct ftrace_ops *ops;		/* its function tracer's; NULL before it was seen */
+	__u64 rule;			/* of the call of that tracer; 0 before it was learnt */
 };
 
 /* A part of a module's text, up to @end. */
@@ -341,6 +342,7 @@ unsigned long stackmap_stack_nested(void);
 int stackmap_serve(const struct stackmap_served *new);
 void stackmap_unserve(const struct trace_array *tr);
 /* Any context. */
+bool stackmap_is_tracer(unsigned long ip);
 void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr);
 
 /* hook/kprobe.c, hook/jump.c: how the kernel calls it. Process context, callers serialise. */

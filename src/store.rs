@@ -4,7 +4,7 @@
 //! by itself, and is freed when the module goes.
 
 use crate::{
-    map::{ControlError, Map, Seed},
+    map::{ControlError, Map, Seed, Words},
     published::{Published, Section},
     shim,
 };
@@ -14,20 +14,22 @@ use kernel::{bindings, pr_warn_once, prelude::*, sync::Arc};
 /// A map, or none yet.
 pub(crate) struct Store {
     map: Published<Map>,
+    words: Words,
     /// Whether growth is pending.
     growth: AtomicBool,
 }
 
 /// The kernel stacks.
-pub(crate) static KERNEL: Store = Store::new();
+pub(crate) static KERNEL: Store = Store::new(Words::Hinted);
 
 /// The user stacks.
-pub(crate) static USER: Store = Store::new();
+pub(crate) static USER: Store = Store::new(Words::Whole);
 
 impl Store {
-    const fn new() -> Self {
+    const fn new(words: Words) -> Self {
         Self {
             map: Published::nothing(),
+            words,
             growth: AtomicBool::new(false),
         }
     }
@@ -46,7 +48,7 @@ impl Store {
     /// Makes a map for `2^bits` stacks that `contexts` contexts can use. Context: process; callers
     /// serialise.
     pub(crate) fn make(&self, bits: u32, contexts: usize) -> Result {
-        let map = Map::new(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
+        let map = Map::of(self.words, bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
         self.map.replace(Some(Arc::new(map, GFP_KERNEL)?));
         Ok(())
     }

@@ -7,9 +7,9 @@ pub mod rules;
 #[path = "../../src/unwind/walk.rs"]
 pub mod walk;
 
-use rules::{Outcome, Rule, Run};
+use rules::{Hinted, Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
-use walk::{Frame, Registers, Stack, Unwinder, WalkCounter};
+use walk::{Frame, Guide, Guides, Registers, Stack, Unwinder, WalkCounter, Walked};
 
 /// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {
@@ -109,6 +109,14 @@ impl Unwinder for Hostile<'_> {
         ip % 11 == 0
     }
 
+    fn shown(&self, ip: u64) -> Option<u64> {
+        match ip % 13 {
+            0 => None,
+            1 => Some(MARKER),
+            _ => Some(ip),
+        }
+    }
+
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
         stack
             .word(self, registers)
@@ -126,6 +134,64 @@ impl Unwinder for Hostile<'_> {
     fn count(&mut self, _: WalkCounter, nr: u64) {
         self.counted += nr;
     }
+}
+
+/// What is recorded in place of some addresses.
+const MARKER: u64 = 0x7fff_ffff;
+
+/// Stacks that walks have found, with hints.
+#[derive(Clone, Copy)]
+pub struct Known<'a>(pub &'a [Vec<u64>]);
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct KnownStack<'a>(pub &'a [u64]);
+
+impl Guide for KnownStack<'_> {
+    fn nr(&self) -> usize {
+        self.0.len()
+    }
+
+    fn frame(&self, index: usize) -> Option<u64> {
+        self.0.get(index).map(|word| Hinted(*word).ip())
+    }
+
+    fn frames(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|word| Hinted(*word).ip())
+    }
+
+    unsafe fn hinted(&self, index: usize) -> Hinted {
+        Hinted(self.0[index])
+    }
+}
+
+impl<'a> Guides for Known<'a> {
+    type Guide = KnownStack<'a>;
+
+    fn first(&self, frame: u64) -> Option<KnownStack<'a>> {
+        let begins = |stack: &&Vec<u64>| KnownStack(stack).frame(0) == Some(frame);
+        self.0.iter().find(begins).map(|stack| KnownStack(stack))
+    }
+
+    fn other(&self, guide: &KnownStack<'a>, nr: usize, frame: u64) -> Option<KnownStack<'a>> {
+        let same = |stack: &&Vec<u64>| {
+            let known = KnownStack(stack);
+            known.frame(nr) == Some(frame) && known.frames().take(nr).eq(guide.frames().take(nr))
+        };
+        self.0.iter().find(same).map(|stack| KnownStack(stack))
+    }
+}
+
+/// The words of a stack: frames with the hints of rules. That of the last one is not plain.
+pub fn hinted(frames: &[u64], rule: impl Fn(u64) -> Rule) -> Vec<u64> {
+    let mut words: Vec<u64> = frames
+        .iter()
+        .map(|ip| Hinted::new(*ip, rule(*ip)).0)
+        .collect();
+    if let Some(last) = words.last_mut() {
+        *last &= !0 >> 12;
+    }
+    words
 }
 
 /// Walks a stack that `bytes` describe. Panics if a word beside the stack is read, or more is written
@@ -146,7 +212,44 @@ pub fn walk_hostile(bytes: &[u8]) {
     };
     let skip = usize::from(hostile.byte() % 4);
     let mut ips = vec![MaybeUninit::uninit(); usize::from(hostile.byte())];
-    let nr = walk::walk(&mut hostile, frame, skip, &mut ips);
+    // Guides that say anything.
+    let known: Vec<Vec<u64>> = (0..hostile.byte() % 4)
+        .map(|_| {
+            let nr = usize::from(hostile.byte() % 16);
+            let mut words: Vec<u64> = (0..nr)
+                .map(|_| {
+                    let ip = 0xffff_ffff_8100_0000 + u64::from(hostile.byte() % 64);
+                    let rule = hostile.learn(ip);
+                    Hinted::new(ip, rule).0
+                })
+                .collect();
+            if let Some(last) = words.last_mut() {
+                *last &= !0 >> 12;
+            }
+            words
+        })
+        .collect();
+    let guides = (!known.is_empty()).then_some(Known(&known));
+    let nr = match walk::walk(&mut hostile, frame, skip, &mut ips, 0, guides) {
+        Walked::Known(guide) => {
+            assert!(guide.nr() > 0);
+            return;
+        }
+        Walked::Frames(nr, left) => {
+            if let Some((guide, same)) = left {
+                // SAFETY: The walk has written them.
+                let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                let same = same.min(nr).min(guide.nr());
+                assert!(guide
+                    .frames()
+                    .take(same)
+                    .zip(frames)
+                    .all(|(a, b)| a == b || a == MARKER));
+            }
+            nr
+        }
+        Walked::Lost => return,
+    };
     assert!(nr <= ips.len());
     assert!(hostile.counted <= (nr + skip) as u64);
     for ip in &ips[..nr] {

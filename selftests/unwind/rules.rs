@@ -3,7 +3,7 @@
 //! Rules are learnt as they are, and the table keeps them.
 
 use proptest::prelude::*;
-use stackmap_unwind::rules::{Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS};
+use stackmap_unwind::rules::{Hinted, Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS};
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -47,7 +47,7 @@ proptest! {
         by_bp: bool,
         // The return address is on the stack for learning.
         distance in -15..500_i32,
-        saved in proptest::option::of((any::<bool>(), -500..500_i32)),
+        saved in proptest::option::of((any::<bool>(), prop_oneof![Just(-2), -500..500_i32])),
         sp in 10_000..20_000_u32,
         bp in 30_000..40_000_u32,
     ) {
@@ -57,13 +57,21 @@ proptest! {
         };
         let words = |words: u32| u64::from(words) * 8;
         let rule = frame.learn();
-        prop_assert_eq!(rule.kind(), Kind::Call);
-        prop_assert_eq!(rule.sp(words(sp), words(bp)), words(new));
-        prop_assert_eq!(rule.bp_at(words(new), words(bp)), read.map(words));
         // What is read without looking whether it is on the stack.
         let between = |read: u32| (sp..new - 1).contains(&read);
-        let is_plain = !by_bp && new > sp && read.is_none_or(between);
+        let from_sp = frame.saved.is_none_or(|(from_sp, _)| from_sp);
+        let is_plain = !by_bp && new > sp && from_sp && read.is_none_or(between);
         prop_assert_eq!(rule.plain().is_some(), is_plain);
+        if !is_plain && !matches!(frame.saved, None | Some((true, -2))) {
+            prop_assert_eq!(rule, Rule::SLOW);
+            return Ok(());
+        }
+        prop_assert_eq!(rule.kind(), Kind::Call);
+        prop_assert_eq!(rule.sp(words(sp), words(bp)), words(new));
+        prop_assert_eq!(rule.bp_at(words(sp), words(new)), read.map(words));
+        let hinted = Hinted::new(TEXT, rule);
+        prop_assert_eq!((hinted.ip(), hinted.rule()), (TEXT, rule));
+        prop_assert_eq!(hinted.size(), rule.plain().map_or(0, |plain| plain.size() / 8));
         if let Some(plain) = rule.plain() {
             prop_assert_eq!(words(sp) + plain.size(), words(new));
             prop_assert_eq!(plain.bp().map(|up| words(sp) + up), read.map(words));
@@ -80,8 +88,10 @@ fn frames_too_large_for_a_rule_are_left_to_the_kernel() {
     };
     let limit = 1 << (OFFSET_BITS - 1);
     assert_eq!(frame(limit, None).learn(), Rule::SLOW);
-    assert_eq!(frame(8, Some((true, -limit - 1))).learn(), Rule::SLOW);
-    assert_ne!(frame(limit - 1, Some((true, -limit))).learn(), Rule::SLOW);
+    assert_eq!(frame(-limit - 1, None).learn(), Rule::SLOW);
+    assert_ne!(frame(limit - 1, Some((true, -2))).learn(), Rule::SLOW);
+    // Not where `push %rbp` puts it, nor below the return address.
+    assert_eq!(frame(8, Some((true, 1))).learn(), Rule::SLOW);
 }
 
 #[test]

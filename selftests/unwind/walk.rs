@@ -4,9 +4,10 @@
 
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
+    hinted,
     rules::{Outcome, Rule, Run},
-    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter},
-    walk_hostile,
+    walk::{walk, Frame, Guide, Registers, Stack, Unwinder, WalkCounter, Walked},
+    walk_hostile, Known,
 };
 use std::{collections::HashMap, mem::MaybeUninit};
 
@@ -81,7 +82,11 @@ fn shape() -> impl Strategy<Value = Shape> {
         |(link, words, saved, bp)| Shape {
             link,
             words,
-            saved: saved.map(|at| at % (words - 1)),
+            saved: saved.map(|at| match link {
+                // Where `push %rbp` puts it.
+                Link::Bp => words - 2,
+                _ => at % (words - 1),
+            }),
             bp: bp % words,
         },
     )
@@ -102,7 +107,12 @@ struct Made {
     learnt: usize,
     steps: usize,
     counts: [u64; WalkCounter::COUNT],
+    /// The frame that is recorded as [`MARKER`].
+    marked: Option<usize>,
 }
+
+/// What is recorded for an address in a tracer's own text.
+const MARKER: u64 = 0x7fff_ffff;
 
 impl Made {
     fn new(shapes: Vec<Shape>, end: End) -> Self {
@@ -142,6 +152,7 @@ impl Made {
             learnt: 0,
             steps: 0,
             counts: [0; WalkCounter::COUNT],
+            marked: None,
         };
         made.lay_out();
         made
@@ -170,7 +181,10 @@ impl Made {
                 continue;
             }
             if caller.at.bp != frame.at.bp {
-                shape.saved.get_or_insert(0);
+                shape.saved.get_or_insert(match shape.link {
+                    Link::Bp => shape.words - 2,
+                    _ => 0,
+                });
             }
             if let Some(at) = shape.saved {
                 self.memory.insert(frame.at.sp + 8 * at, caller.at.bp);
@@ -225,13 +239,50 @@ impl Made {
 
     /// Those that the walk finds.
     fn walk(&mut self, skip: usize, room: usize) -> Vec<u64> {
+        self.walk_with(None, skip, room).0
+    }
+
+    /// The same with guides; and whether one of these has told.
+    fn walk_with(
+        &mut self,
+        known: Option<&[Vec<u64>]>,
+        skip: usize,
+        room: usize,
+    ) -> (Vec<u64>, bool) {
         let mut ips = vec![MaybeUninit::uninit(); room];
-        let nr = walk(self, self.frames[0], skip, &mut ips);
-        // SAFETY: So many were written.
-        ips[..nr]
-            .iter()
-            .map(|ip| unsafe { ip.assume_init() })
-            .collect()
+        let frame = self.frames[0];
+        match walk(self, frame, skip, &mut ips, 0, known.map(Known)) {
+            Walked::Known(guide) => (guide.frames().collect(), true),
+            Walked::Frames(nr, left) => {
+                // SAFETY: So many were written.
+                let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                let ips: Vec<u64> = ips.collect();
+                if let Some((guide, same)) = left {
+                    let shared = ips.iter().copied().zip(guide.frames());
+                    let shared = shared.take_while(|(one, other)| one == other).count();
+                    assert!(
+                        same <= shared || shared == nr,
+                        "{same} frames, {shared} shared"
+                    );
+                }
+                (ips, false)
+            }
+            Walked::Lost => panic!("no hint goes"),
+        }
+    }
+
+    /// The words of its stack, with the hints of the rules that were learnt.
+    fn hinted(&self, frames: &[u64]) -> Vec<u64> {
+        let replaced = |ip: u64| {
+            let index = self.index_of(ip);
+            self.shapes
+                .get(index)
+                .is_some_and(|shape| shape.link == Link::Traced)
+        };
+        hinted(frames, |ip| match self.rules.get(&ip) {
+            Some(rule) if !replaced(ip) => *rule,
+            _ => Rule::UNKNOWN,
+        })
     }
 }
 
@@ -276,6 +327,11 @@ impl Unwinder for Made {
 
     fn is_replaced(&self, ip: u64) -> bool {
         ip == REPLACED
+    }
+
+    fn shown(&self, ip: u64) -> Option<u64> {
+        let is_marked = self.marked == Some(self.index_of(ip));
+        Some(if is_marked { MARKER } else { ip })
     }
 
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
@@ -346,6 +402,47 @@ proptest! {
             + count(Link::Traced) + count(Link::Switch) + after_interrupt + 1;
         let _ = made.walk(0, 1024);
         prop_assert!(made.steps <= most, "{} steps, {most} frames that want one", made.steps);
+    }
+
+    #[test]
+    fn guides_lead_to_the_frames_that_are_there(
+        shapes in vec(shape(), 0..60),
+        end in end(),
+        skip in 0..5_usize,
+        room in 1..70_usize,
+        // Of other stacks: where they leave this one, and whether before or behind it.
+        others in vec((0..60_usize, any::<bool>()), 0..5),
+        // Frames whose hints are taken.
+        taken in vec(0..60_usize, 0..4),
+        has_own: bool,
+    ) {
+        let mut made = Made::new(shapes, end);
+        let wanted = made.walk(skip, room);
+        let mut known = Vec::new();
+        for (nr, longer) in others {
+            // A guide that goes on where this stack ends has no other behind it.
+            let most = wanted.len().saturating_sub(longer.into());
+            let mut frames = wanted[..nr.min(most)].to_vec();
+            if longer {
+                frames.extend([TEXT + 8, TEXT + 24]);
+            }
+            known.push(made.hinted(&frames));
+        }
+        if has_own {
+            known.push(made.hinted(&wanted));
+        }
+        for frame in taken {
+            for words in &mut known {
+                if let Some(word) = words.get_mut(frame) {
+                    *word &= 0xffff_ffff;
+                }
+            }
+        }
+        known.retain(|words| !words.is_empty());
+        let (found, is_known) = made.walk_with(Some(&known), skip, room);
+        prop_assert_eq!(&found, &wanted);
+        // A full buffer does not say whether the stack goes on.
+        prop_assert!(is_known || !has_own || wanted.len() == room || wanted.is_empty());
     }
 
     #[test]
@@ -439,7 +536,11 @@ impl Alike {
             stack: self.stack,
             interrupted: false,
         };
-        walk(self, frame, 0, &mut vec![MaybeUninit::uninit(); room])
+        let mut ips = vec![MaybeUninit::uninit(); room];
+        match walk(self, frame, 0, &mut ips, 0, None::<Known<'_>>) {
+            Walked::Frames(nr, None) => nr,
+            _ => panic!("there are no guides"),
+        }
     }
 
     fn count(&self, found: WalkCounter) -> u64 {
@@ -467,6 +568,10 @@ impl Unwinder for Alike {
 
     fn is_replaced(&self, _: u64) -> bool {
         false
+    }
+
+    fn shown(&self, ip: u64) -> Option<u64> {
+        Some(ip)
     }
 
     fn are_users(&self, _: &Stack, _: u64) -> bool {
@@ -498,6 +603,168 @@ fn a_walk_leaves_no_stack() {
         for sp in [STACKS[0] - 8, STACKS[0] - 64, end + 8, 0, !7] {
             assert_eq!(alike.walk(sp, 100), 1, "{sp:#x}");
             assert_eq!(alike.count(WalkCounter::Stack), 1);
+        }
+    }
+}
+
+#[test]
+fn a_known_stack_takes_no_rule_and_no_step_of_the_kernel() {
+    let plain = |words, saved| Shape {
+        saved,
+        ..plain(words)
+    };
+    let based = Shape {
+        link: Link::Bp,
+        words: 6,
+        saved: Some(4),
+        bp: 3,
+    };
+    for end in [End::User, End::Outermost] {
+        let shapes = vec![
+            plain(3, None),
+            plain(5, Some(1)),
+            based,
+            plain(2, None),
+            based,
+        ];
+        let mut made = Made::new(shapes, end);
+        let wanted = made.walk(0, 1024);
+        let known = [made.hinted(&wanted)];
+        made.rules.clear();
+        made.counts = [0; WalkCounter::COUNT];
+        assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, true));
+        assert_eq!((made.learnt, made.steps), (6, 0));
+        assert_eq!(made.counts[WalkCounter::Fast as usize], 6);
+    }
+}
+
+/// Plain frames of some words.
+fn plain(words: u64) -> Shape {
+    Shape {
+        link: Link::Sp,
+        words,
+        saved: None,
+        bp: 0,
+    }
+}
+
+#[test]
+fn a_frame_that_is_recorded_otherwise_is_compared_as_recorded() {
+    let mut interrupt = plain(4);
+    interrupt.link = Link::Interrupt;
+    for (first, marked) in [0, 4]
+        .into_iter()
+        .flat_map(|nr| (1..5).map(move |at| (nr, at)))
+    {
+        let mut shapes = vec![plain(3); 5];
+        if first > 0 {
+            shapes.insert(0, interrupt);
+        }
+        // Such text may go.
+        shapes[marked].link = Link::Fleeting;
+        let mut made = Made::new(shapes, End::User);
+        let raw = made.walk(0, 1024);
+        // Of a trace array for which it is recorded as it is.
+        let mut known = vec![made.hinted(&raw)];
+        made.marked = Some(marked);
+        // The caller marks what is found without a guide.
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (raw.clone(), false), "{marked}");
+        let mut wanted = raw;
+        wanted[marked] = MARKER;
+        known.push(made.hinted(&wanted));
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted, true), "{marked}");
+    }
+}
+
+#[test]
+fn a_frame_that_is_known_before_begins_each_guide() {
+    let first = TEXT + 8;
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let all = made.walk(0, 1024);
+    let with = |made: &Made, frames: &[u64]| {
+        let frames: Vec<u64> = [&[first], frames].concat();
+        made.hinted(&frames)
+    };
+    let cases = [
+        // Guides without it, of which one has only the second frame.
+        (vec![made.hinted(&all), made.hinted(&all[..1])], false),
+        (vec![made.hinted(&all[..1])], false),
+        (vec![with(&made, &all[1..]), with(&made, &all)], true),
+        (vec![with(&made, &all[..2])], false),
+    ];
+    for (known, wanted) in cases {
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        ips[0].write(first);
+        let frame = made.frames[0];
+        let frames: Vec<u64> = [&[first], &all[..]].concat();
+        match walk(&mut made, frame, 0, &mut ips, 1, Some(Known(&known))) {
+            Walked::Known(guide) => {
+                assert!(wanted && guide.frames().eq(frames));
+            }
+            Walked::Frames(nr, _) => {
+                // SAFETY: So many were written.
+                let found = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                assert!(!wanted && found.eq(frames));
+            }
+            Walked::Lost => panic!("no hint goes"),
+        }
+    }
+}
+
+#[test]
+fn a_guide_ends_only_where_its_stack_does() {
+    // The kernel's own registers, where the guide has the user's.
+    let mut interrupt = plain(4);
+    interrupt.link = Link::Interrupt;
+    let shapes = vec![plain(3), plain(3), interrupt, plain(3), plain(3)];
+    let mut made = Made::new(shapes, End::User);
+    let wanted = made.walk(0, 1024);
+    let known = [made.hinted(&wanted[..3])];
+    assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, false));
+    // And the user's, where the guide goes on.
+    let mut made = Made::new(vec![plain(3); 2], End::User);
+    let wanted = made.walk(0, 1024);
+    let known = [made.hinted(&[&wanted[..], &[TEXT + 8]].concat())];
+    assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, false));
+}
+
+#[test]
+fn a_stack_that_begins_interrupted_has_its_first_step_by_the_kernel() {
+    let mut made = Made::new(vec![plain(3); 3], End::User);
+    let wanted = made.walk(0, 1024);
+    let known = [made.hinted(&wanted)];
+    made.frames[0].interrupted = true;
+    made.steps = 0;
+    assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, true));
+    assert_eq!(made.steps, 1);
+}
+
+#[test]
+fn guides_leave_no_stack() {
+    let end = STACKS[0] + SIZE;
+    for words in 1..5 {
+        let alike = Alike::new(words);
+        let known = [hinted(&[TEXT; 200], |_| alike.rule)];
+        for left in 0..20 {
+            let mut alike = Alike::new(words);
+            let at = Registers {
+                ip: TEXT,
+                sp: end - left * 8,
+                bp: 0,
+            };
+            let frame = Frame {
+                at,
+                stack: alike.stack,
+                interrupted: false,
+            };
+            let mut ips = vec![MaybeUninit::uninit(); 300];
+            let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));
+            let Walked::Frames(nr, _) = walked else {
+                panic!("it is not that of the guide");
+            };
+            assert_eq!(nr as u64, left / u64::from(words) + 1);
         }
     }
 }

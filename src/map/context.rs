@@ -13,7 +13,7 @@
 use super::{
     free_extents::FreeExtents,
     sys::{
-        sizes::{MEMOS, REFS_BATCH_MAX},
+        sizes::{MEMOS, REFS_BATCH_MAX, ROOTS},
         AtomicU64, Ordering,
     },
 };
@@ -68,6 +68,10 @@ impl Counter {
 #[repr(align(128))]
 pub struct Context {
     memos: [AtomicU64; MEMOS],
+    /// Slots of stacks by their first frame, behind a 1.
+    roots: [AtomicU64; ROOTS],
+    /// The slot of the stack before, behind a 1.
+    last: AtomicU64,
     /// References that moved from memos to records. Each event with an id is one reference, so
     /// hits need no counter of their own.
     moved: AtomicU64,
@@ -82,6 +86,8 @@ impl Context {
     pub(super) fn new() -> Self {
         Self {
             memos: core::array::from_fn(|_| AtomicU64::new(0)),
+            roots: core::array::from_fn(|_| AtomicU64::new(0)),
+            last: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
             stored: AtomicU64::new(0),
@@ -118,13 +124,13 @@ impl Context {
 
     /// The memo that a stack with these frames uses in this context.
     #[inline(always)]
-    pub(super) fn memo(&self, frames: &[u64]) -> Memo<'_> {
-        Memo(&self.memos[memo_index(frames)])
+    pub(super) fn memo(&self, nr: usize, frame: impl Fn(usize) -> u64) -> Memo<'_> {
+        Memo(&self.memos[memo_index(nr, frame)])
     }
 
     /// The references held back for the stack with these frames in `slot`. Context: any.
     pub(super) fn held(&self, slot: u32, frames: &[u64]) -> u64 {
-        let held = MemoWord::load(&self.memos[memo_index(frames)]);
+        let held = MemoWord::load(&self.memos[memo_index(frames.len(), |index| frames[index])]);
         if held.slot() == slot {
             held.refs()
         } else {
@@ -150,6 +156,30 @@ impl Context {
         memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
+    /// The slot of a stack whose first frame is this, most likely.
+    #[inline(always)]
+    pub(super) fn root(&self, frame: u64) -> Option<u32> {
+        let root = self.roots[root_index(frame)].load(Ordering::Relaxed);
+        (root != 0).then_some(root as u32)
+    }
+
+    /// Keeps it. Context: any; owner only.
+    #[inline(always)]
+    pub(super) fn set_root(&self, frame: u64, slot: u32) {
+        self.roots[root_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
+    }
+
+    /// Notes the stack of this event. Returns whether it is the one before.
+    #[inline(always)]
+    pub(super) fn is_again(&self, slot: u32) -> bool {
+        let now = 1 << 32 | u64::from(slot);
+        let again = self.last.load(Ordering::Relaxed) == now;
+        if !again {
+            self.last.store(now, Ordering::Relaxed);
+        }
+        again
+    }
+
     /// Clears memos and free extents; counters stay. Meanwhile the owner of the context may only
     /// add to counters.
     pub(super) fn clear(&self) {
@@ -157,6 +187,10 @@ impl Context {
             add(&self.moved, MemoWord::load(memo).refs());
             memo.store(0, Ordering::Relaxed);
         }
+        for root in &self.roots {
+            root.store(0, Ordering::Relaxed);
+        }
+        self.last.store(0, Ordering::Relaxed);
         self.stored.store(0, Ordering::Relaxed);
         self.free_extents.clear();
     }
@@ -218,7 +252,7 @@ impl MemoWord {
 
     #[inline(always)]
     const fn one_more(self) -> Self {
-        Self(self.0 + Self::ONE)
+        Self(self.0.wrapping_add(Self::ONE))
     }
 }
 
@@ -229,15 +263,18 @@ impl MemoWord {
 /// well as a hash of all frames, see `Documentation/map.rst`. Stacks of two frames are too rare to
 /// matter.
 #[inline(always)]
-fn memo_index(frames: &[u64]) -> usize {
-    let [_, second, third, ..] = frames else {
+fn memo_index(nr: usize, frame: impl Fn(usize) -> u64) -> usize {
+    if nr < 3 {
         return 0;
-    };
-    let sum = second
-        .wrapping_add(*third)
-        .wrapping_add(frames[frames.len() / 2]);
+    }
+    let sum = frame(1).wrapping_add(frame(2)).wrapping_add(frame(nr / 2));
     // The highest bits of a product depend on all bits of its factors.
     (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - MEMOS.ilog2())) as usize
+}
+
+#[inline(always)]
+const fn root_index(frame: u64) -> usize {
+    ((frame as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - ROOTS.ilog2())) as usize
 }
 
 /// Adds to a word that only the caller writes, saturating.

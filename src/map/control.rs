@@ -59,7 +59,7 @@ impl Map {
             synchronize();
             // No CPU is inside `get_id` any more: each claimed entry belongs to a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
-            for slot in self.slots.iter() {
+            for slot in self.slots.iter().chain(self.branches.iter()) {
                 // Most slots are empty; writing them would only dirty cache lines.
                 if slot.load(Ordering::Relaxed) != Word::EMPTY.bits() {
                     slot.store(Word::EMPTY.bits(), Ordering::Relaxed);

@@ -9,6 +9,7 @@
 
 use super::{
     id::Generation,
+    pool::Pool,
     sys::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
         synchronize, AtomicU64, Ordering,
@@ -69,13 +70,16 @@ impl Stack {
 }
 
 /// The frames of a stack, innermost first, read directly from the pool.
-pub struct Frames<'a>(core::slice::Iter<'a, AtomicU64>);
+pub struct Frames<'a> {
+    pool: &'a Pool,
+    words: core::slice::Iter<'a, AtomicU64>,
+}
 
 impl Iterator for Frames<'_> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        self.0.next().map(|frame| frame.load(Ordering::Relaxed))
+        self.words.next().map(|word| self.pool.frame(word))
     }
 }
 
@@ -145,8 +149,9 @@ impl Map {
         let _section = ReadSide::enter();
         let (generation, _, word) = self.find_id(id)?;
         let inserted = self.insert_epoch(generation, word);
-        let frames = self.pool.frames(word.record(), word.nr());
-        Some(read(inserted, Frames(frames.iter())))
+        let words = self.pool.frames(word.record(), word.nr()).iter();
+        let pool = &self.pool;
+        Some(read(inserted, Frames { pool, words }))
     }
 
     /// The slot that an id names, and its word. The caller is inside a read-side section.

@@ -25,7 +25,7 @@ impl Entered<'_> {
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
         let generation = self.map.generation().ok_or(Fallback::Resetting)?;
-        let memo = self.ctx.memo(frames);
+        let memo = self.ctx.memo(frames.len(), |index| frames[index]);
         if let Some(slot) = self.recall(&memo, frames) {
             return Ok(found(generation, slot, false));
         }
@@ -35,7 +35,7 @@ impl Entered<'_> {
     /// Finds the id of a stack that has one, and counts it. Context: any, NMI included.
     pub fn find(&self, frames: &[u64]) -> Option<Found> {
         let generation = self.map.generation()?;
-        let memo = self.ctx.memo(frames);
+        let memo = self.ctx.memo(frames.len(), |index| frames[index]);
         match self.recall(&memo, frames) {
             Some(slot) => Some(found(generation, slot, false)),
             None => self.search::<false>(generation, memo, frames).ok(),
@@ -46,6 +46,11 @@ impl Entered<'_> {
     #[inline(always)]
     pub fn add(&self, counter: Counter, n: u64) {
         self.ctx.add(counter, n);
+    }
+
+    /// Whether [`Map::grow`] should be called soon. Context: any.
+    pub fn wants_growth(&self) -> bool {
+        self.map.wants_growth()
     }
 
     /// Counts a stack that this context has a memo of, and returns its slot.
@@ -142,6 +147,9 @@ impl Entered<'_> {
     /// Claims an entry, takes an extent, and writes the record to the front of the extent.
     fn prepare(&self, frames: &[u64]) -> Result<Extent, Fallback> {
         let (map, free_extents) = (self.map, &self.ctx.free_extents);
+        if !map.pool.can_hold(frames) {
+            return Err(Fallback::PoolFull);
+        }
         if !map.claim_entry() {
             return Err(Fallback::Full);
         }
@@ -180,7 +188,7 @@ impl Entered<'_> {
         self.ctx.inserted(words);
     }
 
-    fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
+    pub(super) fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
         self.ctx.add_ref(memo, slot, |slot, refs| {
             // This context has seen the slot's word in this generation, and only a reset changes
             // it.
@@ -191,7 +199,7 @@ impl Entered<'_> {
 }
 
 #[inline(always)]
-const fn found(generation: Generation, slot: u32, inserted: bool) -> Found {
+pub(super) const fn found(generation: Generation, slot: u32, inserted: bool) -> Found {
     Found {
         id: generation.id(slot),
         inserted,

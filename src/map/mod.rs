@@ -42,7 +42,8 @@
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
 //!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
-//!   3,226 for 20 frames. A hit with a memo makes `n + 6`. *loom: every model counts the accesses.*
+//!   3,226 for 20 frames. A hit with a memo makes `n + 6`; one by guides `n + 15`, and 8 more for each
+//!   other guide that it goes on with. *loom: every model counts the accesses.*
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
 //!   Nothing leaks: the words of a record that lost a race serve a later stack, see
 //!   `free_extents.rs`, and an unused entry is released. *loom: `inserts`, `pool`, `interrupts`;
@@ -54,7 +55,8 @@
 //!   to nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by
 //!   its id is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it
 //!   without a stack; loom: `resets`, `exports`.*
-//! - **P6** The table takes 16 bytes for each stack of capacity. The pool has at most 1.25 × the
+//! - **P6** The table takes 16 bytes for each stack of capacity, and where there are guides as much again
+//!   for branches. The pool has at most 1.25 × the
 //!   bytes of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break
 //!   this, also when races have left many free extents. *`map.rs`, `property.rs`; loom: `pool`,
 //!   `control`.*
@@ -83,6 +85,7 @@ mod control;
 mod export;
 mod free_extents;
 mod get_id;
+mod guide;
 mod hash;
 mod id;
 mod pool;
@@ -96,9 +99,10 @@ pub use self::{
     control::ControlError,
     export::{Frames, InsertEpoch, Snapshot, Stack, Stale},
     get_id::Entered,
+    guide::{Guide, Guides},
     hash::Seed,
     id::Id,
-    pool::CONTEXTS_MAX,
+    pool::{Words, CONTEXTS_MAX},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
         ReadSide,
@@ -182,10 +186,13 @@ impl From<ReserveError> for Fallback {
 ///
 /// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
 /// - In a generation a slot changes once, from 0 to a word that names a filled record. Of a
-///   published record only the references change. Only a reset makes the slot 0 again.
+///   published record only the references and hints change. Only a reset makes the slot 0 again.
+/// - Where `branches` say that a stack leads to another one after some frames, both have these.
 /// - `control` is 1 while, and only while, a growth or a reset runs.
 pub struct Map {
     slots: Array<AtomicU64>,
+    /// As many as slots, if there are guides.
+    branches: Array<AtomicU64>,
     pool: Pool,
     contexts: Array<Context>,
     seed: Seed,
@@ -208,16 +215,26 @@ impl Map {
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+        Self::of(Words::Whole, bits, contexts, seed)
+    }
+
+    /// The same with other words.
+    pub fn of(words: Words, bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
         if contexts > CONTEXTS_MAX {
             return None;
         }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
         let layout = Layout::new(bits + 1);
+        let branches = match words {
+            Words::Whole => 0,
+            Words::Hinted => 2 << bits,
+        };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
             slots: Array::new(2 << bits, || AtomicU64::new(Word::EMPTY.bits()))?,
-            pool: Pool::new(pool_bytes / (CHUNK_WORDS as usize * 8))?,
+            branches: Array::new(branches, || AtomicU64::new(0))?,
+            pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
             seed,
             layout,
@@ -296,7 +313,7 @@ impl Map {
 
     /// Bytes of the table.
     pub fn table_bytes(&self) -> u64 {
-        self.slots.len() as u64 * 8
+        (self.slots.len() + self.branches.len()) as u64 * 8
     }
 
     /// The sum of a counter over all contexts since the last reset.

@@ -12,6 +12,10 @@
 //! +------------+------------+---------+---------+ ...
 //! ```
 //!
+//! What a frame is depends on the map: the whole word, or its lower half, which says all of an address in
+//! text; then the upper half has a *hint*, see `guide.rs`. The frames of a published record stay. Only its
+//! references and hints change.
+//!
 //! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
 //! not published, because the writer lost a race, become a *free extent*, see `free_extents.rs`.
 
@@ -33,6 +37,28 @@ pub(super) const HEADER_WORDS: u32 = 1;
 
 /// Bytes of a chunk.
 pub(super) const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * 8;
+
+/// What the frames of a map are, and what a word of a record has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Words {
+    /// Any word is a frame.
+    Whole,
+    /// A frame is what sign extension makes of the lower half of a word; the upper half is a hint, see
+    /// [`Guide`](super::Guide).
+    Hinted,
+}
+
+/// What a word with a hint has of the frame.
+const FRAME: u64 = 0xffff_ffff;
+
+/// What the word of the last frame may have of a hint: no size of a plain rule.
+const LAST: u64 = 0x000f_ffff_ffff_ffff;
+
+/// The frame of a word that has a hint.
+#[inline(always)]
+pub(super) const fn frame_of(word: u64) -> u64 {
+    word as i32 as u64
+}
 
 /// Why no record could be reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,6 +97,7 @@ impl Extent {
 /// - Chunks go away only in [`Pool::rewind`] and when the pool is dropped.
 /// - Every extent returned by [`Pool::reserve`] has its words below `limit` and in one chunk.
 pub(super) struct Pool {
+    content: Words,
     chunks: Array<AtomicPtr<AtomicU64>>,
     limit: AtomicU32,
     cursor: CachePadded<AtomicU32>,
@@ -78,10 +105,11 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Makes a pool that may grow to `max_chunks` chunks. Context: process. [`None`]: no memory.
-    pub(super) fn new(max_chunks: usize) -> Option<Self> {
+    pub(super) fn new(content: Words, max_chunks: usize) -> Option<Self> {
         let chunks = Array::new(max_chunks, || AtomicPtr::new(core::ptr::null_mut()))?;
         // INVARIANT: No chunk, so `limit` is 0.
         let pool = Self {
+            content,
             chunks,
             limit: AtomicU32::new(0),
             cursor: CachePadded(AtomicU32::new(HEADER_WORDS)),
@@ -210,36 +238,92 @@ impl Pool {
         self.header(offset)
     }
 
-    /// Writes a record to the front of an extent that is large enough.
+    /// Whether a record can hold these frames.
+    pub(super) fn can_hold(&self, frames: &[u64]) -> bool {
+        self.content == Words::Whole || frames.iter().all(|frame| frame_of(*frame) == *frame)
+    }
+
+    /// Writes a record to the front of an extent that is large enough, without hints.
     pub(super) fn fill(&self, extent: Extent, epoch: u32, frames: &[u64]) {
         let words = self.words(extent.offset, extent.words as usize);
         words[0].store(u64::from(epoch), Ordering::Relaxed);
+        let mask = match self.content {
+            Words::Whole => u64::MAX,
+            Words::Hinted => FRAME,
+        };
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
-            word.store(*frame, Ordering::Relaxed);
+            word.store(*frame & mask, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives a published record of `nr` frames its hints. The first frames are those of
+    /// `same`, a record with hints. Those of the others are by the frame and the one behind it, 0 if there
+    /// is none.
+    pub(super) fn give_hints(
+        &self,
+        offset: u32,
+        nr: usize,
+        same: &[AtomicU64],
+        hint: impl Fn(u64, u64) -> u32,
+    ) {
+        let words = self.frames(offset, nr);
+        // The last one is left to the loop below, whatever is the same.
+        let (first, mut rest) = words.split_at(same.len().min(nr.saturating_sub(1)));
+        for (word, from) in first.iter().zip(same) {
+            let (own, from) = (word.load(Ordering::Relaxed), from.load(Ordering::Relaxed));
+            if (own ^ from) & FRAME == 0 {
+                word.store(from, Ordering::Relaxed);
+            }
+        }
+        while let [word, more @ ..] = rest {
+            let frame = frame_of(word.load(Ordering::Relaxed));
+            let (next, mask) = match more {
+                [] => (0, LAST),
+                [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
+            };
+            let hinted = u64::from(hint(frame, next)) << 32 | frame & FRAME;
+            word.store(hinted & mask, Ordering::Relaxed);
+            rest = more;
+        }
+    }
+
+    /// Takes the hints of the frames in `text` from a published record of `nr` frames.
+    pub(super) fn take_hints(&self, offset: u32, nr: usize, text: impl Fn(u64) -> bool) {
+        if self.content == Words::Whole {
+            return;
+        }
+        for word in self.frames(offset, nr) {
+            let hinted = word.load(Ordering::Relaxed);
+            if hinted & !FRAME != 0 && text(frame_of(hinted)) {
+                word.store(hinted & FRAME, Ordering::Relaxed);
+            }
         }
     }
 
     /// Whether a published record of `frames.len()` frames holds exactly `frames`.
     #[inline(always)]
     pub(super) fn holds(&self, offset: u32, frames: &[u64]) -> bool {
-        let mut words = self.frames(offset, frames.len());
-        let mut frames = frames;
-        while let (Some((eight_words, more_words)), Some((eight_frames, more_frames))) = (
-            words.split_first_chunk::<8>(),
-            frames.split_first_chunk::<8>(),
-        ) {
-            if !equal(eight_words, eight_frames) {
-                return false;
-            }
-            (words, frames) = (more_words, more_frames);
+        let words = self.frames(offset, frames.len());
+        match self.content {
+            Words::Whole => all_equal(words, frames, |word| word),
+            Words::Hinted => all_equal(words, frames, frame_of),
         }
-        frames.is_empty() || equal(words, frames)
+    }
+
+    /// A frame of a published record.
+    #[inline(always)]
+    pub(super) fn frame(&self, word: &AtomicU64) -> u64 {
+        let word = word.load(Ordering::Relaxed);
+        match self.content {
+            Words::Whole => word,
+            Words::Hinted => frame_of(word),
+        }
     }
 
     /// Copies the frames of a published record to the front of `frames`.
     pub(super) fn copy(&self, offset: u32, nr: usize, frames: &mut [u64]) {
         for (frame, word) in frames.iter_mut().zip(self.frames(offset, nr)) {
-            *frame = word.load(Ordering::Relaxed);
+            *frame = self.frame(word);
         }
     }
 
@@ -306,11 +390,21 @@ impl Drop for Pool {
     }
 }
 
-/// Whether the words of a part of a record equal the frames of the same part of a stack.
+/// Whether the words of a record are those of a stack; eight at a time.
 #[inline(always)]
-fn equal(words: &[AtomicU64], frames: &[u64]) -> bool {
-    words
-        .iter()
-        .zip(frames)
-        .all(|(word, frame)| word.load(Ordering::Relaxed) == *frame)
+fn all_equal(mut words: &[AtomicU64], mut frames: &[u64], frame_of: impl Fn(u64) -> u64) -> bool {
+    let equal = |words: &[AtomicU64], frames: &[u64]| {
+        let mut pairs = words.iter().zip(frames);
+        pairs.all(|(word, frame)| frame_of(word.load(Ordering::Relaxed)) == *frame)
+    };
+    while let (Some((eight_words, more_words)), Some((eight_frames, more_frames))) = (
+        words.split_first_chunk::<8>(),
+        frames.split_first_chunk::<8>(),
+    ) {
+        if !equal(eight_words, eight_frames) {
+            return false;
+        }
+        (words, frames) = (more_words, more_frames);
+    }
+    frames.is_empty() || equal(words, frames)
 }

@@ -82,6 +82,9 @@ pub(super) mod sizes {
     /// Memos of one context; a power of two.
     pub(in super::super) const MEMOS: usize = 64;
 
+    /// Roots of one context; a power of two.
+    pub(in super::super) const ROOTS: usize = 64;
+
     /// References at which a record saturates. Above it there is room for one batch of each context
     /// that is between the check and the addition.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
@@ -106,6 +109,7 @@ pub(super) mod sizes {
     pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const MEMOS: usize = 2;
+    pub(in super::super) const ROOTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

@@ -186,10 +186,16 @@ fn text_added(text: &[stackmap_text]) {
 
 fn text_removed(text: &[stackmap_text]) {
     let recording = record::is_on();
+    let replaced = unwind::nr_replaced();
     if recording {
         unwind::forget(text);
     }
+    let is_in = |part: &stackmap_text, ip| part.start < ip && ip <= part.end;
+    let is_gone = |ip| text.iter().any(|part| is_in(part, ip));
     remember_change(text, |map| {
+        if !recording {
+            map.take_hints(is_gone);
+        }
         // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
         // for such a CPU.
         let mut snapshot = map.current().map_err(stale)?;
@@ -197,8 +203,12 @@ fn text_removed(text: &[stackmap_text]) {
             snapshot = map.snapshot().map_err(stale)?;
         }
         if recording {
-            // Before the grace period, such a CPU may also have stored a rule for this text.
-            unwind::forget(text);
+            // Before the grace period, such a CPU may also have stored a rule for this text. If so, or if
+            // another rule may have taken its place, it may have been given to stacks as a hint since.
+            if unwind::forget(text) || unwind::nr_replaced() != replaced {
+                map.snapshot().map_err(stale)?;
+            }
+            map.take_hints(is_gone);
         }
         let old = addresses(map, &snapshot, text)?;
         if old.is_empty() {

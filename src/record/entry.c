@@ -135,6 +135,7 @@ int stackmap_serve(const struct stackmap_served *new)
 		return -ENOSPC;
 	WRITE_ONCE(slot->served.file, new->file);
 	WRITE_ONCE(slot->served.ops, new->ops);
+	WRITE_ONCE(slot->served.rule, 0);
 	/* Release; O5, pairs with the load in serving(). */
 	smp_store_release(&slot->served.tr, new->tr);
 	WRITE_ONCE(slots_end, max(slots_end, slot + 1));
@@ -247,6 +248,24 @@ void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips
 	}
 #endif
 }
+
+/**
+ * stackmap_is_tracer - whether the kernel's unwinder knows the trampoline that an address is in
+ * @ip: the address
+ *
+ * Context: any in which RCU is watching, NMI included; preemption off.
+ * Return: whether a tracer that has a trampoline there is registered.
+ */
+bool stackmap_is_tracer(unsigned long ip)
+{
+#ifdef CONFIG_DYNAMIC_FTRACE
+	return static_call(stackmap_ops_trampoline)(ip);
+#else
+	return false;
+#endif
+}
+
+NOKPROBE_SYMBOL(stackmap_is_tracer);
 
 /**
  * stackmap_trace_stack - record the current stack

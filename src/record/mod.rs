@@ -5,9 +5,11 @@
 pub(crate) mod print;
 
 use crate::{
-    map::{Counter, Fallback},
-    shim::{stackmap_stack, Recording, Unreserved, Watched},
-    store, unwind, user,
+    map::{Counter, Entered, Fallback, Found, Guides},
+    shim::{stackmap_stack, IdEvent, Recording, Unreserved, Watched},
+    store,
+    unwind::{self, Begun, Walked},
+    user,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -85,46 +87,133 @@ unsafe extern "C" fn stackmap_record_user(stack: *mut stackmap_stack) -> bool {
 unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };
-    let section = recording.watched();
-    let Some(frames) = unwind::frames(&mut recording, section.as_ref()) else {
-        return false;
+    let Some(section) = recording.watched() else {
+        let Some(Walked::Frames(frames, _)) = unwind::frames(&mut recording, None, None, None)
+        else {
+            return false;
+        };
+        count_full(&recording, recording.frames(frames), &UNWATCHED);
+        return true;
     };
-    let frames = recording.frames(frames);
-    match &section {
-        Some(section) => record::<USER>(&recording, section, frames),
-        None => count_full(&recording, frames, &UNWATCHED),
-    }
-    true
-}
-
-#[inline(always)]
-fn record<const USER: bool>(recording: &Recording<'_>, section: &Watched<'_>, frames: &[u64]) {
-    let Some(map) = store::KERNEL.map_in(section) else {
-        recording.write_full(frames);
-        return;
+    let Some(map) = store::KERNEL.map_in(&section) else {
+        return without_map(&mut recording, &section);
     };
     // SAFETY: RCU is watching and preemption is off, so grace periods wait for this CPU. Only the
     // caller uses the context of this level of nesting.
     let entered = unsafe { map.enter(recording.context()) };
+    let guides = entered.guides();
+    let mut begun = Begun::new(&recording, &section);
+    if let (Some(guides), Some(begun)) = (&guides, &mut begun) {
+        if let Some(guide) = begun.retrace(&recording, &section, guides) {
+            let event = match reserve::<USER>(&recording, &section) {
+                Ok(event) => event,
+                Err(Unreserved::NoRoom) => return true,
+                Err(Unreserved::Foreign) => {
+                    let frames = unwind::copied(&mut recording, &guide);
+                    count_full(&recording, recording.frames(frames), &FOREIGN);
+                    return true;
+                }
+            };
+            commit(&recording, &entered, event, guides.hit(&guide), guide.nr());
+            return true;
+        }
+    }
+    record::<USER>(&mut recording, &section, &entered, guides, begun)
+}
+
+/// There is no map only while the option is turned on or off.
+#[cold]
+fn without_map(recording: &mut Recording<'_>, section: &Watched<'_>) -> bool {
+    let Some(walked) = unwind::frames(recording, Some(section), None, None) else {
+        return false;
+    };
+    if let Walked::Frames(frames, _) = walked {
+        recording.write_full(recording.frames(frames));
+    }
+    true
+}
+
+/// Reserves the event of an id.
+#[inline(always)]
+fn reserve<'r, const USER: bool>(
+    recording: &'r Recording<'_>,
+    section: &Watched<'_>,
+) -> Result<IdEvent<'r>, Unreserved> {
     // Before the event is reserved: the request may be recorded itself.
     let cookie = if USER {
         user::request(recording, section)
     } else {
         None
     };
-    let event = match recording.reserve_id(cookie) {
+    recording.reserve_id(cookie)
+}
+
+/// Completes the event of a stack with so many frames.
+#[inline(always)]
+fn commit(
+    recording: &Recording<'_>,
+    entered: &Entered<'_>,
+    event: IdEvent<'_>,
+    found: Found,
+    nr: usize,
+) {
+    let bytes = if event.has_user() {
+        ID_USER_BYTES
+    } else {
+        ID_BYTES
+    };
+    event.commit(found.id.get());
+    let saved = recording.full_bytes(nr).wrapping_sub(bytes);
+    entered.add(Counter::BytesSaved, saved);
+}
+
+/// Walks a stack that guides alone do not tell, and records it.
+#[inline(never)]
+#[link_section = ".kprobes.text"]
+fn record<'m, const USER: bool>(
+    recording: &mut Recording<'_>,
+    section: &Watched<'_>,
+    entered: &Entered<'m>,
+    guides: Option<Guides<'m>>,
+    begun: Option<Begun<'m>>,
+) -> bool {
+    let Some(walked) = unwind::frames(recording, Some(section), guides, begun) else {
+        return false;
+    };
+    let event = match reserve::<USER>(recording, section) {
         Ok(event) => event,
-        Err(Unreserved::NoRoom) => return,
-        Err(Unreserved::Foreign) => return count_full(recording, frames, &FOREIGN),
+        Err(Unreserved::NoRoom) => return true,
+        Err(Unreserved::Foreign) => {
+            let frames = match walked {
+                Walked::Known(guide) => unwind::copied(recording, &guide),
+                Walked::Frames(frames, _) => frames,
+            };
+            count_full(recording, recording.frames(frames), &FOREIGN);
+            return true;
+        }
+    };
+    let (frames, left) = match (walked, &guides) {
+        (Walked::Frames(frames, left), _) => (recording.frames(frames), left),
+        (Walked::Known(guide), Some(guides)) => {
+            commit(recording, entered, event, guides.hit(&guide), guide.nr());
+            return true;
+        }
+        // No guide without guides.
+        (Walked::Known(_), None) => {
+            event.discard();
+            return true;
+        }
     };
     match entered.get_id(frames) {
         Ok(found) => {
-            event.commit(found.id.get());
-            let bytes = cookie.map_or(ID_BYTES, |_| ID_USER_BYTES);
-            let saved = recording.full_bytes(frames.len()).wrapping_sub(bytes);
-            entered.add(Counter::BytesSaved, saved);
-            if found.inserted && map.wants_growth() {
-                store::KERNEL.request_growth();
+            commit(recording, entered, event, found, frames.len());
+            if found.inserted {
+                // Many stacks never come again: of a new one no guide is made.
+                if entered.wants_growth() {
+                    store::KERNEL.request_growth();
+                }
+            } else if let Some(hints) = unwind::hints(section, recording) {
+                entered.learn(left, frames, found, hints);
             }
         }
         Err(reason) => {
@@ -137,6 +226,7 @@ fn record<const USER: bool>(recording: &Recording<'_>, section: &Watched<'_>, fr
             }
         }
     }
+    true
 }
 
 /// Records a full stack, and counts it in a counter outside the map.

@@ -10,7 +10,7 @@ pub(crate) mod btf;
 pub(crate) mod prototypes;
 
 use crate::published::Section;
-use core::{marker::PhantomData, mem::MaybeUninit, ops::Range};
+use core::{marker::PhantomData, mem::MaybeUninit, ops::Range, sync::atomic::AtomicU64};
 use kernel::{prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
@@ -201,24 +201,43 @@ impl<'h> Recording<'h> {
         self.stack.state
     }
 
-    /// Has `walk` find frames, behind those that are known.
+    /// Room for all frames of a walk, behind those that are known.
     ///
     /// # Safety
     ///
-    /// It writes as many as it returns, from the first one on.
+    /// Until it is dropped, no frames are used.
+    #[allow(clippy::mut_from_ref)]
     #[inline(always)]
-    pub(crate) unsafe fn fill(
-        &mut self,
-        walk: impl FnOnce(&mut [MaybeUninit<u64>]) -> usize,
-    ) -> Frames {
-        let nr = self.stack.nr as usize;
-        let room = (STACKMAP_MAX_FRAMES as usize).saturating_sub(nr);
-        // SAFETY: By the invariant there is so much room, which nobody else uses.
-        let room = unsafe { core::slice::from_raw_parts_mut(self.stack.ips.add(nr).cast(), room) };
+    pub(crate) unsafe fn room(&self) -> &mut [MaybeUninit<u64>] {
+        let room = STACKMAP_MAX_FRAMES as usize;
+        // SAFETY: By the invariant there is so much room, which nobody else uses; nor do we.
+        unsafe { core::slice::from_raw_parts_mut(self.stack.ips.cast(), room) }
+    }
+
+    /// The number of frames that are known before the walk: none or one.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> usize {
+        self.stack.nr as usize
+    }
+
+    /// The frame that is known before the walk, if there is one.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<u64> {
+        // SAFETY: By the invariant.
+        (self.stack.nr > 0).then(|| unsafe { *self.stack.ips.cast() })
+    }
+
+    /// So many frames, those that are known included.
+    ///
+    /// # Safety
+    ///
+    /// They were written to the [`Recording::room`].
+    #[inline(always)]
+    pub(crate) unsafe fn filled(&self, nr: usize) -> Frames {
         // INVARIANT: By the requirement.
         Frames {
             by_kernel: false,
-            nr: nr.wrapping_add(walk(room)),
+            nr,
         }
     }
 
@@ -270,6 +289,19 @@ impl<'h> Recording<'h> {
     #[inline(always)]
     pub(crate) fn trampoline(&self) -> Range<u64> {
         self.stack.trampoline.start..self.stack.trampoline.end
+    }
+
+    /// Whether a return address is in that text, while the kernel's unwinder knows it.
+    pub(crate) fn is_in_tracer(&self, ip: u64) -> bool {
+        // SAFETY: A walk by rules, where RCU is watching and preemption is off.
+        self.trampoline().contains(&ip) && unsafe { stackmap_is_tracer(ip as usize) }
+    }
+
+    /// What is kept of the text that calls this tracer, as long as the trace array is served.
+    #[inline(always)]
+    pub(crate) fn tracer_rule(&self) -> &AtomicU64 {
+        // SAFETY: By the invariant, and only by this function from now on.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.stack.slot).rule) }
     }
 
     /// Whether it is not known yet and can be found.
@@ -379,13 +411,20 @@ impl Recording<'_> {
     /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
     #[inline(always)]
     pub(crate) fn full_bytes(&self, nr_frames: usize) -> u64 {
-        let data = u64::from(self.facts().layout.caller_offset) + nr_frames as u64 * 8;
+        let frames = (nr_frames as u64).wrapping_mul(8);
+        let data = u64::from(self.facts().layout.caller_offset).wrapping_add(frames);
         let header = if data > 112 { 8 } else { 4 };
-        header + data
+        data.wrapping_add(header)
     }
 }
 
 impl IdEvent<'_> {
+    /// Whether it has a user stack.
+    #[inline(always)]
+    pub(crate) fn has_user(&self) -> bool {
+        self.cookie.is_some()
+    }
+
     /// Completes the event.
     #[inline(always)]
     pub(crate) fn commit(self, id: u32) {

@@ -11,14 +11,15 @@ pub mod rules;
 pub mod walk;
 
 use self::{
-    rules::{Outcome, Rule, Rules, Run, Set, Sets, Table},
+    rules::{Hinted, Outcome, Rule, Rules, Run, Set, Sets},
     walk::{Frame, Registers, Stack, WalkCounter},
 };
 use crate::{
+    map::{Guide, Guides},
     published::Published,
     shim::{
         self, stackmap_facts, stackmap_frame, stackmap_stack, stackmap_text, stackmap_trial,
-        unwind_state, Frames, Recording, Watched,
+        Frames, Recording, Watched,
     },
 };
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -243,13 +244,15 @@ pub(crate) fn verifies() -> bool {
 }
 
 /// Forgets the rules of text that goes. A CPU that saw the module alive may keep one more, until a
-/// grace period has passed. Context: process.
-pub(crate) fn forget(text: &[stackmap_text]) {
+/// grace period has passed. Returns whether there were any. Context: process.
+pub(crate) fn forget(text: &[stackmap_text]) -> bool {
+    let mut found = false;
     if let Some(rules) = rules() {
         for part in text {
-            rules.forget(&(part.start..part.end));
+            found |= rules.forget(&(part.start..part.end));
         }
     }
+    found
 }
 
 impl Counts {
@@ -261,20 +264,93 @@ impl Counts {
     }
 }
 
+/// A stack that was walked.
+#[derive(Clone, Copy)]
+pub(crate) enum Walked<'m> {
+    /// One that the map has.
+    Known(Guide<'m>),
+    /// Its frames, and the guide that was left after so many of them.
+    Frames(Frames, Option<(Guide<'m>, usize)>),
+}
+
+/// A walk that has begun.
+pub(crate) struct Begun<'m> {
+    frame: Frame,
+    place: walk::Place<Guide<'m>>,
+    /// Whether the state of the kernel's unwinder is set.
+    state: bool,
+}
+
+impl<'m> Begun<'m> {
+    /// Begins. [`None`]: this takes more than rules.
+    #[inline(always)]
+    pub(crate) fn new(recording: &Recording<'_>, section: &Watched<'_>) -> Option<Self> {
+        let walker = WALKER.read(section).filter(|walker| !walker.verify)?;
+        let mut unwinder = KernelUnwinder::new(walker, section, recording, false)?;
+        let (caller, skip) = recording.caller()?;
+        let frame = unwinder.begin(caller)?;
+        Some(Self {
+            frame,
+            place: walk::Place::new(frame.at, skip, recording.known()),
+            state: unwinder.begun,
+        })
+    }
+
+    /// The stack of the map that this one is, if guides alone tell.
+    #[inline(always)]
+    pub(crate) fn retrace(
+        &mut self,
+        recording: &Recording<'_>,
+        section: &Watched<'_>,
+        guides: &Guides<'m>,
+    ) -> Option<Guide<'m>> {
+        if self.frame.interrupted {
+            return None;
+        }
+        let unwinder = KernelUnwinder::new(WALKER.read(section)?, section, recording, self.state)?;
+        let stack = &self.frame.stack;
+        match walk::retrace(&unwinder, stack, &mut self.place, recording.first(), guides) {
+            walk::Followed::All => {}
+            walk::Followed::Stopped | walk::Followed::Parted => return None,
+            walk::Followed::Lost => {
+                let (_, skip) = recording.caller()?;
+                self.place = walk::Place::new(self.frame.at, skip, recording.known());
+                return None;
+            }
+        }
+        let guide = *self.place.guide()?;
+        let nr = guide.nr().wrapping_sub(recording.known());
+        unwinder.counts.add(WalkCounter::Fast, nr as u64);
+        Some(guide)
+    }
+}
+
 /// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
 #[inline(always)]
-pub(crate) fn frames(
+pub(crate) fn frames<'m>(
     recording: &mut Recording<'_>,
     section: Option<&Watched<'_>>,
-) -> Option<Frames> {
+    guides: Option<Guides<'m>>,
+    begun: Option<Begun<'m>>,
+) -> Option<Walked<'m>> {
     let walker = section.and_then(|section| WALKER.read(section));
     if let (Some(walker), Some(section)) = (walker, section) {
-        if let Some(frames) = by_rules(walker, section, recording) {
-            mark(recording, frames);
-            return if walker.verify {
-                compared(recording, frames)
-            } else {
-                Some(frames)
+        if let Some(walked) = by_rules(walker, section, recording, guides, begun) {
+            let frames = match &walked {
+                Walked::Known(_) if !walker.verify => return Some(walked),
+                // It is recorded as it is.
+                Walked::Known(guide) => copied(recording, guide),
+                Walked::Frames(frames, _) => {
+                    mark(recording, *frames);
+                    *frames
+                }
+            };
+            if !walker.verify {
+                return Some(walked);
+            }
+            return match compared(recording, frames)? {
+                Compared::Same => Some(walked),
+                Compared::Other(frames) => Some(Walked::Frames(frames, None)),
             };
         }
     }
@@ -287,19 +363,37 @@ pub(crate) fn frames(
         None => {}
     }
     mark(recording, frames);
-    Some(frames)
+    Some(Walked::Frames(frames, None))
+}
+
+/// The frames of a guide, where they can be written from.
+#[cold]
+pub(crate) fn copied(recording: &mut Recording<'_>, guide: &Guide<'_>) -> Frames {
+    // SAFETY: The frames that were found before are not used any more.
+    let room = unsafe { recording.room() };
+    let nr = guide.nr().min(room.len());
+    walk::copy(guide, nr, room);
+    // SAFETY: So many are written.
+    unsafe { recording.filled(nr) }
+}
+
+/// What two walks of a stack have found.
+enum Compared {
+    Same,
+    /// The kernel's frames.
+    Other(Frames),
 }
 
 /// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made
 /// again.
 #[cold]
-fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
+fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Compared> {
     let kernels = recording.kernels()?;
     mark(recording, kernels);
     let (our, their) = (recording.frames(ours), recording.frames(kernels));
     if our == their {
         VERIFIED.fetch_add(1, Ordering::Relaxed);
-        return Some(ours);
+        return Some(Compared::Same);
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
@@ -317,7 +411,7 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Frames> {
         ip: our.get(same).copied().unwrap_or(0),
         kernel_ip: their.get(same).copied().unwrap_or(0),
     });
-    Some(kernels)
+    Some(Compared::Other(kernels))
 }
 
 /// Stacks for which both walks gave the same frames. Context: any.
@@ -342,23 +436,96 @@ fn is_stable(ip: u64) -> bool {
 ///
 /// To be called where no kprobe can be.
 #[inline(always)]
-fn by_rules(
+fn by_rules<'m>(
     walker: &Walker,
     section: &Watched<'_>,
     recording: &mut Recording<'_>,
-) -> Option<Frames> {
-    let mut unwinder = KernelUnwinder {
-        rules: walker.rules.read(section)?,
-        table: walker.rules.read(section)?.table(),
-        counts: walker.counts.get(recording.context())?,
-        facts: recording.facts(),
-        state: recording.state(),
-        begun: false,
-    };
+    guides: Option<Guides<'m>>,
+    begun: Option<Begun<'m>>,
+) -> Option<Walked<'m>> {
+    let state = begun.as_ref().is_some_and(|begun| begun.state);
+    let mut unwinder = KernelUnwinder::new(walker, section, recording, state)?;
     let (caller, skip) = recording.caller()?;
-    let frame = unwinder.begin(caller)?;
-    // SAFETY: `walk` returns how many it has written, from the first one on.
-    Some(unsafe { recording.fill(|room| walk::walk(&mut unwinder, frame, skip, room)) })
+    let nr = recording.known();
+    // SAFETY: The frames that were found before are not used any more.
+    let room = unsafe { recording.room() };
+    let walked = match begun {
+        Some(Begun { frame, place, .. }) => {
+            walk::walk_on(&mut unwinder, frame, place, nr, room, guides)
+        }
+        None => {
+            let frame = unwinder.begin(caller)?;
+            walk::walk(&mut unwinder, frame, skip, room, nr, guides)
+        }
+    };
+    match walked {
+        walk::Walked::Known(guide) => Some(Walked::Known(guide)),
+        walk::Walked::Frames(nr, left) => {
+            // SAFETY: So many are written.
+            let frames = unsafe { recording.filled(nr) };
+            Some(Walked::Frames(frames, left))
+        }
+        walk::Walked::Lost => None,
+    }
+}
+
+impl walk::Guide for Guide<'_> {
+    #[inline(always)]
+    fn nr(&self) -> usize {
+        Guide::nr(self)
+    }
+
+    #[inline(always)]
+    fn frame(&self, index: usize) -> Option<u64> {
+        Guide::frame(self, index)
+    }
+
+    #[inline(always)]
+    fn frames(&self) -> impl Iterator<Item = u64> {
+        Guide::frames(self)
+    }
+
+    #[inline(always)]
+    unsafe fn hinted(&self, index: usize) -> Hinted {
+        // SAFETY: As required of the caller.
+        Hinted(unsafe { self.word_unchecked(index) })
+    }
+}
+
+impl<'a> walk::Guides for Guides<'a> {
+    type Guide = Guide<'a>;
+
+    #[inline(always)]
+    fn first(&self, frame: u64) -> Option<Guide<'a>> {
+        Guides::first(self, frame)
+    }
+
+    #[inline(always)]
+    fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        Guides::other(self, guide, nr, frame)
+    }
+}
+
+/// Gives the hints of stacks, by a frame and the one behind it.
+#[inline(always)]
+pub(crate) fn hints<'a>(
+    section: &'a Watched<'_>,
+    recording: &Recording<'a>,
+) -> Option<impl Fn(u64, u64) -> u32 + 'a> {
+    let table = WALKER.read(section)?.rules.read(section)?.table();
+    let facts = recording.facts();
+    Some(move |ip, next| {
+        if is_replaced(facts, next) {
+            // The kernel knows where the caller is.
+            return 0;
+        }
+        table.get(ip).bits()
+    })
+}
+
+#[inline(always)]
+fn is_replaced(facts: &stackmap_facts, ip: u64) -> bool {
+    ip == facts.return_to_handler || ip == facts.rethook_trampoline
 }
 
 /// Marks the frames in the trampoline of the trace array's own function tracer, as the kernel does.
@@ -380,16 +547,46 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
 
 /// The kernel's unwinder, for one walk.
 struct KernelUnwinder<'a> {
+    recording: &'a Recording<'a>,
     rules: &'a Rules,
-    table: Table<'a>,
     counts: &'a Counts,
-    facts: &'a stackmap_facts,
-    state: *mut unwind_state,
-    /// Whether `state` is set.
+    /// Whether its state is set.
     begun: bool,
 }
 
-impl KernelUnwinder<'_> {
+impl<'a> KernelUnwinder<'a> {
+    #[inline(always)]
+    fn new(
+        walker: &'a Walker,
+        section: &'a Watched<'_>,
+        recording: &'a Recording<'a>,
+        begun: bool,
+    ) -> Option<Self> {
+        Some(Self {
+            recording,
+            rules: walker.rules.read(section)?,
+            counts: walker.counts.get(recording.context())?,
+            begun,
+        })
+    }
+
+    /// The rule of an address in the text that calls the trace array's own function tracer. That text may
+    /// go and come again, but is always made from the same template: its rule is used only for what is in
+    /// it now.
+    #[cold]
+    fn tracer_rule(&self, ip: u64) -> Rule {
+        // In the test at load there is no trace array, and no such text.
+        if !self.recording.is_in_tracer(ip) {
+            return Rule::UNKNOWN;
+        }
+        let kept = Hinted(self.recording.tracer_rule().load(Ordering::Relaxed));
+        if kept.ip() == ip {
+            kept.rule()
+        } else {
+            Rule::UNKNOWN
+        }
+    }
+
     /// Begins at a caller, which another stack than the task's may belong to.
     #[inline(always)]
     fn begin(&mut self, caller: &stackmap_frame) -> Option<Frame> {
@@ -405,7 +602,7 @@ impl KernelUnwinder<'_> {
         let mut caller = *caller;
         // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for
         // the state.
-        self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.state) };
+        self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.recording.state()) };
         self.begun.then(|| self.frame(&caller))
     }
 
@@ -433,17 +630,32 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     }
 
     #[inline(always)]
+    unsafe fn load_below(&self, addr: u64) -> u64 {
+        // SAFETY: As required of the caller.
+        unsafe { load_at::<-8>(addr) }
+    }
+
+    #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
-        self.table.get(ip)
+        match self.rules.table().get(ip) {
+            Rule::UNKNOWN => self.tracer_rule(ip),
+            rule => rule,
+        }
     }
 
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
-        if self.is_replaced(ip) || !is_stable(ip) {
+        let is_tracer = self.recording.is_in_tracer(ip);
+        if !is_tracer && (self.is_replaced(ip) || !is_stable(ip)) {
             return Rule::UNKNOWN;
         }
         let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
-        self.rules.put(ip, rule);
+        if is_tracer {
+            let word = Hinted::new(ip, rule).0;
+            self.recording.tracer_rule().store(word, Ordering::Relaxed);
+        } else {
+            self.rules.put(ip, rule);
+        }
         rule
     }
 
@@ -454,12 +666,22 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn is_replaced(&self, ip: u64) -> bool {
-        ip == self.facts.return_to_handler || ip == self.facts.rethook_trampoline
+        is_replaced(self.recording.facts(), ip)
+    }
+
+    #[inline(always)]
+    fn shown(&self, ip: u64) -> Option<u64> {
+        if self.recording.trampoline().contains(&ip) {
+            return Some(shim::STACKMAP_TRAMPOLINE_MARKER.into());
+        }
+        let facts = self.recording.facts();
+        let is_core = || facts.stext <= ip && ip < facts.etext;
+        (!self.recording.wants_tracer() || is_core()).then_some(ip)
     }
 
     #[inline(always)]
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
-        let facts = self.facts;
+        let facts = self.recording.facts();
         if !stack.holds(registers, facts.regs_size.into()) {
             return false;
         }
@@ -484,7 +706,8 @@ impl walk::Unwinder for KernelUnwinder<'_> {
             interrupted: frame.interrupted,
         };
         // SAFETY: As for `begin`; it sets the state if nothing has.
-        let stepped = unsafe { shim::stackmap_unwind_step(&mut at, self.state, self.begun) };
+        let stepped =
+            unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
         self.begun = true;
         stepped.then(|| self.frame(&at))
     }
@@ -502,12 +725,23 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 /// The 8 bytes from `addr` on may be read.
 #[inline(always)]
 unsafe fn load(addr: u64) -> u64 {
+    // SAFETY: As required of the caller.
+    unsafe { load_at::<0>(addr) }
+}
+
+/// The same, so many bytes further.
+///
+/// # Safety
+///
+/// These 8 bytes may be read.
+#[inline(always)]
+unsafe fn load_at<const OFFSET: i32>(addr: u64) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         let word;
         // SAFETY: As required of the caller; it reads, and does nothing else.
         unsafe {
-            core::arch::asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) addr,
+            core::arch::asm!("mov {}, qword ptr [{} + {}]", out(reg) word, in(reg) addr, const OFFSET,
                  options(nostack, preserves_flags, readonly))
         };
         word
@@ -516,7 +750,7 @@ unsafe fn load(addr: u64) -> u64 {
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: As required of the caller.
     unsafe {
-        (addr as *const u64).read_volatile()
+        (addr.wrapping_add_signed(OFFSET.into()) as *const u64).read_volatile()
     }
 }
 
@@ -532,8 +766,11 @@ unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
     let mut recording = unsafe { Recording::new(stack) };
     let frames = recording
         .watched()
-        .and_then(|section| by_rules(WALKER.read(&section)?, &section, &mut recording));
-    frames.map_or(-1, |frames| recording.frames(frames).len() as c_int)
+        .and_then(|section| by_rules(WALKER.read(&section)?, &section, &mut recording, None, None));
+    match frames {
+        Some(Walked::Frames(frames, _)) => recording.frames(frames).len() as c_int,
+        _ => -1,
+    }
 }
 
 /// Has the kernel's unwinder make the step after the call that returns to `ip`.

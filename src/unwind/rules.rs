@@ -12,16 +12,20 @@
 //! writes:
 //!
 //! ```text
-//!  63            32 31       20 19        8 7  6 5  4   3   2   0
-//! +----------------+-----------+-----------+----+----+----+------+
-//! |  ip in text    | sp offset | bp offset |  0 | bp |base| kind |
-//! +----------------+-----------+-----------+----+----+----+------+
+//!  63            32 31       20 19        8 7  5  4     3   2   0
+//! +----------------+-----------+-----------+----+-----+----+------+
+//! |  ip in text    |   size    | bp offset |  0 |saved|  0 |   0  |  plain
+//! +----------------+-----------+-----------+----+-----+----+------+
+//! |  ip in text    |     0     | sp offset |  0 |saved|base| kind |  other
+//! +----------------+-----------+-----------+----+-----+----+------+
 //! ```
 //!
 //! All text of an x86-64 kernel is in the highest 2 GiB, so 31 bits of an address name it. Offsets are
 //! in words of the stack. Nearly all rules are *plain*: the caller is further up from the stack pointer,
-//! and its frame pointer, if it was saved, in between; then both offsets are from the old stack pointer,
-//! and positive. Two CPUs that learn the same address learn the same rule: the table may hold it twice,
+//! and its frame pointer, if it was saved, in between; both offsets are from the old stack pointer, and
+//! positive. Of the others, the offset is from the old stack pointer or the frame pointer, and the
+//! caller's frame pointer, if it was saved, is where `push %rbp` puts it: the second word below the new
+//! stack pointer. Two CPUs that learn the same address learn the same rule: the table may hold it twice,
 //! never differently. No operation waits for another, and none orders anything: the word is all that is
 //! shared.
 
@@ -39,27 +43,25 @@ const MAX_SETS: usize = 1 << 12;
 /// Where text begins: addresses are sign-extended from the highest bit that is 0 here.
 const TEXT: u64 = !0 << 31;
 
-/// Where the kind of a rule is in the word, if it is not [`PLAIN`].
+/// Where the kind of a rule is in the word, if it is not plain.
 const KIND: u32 = 7;
-/// A plain call: the only kind with this bit.
-const PLAIN: u32 = 1;
-/// Any other call: the return address is below the new stack pointer.
+/// A call that is not plain: the return address is below the new stack pointer.
 const CALL: u32 = 2;
 /// An entry from elsewhere: all registers are at the new stack pointer.
 const REGISTERS: u32 = 4;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
-/// The frame pointer is read at an offset from the new stack pointer, in a plain rule from the old one.
-/// Without this and [`BP_AT_BP`] it stays.
-const BP_AT_SP: u32 = 1 << 4;
-/// The frame pointer is read at an offset from the old one.
-const BP_AT_BP: u32 = 2 << 4;
-/// Bits of an offset, which has a sign.
+/// The caller's frame pointer was saved. Without this, it stays.
+const SAVED: u32 = 1 << 4;
+/// Where a rule that is not plain has the caller's frame pointer: so many words from the new stack
+/// pointer.
+const SAVED_AT: i32 = -2;
+/// Bits of an offset, which has a sign, and of a size, which has none.
 pub const OFFSET_BITS: u32 = 12;
-/// Where the offset of the new stack pointer is in the word.
-const OFFSET_SHIFT: u32 = 20;
-/// Where the offset of the frame pointer is.
-const BP_OFFSET_SHIFT: u32 = OFFSET_SHIFT - OFFSET_BITS;
+/// Where the size is in the word; 0 if the rule is not plain.
+const SIZE_SHIFT: u32 = 20;
+/// Where the offset is.
+const OFFSET_SHIFT: u32 = SIZE_SHIFT - OFFSET_BITS;
 
 /// The step from one frame to its caller's, in a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -112,6 +114,12 @@ pub struct Run {
 }
 
 impl Rule {
+    /// The word.
+    #[inline(always)]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
     /// No rule is known. Never in the table.
     pub const UNKNOWN: Self = Self(0);
     /// The walk ends here.
@@ -122,7 +130,7 @@ impl Rule {
     /// What it says.
     #[inline(always)]
     pub const fn kind(self) -> Kind {
-        if self.0 & PLAIN != 0 {
+        if self.plain().is_some() {
             return Kind::Call;
         }
         match self.0 & KIND {
@@ -136,7 +144,7 @@ impl Rule {
     /// The same rule, if it is plain.
     #[inline(always)]
     pub const fn plain(self) -> Option<Plain> {
-        if self.0 & PLAIN != 0 {
+        if self.0 >> SIZE_SHIFT != 0 {
             Some(Plain(self.0))
         } else {
             None
@@ -146,28 +154,35 @@ impl Rule {
     /// The new stack pointer, given the old one and the frame pointer. Of a call or registers.
     #[inline(always)]
     pub const fn sp(self, sp: u64, bp: u64) -> u64 {
+        if let Some(plain) = self.plain() {
+            return sp.wrapping_add(plain.size());
+        }
         let base = if self.0 & BASE_BP != 0 { bp } else { sp };
-        base.wrapping_add_signed(self.bytes(OFFSET_SHIFT))
+        let unused = u32::BITS - OFFSET_BITS;
+        let words = (self.0 << (unused - OFFSET_SHIFT)) as i32 >> unused;
+        base.wrapping_add_signed(words as i64 * 8)
     }
 
-    /// Where the frame pointer is read, given the new stack pointer and the old frame pointer;
-    /// [`None`] if it stays. Of a call.
+    /// Whether the new stack pointer is an offset from the frame pointer.
     #[inline(always)]
-    pub const fn bp_at(self, sp: u64, bp: u64) -> Option<u64> {
-        let base = match self.0 & (BP_AT_SP | BP_AT_BP) {
-            0 => return None,
-            BP_AT_SP if self.0 & PLAIN != 0 => sp.wrapping_add_signed(-self.bytes(OFFSET_SHIFT)),
-            BP_AT_SP => sp,
-            _ => bp,
-        };
-        Some(base.wrapping_add_signed(self.bytes(BP_OFFSET_SHIFT)))
+    pub const fn needs_bp(self) -> bool {
+        self.plain().is_none() && self.0 & BASE_BP != 0
     }
 
-    /// An offset, in bytes.
+    /// Where the frame pointer is read, given the old stack pointer and the new one; [`None`] if it
+    /// stays. Of a call.
     #[inline(always)]
-    const fn bytes(self, shift: u32) -> i64 {
-        let unused = 32 - OFFSET_BITS;
-        ((self.0 << (unused - shift)) as i32 >> unused) as i64 * 8
+    pub const fn bp_at(self, old: u64, new: u64) -> Option<u64> {
+        if self.0 & SAVED == 0 {
+            return None;
+        }
+        match self.plain() {
+            Some(plain) => match plain.bp() {
+                Some(offset) => Some(old.wrapping_add(offset)),
+                None => None,
+            },
+            None => Some(new.wrapping_add_signed(SAVED_AT as i64 * 8)),
+        }
     }
 
     /// The rule that explains two runs with different frame pointers; [`Rule::SLOW`] if none does.
@@ -191,7 +206,7 @@ impl Rule {
         } else {
             (BASE_BP, same(sp, [runs[0].bp, runs[1].bp])?)
         };
-        Some(Self(kind | base | field(offset)? << OFFSET_SHIFT))
+        Some(Self(kind | base | field(offset)?))
     }
 
     fn call(runs: &[Run; 2]) -> Option<Self> {
@@ -212,33 +227,33 @@ impl Rule {
             sp[index] = new;
             bp[index] = read;
         }
-        let rule = Self::based(CALL, runs, sp)?;
-        let (kind, offset) = match bp {
-            [None, None] => (0, 0),
-            [Some(one), Some(two)] => match same([one, two], sp) {
-                Some(offset) => (BP_AT_SP, offset),
-                None => (BP_AT_BP, same([one, two], [runs[0].bp, runs[1].bp])?),
-            },
+        let saved = match bp {
+            [None, None] => None,
+            [Some(one), Some(two)] => Some(same([one, two], sp)?),
             _ => return None,
         };
-        let rule = Self(rule.0 | kind | field(offset)? << BP_OFFSET_SHIFT);
-        Some(rule.simplified())
+        if let Some(size) = same(sp, [runs[0].sp, runs[1].sp]) {
+            if let Some(plain) = Self::by_size(size, saved) {
+                return Some(plain);
+            }
+        }
+        let rule = Self::based(CALL, runs, sp)?;
+        match saved {
+            None => Some(rule),
+            Some(SAVED_AT) => Some(Self(rule.0 | SAVED)),
+            Some(_) => None,
+        }
     }
 
-    /// A plain rule instead of a call, if it is one.
-    const fn simplified(self) -> Self {
-        let size = self.bytes(OFFSET_SHIFT) / 8;
-        let at = size + self.bytes(BP_OFFSET_SHIFT) / 8;
-        let offset = match self.0 & (BASE_BP | BP_AT_SP | BP_AT_BP) {
-            0 => 0,
-            // Not where the return address is.
-            BP_AT_SP if 0 <= at && at < size - 1 => (at as u32) << BP_OFFSET_SHIFT,
-            _ => return self,
+    /// A plain rule, if it can be one; `saved` is from the new stack pointer.
+    fn by_size(size: i32, saved: Option<i32>) -> Option<Self> {
+        let word = field(size).filter(|_| size >= 1)? << OFFSET_BITS;
+        let at = match saved {
+            None => return Some(Self(word)),
+            Some(offset) => size + offset,
         };
-        if size < 1 {
-            return self;
-        }
-        Self((size as u32) << OFFSET_SHIFT | offset | self.0 & BP_AT_SP | PLAIN)
+        // Not where the return address is.
+        (0 <= at && at < size - 1).then_some(Self(word | (at as u32) << OFFSET_SHIFT | SAVED))
     }
 }
 
@@ -254,16 +269,46 @@ impl Plain {
     /// How far the stack pointer of the caller is, in bytes.
     #[inline(always)]
     pub const fn size(self) -> u64 {
-        (self.0 >> OFFSET_SHIFT) as u64 * 8
+        (self.0 >> SIZE_SHIFT) as u64 * 8
     }
 
     /// How far the frame pointer of the caller is, in bytes; [`None`] if it stays.
     #[inline(always)]
     pub const fn bp(self) -> Option<u64> {
-        if self.0 & BP_AT_SP == 0 {
+        if self.0 & SAVED == 0 {
             return None;
         }
-        Some((self.0 >> BP_OFFSET_SHIFT & ((1 << OFFSET_BITS) - 1)) as u64 * 8)
+        Some((self.0 >> OFFSET_SHIFT & ((1 << OFFSET_BITS) - 1)) as u64 * 8)
+    }
+}
+
+/// An address in text and, in the upper half, its rule: what the entry of a table has, but all of the
+/// lower half of the address.
+#[derive(Clone, Copy)]
+pub struct Hinted(pub u64);
+
+impl Hinted {
+    /// Both.
+    pub const fn new(ip: u64, rule: Rule) -> Self {
+        Self((rule.0 as u64) << 32 | ip & 0xffff_ffff)
+    }
+
+    /// The address.
+    #[inline(always)]
+    pub const fn ip(self) -> u64 {
+        self.0 as i32 as u64
+    }
+
+    /// Its rule; [`Rule::UNKNOWN`] if there is none.
+    #[inline(always)]
+    pub const fn rule(self) -> Rule {
+        Rule((self.0 >> 32) as u32)
+    }
+
+    /// How far the stack pointer of the caller is, in words; 0 if the rule is not plain.
+    #[inline(always)]
+    pub const fn size(self) -> u64 {
+        self.0 >> (32 + SIZE_SHIFT)
     }
 }
 
@@ -273,12 +318,12 @@ fn same(at: [u32; 2], base: [u32; 2]) -> Option<i32> {
     (offset == at[1].wrapping_sub(base[1])).then_some(offset as i32)
 }
 
-/// An offset as it is kept, if it can be.
+/// An offset where it is kept, if it can be.
 fn field(offset: i32) -> Option<u32> {
     let limit = 1 << (OFFSET_BITS - 1);
     (-limit..limit)
         .contains(&offset)
-        .then_some(offset as u32 & ((1 << OFFSET_BITS) - 1))
+        .then_some((offset as u32 & ((1 << OFFSET_BITS) - 1)) << OFFSET_SHIFT)
 }
 
 /// A cache line of entries, 0 where there is none.
@@ -377,18 +422,24 @@ impl Rules {
         }
     }
 
-    /// Forgets the rules of all addresses in `text`.
+    /// Forgets the rules of all addresses in `text`. Returns whether there were any.
     ///
     /// Context: any. A CPU that is just learning a rule may keep it afterwards.
-    pub fn forget(&self, text: &Range<u64>) {
+    pub fn forget(&self, text: &Range<u64>) -> bool {
+        let mut found = false;
         for entry in self.sets.iter().flat_map(|set| &set.0) {
             let old = entry.load(Relaxed);
             // The address after a call may be the first behind the text.
             let ip = TEXT.wrapping_add(old >> 32);
-            if old != 0 && text.start < ip && ip <= text.end && exchange(entry, old, 0) {
+            if old == 0 || ip <= text.start || text.end < ip {
+                continue;
+            }
+            found = true;
+            if exchange(entry, old, 0) {
                 self.nr.fetch_sub(1, Relaxed);
             }
         }
+        found
     }
 }
 

@@ -7,7 +7,7 @@
 //! kernel's unwinder takes that one step, and the walk goes on from there. What the kernel gives is
 //! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
 
-use super::rules::{Kind, Rule};
+use super::rules::{Hinted, Kind, Rule};
 use core::mem::MaybeUninit;
 
 /// How a frame was found: by a rule, or by the kernel's unwinder because...
@@ -131,6 +131,16 @@ pub trait Unwinder {
     /// The 8 bytes from `addr` on are on a [`Stack`].
     unsafe fn load(&self, addr: u64) -> u64;
 
+    /// Reads the word below an address.
+    ///
+    /// # Safety
+    ///
+    /// The 8 bytes up to `addr` are on a [`Stack`].
+    unsafe fn load_below(&self, addr: u64) -> u64 {
+        // SAFETY: As required of the caller.
+        unsafe { self.load(addr.wrapping_sub(8)) }
+    }
+
     /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there
     /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
@@ -145,6 +155,9 @@ pub trait Unwinder {
     /// Whether a tracer has put this address where a return address was: the kernel knows which.
     fn is_replaced(&self, ip: u64) -> bool;
 
+    /// What is recorded for an address, if it can be known now.
+    fn shown(&self, ip: u64) -> Option<u64>;
+
     /// Whether the registers at an address on the stack are the user's, where a walk ends.
     fn are_users(&self, stack: &Stack, registers: u64) -> bool;
 
@@ -155,32 +168,500 @@ pub trait Unwinder {
     fn count(&mut self, found: WalkCounter, nr: u64);
 }
 
-/// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
-/// unwinder finds them. The first `skip` of them are left out. Returns the number of those in
-/// `ips`.
+/// Frames that a walk may find, and hints on how to get from each to the next.
+pub trait Guide: Copy {
+    /// The number of frames.
+    fn nr(&self) -> usize;
+
+    /// A frame, if there are so many.
+    fn frame(&self, index: usize) -> Option<u64>;
+
+    /// The frames.
+    fn frames(&self) -> impl Iterator<Item = u64>;
+
+    /// A frame with its hint.
+    ///
+    /// # Safety
+    ///
+    /// There are more frames than `index`.
+    unsafe fn hinted(&self, index: usize) -> Hinted;
+}
+
+/// The guides that there are.
+pub trait Guides: Copy {
+    /// Frames that were found before. The hint of the last one is not plain.
+    type Guide: Guide;
+
+    /// One that begins with this frame.
+    fn first(&self, frame: u64) -> Option<Self::Guide>;
+
+    /// One with the first `nr` frames of a guide, and this one behind them.
+    fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
+}
+
+/// No guides.
+#[derive(Clone, Copy)]
+pub enum Never {}
+
+impl Guide for Never {
+    fn nr(&self) -> usize {
+        match *self {}
+    }
+
+    fn frame(&self, _: usize) -> Option<u64> {
+        match *self {}
+    }
+
+    fn frames(&self) -> impl Iterator<Item = u64> {
+        core::iter::empty()
+    }
+
+    unsafe fn hinted(&self, _: usize) -> Hinted {
+        match *self {}
+    }
+}
+
+impl Guides for Never {
+    type Guide = Never;
+
+    fn first(&self, _: u64) -> Option<Never> {
+        match *self {}
+    }
+
+    fn other(&self, _: &Never, _: usize, _: u64) -> Option<Never> {
+        match *self {}
+    }
+}
+
+/// What a walk has found.
+pub enum Walked<G> {
+    /// The frames of a guide, all of them.
+    Known(G),
+    /// So many frames, which are written; and the guide that had the same, up to so many.
+    Frames(usize, Option<(G, usize)>),
+    /// Hints went while they were followed.
+    Lost,
+}
+
+/// Goes as far as guides lead, from the beginning of a walk. One address may be known already, `before` the
+/// first.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
-pub fn walk<U: Unwinder>(
+pub fn retrace<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    stack: &Stack,
+    place: &mut Place<G::Guide>,
+    before: Option<u64>,
+    guides: &G,
+) -> Followed {
+    if !stack.reaches(place.at.sp) || place.skip > 0 && !place.pass(unwinder, stack) {
+        return Followed::Stopped;
+    }
+    let first = match before {
+        None => unwinder.shown(place.at.ip),
+        Some(ip) => Some(ip),
+    };
+    place.guide = first.and_then(|ip| guides.first(ip));
+    let Some(guide) = &place.guide else {
+        return Followed::Stopped;
+    };
+    let shown = match before {
+        None => first,
+        Some(_) => unwinder.shown(place.at.ip),
+    };
+    if shown.is_none() || guide.frame(place.nr) != shown {
+        return Followed::Stopped;
+    }
+    let mut spot = Spot::new(place);
+    // SAFETY: The guide has the frame, which is on the stack.
+    match unsafe { run(unwinder, stack, guide, &mut spot) } {
+        Ran::All => Followed::All,
+        ran => follow(unwinder, stack, guides, place, spot, ran),
+    }
+}
+
+/// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
+/// unwinder finds them. The first `skip` of them are left out. They are written to `ips`, behind the
+/// first `nr`: none or one.
+///
+/// Context: that of the [`Unwinder`].
+pub fn walk<U: Unwinder, G: Guides>(
     unwinder: &mut U,
     frame: Frame,
-    mut skip: usize,
+    skip: usize,
     ips: &mut [MaybeUninit<u64>],
-) -> usize {
+    nr: usize,
+    guides: Option<G>,
+) -> Walked<G::Guide> {
+    let before = match ips.first() {
+        // SAFETY: It is written.
+        Some(ip) if nr > 0 => Some(unsafe { ip.assume_init() }),
+        _ => None,
+    };
+    let mut place = Place::new(frame.at, skip, nr);
+    let followed = match &guides {
+        Some(guides) if !frame.interrupted => {
+            retrace(unwinder, &frame.stack, &mut place, before, guides)
+        }
+        _ => Followed::Stopped,
+    };
+    match (followed, place.guide) {
+        (Followed::All, Some(guide)) => {
+            unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
+            Walked::Known(guide)
+        }
+        (Followed::Lost, _) => Walked::Lost,
+        _ => walk_on(unwinder, frame, place, nr, ips, guides),
+    }
+}
+
+/// How far a walk has come.
+pub struct Place<G> {
+    at: Registers,
+    /// Frames to leave out.
+    skip: usize,
+    /// Frames that are found, not this one.
+    nr: usize,
+    /// It has these, and this one.
+    guide: Option<G>,
+    /// But not the next one; nor does any other.
+    parted: bool,
+}
+
+impl<G> Place<G> {
+    /// The beginning of a walk: frames to leave out, and the number of those that are known.
+    #[inline(always)]
+    pub fn new(at: Registers, skip: usize, nr: usize) -> Self {
+        Self {
+            at,
+            skip,
+            nr,
+            guide: None,
+            parted: false,
+        }
+    }
+
+    /// The guide, if there is one.
+    #[inline(always)]
+    pub fn guide(&self) -> Option<&G> {
+        self.guide.as_ref()
+    }
+
+    /// Leaves frames out by plain rules. Returns whether that was all.
+    #[inline(always)]
+    fn pass<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> bool {
+        while self.skip > 0 {
+            let Some(plain) = unwinder.rule(self.at.ip).plain() else {
+                return false;
+            };
+            let up = self.at.sp.wrapping_add(plain.size());
+            if up > stack.end() {
+                return false;
+            }
+            // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
+            let ip = unsafe { unwinder.load_below(up) };
+            if unwinder.is_replaced(ip) {
+                return false;
+            }
+            if let Some(offset) = plain.bp() {
+                // SAFETY: A plain rule has the word between.
+                self.at.bp = unsafe { unwinder.load(self.at.sp.wrapping_add(offset)) };
+            }
+            self.at.ip = ip;
+            self.at.sp = up;
+            self.skip = self.skip.wrapping_sub(1);
+        }
+        true
+    }
+}
+
+/// How guides ended.
+pub enum Followed {
+    /// With the stack: the guide has all of its frames.
+    All,
+    /// At a frame that takes more than a hint.
+    Stopped,
+    /// At the last frame that the guide shares: its caller is another one.
+    Parted,
+    /// A hint has gone meanwhile.
+    Lost,
+}
+
+/// Follows guides, from a place with a guide that has its address: from where a run has ended.
+#[inline(never)]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+fn follow<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    stack: &Stack,
+    guides: &G,
+    place: &mut Place<G::Guide>,
+    mut spot: Spot,
+    mut ran: Ran,
+) -> Followed {
+    let Some(mut guide) = place.guide else {
+        return Followed::Stopped;
+    };
+    let mut followed = Followed::Stopped;
+    loop {
+        match ran {
+            Ran::All => {
+                place.guide = Some(guide);
+                place.nr = guide.nr();
+                return Followed::All;
+            }
+            Ran::Lost => return Followed::Lost,
+            Ran::Stopped => break,
+            Ran::Away => {}
+        }
+        if spot.sp <= stack.end() {
+            // SAFETY: It is on the stack.
+            let ip = unsafe { unwinder.load_below(spot.sp) };
+            if unwinder.shown(ip) == Some(ip) && !unwinder.is_replaced(ip) {
+                // Another guide may have the same frames up to here.
+                if let Some(other) = guides.other(&guide, spot.nr, ip) {
+                    guide = other;
+                    // SAFETY: It has this frame, too, which is on the stack.
+                    ran = unsafe { run(unwinder, stack, &guide, &mut spot) };
+                    continue;
+                }
+                followed = Followed::Parted;
+            }
+        }
+        spot.nr = spot.nr.wrapping_sub(1);
+        spot.sp = spot.sp.wrapping_sub(spot.size.wrapping_mul(8));
+        break;
+    }
+    place.guide = Some(guide);
+    place.parted = matches!(followed, Followed::Parted);
+    if spot.nr != place.nr {
+        // SAFETY: These frames were followed.
+        let Some(bp) = (unsafe { saved_bp(unwinder, &guide, &spot) }) else {
+            return Followed::Lost;
+        };
+        // SAFETY: There are so many.
+        let ip = unsafe { guide.hinted(spot.nr) }.ip();
+        place.at = Registers {
+            ip,
+            sp: spot.sp,
+            bp,
+        };
+        place.nr = spot.nr;
+    }
+    followed
+}
+
+/// A frame of a guide, and its stack pointer.
+struct Spot {
+    nr: usize,
+    sp: u64,
+    /// A frame before, or this one, and its frame pointer. What is in between are plain calls.
+    from: usize,
+    bp: u64,
+    /// How many words it is from the frame before, if it is not that of the guide.
+    size: u64,
+}
+
+impl Spot {
+    #[inline(always)]
+    fn new<G>(place: &Place<G>) -> Self {
+        Self {
+            nr: place.nr,
+            sp: place.at.sp,
+            from: place.nr,
+            bp: place.at.bp,
+            size: 0,
+        }
+    }
+}
+
+/// How a run ended.
+enum Ran {
+    /// With the stack: the guide has all of its frames.
+    All,
+    /// At a frame that takes more than a hint.
+    Stopped,
+    /// At one that is not that of the guide.
+    Away,
+    /// A hint has gone meanwhile.
+    Lost,
+}
+
+/// Goes from frame to frame as long as they are those of a guide, and hints tell. Apart from the rest, so
+/// that all of it is in registers.
+///
+/// # Safety
+///
+/// The guide has the frame of `spot`, whose stack pointer is on the stack.
+#[inline(never)]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+unsafe fn run<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    guide: &G,
+    spot: &mut Spot,
+) -> Ran {
+    let end = stack.end();
+    let (mut nr, mut sp) = (spot.nr, spot.sp);
+    // SAFETY: As required of the caller.
+    let mut word = unsafe { guide.hinted(nr) };
+    let ran = loop {
+        let size = word.size();
+        if size != 0 {
+            nr = nr.wrapping_add(1);
+            sp = sp.wrapping_add(size.wrapping_mul(8));
+            if sp <= end {
+                // SAFETY: A plain hint takes at least a word, so it is on the stack.
+                let ip = unsafe { unwinder.load_below(sp) };
+                // SAFETY: The hint of the last frame is not plain.
+                word = unsafe { guide.hinted(nr) };
+                if word.ip() == ip {
+                    continue;
+                }
+            }
+            spot.size = size;
+            break Ran::Away;
+        }
+        let rule = word.rule();
+        let is_last = nr.wrapping_add(1) == guide.nr();
+        match rule.kind() {
+            Kind::Call if !is_last => {
+                (spot.nr, spot.sp) = (nr, sp);
+                // SAFETY: These frames were followed.
+                let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
+                    break Ran::Lost;
+                };
+                (spot.from, spot.bp) = (nr, bp);
+                let at = Registers { ip: 0, sp, bp };
+                let Ok(caller) = based_call(unwinder, stack, at, rule) else {
+                    break Ran::Stopped;
+                };
+                // SAFETY: There is one more.
+                word = unsafe { guide.hinted(nr.wrapping_add(1)) };
+                if word.ip() != caller.ip {
+                    break Ran::Stopped;
+                }
+                nr = nr.wrapping_add(1);
+                sp = caller.sp;
+                (spot.from, spot.bp) = (nr, caller.bp);
+            }
+            Kind::Registers
+                if is_last && !rule.needs_bp() && unwinder.are_users(stack, rule.sp(sp, 0)) =>
+            {
+                break Ran::All;
+            }
+            Kind::End if is_last => break Ran::All,
+            _ => break Ran::Stopped,
+        }
+    };
+    (spot.nr, spot.sp) = (nr, sp);
+    ran
+}
+
+/// The frame pointer of a frame that hints have led to. [`None`]: a hint has gone.
+///
+/// # Safety
+///
+/// So they have.
+#[inline(always)]
+unsafe fn saved_bp<U: Unwinder, G: Guide>(unwinder: &U, guide: &G, spot: &Spot) -> Option<u64> {
+    let mut sp = spot.sp;
+    for index in (spot.from..spot.nr).rev() {
+        // SAFETY: There are more frames.
+        let plain = unsafe { guide.hinted(index) }.rule().plain()?;
+        sp = sp.wrapping_sub(plain.size());
+        if let Some(offset) = plain.bp() {
+            // SAFETY: It was followed, so it is on the stack.
+            return Some(unsafe { unwinder.load(sp.wrapping_add(offset)) });
+        }
+    }
+    Some(spot.bp)
+}
+
+/// Walks on, from a frame that guides alone do not lead on from. So many frames were known before.
+#[inline(never)]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+pub fn walk_on<U: Unwinder, G: Guides>(
+    unwinder: &mut U,
+    frame: Frame,
+    place: Place<G::Guide>,
+    before: usize,
+    ips: &mut [MaybeUninit<u64>],
+    mut guides: Option<G>,
+) -> Walked<G::Guide> {
     // What changes at each step is apart from what seldom changes, and in registers.
     let Frame {
-        mut at,
         mut stack,
         mut interrupted,
+        ..
     } = frame;
-    let mut nr = 0;
-    let mut fast = 0_u64;
+    let Place {
+        mut at,
+        mut skip,
+        mut nr,
+        mut guide,
+        parted,
+    } = place;
+    let mut fast = nr.wrapping_sub(before) as u64;
+    let mut left = None;
+    if let (true, Some(before)) = (parted, guide) {
+        copy(&before, nr, ips);
+        left = Some((before, nr.wrapping_add(1)));
+        (guide, guides) = (None, None);
+    }
     loop {
+        if let (0, Some(known)) = (skip, &guides) {
+            // The frames up to here are those of the guide, if there is one.
+            let shown = unwinder.shown(at.ip);
+            match guide {
+                // Where a frame is known before, only that one tells which guide begins alike.
+                None if nr == 0 => guide = shown.and_then(|frame| known.first(frame)),
+                None => {}
+                Some(before) if shown.is_some() && before.frame(nr) == shown => {}
+                // It ends with the guide.
+                Some(before) if before.nr() == nr && !unwinder.is_text(at.ip) => break,
+                Some(before) => {
+                    guide = shown.and_then(|frame| known.other(&before, nr, frame));
+                    if guide.is_none() {
+                        copy(&before, nr, ips);
+                        left = Some((before, nr));
+                    }
+                }
+            }
+            if guide.is_none() {
+                guides = None;
+            }
+        }
         // Nearly all frames are calls whose rules are known, and none is left out.
         let (mut rule, stuck) = if interrupted {
             (Rule::UNKNOWN, None)
         } else if skip > 0 || !stack.reaches(at.sp) {
             (unwinder.rule(at.ip), None)
+        } else if let (Some(known), Some(guides)) = (&guide, &guides) {
+            // SAFETY: It has this frame.
+            if unsafe { known.hinted(nr) }.size() == 0 {
+                (unwinder.rule(at.ip), None)
+            } else {
+                let mut place = Place {
+                    guide,
+                    ..Place::new(at, skip, nr)
+                };
+                let mut spot = Spot::new(&place);
+                // SAFETY: The guide has this frame, which is on the stack.
+                let ran = unsafe { run(unwinder, &stack, known, &mut spot) };
+                let followed = follow(unwinder, &stack, guides, &mut place, spot, ran);
+                let moved = place.nr.wrapping_sub(nr);
+                fast = fast.wrapping_add(moved as u64);
+                Place { at, nr, guide, .. } = place;
+                match followed {
+                    Followed::All => break,
+                    // What is recorded for the frame may be another address: see above.
+                    Followed::Stopped | Followed::Parted if moved > 0 => continue,
+                    Followed::Stopped | Followed::Parted => {}
+                    Followed::Lost => return Walked::Lost,
+                }
+                (unwinder.rule(at.ip), None)
+            }
         } else {
             let mut calls = Calls { at, ips, nr };
             let (rule, end) = calls.follow(unwinder, &stack);
@@ -210,6 +691,8 @@ pub fn walk<U: Unwinder>(
                 }
                 if skip > 0 {
                     skip -= 1;
+                } else if guide.is_some() && nr < ips.len() {
+                    nr = nr.wrapping_add(1);
                 } else if !keep(ips, &mut nr, at.ip) {
                     break;
                 }
@@ -255,7 +738,21 @@ pub fn walk<U: Unwinder>(
         } = caller;
     }
     unwinder.count(WalkCounter::Fast, fast);
-    nr
+    match guide {
+        Some(guide) if guide.nr() == nr => Walked::Known(guide),
+        Some(guide) => {
+            copy(&guide, nr, ips);
+            Walked::Frames(nr, Some((guide, nr)))
+        }
+        None => Walked::Frames(nr, left),
+    }
+}
+
+/// Writes the first frames of a guide.
+pub fn copy<G: Guide>(guide: &G, nr: usize, ips: &mut [MaybeUninit<u64>]) {
+    for (room, frame) in ips.iter_mut().zip(guide.frames().take(nr)) {
+        room.write(frame);
+    }
 }
 
 /// Writes the next address, if there is room.
@@ -376,7 +873,7 @@ fn based_call<U: Unwinder>(
         return Err(WalkCounter::Stack);
     }
     let ip = word(sp.wrapping_sub(8))?;
-    let bp = match rule.bp_at(sp, at.bp) {
+    let bp = match rule.bp_at(at.sp, sp) {
         Some(at) => word(at)?,
         None => at.bp,
     };

@@ -12,6 +12,7 @@
 mod control;
 mod counts;
 mod exports;
+mod guides;
 mod inserts;
 mod interrupts;
 mod pool;

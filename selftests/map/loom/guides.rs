@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Guides that other contexts make, reset and take the hints of.
+
+use super::*;
+use stackmap_map::Words;
+
+/// A map whose stacks have hints.
+fn hinted(bits: u32, contexts: usize) -> Arc<Map> {
+    // What sections are made of must be there before the threads are: it would order them.
+    drop(ReadSide::enter());
+    Arc::new(Map::of(Words::Hinted, bits, contexts, SEED).expect("memory for a map"))
+}
+
+/// The hint of every frame.
+const HINT: u32 = 1 << 31;
+
+/// Records a stack along guides. Returns whether these have told.
+fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fallback> {
+    let before = model::steps();
+    let _section = ReadSide::enter();
+    // SAFETY: In each model a context has one thread, which is in a read-side section.
+    let entered = unsafe { map.enter(context) };
+    let guides = entered.guides().ok_or(Fallback::Resetting)?;
+    let mut guide = guides.first(frames[0]);
+    let (mut left, mut branches) = (None, 0);
+    for (nr, frame) in frames.iter().enumerate() {
+        let Some(known) = guide else {
+            break;
+        };
+        if known.frame(nr) != Some(*frame) {
+            branches += 1;
+            guide = guides.other(&known, nr, *frame);
+            left = guide.is_none().then_some((known, nr));
+        }
+    }
+    if let Some(guide) = guide.filter(|guide| guide.nr() == frames.len()) {
+        let found = guides.hit(&guide);
+        let steps = model::steps() - before;
+        let most = frames.len() + 15 + 8 * branches;
+        assert!(steps <= most, "P2: {steps} steps");
+        return Ok((found, true));
+    }
+    let found = entered.get_id(frames)?;
+    entered.learn(left, frames, found, |_, _| HINT);
+    Ok((found, false))
+}
+
+/// A context follows a branch that another one makes: it sees the record behind it, or does not follow.
+#[test]
+fn a_branch_of_another_context() {
+    // Two stacks that begin alike, in slots of their own.
+    let (one, two) = ([7, 8], [7, 9]);
+    bounded("a_branch_of_another_context", 3, None, move || {
+        let map = hinted(2, 2);
+        let first = along(&map, 0, &one).expect("an id").0;
+        assert!(!along(&map, 1, &one).expect("an id").1);
+        let other = spawn(&map, move |map| along(map, 1, &two).expect("an id").0);
+        let second = along(&map, 0, &two).expect("an id").0;
+        assert_eq!(other.join().id, second.id);
+        assert_ne!(first.id, second.id);
+        assert_eq!(read(&map, second.id), Some((two.to_vec(), 2)));
+        settle(&map);
+    });
+}
+
+/// O2 for a context with a guide: the reset takes it.
+#[test]
+fn a_guide_beside_a_reset() {
+    exhaustively("a_guide_beside_a_reset", move || {
+        let map = hinted(1, 2);
+        let frames = [7, 8];
+        let old = along(&map, 1, &frames).expect("an id").0.id;
+        let other = spawn(&map, move |map| along(map, 1, &frames));
+        map.reset().unwrap();
+        match other.join() {
+            Ok((found, is_known)) => {
+                assert_eq!(is_known, found.id == old, "O2: a guide that the reset took");
+                assert_eq!(found.inserted, found.id != old);
+            }
+            Err(reason) => assert_eq!(reason, Fallback::Resetting),
+        }
+        settle(&map);
+    });
+}
+
+/// A context reads a word while its hint is taken: the frame stays.
+#[test]
+fn hints_that_are_taken() {
+    exhaustively("hints_that_are_taken", move || {
+        let map = hinted(1, 2);
+        let frames = [7, 8, 9];
+        let id = along(&map, 0, &frames).expect("an id").0.id;
+        along(&map, 1, &frames).expect("an id");
+        let other = spawn(&map, move |map| along(map, 1, &frames).expect("an id"));
+        map.take_hints(|frame| frame == 8);
+        let (found, is_known) = other.join();
+        assert_eq!((found.id, is_known), (id, true));
+        assert_eq!(read(&map, id), Some((frames.to_vec(), 3)));
+        settle(&map);
+    });
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stacks that a walk is expected to find.
+//!
+//! Most stacks that are recorded are in the map already, and most steps of a walk follow from the frame
+//! alone. So the frames of a stack that was recorded before, and what the owner of the map has noted with
+//! each of them (its *hint*), guide the walk of the next one: as long as each frame that is found is that
+//! of the guide, nothing is searched for. Where one is another, the walk goes on with another guide that
+//! has the same frames up to there and this one behind them, if the context knows one. A guide that leads
+//! to the end is the stack.
+
+use super::{
+    get_id::{found, Entered},
+    id::Generation,
+    pool::frame_of,
+    sys::{sizes::SLOTS_AT_ONCE, AtomicU64, Ordering},
+    Found, Map, ReadSide,
+};
+
+/// A stack of the map whose frames are compared with those of a walk.
+///
+/// # Invariants
+///
+/// `words` are those of the record in `slot`, which stays as it is: but a hint may become 0. Of the
+/// hint of the last one, the upper half is 0.
+#[derive(Clone, Copy)]
+pub struct Guide<'a> {
+    words: &'a [AtomicU64],
+    /// The slot; and [`BRANCHED`], if another guide led to this one. A whole word: without padding, it is
+    /// copied faster.
+    slot: u64,
+}
+
+const BRANCHED: u64 = 1 << 32;
+
+/// Entries that one branch may be in; a power of two.
+const BRANCH_WAYS: usize = 4;
+
+impl Guide<'_> {
+    #[inline(always)]
+    fn slot(&self) -> u32 {
+        self.slot as u32
+    }
+
+    /// The number of its frames.
+    #[inline(always)]
+    pub fn nr(&self) -> usize {
+        self.words.len()
+    }
+
+    /// A frame, if it has so many.
+    #[inline(always)]
+    pub fn frame(&self, index: usize) -> Option<u64> {
+        self.word(index).map(frame_of)
+    }
+
+    /// A frame, in the lower half, and its hint; if it has so many.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> Option<u64> {
+        Some(self.words.get(index)?.load(Ordering::Relaxed))
+    }
+
+    /// The same.
+    ///
+    /// # Safety
+    ///
+    /// It has more frames than `index`.
+    #[inline(always)]
+    pub unsafe fn word_unchecked(&self, index: usize) -> u64 {
+        // SAFETY: As required of the caller.
+        unsafe { self.words.get_unchecked(index) }.load(Ordering::Relaxed)
+    }
+
+    /// Its frames.
+    #[inline(always)]
+    pub fn frames(&self) -> impl Iterator<Item = u64> + '_ {
+        let words = self.words.iter();
+        words.map(|word| frame_of(word.load(Ordering::Relaxed)))
+    }
+}
+
+/// The guides that a context knows.
+#[derive(Clone, Copy)]
+pub struct Guides<'a> {
+    entered: &'a Entered<'a>,
+    generation: Generation,
+}
+
+impl<'a> Entered<'a> {
+    /// The guides, unless a reset runs. Context: any.
+    #[inline(always)]
+    pub fn guides(&'a self) -> Option<Guides<'a>> {
+        let generation = self.map.generation()?;
+        Some(Guides {
+            entered: self,
+            generation,
+        })
+    }
+
+    /// Makes a guide of the stack with these frames, that `found` is of: for walks that leave `guide` after
+    /// so many frames, or have none. `hint` gives the hint of a frame, by it and the one behind it, 0 if there
+    /// is none.
+    /// Context: any; owner only.
+    #[cold]
+    pub fn learn(
+        &self,
+        guide: Option<(Guide<'_>, usize)>,
+        frames: &[u64],
+        found: Found,
+        hint: impl Fn(u64, u64) -> u32,
+    ) {
+        let slot = self.map.layout.slot(found.id);
+        let record = self.map.word(slot).record();
+        let (same, nr) = match &guide {
+            // What the last one that is the same has does not depend on it alone.
+            Some((guide, nr)) => (guide.words.get(..nr.saturating_sub(1)).unwrap_or(&[]), *nr),
+            None => (&[][..], 0),
+        };
+        self.map.pool.give_hints(record, frames.len(), same, hint);
+        let Some(frame) = frames.get(nr) else {
+            return;
+        };
+        match guide {
+            None => self.ctx.set_root(*frame, slot),
+            Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
+        }
+    }
+}
+
+impl Map {
+    /// Takes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
+    pub fn take_hints(&self, text: impl Fn(u64) -> bool) {
+        let generation = self.generation();
+        let end = self.slots.len() as u32;
+        for first in (0..end).step_by(SLOTS_AT_ONCE as usize) {
+            let _section = ReadSide::enter();
+            // A reset takes everything.
+            if generation.is_none() || self.generation() != generation {
+                return;
+            }
+            for slot in first..end.min(first.saturating_add(SLOTS_AT_ONCE)) {
+                let word = self.word(slot);
+                if !word.is_empty() {
+                    self.pool.take_hints(word.record(), word.nr(), &text);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Guides<'a> {
+    /// A guide whose innermost frame is this.
+    #[inline(always)]
+    pub fn first(&self, frame: u64) -> Option<Guide<'a>> {
+        self.guide(self.entered.ctx.root(frame)?, 0, 0, frame)
+    }
+
+    /// One that has the first `nr` frames of `guide`, and then this one.
+    #[inline(always)]
+    pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        let slot = Branch::new(guide.slot(), nr).get(self.entered.map, frame)?;
+        self.guide(slot, BRANCHED, nr, frame)
+    }
+
+    #[inline(always)]
+    fn guide(&self, slot: u32, branched: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        let map = self.entered.map;
+        // Another CPU may have inserted it, and this one not have seen it yet.
+        let word = map.word(slot);
+        if word.is_empty() {
+            return None;
+        }
+        let guide = Guide {
+            words: map.pool.frames(word.record(), word.nr()),
+            slot: u64::from(slot) | branched,
+        };
+        (guide.frame(nr) == Some(frame)).then_some(guide)
+    }
+
+    /// Counts the stack that a walk has found to be that of `guide`. Context: any; owner only.
+    #[inline(always)]
+    pub fn hit(&self, guide: &Guide<'_>) -> Found {
+        let ctx = self.entered.ctx;
+        let frame = |index| guide.frame(index).unwrap_or(0);
+        let memo = ctx.memo(guide.nr(), frame);
+        if memo.slot() == Some(guide.slot()) {
+            memo.add_ref();
+        } else {
+            self.entered.add_ref(&memo, guide.slot());
+        }
+        if ctx.is_again(guide.slot()) && guide.slot & BRANCHED != 0 {
+            ctx.set_root(frame(0), guide.slot());
+        }
+        found(self.generation, guide.slot(), false)
+    }
+}
+
+/// Where a way leaves that of a stack: its slot, and the number of frames that they share.
+///
+/// ```text
+///  63   62       53 52    32 31  0
+/// +----+-----------+--------+-----+
+/// |  1 |    nr     |  from  | to  |
+/// +----+-----------+--------+-----+
+/// ```
+#[derive(Clone, Copy)]
+struct Branch(u64);
+
+impl Branch {
+    #[inline(always)]
+    const fn new(from: u32, nr: usize) -> Self {
+        Self(1 << 63 | (nr as u64) << 53 | (from as u64) << 32)
+    }
+
+    /// Where it may be kept.
+    #[inline(always)]
+    fn entries(self, map: &Map, frame: u64) -> &[AtomicU64] {
+        let hash = ((self.0 >> 32) ^ frame << 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (hash >> 32) as usize & (map.slots.len() - 1) & !(BRANCH_WAYS - 1);
+        map.branches.get(first..first + BRANCH_WAYS).unwrap_or(&[])
+    }
+
+    /// Where it leads, if that is known. Two that have all but the frame in common may be told for one
+    /// another: the frame is to be compared.
+    #[inline(always)]
+    fn get(self, map: &Map, frame: u64) -> Option<u32> {
+        for entry in self.entries(map, frame) {
+            let entry = entry.load(Ordering::Relaxed);
+            if (entry ^ self.0) >> 32 == 0 {
+                return Some(entry as u32);
+            }
+        }
+        None
+    }
+
+    /// Keeps it, in the place of the oldest if there is no other. What another CPU keeps at the same time
+    /// may get lost.
+    fn set(self, map: &Map, frame: u64, slot: u32) {
+        let mut new = self.0 | u64::from(slot);
+        for entry in self.entries(map, frame) {
+            let old = entry.load(Ordering::Relaxed);
+            entry.store(new, Ordering::Relaxed);
+            if old == 0 || old == self.0 | u64::from(slot) {
+                break;
+            }
+            new = old;
+        }
+    }
+}
