@@ -7,6 +7,7 @@
 use proptest::{collection::vec, prelude::*};
 use stackmap_map::{Fallback, Found, Guide, Id, Map, ReadSide, Seed, Words, MAX_FRAMES};
 use std::{
+    cell::RefCell,
     collections::HashMap,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -197,6 +198,80 @@ fn hints_of_text_that_goes_are_taken() {
     assert_eq!(hints(), [0; 4]);
     // The stack is as it was.
     assert!(!record(&map, 0, &frames).expect("an id").0.inserted);
+}
+
+#[test]
+fn hints_are_taken_from_stacks_in_all_slots() {
+    let map = map(10, 1);
+    let ids: HashMap<u64, Id> = (0..900)
+        .map(|number| {
+            let frames = [TEXT + number * 16, TEXT - 16, TEXT - 32];
+            record(&map, 0, &frames).expect("an id");
+            let (found, _) = record(&map, 0, &frames).expect("an id");
+            (frames[0], found.id)
+        })
+        .collect();
+    // The slots of the guides that the context has, and their hints.
+    let hints = || {
+        let _section = ReadSide::enter();
+        // SAFETY: There is one thread.
+        let entered = unsafe { map.enter(0) };
+        let guides = entered.guides().expect("no reset runs");
+        let hint = |first: &u64| Some(guides.first(*first)?.word(1)? >> 32);
+        let slot = |id: &Id| id.get() % 2048;
+        ids.iter()
+            .filter_map(|(first, id)| Some((slot(id), hint(first)?)))
+            .collect::<Vec<_>>()
+    };
+    let before = hints();
+    assert!(before
+        .iter()
+        .all(|(_, given)| *given == u64::from(hint(TEXT - 16))));
+    for half in 0..2 {
+        assert!(before.iter().any(|(slot, _)| slot / 1024 == half));
+    }
+    map.take_hints(|frame| frame == TEXT - 16);
+    let after = hints();
+    assert_eq!(after.len(), before.len());
+    assert!(after.iter().all(|(_, given)| *given == 0));
+}
+
+#[test]
+fn a_hint_is_by_the_frame_and_the_one_behind_it() {
+    let map = map(10, 1);
+    let frames = [TEXT, TEXT + 16, TEXT + 32];
+    let asked = RefCell::new(Vec::new());
+    let give = |frame: u64, next: u64| {
+        asked.borrow_mut().push((frame, next));
+        hint(frame)
+    };
+    for _ in 0..2 {
+        let _section = ReadSide::enter();
+        // SAFETY: There is one thread.
+        let entered = unsafe { map.enter(0) };
+        let found = entered.get_id(&frames).expect("an id");
+        entered.learn(None, &frames, found, give);
+    }
+    let wanted = [
+        (frames[0], frames[1]),
+        (frames[1], frames[2]),
+        (frames[2], 0),
+    ];
+    assert_eq!(asked.into_inner(), [wanted, wanted].concat());
+}
+
+#[test]
+fn branches_at_one_frame_are_told_apart() {
+    // So many that many hash to the same entries.
+    let map = map(10, 1);
+    let stack = |number: u64| [TEXT, TEXT + number * 16];
+    for _ in 0..3 {
+        for number in 1..1000 {
+            // It compares each guide with the stack.
+            record(&map, 0, &stack(number)).expect("an id");
+        }
+    }
+    assert_eq!(map.entries(), 999);
 }
 
 #[test]

@@ -5,11 +5,11 @@
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
     hinted,
-    rules::{Outcome, Rule, Run},
-    walk::{walk, Frame, Guide, Registers, Stack, Unwinder, WalkCounter, Walked},
-    walk_hostile, Known,
+    rules::{Hinted, Outcome, Rule, Run},
+    walk::{walk, Frame, Guide, Guides, Registers, Stack, Unwinder, WalkCounter, Walked},
+    walk_hostile, Known, KnownStack,
 };
-use std::{collections::HashMap, mem::MaybeUninit};
+use std::{cell::Cell, collections::HashMap, mem::MaybeUninit};
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -728,6 +728,79 @@ fn a_guide_ends_only_where_its_stack_does() {
     let wanted = made.walk(0, 1024);
     let known = [made.hinted(&[&wanted[..], &[TEXT + 8]].concat())];
     assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, false));
+}
+
+/// A stack whose hints go after so many were read.
+#[derive(Clone, Copy)]
+struct Fading<'a>(&'a [u64], &'a Cell<usize>);
+
+impl Guide for Fading<'_> {
+    fn nr(&self) -> usize {
+        KnownStack(self.0).nr()
+    }
+
+    fn frame(&self, index: usize) -> Option<u64> {
+        KnownStack(self.0).frame(index)
+    }
+
+    fn frames(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|word| Hinted(*word).ip())
+    }
+
+    unsafe fn hinted(&self, index: usize) -> Hinted {
+        let Some(left) = self.1.get().checked_sub(1) else {
+            return Hinted(self.0[index] & 0xffff_ffff);
+        };
+        self.1.set(left);
+        Hinted(self.0[index])
+    }
+}
+
+impl Guides for Fading<'_> {
+    type Guide = Self;
+
+    fn first(&self, frame: u64) -> Option<Self> {
+        (self.frame(0) == Some(frame)).then_some(*self)
+    }
+
+    fn other(&self, _: &Self, _: usize, _: u64) -> Option<Self> {
+        None
+    }
+}
+
+#[test]
+fn hints_that_go_meanwhile_lead_nowhere_else() {
+    let saved = Shape {
+        saved: Some(1),
+        ..plain(4)
+    };
+    let based = Shape {
+        link: Link::Bp,
+        words: 6,
+        saved: Some(4),
+        bp: 3,
+    };
+    let shapes = vec![plain(3), saved, plain(2), plain(3), based, plain(2), based];
+    let mut made = Made::new(shapes, End::User);
+    let wanted = made.walk(0, 1024);
+    let words = made.hinted(&wanted);
+    let (mut known, mut lost) = (0, 0);
+    for reads in 0..40 {
+        let left = Cell::new(reads);
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        let frame = made.frames[0];
+        let fading = Fading(&words, &left);
+        match walk(&mut made, frame, 0, &mut ips, 0, Some(fading)) {
+            Walked::Known(guide) => {
+                known += 1;
+                assert!(guide.frames().eq(wanted.iter().copied()), "{reads} reads");
+            }
+            Walked::Frames(..) => panic!("{reads} reads: the guide has them all"),
+            Walked::Lost => lost += 1,
+        }
+    }
+    // What a plain hint led over, none tells any more.
+    assert!(known > 20 && lost > 0, "{known} known, {lost} lost");
 }
 
 #[test]
