@@ -275,6 +275,24 @@ fn branches_at_one_frame_are_told_apart() {
 }
 
 #[test]
+fn hints_that_were_taken_are_given_again() {
+    let map = map(10, 1);
+    let frames = [TEXT, TEXT + 16, TEXT + 32];
+    record(&map, 0, &frames).expect("an id");
+    record(&map, 0, &frames).expect("an id");
+    map.take_hints(|frame| frame == frames[0]);
+    let _section = ReadSide::enter();
+    // SAFETY: There is one thread.
+    let entered = unsafe { map.enter(0) };
+    let guides = entered.guides().expect("no reset runs");
+    let guide = guides.first(TEXT).expect("a guide");
+    assert_eq!(guide.word(0), Some(TEXT & 0xffff_ffff));
+    guide.give_hints(|frame, _| hint(frame));
+    check(&guide);
+    assert_ne!(guide.word(0), Some(TEXT & 0xffff_ffff));
+}
+
+#[test]
 fn a_frame_that_no_word_can_hold_is_refused() {
     let map = map(10, 1);
     for frame in [1 << 47, TEXT - (1 << 31), 0x8000_0000] {

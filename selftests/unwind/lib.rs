@@ -231,7 +231,7 @@ pub fn walk_hostile(bytes: &[u8]) {
         .collect();
     let guides = (!known.is_empty()).then_some(Known(&known));
     let nr = match walk::walk(&mut hostile, frame, skip, &mut ips, 0, guides) {
-        Walked::Known(guide) => {
+        Walked::Known(guide, _) => {
             assert!(guide.nr() > 0);
             return;
         }

@@ -60,9 +60,11 @@ proptest! {
         // What is read without looking whether it is on the stack.
         let between = |read: u32| (sp..new - 1).contains(&read);
         let from_sp = frame.saved.is_none_or(|(from_sp, _)| from_sp);
+        // The same place, from the frame pointer.
+        let is_below = |frame: &Frame| by_bp && frame.saved == Some((false, distance - 2));
         let is_plain = !by_bp && new > sp && from_sp && read.is_none_or(between);
         prop_assert_eq!(rule.plain().is_some(), is_plain);
-        if !is_plain && !matches!(frame.saved, None | Some((true, -2))) {
+        if !is_plain && !matches!(frame.saved, None | Some((true, -2))) && !is_below(&frame) {
             prop_assert_eq!(rule, Rule::SLOW);
             return Ok(());
         }

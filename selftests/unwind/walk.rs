@@ -252,7 +252,7 @@ impl Made {
         let mut ips = vec![MaybeUninit::uninit(); room];
         let frame = self.frames[0];
         match walk(self, frame, skip, &mut ips, 0, known.map(Known)) {
-            Walked::Known(guide) => (guide.frames().collect(), true),
+            Walked::Known(guide, _) => (guide.frames().collect(), true),
             Walked::Frames(nr, left) => {
                 // SAFETY: So many were written.
                 let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
@@ -700,7 +700,7 @@ fn a_frame_that_is_known_before_begins_each_guide() {
         let frame = made.frames[0];
         let frames: Vec<u64> = [&[first], &all[..]].concat();
         match walk(&mut made, frame, 0, &mut ips, 1, Some(Known(&known))) {
-            Walked::Known(guide) => {
+            Walked::Known(guide, _) => {
                 assert!(wanted && guide.frames().eq(frames));
             }
             Walked::Frames(nr, _) => {
@@ -791,7 +791,7 @@ fn hints_that_go_meanwhile_lead_nowhere_else() {
         let frame = made.frames[0];
         let fading = Fading(&words, &left);
         match walk(&mut made, frame, 0, &mut ips, 0, Some(fading)) {
-            Walked::Known(guide) => {
+            Walked::Known(guide, _) => {
                 known += 1;
                 assert!(guide.frames().eq(wanted.iter().copied()), "{reads} reads");
             }
@@ -838,6 +838,26 @@ fn guides_leave_no_stack() {
                 panic!("it is not that of the guide");
             };
             assert_eq!(nr as u64, left / u64::from(words) + 1);
+            // Nor do frames that are left out.
+            let mut ips = vec![MaybeUninit::uninit(); 300];
+            let walked = walk(&mut alike, frame, 30, &mut ips, 0, Some(Known(&known)));
+            assert!(matches!(walked, Walked::Frames(0, None)));
+        }
+        for sp in [STACKS[0] - 8, end + 8, 0, !7] {
+            let mut alike = Alike::new(words);
+            let at = Registers {
+                ip: TEXT,
+                sp,
+                bp: 0,
+            };
+            let frame = Frame {
+                at,
+                stack: alike.stack,
+                interrupted: false,
+            };
+            let mut ips = vec![MaybeUninit::uninit(); 300];
+            let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));
+            assert!(matches!(walked, Walked::Frames(1, _)), "{sp:#x}");
         }
     }
 }
@@ -847,4 +867,86 @@ fn frames_are_counted_when_the_buffer_is_full() {
     let mut alike = Alike::new(3);
     assert_eq!(alike.walk(STACKS[0], 7), 7);
     assert_eq!(alike.count(WalkCounter::Fast), 7);
+}
+
+#[test]
+fn an_outermost_frame_ends_a_stack_only_where_the_guide_ends() {
+    let mut made = Made::new(vec![plain(3); 2], End::Outermost);
+    let wanted = made.walk(0, 1024);
+    let known = [made.hinted(&[&wanted[..], &[TEXT + 8]].concat())];
+    assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, false));
+}
+
+#[test]
+fn a_stack_leaves_its_guide_at_the_first_frame_that_is_another() {
+    let mut made = Made::new(vec![plain(3); 5], End::User);
+    let wanted = made.walk(0, 1024);
+    for same in 1..5 {
+        let known = [made.hinted(&[&wanted[..same], &[TEXT + 8, TEXT + 24]].concat())];
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        let frame = made.frames[0];
+        match walk(&mut made, frame, 0, &mut ips, 0, Some(Known(&known))) {
+            Walked::Frames(nr, Some((_, left))) => assert_eq!((nr, left), (wanted.len(), same)),
+            _ => panic!("it leaves the guide"),
+        }
+    }
+}
+
+#[test]
+fn a_plain_frame_without_a_hint_is_told() {
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let wanted = made.walk(0, 1024);
+    let words = made.hinted(&wanted);
+    for without in 0..words.len() {
+        let mut known = words.clone();
+        known[without] &= 0xffff_ffff;
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        let frame = made.frames[0];
+        match walk(&mut made, frame, 0, &mut ips, 0, Some(Known(&[known]))) {
+            // The last one has registers.
+            Walked::Known(_, lacks) => assert_eq!(lacks, without + 1 < words.len(), "{without}"),
+            _ => panic!("the guide has all frames"),
+        }
+    }
+}
+
+#[test]
+fn no_guide_is_gone_on_with_at_an_address_that_is_not_recorded_as_it_is() {
+    let traced = Shape {
+        link: Link::Traced,
+        ..plain(3)
+    };
+    for replaced in [false, true] {
+        let mut shapes = vec![plain(3); 5];
+        if replaced {
+            shapes[2] = traced;
+        }
+        let mut made = Made::new(shapes, End::User);
+        let raw = made.walk(0, 1024);
+        let mut wanted = raw.clone();
+        // What is on the stack where the guides part.
+        let ip = if replaced { REPLACED } else { raw[3] };
+        if !replaced {
+            made.marked = Some(3);
+            wanted[3] = MARKER;
+        }
+        let leaves = [&raw[..3], &[TEXT + 8, TEXT + 24]].concat();
+        let takes = [&raw[..3], &[ip], &raw[4..]].concat();
+        let known = [made.hinted(&leaves), made.hinted(&takes)];
+        let (found, is_known) = made.walk_with(Some(&known), 0, 1024);
+        assert!(!is_known, "{replaced}");
+        // The caller marks what is found without a guide.
+        assert!(found == raw || found == wanted, "{replaced}");
+    }
+}
+
+#[test]
+fn a_buffer_is_filled_no_further_along_a_guide_without_hints() {
+    let mut made = Made::new(vec![plain(3); 8], End::User);
+    let wanted = made.walk(0, 1024);
+    let known = [wanted.iter().map(|ip| ip & 0xffff_ffff).collect()];
+    for room in 1..8 {
+        let found = made.walk_with(Some(&known), 0, room);
+        assert_eq!(found, (wanted[..room].to_vec(), false));
+    }
 }

@@ -12,7 +12,7 @@
 use super::{
     get_id::{found, Entered},
     id::Generation,
-    pool::frame_of,
+    pool::{frame_of, give_hints},
     sys::{sizes::SLOTS_AT_ONCE, AtomicU64, Ordering},
     Found, Map, ReadSide,
 };
@@ -21,7 +21,7 @@ use super::{
 ///
 /// # Invariants
 ///
-/// `words` are those of the record in `slot`, which stays as it is: but a hint may become 0. Of the
+/// `words` are those of the record in `slot`, which stays as it is: but hints come and go. Of the
 /// hint of the last one, the upper half is 0.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
@@ -71,6 +71,12 @@ impl Guide<'_> {
         unsafe { self.words.get_unchecked(index) }.load(Ordering::Relaxed)
     }
 
+    /// Gives its frames their hints, as [`Entered::learn`] does.
+    #[cold]
+    pub fn give_hints(&self, hint: impl Fn(u64, u64) -> u32) {
+        give_hints(self.words, hint);
+    }
+
     /// Its frames.
     #[inline(always)]
     pub fn frames(&self) -> impl Iterator<Item = u64> + '_ {
@@ -110,16 +116,12 @@ impl<'a> Entered<'a> {
         hint: impl Fn(u64, u64) -> u32,
     ) {
         let slot = self.map.layout.slot(found.id);
-        let record = self.map.word(slot).record();
-        let (same, nr) = match &guide {
-            // What the last one that is the same has does not depend on it alone.
-            Some((guide, nr)) => (guide.words.get(..nr.saturating_sub(1)).unwrap_or(&[]), *nr),
-            None => (&[][..], 0),
-        };
-        self.map.pool.give_hints(record, frames.len(), same, hint);
-        let Some(frame) = frames.get(nr) else {
+        // Nothing leads to a stack that ends where the guide goes on.
+        let Some(frame) = frames.get(guide.map_or(0, |(_, nr)| nr)) else {
             return;
         };
+        let record = self.map.word(slot).record();
+        give_hints(self.map.pool.frames(record, frames.len()), hint);
         match guide {
             None => self.ctx.set_root(*frame, slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
@@ -158,8 +160,9 @@ impl<'a> Guides<'a> {
     /// One that has the first `nr` frames of `guide`, and then this one.
     #[inline(always)]
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        let slot = Branch::new(guide.slot(), nr).get(self.entered.map, frame)?;
-        self.guide(slot, BRANCHED, nr, frame)
+        let branch = Branch::new(guide.slot(), nr);
+        let mut slots = branch.slots(self.entered.map, frame);
+        slots.find_map(|slot| self.guide(slot, BRANCHED, nr, frame))
     }
 
     #[inline(always)]
@@ -220,17 +223,14 @@ impl Branch {
         map.branches.get(first..first + BRANCH_WAYS).unwrap_or(&[])
     }
 
-    /// Where it leads, if that is known. Two that have all but the frame in common may be told for one
-    /// another: the frame is to be compared.
+    /// Where it may lead. Branches that have all but the frame in common are told apart by comparing it.
     #[inline(always)]
-    fn get(self, map: &Map, frame: u64) -> Option<u32> {
-        for entry in self.entries(map, frame) {
-            let entry = entry.load(Ordering::Relaxed);
-            if (entry ^ self.0) >> 32 == 0 {
-                return Some(entry as u32);
-            }
-        }
-        None
+    fn slots(self, map: &Map, frame: u64) -> impl Iterator<Item = u32> + '_ {
+        let entries = self.entries(map, frame).iter();
+        let entries = entries.map(|entry| entry.load(Ordering::Relaxed));
+        entries
+            .filter(move |entry| (entry ^ self.0) >> 32 == 0)
+            .map(|entry| entry as u32)
     }
 
     /// Keeps it, in the place of the oldest if there is no other. What another CPU keeps at the same time

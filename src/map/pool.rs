@@ -256,37 +256,6 @@ impl Pool {
         }
     }
 
-    /// Gives a published record of `nr` frames its hints. The first frames are those of
-    /// `same`, a record with hints. Those of the others are by the frame and the one behind it, 0 if there
-    /// is none.
-    pub(super) fn give_hints(
-        &self,
-        offset: u32,
-        nr: usize,
-        same: &[AtomicU64],
-        hint: impl Fn(u64, u64) -> u32,
-    ) {
-        let words = self.frames(offset, nr);
-        // The last one is left to the loop below, whatever is the same.
-        let (first, mut rest) = words.split_at(same.len().min(nr.saturating_sub(1)));
-        for (word, from) in first.iter().zip(same) {
-            let (own, from) = (word.load(Ordering::Relaxed), from.load(Ordering::Relaxed));
-            if (own ^ from) & FRAME == 0 {
-                word.store(from, Ordering::Relaxed);
-            }
-        }
-        while let [word, more @ ..] = rest {
-            let frame = frame_of(word.load(Ordering::Relaxed));
-            let (next, mask) = match more {
-                [] => (0, LAST),
-                [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
-            };
-            let hinted = u64::from(hint(frame, next)) << 32 | frame & FRAME;
-            word.store(hinted & mask, Ordering::Relaxed);
-            rest = more;
-        }
-    }
-
     /// Takes the hints of the frames in `text` from a published record of `nr` frames.
     pub(super) fn take_hints(&self, offset: u32, nr: usize, text: impl Fn(u64) -> bool) {
         if self.content == Words::Whole {
@@ -387,6 +356,21 @@ impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: The exclusive borrow shows that no other user of the pool exists.
         unsafe { self.free_from(0) };
+    }
+}
+
+/// Gives the frames of a published record their hints, each by the frame and the one behind it, 0 if there
+/// is none.
+pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32) {
+    while let [word, more @ ..] = words {
+        let frame = frame_of(word.load(Ordering::Relaxed));
+        let (next, mask) = match more {
+            [] => (0, LAST),
+            [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
+        };
+        let hinted = u64::from(hint(frame, next)) << 32 | frame & FRAME;
+        word.store(hinted & mask, Ordering::Relaxed);
+        words = more;
     }
 }
 

@@ -185,7 +185,7 @@ fn record<'m, const USER: bool>(
         Err(Unreserved::NoRoom) => return true,
         Err(Unreserved::Foreign) => {
             let frames = match walked {
-                Walked::Known(guide) => unwind::copied(recording, &guide),
+                Walked::Known(guide, _) => unwind::copied(recording, &guide),
                 Walked::Frames(frames, _) => frames,
             };
             count_full(recording, recording.frames(frames), &FOREIGN);
@@ -194,12 +194,15 @@ fn record<'m, const USER: bool>(
     };
     let (frames, left) = match (walked, &guides) {
         (Walked::Frames(frames, left), _) => (recording.frames(frames), left),
-        (Walked::Known(guide), Some(guides)) => {
+        (Walked::Known(guide, lacks), Some(guides)) => {
             commit(recording, entered, event, guides.hit(&guide), guide.nr());
+            if let (true, Some(hints)) = (lacks, unwind::hints(section, recording)) {
+                guide.give_hints(hints);
+            }
             return true;
         }
         // No guide without guides.
-        (Walked::Known(_), None) => {
+        (Walked::Known(..), None) => {
             event.discard();
             return true;
         }

@@ -267,8 +267,8 @@ impl Counts {
 /// A stack that was walked.
 #[derive(Clone, Copy)]
 pub(crate) enum Walked<'m> {
-    /// One that the map has.
-    Known(Guide<'m>),
+    /// One that the map has; and whether there is a rule for a frame that has no hint.
+    Known(Guide<'m>, bool),
     /// Its frames, and the guide that was left after so many of them.
     Frames(Frames, Option<(Guide<'m>, usize)>),
 }
@@ -337,9 +337,9 @@ pub(crate) fn frames<'m>(
     if let (Some(walker), Some(section)) = (walker, section) {
         if let Some(walked) = by_rules(walker, section, recording, guides, begun) {
             let frames = match &walked {
-                Walked::Known(_) if !walker.verify => return Some(walked),
+                Walked::Known(..) if !walker.verify => return Some(walked),
                 // It is recorded as it is.
-                Walked::Known(guide) => copied(recording, guide),
+                Walked::Known(guide, _) => copied(recording, guide),
                 Walked::Frames(frames, _) => {
                     mark(recording, *frames);
                     *frames
@@ -459,7 +459,7 @@ fn by_rules<'m>(
         }
     };
     match walked {
-        walk::Walked::Known(guide) => Some(Walked::Known(guide)),
+        walk::Walked::Known(guide, lacks) => Some(Walked::Known(guide, lacks)),
         walk::Walked::Frames(nr, left) => {
             // SAFETY: So many are written.
             let frames = unsafe { recording.filled(nr) };
@@ -512,6 +512,8 @@ pub(crate) fn hints<'a>(
     section: &'a Watched<'_>,
     recording: &Recording<'a>,
 ) -> Option<impl Fn(u64, u64) -> u32 + 'a> {
+    // A stack that does not begin at a caller has no guide.
+    recording.caller()?;
     let table = WALKER.read(section)?.rules.read(section)?.table();
     let facts = recording.facts();
     Some(move |ip, next| {
@@ -676,7 +678,9 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         }
         let facts = self.recording.facts();
         let is_core = || facts.stext <= ip && ip < facts.etext;
-        (!self.recording.wants_tracer() || is_core()).then_some(ip)
+        // No trampoline has a rule in the table.
+        let has_rule = || self.rules.table().get(ip) != Rule::UNKNOWN;
+        (!self.recording.wants_tracer() || is_core() || has_rule()).then_some(ip)
     }
 
     #[inline(always)]

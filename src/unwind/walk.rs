@@ -235,8 +235,8 @@ impl Guides for Never {
 
 /// What a walk has found.
 pub enum Walked<G> {
-    /// The frames of a guide, all of them.
-    Known(G),
+    /// The frames of a guide, all of them; and whether one that is a plain call has no hint.
+    Known(G, bool),
     /// So many frames, which are written; and the guide that had the same, up to so many.
     Frames(usize, Option<(G, usize)>),
     /// Hints went while they were followed.
@@ -309,7 +309,7 @@ pub fn walk<U: Unwinder, G: Guides>(
     match (followed, place.guide) {
         (Followed::All, Some(guide)) => {
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
-            Walked::Known(guide)
+            Walked::Known(guide, false)
         }
         (Followed::Lost, _) => Walked::Lost,
         _ => walk_on(unwinder, frame, place, nr, ips, guides),
@@ -603,7 +603,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         parted,
     } = place;
     let mut fast = nr.wrapping_sub(before) as u64;
-    let mut left = None;
+    let (mut left, mut lacks) = (None, false);
     if let (true, Some(before)) = (parted, guide) {
         copy(&before, nr, ips);
         left = Some((before, nr.wrapping_add(1)));
@@ -639,8 +639,13 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             (unwinder.rule(at.ip), None)
         } else if let (Some(known), Some(guides)) = (&guide, &guides) {
             // SAFETY: It has this frame.
-            if unsafe { known.hinted(nr) }.size() == 0 {
-                (unwinder.rule(at.ip), None)
+            let hinted = unsafe { known.hinted(nr) };
+            if hinted.size() == 0 {
+                let rule = unwinder.rule(at.ip);
+                let is_last = nr.wrapping_add(1) == known.nr();
+                // What is recorded as it is may have the hint.
+                lacks |= rule.plain().is_some() && !is_last && hinted.ip() == at.ip;
+                (rule, None)
             } else {
                 let mut place = Place {
                     guide,
@@ -739,7 +744,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
     }
     unwinder.count(WalkCounter::Fast, fast);
     match guide {
-        Some(guide) if guide.nr() == nr => Walked::Known(guide),
+        Some(guide) if guide.nr() == nr => Walked::Known(guide, lacks),
         Some(guide) => {
             copy(&guide, nr, ips);
             Walked::Frames(nr, Some((guide, nr)))
