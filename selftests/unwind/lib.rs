@@ -248,7 +248,6 @@ pub fn walk_hostile(bytes: &[u8]) {
             }
             nr
         }
-        Walked::Lost => return,
     };
     assert!(nr <= ips.len());
     assert!(hostile.counted <= (nr + skip) as u64);

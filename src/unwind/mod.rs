@@ -312,11 +312,6 @@ impl<'m> Begun<'m> {
         match walk::retrace(&unwinder, stack, &mut self.place, recording.first(), guides) {
             walk::Followed::All => {}
             walk::Followed::Stopped | walk::Followed::Parted => return None,
-            walk::Followed::Lost => {
-                let (_, skip) = recording.caller()?;
-                self.place = walk::Place::new(self.frame.at, skip, recording.known());
-                return None;
-            }
         }
         let guide = *self.place.guide()?;
         let nr = guide.nr().wrapping_sub(recording.known());
@@ -458,15 +453,14 @@ fn by_rules<'m>(
             walk::walk(&mut unwinder, frame, skip, room, nr, guides)
         }
     };
-    match walked {
-        walk::Walked::Known(guide, lacks) => Some(Walked::Known(guide, lacks)),
+    Some(match walked {
+        walk::Walked::Known(guide, lacks) => Walked::Known(guide, lacks),
         walk::Walked::Frames(nr, left) => {
             // SAFETY: So many are written.
             let frames = unsafe { recording.filled(nr) };
-            Some(Walked::Frames(frames, left))
+            Walked::Frames(frames, left)
         }
-        walk::Walked::Lost => None,
-    }
+    })
 }
 
 impl walk::Guide for Guide<'_> {

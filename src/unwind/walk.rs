@@ -239,8 +239,6 @@ pub enum Walked<G> {
     Known(G, bool),
     /// So many frames, which are written; and the guide that had the same, up to so many.
     Frames(usize, Option<(G, usize)>),
-    /// Hints went while they were followed.
-    Lost,
 }
 
 /// Goes as far as guides lead, from the beginning of a walk. One address may be known already, `before` the
@@ -311,7 +309,6 @@ pub fn walk<U: Unwinder, G: Guides>(
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
             Walked::Known(guide, false)
         }
-        (Followed::Lost, _) => Walked::Lost,
         _ => walk_on(unwinder, frame, place, nr, ips, guides),
     }
 }
@@ -384,8 +381,6 @@ pub enum Followed {
     Stopped,
     /// At the last frame that the guide shares: its caller is another one.
     Parted,
-    /// A hint has gone meanwhile.
-    Lost,
 }
 
 /// Follows guides, from a place with a guide that has its address: from where a run has ended.
@@ -410,7 +405,6 @@ fn follow<U: Unwinder, G: Guides>(
                 place.nr = guide.nr();
                 return Followed::All;
             }
-            Ran::Lost => return Followed::Lost,
             Ran::Stopped => break,
             Ran::Away => {}
         }
@@ -437,7 +431,9 @@ fn follow<U: Unwinder, G: Guides>(
     if spot.nr != place.nr {
         // SAFETY: These frames were followed.
         let Some(bp) = (unsafe { saved_bp(unwinder, &guide, &spot) }) else {
-            return Followed::Lost;
+            // A hint has gone meanwhile. The place is as it was.
+            place.parted = false;
+            return Followed::Stopped;
         };
         // SAFETY: There are so many.
         let ip = unsafe { guide.hinted(spot.nr) }.ip();
@@ -483,8 +479,6 @@ enum Ran {
     Stopped,
     /// At one that is not that of the guide.
     Away,
-    /// A hint has gone meanwhile.
-    Lost,
 }
 
 /// Goes from frame to frame as long as they are those of a guide, and hints tell. Apart from the rest, so
@@ -529,7 +523,7 @@ unsafe fn run<U: Unwinder, G: Guide>(
                 (spot.nr, spot.sp) = (nr, sp);
                 // SAFETY: These frames were followed.
                 let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
-                    break Ran::Lost;
+                    break Ran::Stopped;
                 };
                 (spot.from, spot.bp) = (nr, bp);
                 let at = Registers { ip: 0, sp, bp };
@@ -663,7 +657,6 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                     // What is recorded for the frame may be another address: see above.
                     Followed::Stopped | Followed::Parted if moved > 0 => continue,
                     Followed::Stopped | Followed::Parted => {}
-                    Followed::Lost => return Walked::Lost,
                 }
                 (unwinder.rule(at.ip), None)
             }
