@@ -11,7 +11,7 @@ pub mod rules;
 pub mod walk;
 
 use self::{
-    rules::{Hinted, Outcome, Rule, Rules, Run, Set, Sets},
+    rules::{Hinted, Outcome, Rule, Rules, Run, Set, Sets, Table},
     walk::{Frame, Registers, Stack, WalkCounter},
 };
 use crate::{
@@ -545,6 +545,8 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
 struct KernelUnwinder<'a> {
     recording: &'a Recording<'a>,
     rules: &'a Rules,
+    /// The entries of `rules`, so that they are found without it.
+    table: Table<'a>,
     counts: &'a Counts,
     /// Whether its state is set.
     begun: bool,
@@ -558,9 +560,11 @@ impl<'a> KernelUnwinder<'a> {
         recording: &'a Recording<'a>,
         begun: bool,
     ) -> Option<Self> {
+        let rules = walker.rules.read(section)?;
         Some(Self {
             recording,
-            rules: walker.rules.read(section)?,
+            rules,
+            table: rules.table(),
             counts: walker.counts.get(recording.context())?,
             begun,
         })
@@ -633,7 +637,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
-        match self.rules.table().get(ip) {
+        match self.table.get(ip) {
             Rule::UNKNOWN => self.tracer_rule(ip),
             rule => rule,
         }
@@ -673,7 +677,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         let facts = self.recording.facts();
         let is_core = || facts.stext <= ip && ip < facts.etext;
         // No trampoline has a rule in the table.
-        let has_rule = || self.rules.table().get(ip) != Rule::UNKNOWN;
+        let has_rule = || self.table.get(ip) != Rule::UNKNOWN;
         (!self.recording.wants_tracer() || is_core() || has_rule()).then_some(ip)
     }
 
