@@ -123,7 +123,7 @@ proptest! {
                     prop_assert_eq!(*id, found.id);
                     *refs += 1;
                 }
-                Op::Take(function) => map.take_hints(|frame| frame == TEXT + function * 16),
+                Op::Take(function) => map.remove_hints(|frame| frame == TEXT + function * 16),
                 Op::Reset => {
                     map.reset().expect("no other operation runs");
                     for (_, (id, _)) in ids.drain() {
@@ -192,9 +192,9 @@ fn hints_of_text_that_goes_are_taken() {
         hints(),
         [given(frames[0]), given(frames[1]), given(frames[2]), last]
     );
-    map.take_hints(|frame| frame == frames[1]);
+    map.remove_hints(|frame| frame == frames[1]);
     assert_eq!(hints(), [given(frames[0]), 0, given(frames[2]), last]);
-    map.take_hints(|_| true);
+    map.remove_hints(|_| true);
     assert_eq!(hints(), [0; 4]);
     // The stack is as it was.
     assert!(!record(&map, 0, &frames).expect("an id").0.inserted);
@@ -230,7 +230,7 @@ fn hints_are_taken_from_stacks_in_all_slots() {
     for half in 0..2 {
         assert!(before.iter().any(|(slot, _)| slot / 1024 == half));
     }
-    map.take_hints(|frame| frame == TEXT - 16);
+    map.remove_hints(|frame| frame == TEXT - 16);
     let after = hints();
     assert_eq!(after.len(), before.len());
     assert!(after.iter().all(|(_, given)| *given == 0));
@@ -282,7 +282,7 @@ fn hints_that_were_taken_are_given_again() {
     let frames = [TEXT, TEXT + 16, TEXT + 32];
     record(&map, 0, &frames).expect("an id");
     record(&map, 0, &frames).expect("an id");
-    map.take_hints(|frame| frame == frames[0]);
+    map.remove_hints(|frame| frame == frames[0]);
     let _section = ReadSide::enter();
     // SAFETY: There is one thread.
     let entered = unsafe { map.enter(0) };
@@ -333,7 +333,7 @@ fn threads_find_each_others_stacks() {
                     let mut counts = HashMap::new();
                     for round in 0..60_000 {
                         if round % 1000 == 0 && context == 0 {
-                            map.take_hints(|frame| frame == TEXT);
+                            map.remove_hints(|frame| frame == TEXT);
                         }
                         let number = (round * (2 * context + 1)) % stacks.len();
                         let (found, _) = record(map, context, &stacks[number]).expect("an id");

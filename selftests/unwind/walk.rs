@@ -952,3 +952,23 @@ fn a_buffer_is_filled_no_further_along_a_guide_without_hints() {
         assert_eq!(found, (wanted[..room].to_vec(), false));
     }
 }
+
+#[test]
+fn guides_begin_in_a_tracers_own_text() {
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let mut wanted = made.walk(0, 1024);
+    made.marked = Some(0);
+    wanted[0] = MARKER;
+    let other = made.hinted(&[MARKER, TEXT + 8, TEXT + 24]);
+    let same = made.hinted(&wanted);
+    for known in [vec![same.clone()], vec![other, same]] {
+        (made.steps, made.learnt) = (0, 0);
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted.clone(), true));
+        assert_eq!((made.steps, made.learnt), (0, 0));
+    }
+    // What is behind it is no guide's.
+    let other = made.hinted(&[MARKER, TEXT + 8, TEXT + 24]);
+    let (found, is_known) = made.walk_with(Some(&[other]), 0, 1024);
+    assert!(!is_known && found[1..] == wanted[1..]);
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one CPU owns at one level of nesting: memos of recent stacks, counters, free extents.
+//! What one CPU owns at one level of nesting: memos of recent stacks, counters, free extents, and the
+//! stacks that walks begin with, see `guide.rs`.
 //!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
 //! reference is first counted here, beside the slot of its stack, in a small direct-mapped cache;
@@ -13,7 +14,7 @@
 use super::{
     free_extents::FreeExtents,
     sys::{
-        sizes::{MEMOS, REFS_BATCH_MAX, ROOTS},
+        sizes::{MEMOS, REFS_BATCH_MAX, STARTS},
         AtomicU64, Ordering,
     },
 };
@@ -60,7 +61,7 @@ impl Counter {
     ];
 }
 
-/// The memos, counters and free extents of one CPU at one level of nesting.
+/// The memos, counters, free extents and first guides of one CPU at one level of nesting.
 ///
 /// Only the owner (see `Map::enter`) writes, so plain loads and stores replace atomic additions.
 /// Other CPUs read at any time. The alignment keeps two contexts out of one pair of cache lines,
@@ -68,9 +69,9 @@ impl Counter {
 #[repr(align(128))]
 pub struct Context {
     memos: [AtomicU64; MEMOS],
-    /// Slots of stacks by their first frame, behind a 1.
-    roots: [AtomicU64; ROOTS],
-    /// The slot of the stack before, behind a 1.
+    /// Slots of the stacks that walks begin with, by their first frame. Bit 32 is set: there is one.
+    starts: [AtomicU64; STARTS],
+    /// The slot of the last stack that a guide has told. Bit 32 is set: there is one.
     last: AtomicU64,
     /// References that moved from memos to records. Each event with an id is one reference, so
     /// hits need no counter of their own.
@@ -86,7 +87,7 @@ impl Context {
     pub(super) fn new() -> Self {
         Self {
             memos: core::array::from_fn(|_| AtomicU64::new(0)),
-            roots: core::array::from_fn(|_| AtomicU64::new(0)),
+            starts: core::array::from_fn(|_| AtomicU64::new(0)),
             last: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -156,20 +157,21 @@ impl Context {
         memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
-    /// The slot of a stack whose first frame is this, most likely.
+    /// The slot of the stack to begin with, whose first frame is most likely this. Context: any; owner only.
     #[inline(always)]
-    pub(super) fn root(&self, frame: u64) -> Option<u32> {
-        let root = self.roots[root_index(frame)].load(Ordering::Relaxed);
-        (root != 0).then_some(root as u32)
+    pub(super) fn start(&self, frame: u64) -> Option<u32> {
+        let start = self.starts[start_index(frame)].load(Ordering::Relaxed);
+        (start != 0).then_some(start as u32)
     }
 
-    /// Keeps it. Context: any; owner only.
+    /// Sets it. Context: any; owner only.
     #[inline(always)]
-    pub(super) fn set_root(&self, frame: u64, slot: u32) {
-        self.roots[root_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
+    pub(super) fn set_start(&self, frame: u64, slot: u32) {
+        self.starts[start_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
     }
 
-    /// Notes the stack of this event. Returns whether it is the one before.
+    /// Notes the stack that a guide has told. Returns whether the last one was the same. Context: any; owner
+    /// only.
     #[inline(always)]
     pub(super) fn is_again(&self, slot: u32) -> bool {
         let now = 1 << 32 | u64::from(slot);
@@ -180,15 +182,15 @@ impl Context {
         again
     }
 
-    /// Clears memos and free extents; counters stay. Meanwhile the owner of the context may only
+    /// Clears memos, free extents and what walks begin with; counters stay. Meanwhile the owner of the context may only
     /// add to counters.
     pub(super) fn clear(&self) {
         for memo in &self.memos {
             add(&self.moved, MemoWord::load(memo).refs());
             memo.store(0, Ordering::Relaxed);
         }
-        for root in &self.roots {
-            root.store(0, Ordering::Relaxed);
+        for start in &self.starts {
+            start.store(0, Ordering::Relaxed);
         }
         self.last.store(0, Ordering::Relaxed);
         self.stored.store(0, Ordering::Relaxed);
@@ -273,8 +275,8 @@ fn memo_index(nr: usize, frame: impl Fn(usize) -> u64) -> usize {
 }
 
 #[inline(always)]
-const fn root_index(frame: u64) -> usize {
-    ((frame as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - ROOTS.ilog2())) as usize
+const fn start_index(frame: u64) -> usize {
+    ((frame as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - STARTS.ilog2())) as usize
 }
 
 /// Adds to a word that only the caller writes, saturating.

@@ -20,8 +20,9 @@ pub struct Entered<'a> {
 impl Entered<'_> {
     /// Finds the id of a stack, or gives it one, and counts it.
     ///
-    /// A stack of more than [`MAX_FRAMES`] frames gets [`Fallback::PoolFull`]: no record can hold
-    /// it. Context: any, NMI included.
+    /// A stack that no record can hold gets [`Fallback::PoolFull`]: one of more than [`MAX_FRAMES`] frames,
+    /// or, with [`Words::Hinted`](super::Words), with a frame that is not in the lowest or highest 2 GiB.
+    /// Context: any, NMI included.
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
         let generation = self.map.generation().ok_or(Fallback::Resetting)?;

@@ -6,8 +6,8 @@
 //! alone. So the frames of a stack that was recorded before, and what the owner of the map has noted with
 //! each of them (its *hint*), guide the walk of the next one: as long as each frame that is found is that
 //! of the guide, nothing is searched for. Where one is another, the walk goes on with another guide that
-//! has the same frames up to there and this one behind them, if the context knows one. A guide that leads
-//! to the end is the stack.
+//! has the same frames up to there and then this one, if the map has a *branch* to one. A guide that leads
+//! to the end is the stack. The one that a walk begins with is one of its context, by the first frame.
 
 use super::{
     get_id::{found, Entered},
@@ -21,8 +21,8 @@ use super::{
 ///
 /// # Invariants
 ///
-/// `words` are those of the record in `slot`, which stays as it is: but hints come and go. Of the
-/// hint of the last one, the upper half is 0.
+/// `words` are those of the record in `slot`, which stays as it is: but hints come and go. In that of
+/// the last one, the upper 12 bits are 0: it is not plain.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     words: &'a [AtomicU64],
@@ -71,7 +71,7 @@ impl Guide<'_> {
         unsafe { self.words.get_unchecked(index) }.load(Ordering::Relaxed)
     }
 
-    /// Gives its frames their hints, as [`Entered::learn`] does.
+    /// Gives its frames their hints, as [`Entered::learn`] does. Context: any.
     #[cold]
     pub fn give_hints(&self, hint: impl Fn(u64, u64) -> u32) {
         give_hints(self.words, hint);
@@ -85,7 +85,7 @@ impl Guide<'_> {
     }
 }
 
-/// The guides that a context knows.
+/// The guides of a map, from the ones that a context begins with.
 #[derive(Clone, Copy)]
 pub struct Guides<'a> {
     entered: &'a Entered<'a>,
@@ -103,9 +103,9 @@ impl<'a> Entered<'a> {
         })
     }
 
-    /// Makes a guide of the stack with these frames, that `found` is of: for walks that leave `guide` after
-    /// so many frames, or have none. `hint` gives the hint of a frame, by it and the one behind it, 0 if there
-    /// is none.
+    /// Makes a guide of a stack that `found` is of, with these frames. `guide` is the one that the walk has
+    /// left, and how many frames both share. `hint` gives the hint of a frame, by it and its caller's, 0 if
+    /// there is none.
     /// Context: any; owner only.
     #[cold]
     pub fn learn(
@@ -123,15 +123,15 @@ impl<'a> Entered<'a> {
         let record = self.map.word(slot).record();
         give_hints(self.map.pool.frames(record, frames.len()), hint);
         match guide {
-            None => self.ctx.set_root(*frame, slot),
+            None => self.ctx.set_start(*frame, slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
         }
     }
 }
 
 impl Map {
-    /// Takes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
-    pub fn take_hints(&self, text: impl Fn(u64) -> bool) {
+    /// Removes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
+    pub fn remove_hints(&self, text: impl Fn(u64) -> bool) {
         let generation = self.generation();
         let end = self.slots.len() as u32;
         for first in (0..end).step_by(SLOTS_AT_ONCE as usize) {
@@ -143,7 +143,7 @@ impl Map {
             for slot in first..end.min(first.saturating_add(SLOTS_AT_ONCE)) {
                 let word = self.word(slot);
                 if !word.is_empty() {
-                    self.pool.take_hints(word.record(), word.nr(), &text);
+                    self.pool.remove_hints(word.record(), word.nr(), &text);
                 }
             }
         }
@@ -151,13 +151,13 @@ impl Map {
 }
 
 impl<'a> Guides<'a> {
-    /// A guide whose innermost frame is this.
+    /// The guide to begin with, if its innermost frame is this. Context: any.
     #[inline(always)]
     pub fn first(&self, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.root(frame)?, 0, 0, frame)
+        self.guide(self.entered.ctx.start(frame)?, 0, 0, frame)
     }
 
-    /// One that has the first `nr` frames of `guide`, and then this one.
+    /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
     #[inline(always)]
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         let branch = Branch::new(guide.slot(), nr);
@@ -192,13 +192,13 @@ impl<'a> Guides<'a> {
             self.entered.add_ref(&memo, guide.slot());
         }
         if ctx.is_again(guide.slot()) && guide.slot & BRANCHED != 0 {
-            ctx.set_root(frame(0), guide.slot());
+            ctx.set_start(frame(0), guide.slot());
         }
         found(self.generation, guide.slot(), false)
     }
 }
 
-/// Where a way leaves that of a stack: its slot, and the number of frames that they share.
+/// A link from one guide to another: the slots of both, and how many frames they share.
 ///
 /// ```text
 ///  63   62       53 52    32 31  0
@@ -239,7 +239,9 @@ impl Branch {
         let mut new = self.0 | u64::from(slot);
         for entry in self.entries(map, frame) {
             let old = entry.load(Ordering::Relaxed);
-            entry.store(new, Ordering::Relaxed);
+            if old != new {
+                entry.store(new, Ordering::Relaxed);
+            }
             if old == 0 || old == self.0 | u64::from(slot) {
                 break;
             }

@@ -42,7 +42,7 @@
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
 //!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
-//!   3,226 for 20 frames. A hit with a memo makes `n + 6`; one by guides `n + 15`, and 16 more for each
+//!   3,226 for 20 frames. A hit with a memo makes `n + 6`; one by guides `n + 19`, and 16 more for each
 //!   other guide that it goes on with. *loom: every model counts the accesses.*
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
 //!   Nothing leaks: the words of a record that lost a race serve a later stack, see
@@ -56,13 +56,12 @@
 //!   its id is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it
 //!   without a stack; loom: `resets`, `exports`.*
 //! - **P6** The table takes 16 bytes for each stack of capacity, and where there are guides as much again
-//!   for branches. The pool has at most 1.25 × the
-//!   bytes of its records and 1 MiB, at any time: [`Map::grow`] adds no chunk that would break
-//!   this, also when races have left many free extents. *`map.rs`, `property.rs`; loom: `pool`,
-//!   `control`.*
+//!   for branches. The pool has at most 1.25 × the bytes of its records and 1 MiB, at any time:
+//!   [`Map::grow`] adds no chunk that would break this, also when races have left many free extents.
+//!   *`map.rs`, `property.rs`; loom: `pool`, `control`.*
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
-//!   stack are counted in a memo; only one in 32,768 writes a word that other CPUs write too, see
-//!   `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
+//!   stack that a memo or a guide tells are counted in a memo; only one in 32,768 writes a word that
+//!   other CPUs write too, see `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`. *`hash.rs` of the tests.*
 //!
@@ -71,13 +70,14 @@
 //! | pair | release side | acquire side | what it carries |
 //! |---|---|---|---|
 //! | O1 | the swap in `get_id` that publishes a slot | loads of a slot | the record's words |
-//! | O2 | the store of the new generation in `reset` | the load of the state by `enter` and exports | the cleared table, contexts and pool |
+//! | O2 | the store of the new generation in `reset` | the load of the state by `get_id`, guides and exports | the cleared table, contexts and pool |
 //! | O3 | the store of the pool's limit in `grow` | the load of the limit in `reserve` | the chunk's pointer and zeroed words |
 //! | O4 | the end of a growth or reset | the begin of the next | all that the last one wrote |
 //!
 //! Each pair has models in `selftests/map/loom/` and litmus tests in `selftests/litmus/`, and both
 //! fail without it. All else is relaxed: words of a record are written before O1's release and read
-//! after its acquire, sums of counters are approximate while they change, and the epoch (see
+//! after its acquire, hints come and go in words whose frames stay, a branch is followed through O1,
+//! sums of counters are approximate while they change, and the epoch (see
 //! [`Map::snapshot`]) relies on the grace period.
 
 mod context;
@@ -144,7 +144,7 @@ pub struct Found {
 pub enum Fallback {
     /// The map holds as many stacks as it may.
     Full,
-    /// The pool has grown to its limit.
+    /// The pool has grown to its limit, or no record can hold the stack.
     PoolFull,
     /// Pool growth is pending.
     Growing,
@@ -218,7 +218,7 @@ impl Map {
         Self::of(Words::Whole, bits, contexts, seed)
     }
 
-    /// The same with other words.
+    /// The same, of frames that are kept as `words` says.
     pub fn of(words: Words, bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
         if contexts > CONTEXTS_MAX {
             return None;
@@ -311,7 +311,7 @@ impl Map {
         self.contexts.iter().map(words).sum::<u64>() * 8
     }
 
-    /// Bytes of the table.
+    /// Bytes of the table and of its branches.
     pub fn table_bytes(&self) -> u64 {
         (self.slots.len() + self.branches.len()) as u64 * 8
     }

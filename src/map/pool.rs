@@ -256,8 +256,8 @@ impl Pool {
         }
     }
 
-    /// Takes the hints of the frames in `text` from a published record of `nr` frames.
-    pub(super) fn take_hints(&self, offset: u32, nr: usize, text: impl Fn(u64) -> bool) {
+    /// Removes the hints of the frames in `text` from a published record of `nr` frames.
+    pub(super) fn remove_hints(&self, offset: u32, nr: usize, text: impl Fn(u64) -> bool) {
         if self.content == Words::Whole {
             return;
         }
@@ -359,17 +359,20 @@ impl Drop for Pool {
     }
 }
 
-/// Gives the frames of a published record their hints, each by the frame and the one behind it, 0 if there
-/// is none.
+/// Gives the frames of a published record their hints, each by the frame and its caller's, 0 if there is
+/// none. What is there already is not written: other CPUs read it.
 pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32) {
     while let [word, more @ ..] = words {
-        let frame = frame_of(word.load(Ordering::Relaxed));
+        let old = word.load(Ordering::Relaxed);
+        let frame = frame_of(old);
         let (next, mask) = match more {
             [] => (0, LAST),
             [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
         };
-        let hinted = u64::from(hint(frame, next)) << 32 | frame & FRAME;
-        word.store(hinted & mask, Ordering::Relaxed);
+        let hinted = (u64::from(hint(frame, next)) << 32 | frame & FRAME) & mask;
+        if hinted != old {
+            word.store(hinted, Ordering::Relaxed);
+        }
         words = more;
     }
 }

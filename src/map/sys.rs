@@ -83,7 +83,7 @@ pub(super) mod sizes {
     pub(in super::super) const MEMOS: usize = 64;
 
     /// Roots of one context; a power of two.
-    pub(in super::super) const ROOTS: usize = 64;
+    pub(in super::super) const STARTS: usize = 64;
 
     /// References at which a record saturates. Above it there is room for one batch of each context
     /// that is between the check and the addition.
@@ -109,7 +109,7 @@ pub(super) mod sizes {
     pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const MEMOS: usize = 2;
-    pub(in super::super) const ROOTS: usize = 2;
+    pub(in super::super) const STARTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

@@ -194,7 +194,7 @@ fn text_removed(text: &[stackmap_text]) {
     let is_gone = |ip| text.iter().any(|part| is_in(part, ip));
     remember_change(text, |map| {
         if !recording {
-            map.take_hints(is_gone);
+            map.remove_hints(is_gone);
         }
         // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
         // for such a CPU.
@@ -208,7 +208,7 @@ fn text_removed(text: &[stackmap_text]) {
             if unwind::forget(text) || unwind::nr_replaced() != replaced {
                 map.snapshot().map_err(stale)?;
             }
-            map.take_hints(is_gone);
+            map.remove_hints(is_gone);
         }
         let old = addresses(map, &snapshot, text)?;
         if old.is_empty() {

@@ -80,6 +80,8 @@ unsafe extern "C" fn stackmap_record_user(stack: *mut stackmap_stack) -> bool {
     unsafe { recorded::<true>(stack) }
 }
 
+/// Records one stack by a guide that has all its frames, or walks it.
+///
 /// # Safety
 ///
 /// As for [`stackmap_record`].

@@ -276,7 +276,7 @@ pub(crate) enum Walked<'m> {
 /// A walk that has begun.
 pub(crate) struct Begun<'m> {
     frame: Frame,
-    place: walk::Place<Guide<'m>>,
+    position: walk::Position<Guide<'m>>,
     /// Whether the state of the kernel's unwinder is set.
     state: bool,
 }
@@ -291,7 +291,7 @@ impl<'m> Begun<'m> {
         let frame = unwinder.begin(caller)?;
         Some(Self {
             frame,
-            place: walk::Place::new(frame.at, skip, recording.known()),
+            position: walk::Position::new(frame.at, skip, recording.known()),
             state: unwinder.begun,
         })
     }
@@ -309,11 +309,17 @@ impl<'m> Begun<'m> {
         }
         let unwinder = KernelUnwinder::new(WALKER.read(section)?, section, recording, self.state)?;
         let stack = &self.frame.stack;
-        match walk::retrace(&unwinder, stack, &mut self.place, recording.first(), guides) {
+        match walk::retrace(
+            &unwinder,
+            stack,
+            &mut self.position,
+            recording.first(),
+            guides,
+        ) {
             walk::Followed::All => {}
             walk::Followed::Stopped | walk::Followed::Parted => return None,
         }
-        let guide = *self.place.guide()?;
+        let guide = *self.position.guide()?;
         let nr = guide.nr().wrapping_sub(recording.known());
         unwinder.counts.add(WalkCounter::Fast, nr as u64);
         Some(guide)
@@ -445,9 +451,9 @@ fn by_rules<'m>(
     // SAFETY: The frames that were found before are not used any more.
     let room = unsafe { recording.room() };
     let walked = match begun {
-        Some(Begun { frame, place, .. }) => {
-            walk::walk_on(&mut unwinder, frame, place, nr, room, guides)
-        }
+        Some(Begun {
+            frame, position, ..
+        }) => walk::walk_on(&mut unwinder, frame, position, nr, room, guides),
         None => {
             let frame = unwinder.begin(caller)?;
             walk::walk(&mut unwinder, frame, skip, room, nr, guides)

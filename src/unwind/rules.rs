@@ -12,11 +12,11 @@
 //! writes:
 //!
 //! ```text
-//!  63            32 31       20 19        8 7  5  4     3   2   0
+//!  63            32 31       20 19        8   6    4     3    2   0
 //! +----------------+-----------+-----------+----+-----+----+------+
 //! |  ip in text    |   size    | bp offset |  0 |saved|  0 |   0  |  plain
 //! +----------------+-----------+-----------+----+-----+----+------+
-//! |  ip in text    |     0     | sp offset |  0 |saved|base| kind |  other
+//! |  ip in text    |     0     | sp offset |slow|saved|base| kind |  other
 //! +----------------+-----------+-----------+----+-----+----+------+
 //! ```
 //!
@@ -40,7 +40,7 @@ const WAYS: usize = 8;
 /// The most sets of a table: so many bits of a hash there are.
 const MAX_SETS: usize = 1 << 12;
 
-/// Where text begins: addresses are sign-extended from the highest bit that is 0 here.
+/// Where text begins, the highest 2 GiB: an entry has how far an address is from here.
 const TEXT: u64 = !0 << 31;
 
 /// Where the kind of a rule is in the word, if it is not plain.
@@ -49,6 +49,8 @@ const KIND: u32 = 7;
 const CALL: u32 = 2;
 /// An entry from elsewhere: all registers are at the new stack pointer.
 const REGISTERS: u32 = 4;
+/// No caller.
+const END: u32 = 6;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
 /// The caller's frame pointer was saved. Without this, it stays.
@@ -123,7 +125,7 @@ impl Rule {
     /// No rule is known. Never in the table.
     pub const UNKNOWN: Self = Self(0);
     /// The walk ends here.
-    pub const END: Self = Self(6);
+    pub const END: Self = Self(END);
     /// Only the kernel's own unwinder knows how to go on.
     pub const SLOW: Self = Self(1 << 6);
 
@@ -136,7 +138,7 @@ impl Rule {
         match self.0 & KIND {
             CALL => Kind::Call,
             REGISTERS => Kind::Registers,
-            6 => Kind::End,
+            END => Kind::End,
             _ => Kind::Slow,
         }
     }
@@ -282,8 +284,7 @@ impl Plain {
     }
 }
 
-/// An address in text and, in the upper half, its rule: what the entry of a table has, but all of the
-/// lower half of the address.
+/// An address in text, its lower half, and in the upper half its rule.
 #[derive(Clone, Copy)]
 pub struct Hinted(pub u64);
 

@@ -199,40 +199,6 @@ pub trait Guides: Copy {
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
 
-/// No guides.
-#[derive(Clone, Copy)]
-pub enum Never {}
-
-impl Guide for Never {
-    fn nr(&self) -> usize {
-        match *self {}
-    }
-
-    fn frame(&self, _: usize) -> Option<u64> {
-        match *self {}
-    }
-
-    fn frames(&self) -> impl Iterator<Item = u64> {
-        core::iter::empty()
-    }
-
-    unsafe fn hinted(&self, _: usize) -> Hinted {
-        match *self {}
-    }
-}
-
-impl Guides for Never {
-    type Guide = Never;
-
-    fn first(&self, _: u64) -> Option<Never> {
-        match *self {}
-    }
-
-    fn other(&self, _: &Never, _: usize, _: u64) -> Option<Never> {
-        match *self {}
-    }
-}
-
 /// What a walk has found.
 pub enum Walked<G> {
     /// The frames of a guide, all of them; and whether one that is a plain call has no hint.
@@ -249,33 +215,33 @@ pub enum Walked<G> {
 pub fn retrace<U: Unwinder, G: Guides>(
     unwinder: &U,
     stack: &Stack,
-    place: &mut Place<G::Guide>,
+    position: &mut Position<G::Guide>,
     before: Option<u64>,
     guides: &G,
 ) -> Followed {
-    if !stack.reaches(place.at.sp) || place.skip > 0 && !place.pass(unwinder, stack) {
+    if !stack.reaches(position.at.sp) || position.skip > 0 && !position.pass(unwinder, stack) {
         return Followed::Stopped;
     }
     let first = match before {
-        None => unwinder.shown(place.at.ip),
+        None => unwinder.shown(position.at.ip),
         Some(ip) => Some(ip),
     };
-    place.guide = first.and_then(|ip| guides.first(ip));
-    let Some(guide) = &place.guide else {
+    position.guide = first.and_then(|ip| guides.first(ip));
+    let Some(guide) = &position.guide else {
         return Followed::Stopped;
     };
     let shown = match before {
         None => first,
-        Some(_) => unwinder.shown(place.at.ip),
+        Some(_) => unwinder.shown(position.at.ip),
     };
-    if shown.is_none() || guide.frame(place.nr) != shown {
+    if shown.is_none() || guide.frame(position.nr) != shown {
         return Followed::Stopped;
     }
-    let mut spot = Spot::new(place);
+    let mut spot = Spot::new(position);
     // SAFETY: The guide has the frame, which is on the stack.
     match unsafe { run(unwinder, stack, guide, &mut spot) } {
         Ran::All => Followed::All,
-        ran => follow(unwinder, stack, guides, place, spot, ran),
+        ran => follow(unwinder, stack, guides, position, spot, ran),
     }
 }
 
@@ -297,36 +263,67 @@ pub fn walk<U: Unwinder, G: Guides>(
         Some(ip) if nr > 0 => Some(unsafe { ip.assume_init() }),
         _ => None,
     };
-    let mut place = Place::new(frame.at, skip, nr);
+    let mut position = Position::new(frame.at, skip, nr);
     let followed = match &guides {
         Some(guides) if !frame.interrupted => {
-            retrace(unwinder, &frame.stack, &mut place, before, guides)
+            retrace(unwinder, &frame.stack, &mut position, before, guides)
         }
         _ => Followed::Stopped,
     };
-    match (followed, place.guide) {
+    match (followed, position.guide) {
         (Followed::All, Some(guide)) => {
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
             Walked::Known(guide, false)
         }
-        _ => walk_on(unwinder, frame, place, nr, ips, guides),
+        _ => walk_on(unwinder, frame, position, nr, ips, guides),
     }
 }
 
 /// How far a walk has come.
-pub struct Place<G> {
+pub struct Position<G> {
     at: Registers,
     /// Frames to leave out.
     skip: usize,
     /// Frames that are found, not this one.
     nr: usize,
-    /// It has these, and this one.
+    /// A guide that has these, and the address of `at`.
     guide: Option<G>,
-    /// But not the next one; nor does any other.
+    /// The caller of `at` is not the guide's, and no branch leads to another one.
     parted: bool,
 }
 
-impl<G> Place<G> {
+impl<G: Guide> Position<G> {
+    /// Goes to the caller by the rule of a frame that has no hint, as it is not recorded as it is. Returns
+    /// the guide that has the caller, too; if there is none, the position is as it was.
+    #[inline(always)]
+    fn step<U: Unwinder>(
+        &mut self,
+        unwinder: &U,
+        stack: &Stack,
+        guide: &G,
+        guides: &impl Guides<Guide = G>,
+    ) -> Option<G> {
+        if guide.frame(self.nr) == Some(self.at.ip) {
+            return None;
+        }
+        let rule = unwinder.rule(self.at.ip);
+        if rule.kind() != Kind::Call {
+            return None;
+        }
+        let caller = call(unwinder, stack, self.at, rule).ok()?;
+        let frame = unwinder.shown(caller.ip)?;
+        let nr = self.nr.wrapping_add(1);
+        let guide = if guide.frame(nr) == Some(frame) {
+            *guide
+        } else {
+            guides.other(guide, nr, frame)?
+        };
+        (self.at, self.nr) = (caller, nr);
+        Some(guide)
+    }
+}
+
+impl<G> Position<G> {
     /// The beginning of a walk: frames to leave out, and the number of those that are known.
     #[inline(always)]
     pub fn new(at: Registers, skip: usize, nr: usize) -> Self {
@@ -383,27 +380,39 @@ pub enum Followed {
     Parted,
 }
 
-/// Follows guides, from a place with a guide that has its address: from where a run has ended.
+/// Follows guides from where a run along the guide of `position` has ended.
 #[inline(never)]
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 fn follow<U: Unwinder, G: Guides>(
     unwinder: &U,
     stack: &Stack,
     guides: &G,
-    place: &mut Place<G::Guide>,
+    position: &mut Position<G::Guide>,
     mut spot: Spot,
     mut ran: Ran,
 ) -> Followed {
-    let Some(mut guide) = place.guide else {
+    let Some(mut guide) = position.guide else {
         return Followed::Stopped;
     };
     let mut followed = Followed::Stopped;
     loop {
         match ran {
             Ran::All => {
-                place.guide = Some(guide);
-                place.nr = guide.nr();
+                position.guide = Some(guide);
+                position.nr = guide.nr();
                 return Followed::All;
+            }
+            Ran::Stopped if spot.nr == position.nr => {
+                match position.step(unwinder, stack, &guide, guides) {
+                    Some(next) => {
+                        guide = next;
+                        spot = Spot::new(position);
+                        // SAFETY: It has this frame, which is on the stack.
+                        ran = unsafe { run(unwinder, stack, &guide, &mut spot) };
+                        continue;
+                    }
+                    None => break,
+                }
             }
             Ran::Stopped => break,
             Ran::Away => {}
@@ -426,23 +435,23 @@ fn follow<U: Unwinder, G: Guides>(
         spot.sp = spot.sp.wrapping_sub(spot.size.wrapping_mul(8));
         break;
     }
-    place.guide = Some(guide);
-    place.parted = matches!(followed, Followed::Parted);
-    if spot.nr != place.nr {
+    position.guide = Some(guide);
+    position.parted = matches!(followed, Followed::Parted);
+    if spot.nr != position.nr {
         // SAFETY: These frames were followed.
         let Some(bp) = (unsafe { saved_bp(unwinder, &guide, &spot) }) else {
-            // A hint has gone meanwhile. The place is as it was.
-            place.parted = false;
+            // A hint has gone meanwhile. The position is as it was.
+            position.parted = false;
             return Followed::Stopped;
         };
         // SAFETY: There are so many.
         let ip = unsafe { guide.hinted(spot.nr) }.ip();
-        place.at = Registers {
+        position.at = Registers {
             ip,
             sp: spot.sp,
             bp,
         };
-        place.nr = spot.nr;
+        position.nr = spot.nr;
     }
     followed
 }
@@ -451,21 +460,21 @@ fn follow<U: Unwinder, G: Guides>(
 struct Spot {
     nr: usize,
     sp: u64,
-    /// A frame before, or this one, and its frame pointer. What is in between are plain calls.
+    /// The last frame whose frame pointer, `bp`, is known. From there to `nr` are plain calls.
     from: usize,
     bp: u64,
-    /// How many words it is from the frame before, if it is not that of the guide.
+    /// Words of the last step, which is taken back where the guide has another frame.
     size: u64,
 }
 
 impl Spot {
     #[inline(always)]
-    fn new<G>(place: &Place<G>) -> Self {
+    fn new<G>(position: &Position<G>) -> Self {
         Self {
-            nr: place.nr,
-            sp: place.at.sp,
-            from: place.nr,
-            bp: place.at.bp,
+            nr: position.nr,
+            sp: position.at.sp,
+            from: position.nr,
+            bp: position.at.bp,
             size: 0,
         }
     }
@@ -578,7 +587,7 @@ unsafe fn saved_bp<U: Unwinder, G: Guide>(unwinder: &U, guide: &G, spot: &Spot) 
 pub fn walk_on<U: Unwinder, G: Guides>(
     unwinder: &mut U,
     frame: Frame,
-    place: Place<G::Guide>,
+    position: Position<G::Guide>,
     before: usize,
     ips: &mut [MaybeUninit<u64>],
     mut guides: Option<G>,
@@ -589,13 +598,13 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         mut interrupted,
         ..
     } = frame;
-    let Place {
+    let Position {
         mut at,
         mut skip,
         mut nr,
         mut guide,
         parted,
-    } = place;
+    } = position;
     let mut fast = nr.wrapping_sub(before) as u64;
     let (mut left, mut lacks) = (None, false);
     if let (true, Some(before)) = (parted, guide) {
@@ -605,7 +614,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
     }
     loop {
         if let (0, Some(known)) = (skip, &guides) {
-            // The frames up to here are those of the guide, if there is one.
+            // The frames before this one are those of the guide, if there is one.
             let shown = unwinder.shown(at.ip);
             match guide {
                 // Where a frame is known before, only that one tells which guide begins alike.
@@ -641,20 +650,20 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 lacks |= rule.plain().is_some() && !is_last && hinted.ip() == at.ip;
                 (rule, None)
             } else {
-                let mut place = Place {
+                let mut position = Position {
                     guide,
-                    ..Place::new(at, skip, nr)
+                    ..Position::new(at, skip, nr)
                 };
-                let mut spot = Spot::new(&place);
+                let mut spot = Spot::new(&position);
                 // SAFETY: The guide has this frame, which is on the stack.
                 let ran = unsafe { run(unwinder, &stack, known, &mut spot) };
-                let followed = follow(unwinder, &stack, guides, &mut place, spot, ran);
-                let moved = place.nr.wrapping_sub(nr);
+                let followed = follow(unwinder, &stack, guides, &mut position, spot, ran);
+                let moved = position.nr.wrapping_sub(nr);
                 fast = fast.wrapping_add(moved as u64);
-                Place { at, nr, guide, .. } = place;
+                Position { at, nr, guide, .. } = position;
                 match followed {
                     Followed::All => break,
-                    // What is recorded for the frame may be another address: see above.
+                    // What is recorded for the frame may be another address: the loop begins with that.
                     Followed::Stopped | Followed::Parted if moved > 0 => continue,
                     Followed::Stopped | Followed::Parted => {}
                 }
