@@ -291,6 +291,9 @@ fn hints_that_were_taken_are_given_again() {
     assert_eq!(guide.word(0), Some(TEXT & 0xffff_ffff));
     guide.give_hints(|frame, _| hint(frame));
     check(&guide);
+    let word = guide.word(0);
+    guide.give_hints(|_, _| 0);
+    assert_eq!(guide.word(0), word);
     assert_ne!(guide.word(0), Some(TEXT & 0xffff_ffff));
 }
 

@@ -43,7 +43,7 @@
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
 //!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
 //!   3,226 for 20 frames. A hit with a memo makes `n + 6`; one by guides `n + 19`, and 16 more for each
-//!   other guide that it goes on with. *loom: every model counts the accesses.*
+//!   other guide that it goes on with; to give hints takes `3n` more. *loom: every model counts the accesses.*
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
 //!   Nothing leaks: the words of a record that lost a race serve a later stack, see
 //!   `free_extents.rs`, and an unused entry is released. *loom: `inserts`, `pool`, `interrupts`;

@@ -360,7 +360,8 @@ impl Drop for Pool {
 }
 
 /// Gives the frames of a published record their hints, each by the frame and its caller's, 0 if there is
-/// none. What is there already is not written: other CPUs read it.
+/// none. Hints that are there stay if there are none: their rules were replaced. Words that stay are not
+/// written: other CPUs read them.
 pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32) {
     while let [word, more @ ..] = words {
         let old = word.load(Ordering::Relaxed);
@@ -370,7 +371,7 @@ pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32
             [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
         };
         let hinted = (u64::from(hint(frame, next)) << 32 | frame & FRAME) & mask;
-        if hinted != old {
+        if hinted & !FRAME != 0 && hinted != old {
             word.store(hinted, Ordering::Relaxed);
         }
         words = more;

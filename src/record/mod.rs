@@ -198,8 +198,8 @@ fn record<'m, const USER: bool>(
         (Walked::Frames(frames, left), _) => (recording.frames(frames), left),
         (Walked::Known(guide, lacks), Some(guides)) => {
             commit(recording, entered, event, guides.hit(&guide), guide.nr());
-            if let (true, Some(hints)) = (lacks, unwind::hints(section, recording)) {
-                guide.give_hints(hints);
+            if let (Some(lacks), Some(hints)) = (lacks, unwind::hints(section, recording)) {
+                lacks.give_hints(hints);
             }
             return true;
         }

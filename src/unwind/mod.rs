@@ -267,8 +267,8 @@ impl Counts {
 /// A stack that was walked.
 #[derive(Clone, Copy)]
 pub(crate) enum Walked<'m> {
-    /// One that the map has; and whether there is a rule for a frame that has no hint.
-    Known(Guide<'m>, bool),
+    /// One that the map has; and the last guide on the way that lacks a hint for a rule.
+    Known(Guide<'m>, Option<Guide<'m>>),
     /// Its frames, and the guide that was left after so many of them.
     Frames(Frames, Option<(Guide<'m>, usize)>),
 }

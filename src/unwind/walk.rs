@@ -201,8 +201,8 @@ pub trait Guides: Copy {
 
 /// What a walk has found.
 pub enum Walked<G> {
-    /// The frames of a guide, all of them; and whether one that is a plain call has no hint.
-    Known(G, bool),
+    /// The frames of a guide, all of them; and the last guide on the way that lacks a hint for a rule.
+    Known(G, Option<G>),
     /// So many frames, which are written; and the guide that had the same, up to so many.
     Frames(usize, Option<(G, usize)>),
 }
@@ -273,7 +273,7 @@ pub fn walk<U: Unwinder, G: Guides>(
     match (followed, position.guide) {
         (Followed::All, Some(guide)) => {
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
-            Walked::Known(guide, false)
+            Walked::Known(guide, None)
         }
         _ => walk_on(unwinder, frame, position, nr, ips, guides),
     }
@@ -606,7 +606,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         parted,
     } = position;
     let mut fast = nr.wrapping_sub(before) as u64;
-    let (mut left, mut lacks) = (None, false);
+    let (mut left, mut lacks) = (None, None);
     if let (true, Some(before)) = (parted, guide) {
         copy(&before, nr, ips);
         left = Some((before, nr.wrapping_add(1)));
@@ -646,8 +646,11 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             if hinted.size() == 0 {
                 let rule = unwinder.rule(at.ip);
                 let is_last = nr.wrapping_add(1) == known.nr();
-                // What is recorded as it is may have the hint.
-                lacks |= rule.plain().is_some() && !is_last && hinted.ip() == at.ip;
+                // What is recorded as it is may have the hint; the last one, if it is not plain.
+                let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == at.ip;
+                if has_none && rule.kind() != Kind::Slow && !(is_last && rule.plain().is_some()) {
+                    lacks = Some(*known);
+                }
                 (rule, None)
             } else {
                 let mut position = Position {
