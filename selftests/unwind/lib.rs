@@ -2,14 +2,17 @@
 
 //! How the module walks stacks, as it is in the module, and an unwinder that lies.
 
+#[path = "../../src/unwind/guided.rs"]
+pub mod guided;
 #[path = "../../src/unwind/rules.rs"]
 pub mod rules;
 #[path = "../../src/unwind/walk.rs"]
 pub mod walk;
 
+use guided::{Guide, Guides};
 use rules::{Hinted, Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
-use walk::{Frame, Guide, Guides, Registers, Stack, Unwinder, WalkCounter, Walked};
+use walk::{Frame, Registers, Stack, Unwinder, WalkCounter, Walked};
 
 /// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {

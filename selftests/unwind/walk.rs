@@ -4,9 +4,10 @@
 
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
+    guided::{Guide, Guides},
     hinted,
     rules::{Hinted, Outcome, Rule, Run},
-    walk::{walk, Frame, Guide, Guides, Registers, Stack, Unwinder, WalkCounter, Walked},
+    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter, Walked},
     walk_hostile, Known, KnownStack,
 };
 use std::{cell::Cell, collections::HashMap, mem::MaybeUninit};

@@ -7,6 +7,7 @@
 //! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
 //! alone.
 
+pub mod guided;
 pub mod rules;
 pub mod walk;
 
@@ -276,7 +277,7 @@ pub(crate) enum Walked<'m> {
 /// A walk that has begun.
 pub(crate) struct Begun<'m> {
     frame: Frame,
-    position: walk::Position<Guide<'m>>,
+    position: guided::Position<Guide<'m>>,
     /// Whether the state of the kernel's unwinder is set.
     state: bool,
 }
@@ -291,7 +292,7 @@ impl<'m> Begun<'m> {
         let frame = unwinder.begin(caller)?;
         Some(Self {
             frame,
-            position: walk::Position::new(frame.at, skip, recording.known()),
+            position: guided::Position::new(frame.at, skip, recording.known()),
             state: unwinder.begun,
         })
     }
@@ -309,15 +310,15 @@ impl<'m> Begun<'m> {
         }
         let unwinder = KernelUnwinder::new(WALKER.read(section)?, section, recording, self.state)?;
         let stack = &self.frame.stack;
-        match walk::retrace(
+        match guided::retrace(
             &unwinder,
             stack,
             &mut self.position,
             recording.first(),
             guides,
         ) {
-            walk::Followed::All => {}
-            walk::Followed::Stopped | walk::Followed::Parted => return None,
+            guided::Followed::All => {}
+            guided::Followed::Stopped | guided::Followed::Parted => return None,
         }
         let guide = *self.position.guide()?;
         let nr = guide.nr().wrapping_sub(recording.known());
@@ -373,7 +374,7 @@ pub(crate) fn copied(recording: &mut Recording<'_>, guide: &Guide<'_>) -> Frames
     // SAFETY: The frames that were found before are not used any more.
     let room = unsafe { recording.room() };
     let nr = guide.nr().min(room.len());
-    walk::copy(guide, nr, room);
+    guided::copy(guide, nr, room);
     // SAFETY: So many are written.
     unsafe { recording.filled(nr) }
 }
@@ -469,7 +470,7 @@ fn by_rules<'m>(
     })
 }
 
-impl walk::Guide for Guide<'_> {
+impl guided::Guide for Guide<'_> {
     #[inline(always)]
     fn nr(&self) -> usize {
         Guide::nr(self)
@@ -492,7 +493,7 @@ impl walk::Guide for Guide<'_> {
     }
 }
 
-impl<'a> walk::Guides for Guides<'a> {
+impl<'a> guided::Guides for Guides<'a> {
     type Guide = Guide<'a>;
 
     #[inline(always)]
