@@ -105,8 +105,7 @@ impl<'a> Entered<'a> {
 
     /// Makes a guide of a stack that `found` is of, with these frames. `guide` is the one that the walk has
     /// left, and how many frames both share. `hint` gives the hint of a frame, by it and its caller's, 0 if
-    /// there is none.
-    /// Context: any; owner only.
+    /// there is none. Context: any; owner only.
     #[cold]
     pub fn learn(
         &self,

@@ -39,7 +39,7 @@ pub trait Guides: Copy {
     /// One that begins with this frame.
     fn first(&self, frame: u64) -> Option<Self::Guide>;
 
-    /// One with the first `nr` frames of a guide, and this one behind them.
+    /// One with the first `nr` frames of a guide, and then this one.
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
 

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Stacks that are made up, and what knows them.
+
+#![allow(dead_code)] // Each test uses a part.
+
+use proptest::prelude::*;
+use stackmap_unwind::{
+    guided::Guide,
+    hinted,
+    rules::{Outcome, Rule, Run},
+    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter, Walked},
+    Known,
+};
+use std::{collections::HashMap, mem::MaybeUninit};
+
+/// The first address of a kernel's text.
+pub(crate) const TEXT: u64 = 0xffff_ffff_8100_0000;
+
+/// The address that a tracer puts in place of a return address.
+pub(crate) const REPLACED: u64 = TEXT + 1;
+
+/// The stack of an interrupt, then the task's, which lies higher.
+pub(crate) const STACKS: [u64; 2] = [0xffff_8880_0000_0000, 0xffff_8880_1000_0000];
+
+/// Bytes of each.
+pub(crate) const SIZE: u64 = 1 << 16;
+
+/// How one frame leads to the next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Link {
+    /// By the stack pointer.
+    Sp,
+    /// By the frame pointer.
+    Bp,
+    /// Only the kernel knows how.
+    Odd,
+    /// By text that may go at any time.
+    Fleeting,
+    /// The next one has been interrupted.
+    Interrupt,
+    /// A tracer has replaced the return address.
+    Traced,
+    /// To the other stack, where the frame pointer leads; when there already, as by the frame pointer.
+    Switch,
+}
+
+/// Where a stack ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    /// The registers of user space.
+    User,
+    /// A function without a caller.
+    Outermost,
+    /// An address that is no text.
+    NoText,
+}
+
+/// Words of one frame: how many, and where the frame pointer is saved, if it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) link: Link,
+    pub(crate) words: u64,
+    pub(crate) saved: Option<u64>,
+    pub(crate) bp: u64,
+}
+
+impl Shape {
+    pub(crate) fn is_by_bp(&self) -> bool {
+        matches!(self.link, Link::Bp | Link::Switch)
+    }
+}
+
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
+    let link = prop_oneof![
+        8 => Just(Link::Sp),
+        4 => Just(Link::Bp),
+        1 => Just(Link::Odd),
+        1 => Just(Link::Fleeting),
+        1 => Just(Link::Interrupt),
+        1 => Just(Link::Traced),
+        1 => Just(Link::Switch),
+    ];
+    (link, 2..20_u64, proptest::option::of(0..20_u64), 0..20_u64).prop_map(
+        |(link, words, saved, bp)| Shape {
+            link,
+            words,
+            saved: saved.map(|at| match link {
+                // Where `push %rbp` puts it.
+                Link::Bp => words - 2,
+                _ => at % (words - 1),
+            }),
+            bp: bp % words,
+        },
+    )
+}
+
+pub(crate) fn end() -> impl Strategy<Value = End> {
+    prop_oneof![Just(End::User), Just(End::Outermost), Just(End::NoText)]
+}
+
+/// A stack that was made up, and the kernel that knows it.
+pub(crate) struct Made {
+    pub(crate) memory: HashMap<u64, u64>,
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) end: End,
+    /// All frames, the innermost first, and one more: nothing.
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) rules: HashMap<u64, Rule>,
+    pub(crate) learnt: usize,
+    pub(crate) steps: usize,
+    pub(crate) counts: [u64; WalkCounter::COUNT],
+    /// The frame that is recorded as [`MARKER`].
+    pub(crate) marked: Option<usize>,
+}
+
+/// What is recorded for an address in a tracer's own text.
+pub(crate) const MARKER: u64 = 0x7fff_ffff;
+
+impl Made {
+    pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
+        // SAFETY: Only `load` reads there, and it makes it up.
+        let stacks = STACKS.map(|begin| unsafe { Stack::new(begin, begin + SIZE) });
+        let switches = shapes.iter().any(|shape| shape.link == Link::Switch);
+        let mut stack = stacks[usize::from(!switches)];
+        let mut sp = stack.begin() + 4096;
+        let mut interrupted = false;
+        let mut frames = Vec::new();
+        for index in 0..=shapes.len() {
+            frames.push(Frame {
+                at: Registers {
+                    ip: TEXT + 16 + index as u64 * 16,
+                    sp,
+                    bp: 0,
+                },
+                stack,
+                interrupted,
+            });
+            let Some(shape) = shapes.get(index) else {
+                break;
+            };
+            sp += shape.words * 8;
+            interrupted = shape.link == Link::Interrupt;
+            if shape.link == Link::Switch && stack.begin() == STACKS[0] {
+                stack = stacks[1];
+                sp = stack.begin() + 4096;
+            }
+        }
+        let mut made = Self {
+            memory: HashMap::new(),
+            shapes,
+            end,
+            frames,
+            rules: HashMap::new(),
+            learnt: 0,
+            steps: 0,
+            counts: [0; WalkCounter::COUNT],
+            marked: None,
+        };
+        made.lay_out();
+        made
+    }
+
+    /// Chooses frame pointers, and writes what the frames have on the stack.
+    pub(crate) fn lay_out(&mut self) {
+        let nr = self.shapes.len();
+        for index in 0..=nr {
+            let before = index.checked_sub(1);
+            self.frames[index].at.bp = match (self.shapes.get(index), before) {
+                (Some(shape), _) if shape.is_by_bp() => self.frames[index + 1].at.sp - 8 * shape.bp,
+                // It has stayed, if that is possible.
+                (_, Some(before)) if self.shapes[before].saved.is_none() => {
+                    self.frames[before].at.bp
+                }
+                _ => 0xb0b0 + index as u64,
+            };
+        }
+        for index in 0..nr {
+            let (frame, caller) = (self.frames[index], self.frames[index + 1]);
+            let shape = &mut self.shapes[index];
+            if shape.link == Link::Interrupt {
+                self.memory
+                    .extend([(frame.at.sp, caller.at.ip), (frame.at.sp + 8, 0x10)]);
+                continue;
+            }
+            if caller.at.bp != frame.at.bp {
+                shape.saved.get_or_insert(match shape.link {
+                    Link::Bp => shape.words - 2,
+                    _ => 0,
+                });
+            }
+            if let Some(at) = shape.saved {
+                self.memory.insert(frame.at.sp + 8 * at, caller.at.bp);
+            }
+            let ip = match shape.link {
+                Link::Traced => REPLACED,
+                _ => caller.at.ip,
+            };
+            self.memory.insert(caller.at.sp - 8, ip);
+        }
+        // User space's: ip, cs.
+        let last = self.frames[nr].at.sp;
+        self.memory.extend([(last, 0x1000), (last + 8, 0x33)]);
+    }
+
+    pub(crate) fn index_of(&self, ip: u64) -> usize {
+        (ip.wrapping_sub(TEXT + 16) / 16) as usize
+    }
+
+    /// What the kernel's unwinder does at a frame, from other pointers.
+    pub(crate) fn try_from(&self, index: usize, sp: u32, bp: u32) -> Outcome {
+        let Some(shape) = self.shapes.get(index) else {
+            return match self.end {
+                End::User => Outcome::Registers(sp),
+                _ => Outcome::End,
+            };
+        };
+        let new = match shape.link {
+            Link::Sp | Link::Traced => sp + shape.words as u32,
+            Link::Bp | Link::Switch => bp + shape.bp as u32,
+            Link::Interrupt => return Outcome::Registers(sp),
+            Link::Odd | Link::Fleeting => return Outcome::Other,
+        };
+        Outcome::Caller {
+            ip: new - 1,
+            sp: new,
+            bp: shape.saved.map(|at| match shape.link {
+                Link::Bp => new - (shape.words - at) as u32,
+                _ => sp + at as u32,
+            }),
+        }
+    }
+
+    /// All return addresses.
+    pub(crate) fn ips(&self) -> Vec<u64> {
+        let mut ips: Vec<u64> = self.frames.iter().map(|frame| frame.at.ip).collect();
+        if let End::NoText = self.end {
+            ips.pop();
+        }
+        ips
+    }
+
+    /// Those that the walk finds.
+    pub(crate) fn walk(&mut self, skip: usize, room: usize) -> Vec<u64> {
+        self.walk_with(None, skip, room).0
+    }
+
+    /// The same with guides; and whether one of these has told.
+    pub(crate) fn walk_with(
+        &mut self,
+        known: Option<&[Vec<u64>]>,
+        skip: usize,
+        room: usize,
+    ) -> (Vec<u64>, bool) {
+        let mut ips = vec![MaybeUninit::uninit(); room];
+        let frame = self.frames[0];
+        match walk(self, frame, skip, &mut ips, 0, known.map(Known)) {
+            Walked::Known(guide, _) => (guide.frames().collect(), true),
+            Walked::Frames(nr, left) => {
+                // SAFETY: So many were written.
+                let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                let ips: Vec<u64> = ips.collect();
+                if let Some((guide, same)) = left {
+                    let shared = ips.iter().copied().zip(guide.frames());
+                    let shared = shared.take_while(|(one, other)| one == other).count();
+                    assert!(
+                        same <= shared || shared == nr,
+                        "{same} frames, {shared} shared"
+                    );
+                }
+                (ips, false)
+            }
+        }
+    }
+
+    /// The words of its stack, with the hints of the rules that were learnt.
+    pub(crate) fn hinted(&self, frames: &[u64]) -> Vec<u64> {
+        let replaced = |ip: u64| {
+            let index = self.index_of(ip);
+            self.shapes
+                .get(index)
+                .is_some_and(|shape| shape.link == Link::Traced)
+        };
+        hinted(frames, |ip| match self.rules.get(&ip) {
+            Some(rule) if !replaced(ip) => *rule,
+            _ => Rule::UNKNOWN,
+        })
+    }
+}
+
+impl Unwinder for Made {
+    unsafe fn load(&self, addr: u64) -> u64 {
+        let on = |begin: &u64| (*begin..=begin + SIZE - 8).contains(&addr);
+        assert!(STACKS.iter().any(on), "{addr:#x} is on no stack");
+        self.memory.get(&addr).copied().unwrap_or(0xdead)
+    }
+
+    fn rule(&self, ip: u64) -> Rule {
+        self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN)
+    }
+
+    fn learn(&mut self, ip: u64) -> Rule {
+        let index = self.index_of(ip);
+        if self
+            .shapes
+            .get(index)
+            .is_some_and(|shape| shape.link == Link::Fleeting)
+        {
+            return Rule::UNKNOWN;
+        }
+        let runs = [400, 440].map(|bp| Run {
+            sp: 16,
+            bp,
+            outcome: self.try_from(index, 16, bp),
+        });
+        let rule = Rule::learn(&runs);
+        assert!(self.rules.insert(ip, rule).is_none(), "learnt twice");
+        self.learnt += 1;
+        rule
+    }
+
+    fn is_text(&self, ip: u64) -> bool {
+        let nr = match self.end {
+            End::NoText => self.shapes.len(),
+            _ => self.frames.len(),
+        };
+        self.index_of(ip) < nr
+    }
+
+    fn is_replaced(&self, ip: u64) -> bool {
+        ip == REPLACED
+    }
+
+    fn shown(&self, ip: u64) -> Option<u64> {
+        let is_marked = self.marked == Some(self.index_of(ip));
+        Some(if is_marked { MARKER } else { ip })
+    }
+
+    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+        stack.holds(registers, 16)
+            && stack
+                .word(self, registers + 8)
+                .is_some_and(|cs| cs & 3 != 0)
+            && stack.word(self, registers).is_some_and(|ip| ip < 1 << 47)
+    }
+
+    fn step(&mut self, frame: Frame) -> Option<Frame> {
+        let index = self.index_of(frame.at.ip);
+        let known = self.frames[index];
+        assert_eq!(
+            (frame.at.sp, frame.at.bp),
+            (known.at.sp, known.at.bp),
+            "frame {index}"
+        );
+        assert_eq!(frame.interrupted, known.interrupted, "frame {index}");
+        self.steps += 1;
+        self.frames.get(index + 1).copied()
+    }
+
+    fn count(&mut self, found: WalkCounter, nr: u64) {
+        self.counts[found as usize] += nr;
+    }
+}
+
+/// A kernel in which all calls are alike, and nothing else is known.
+pub(crate) struct Alike {
+    pub(crate) stack: Stack,
+    pub(crate) rule: Rule,
+    pub(crate) counts: [u64; WalkCounter::COUNT],
+}
+
+impl Alike {
+    /// Frames of so many words; the frame pointer is in the first word.
+    pub(crate) fn new(words: u32) -> Self {
+        let run = |bp| Run {
+            sp: 16,
+            bp,
+            outcome: Outcome::Caller {
+                ip: 15 + words,
+                sp: 16 + words,
+                bp: (words > 1).then_some(16),
+            },
+        };
+        let rule = Rule::learn(&[run(400), run(440)]);
+        assert!(rule.plain().is_some());
+        Self {
+            // SAFETY: Only `load` reads there, and it makes it up.
+            stack: unsafe { Stack::new(STACKS[0], STACKS[0] + SIZE) },
+            rule,
+            counts: [0; WalkCounter::COUNT],
+        }
+    }
+
+    /// How many frames are found from a stack pointer on.
+    pub(crate) fn walk(&mut self, sp: u64, room: usize) -> usize {
+        self.counts = [0; WalkCounter::COUNT];
+        let at = Registers {
+            ip: TEXT,
+            sp,
+            bp: 0,
+        };
+        let frame = Frame {
+            at,
+            stack: self.stack,
+            interrupted: false,
+        };
+        let mut ips = vec![MaybeUninit::uninit(); room];
+        match walk(self, frame, 0, &mut ips, 0, None::<Known<'_>>) {
+            Walked::Frames(nr, None) => nr,
+            _ => panic!("there are no guides"),
+        }
+    }
+
+    pub(crate) fn count(&self, found: WalkCounter) -> u64 {
+        self.counts[found as usize]
+    }
+}
+
+impl Unwinder for Alike {
+    unsafe fn load(&self, addr: u64) -> u64 {
+        assert!(self.stack.holds(addr, 8), "{addr:#x} is not on it");
+        TEXT
+    }
+
+    fn rule(&self, _: u64) -> Rule {
+        self.rule
+    }
+
+    fn learn(&mut self, _: u64) -> Rule {
+        self.rule
+    }
+
+    fn is_text(&self, _: u64) -> bool {
+        true
+    }
+
+    fn is_replaced(&self, _: u64) -> bool {
+        false
+    }
+
+    fn shown(&self, ip: u64) -> Option<u64> {
+        Some(ip)
+    }
+
+    fn are_users(&self, _: &Stack, _: u64) -> bool {
+        false
+    }
+
+    fn step(&mut self, _: Frame) -> Option<Frame> {
+        None
+    }
+
+    fn count(&mut self, found: WalkCounter, nr: u64) {
+        self.counts[found as usize] += nr;
+    }
+}
+
+/// Plain frames of some words.
+pub(crate) fn plain(words: u64) -> Shape {
+    Shape {
+        link: Link::Sp,
+        words,
+        saved: None,
+        bp: 0,
+    }
+}
