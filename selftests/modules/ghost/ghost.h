@@ -14,19 +14,19 @@
 #ifdef WORDS
 /* A frame of so many words, each of which is the return address. The code is the same for any number up to 15. */
 asm(".pushsection .text\n"
-    ".type " __stringify(inner) ", @function\n"
-    __stringify(inner) ":\n"
-    "	mov (%rsp), %rax\n"
-    "	sub $8 * " __stringify(WORDS) ", %rsp\n"
-    "	mov %rsp, %rdi\n"
-    "	mov $" __stringify(WORDS) ", %ecx\n"
-    "	rep stosq\n"
-    "	xor %edi, %edi\n"
-    "	call trace_dump_stack\n"
-    "	add $8 * " __stringify(WORDS) ", %rsp\n"
-    "	" ASM_RET
-    ".size " __stringify(inner) ", . - " __stringify(inner) "\n"
-    ".popsection");
+	".type " __stringify(inner) ", @function\n"
+	__stringify(inner) ":\n"
+	"	mov (%rsp), %rax\n"
+	"	sub $8 * " __stringify(WORDS) ", %rsp\n"
+	"	mov %rsp, %rdi\n"
+	"	mov $" __stringify(WORDS) ", %ecx\n"
+	"	rep stosq\n"
+	"	xor %edi, %edi\n"
+	"	call trace_dump_stack\n"
+	"	add $8 * " __stringify(WORDS) ", %rsp\n"
+	"	" ASM_RET
+	".size " __stringify(inner) ", . - " __stringify(inner) "\n"
+	".popsection");
 void inner(void);
 #else
 static noinline void inner(void)
