@@ -12,7 +12,10 @@
 #include <linux/trace_events.h>
 
 #ifdef WORDS
-/* A frame of so many words, each of which is the return address. The code is the same for any number up to 15. */
+/*
+ * A frame of so many words, each of which is the return address. The code is the same for any
+ * number up to 15.
+ */
 asm(".pushsection .text\n"
 	".type " __stringify(inner) ", @function\n"
 	__stringify(inner) ":\n"
