@@ -57,7 +57,7 @@ struct stackmap_layout {
 
 /* Where an event goes: what the caller of __ftrace_trace_stack() passed, and by which event. */
 struct stackmap_site {
-	struct trace_event_file *file;	/* ftrace:stack_id in the trace array */
+	struct stackmap_served *slot;	/* the trace array */
 	struct trace_buffer *buffer;
 	unsigned int trace_ctx;
 };
@@ -75,6 +75,7 @@ struct stackmap_served {
 	struct trace_event_file *user_files[2];	/* its ftrace:stack_id_user and user_stack_id */
 	struct ftrace_ops *ops;		/* its function tracer's; NULL before it was seen */
 	__u64 rule;			/* of the call of that tracer; 0 before it was learnt */
+	struct trace_buffer *buffer;	/* one of its ring buffers, NULL before one was seen */
 };
 
 /* A part of a module's text, up to @end. */
@@ -82,10 +83,17 @@ struct stackmap_text {
 	__u64 start, end;
 };
 
-enum stackmap_reserved {
-	STACKMAP_RESERVED,
+/* Why no event is reserved. */
+enum stackmap_unreserved {
 	STACKMAP_NO_ROOM,	/* the ring buffer takes nothing */
 	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
+};
+
+/* Where a walk begins, and the stack of the task. */
+struct stackmap_caller {
+	__u64 ip;		/* where its function goes on */
+	__u64 sp, bp;
+	__u64 begin, end;	/* the stack */
 };
 
 /* A frame of a walk, and the stack that it is on. */
@@ -93,7 +101,9 @@ struct stackmap_frame {
 	__u64 ip;		/* where its function goes on */
 	__u64 sp, bp;
 	__u64 begin, end;	/* the stack */
+	__u64 registers;	/* where the walk has found them, if @interrupted; or 0 */
 	bool interrupted;	/* @ip is no return address */
+	bool irq_stack;		/* it is the CPU's for interrupts; set by stackmap_unwind_begin() */
 };
 
 /* What the hot path must know of the running kernel. */
@@ -103,8 +113,12 @@ struct stackmap_facts {
 	__u64 return_to_handler;	/* where tracers have functions return; or 0 */
 	__u64 rethook_trampoline;
 	__u64 user_end;			/* of the addresses of user space */
-	__u32 regs_size, regs_ip, regs_cs;	/* of struct pt_regs, and where it has these */
+	__u32 regs_size;		/* of struct pt_regs, and where it has these: */
+	__u32 regs_ip, regs_cs, regs_sp, regs_bp;
 };
+
+/* It does not change after load. */
+extern struct stackmap_facts stackmap_facts;
 
 /* A stack to record: all that is known where __ftrace_trace_stack() would have walked it. */
 struct stackmap_stack {
@@ -118,16 +132,20 @@ struct stackmap_stack {
 	unsigned int nr;	/* frames that are known before the walk */
 	int nr_kernel;		/* frames that the kernel's unwinder has found, -1: not asked */
 	unsigned long *ips;	/* room for STACKMAP_MAX_FRAMES return addresses, innermost first */
-	unsigned long *kernel;	/* the same for the kernel's unwinder; @ips but with verify=1 */
-	struct stackmap_frame caller;	/* @begin and @end are those of the task's stack */
-	struct stackmap_served *slot;
+	unsigned long *kernel;	/* those of the kernel's unwinder, if it was asked */
+	struct stackmap_caller caller;	/* on that stack, or on another one */
 	struct stackmap_text trampoline;	/* of the trace array's own function tracer */
-	const struct stackmap_facts *facts;
 	struct unwind_state *state;	/* for stackmap_unwind_begin() or _step(), which set it */
 };
 
 /* Words of the stack that rules are learnt on. */
 #define STACKMAP_LEARN_WORDS	512
+
+/* Two words of it are the addresses of two others. */
+#define STACKMAP_LEARN_LINK_0	8
+#define STACKMAP_LEARN_LINKED_0	200
+#define STACKMAP_LEARN_LINK_1	9
+#define STACKMAP_LEARN_LINKED_1	250
 
 /* The unwinder's step on that stack. Fields not read from this stack are undefined. */
 struct stackmap_trial {
@@ -296,12 +314,12 @@ bool stackmap_tracing_is_on(struct trace_array *tr);
 /* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
 void stackmap_event_announce(const struct stackmap_served *served);
-enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
-					   struct ring_buffer_event **event);
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
+					      enum stackmap_unreserved *why);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id);
-enum stackmap_reserved stackmap_id_user_reserve(const struct stackmap_site *site,
-						struct ring_buffer_event **event);
+struct ring_buffer_event *stackmap_id_user_reserve(const struct stackmap_site *site,
+						   enum stackmap_unreserved *why);
 void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			     unsigned int id, __u64 cookie);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);

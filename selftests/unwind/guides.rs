@@ -364,6 +364,7 @@ fn guides_leave_no_stack() {
                 at,
                 stack: alike.stack,
                 interrupted: false,
+                registers: 0,
             };
             let mut ips = vec![MaybeUninit::uninit(); 300];
             let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));
@@ -387,6 +388,7 @@ fn guides_leave_no_stack() {
                 at,
                 stack: alike.stack,
                 interrupted: false,
+                registers: 0,
             };
             let mut ips = vec![MaybeUninit::uninit(); 300];
             let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));

@@ -37,7 +37,7 @@ impl Hostile<'_> {
         }
     }
 
-    fn registers(&mut self) -> Registers {
+    fn pointers(&mut self) -> Registers {
         Registers {
             ip: self.number(),
             sp: self.number(),
@@ -68,8 +68,12 @@ impl Hostile<'_> {
 
 impl Unwinder for Hostile<'_> {
     unsafe fn load(&self, addr: u64) -> u64 {
-        let (begin, end) = (self.stack.begin(), self.stack.end());
-        assert!(begin <= addr && addr <= end - 8, "{addr:#x} is not on it");
+        let on = |stack: Stack| stack.begin() <= addr && addr <= stack.end() - 8;
+        assert!(
+            on(self.stack) || on(self.task()),
+            "{addr:#x} is on no stack"
+        );
+        let begin = self.stack.begin();
         // Words of the stack are addresses in it, or in text.
         let hash = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if hash >> 63 == 0 {
@@ -96,6 +100,7 @@ impl Unwinder for Hostile<'_> {
         let rule = match self.byte() % 4 {
             0 => Rule::UNKNOWN,
             1 => Rule::learn(&runs),
+            2 => Rule::learn_switch(&runs),
             _ => Rule::learn(&[runs[0], runs[0]]),
         };
         if rule != Rule::UNKNOWN {
@@ -126,9 +131,21 @@ impl Unwinder for Hostile<'_> {
             .is_some_and(|word| word % 2 == 0)
     }
 
+    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
+        let word = |at: u64| stack.word(self, registers.wrapping_add(8 * at));
+        let [ip, sp, bp] = [word(0)?, word(1)?, word(2)?];
+        Some(Registers { ip, sp, bp })
+    }
+
+    fn task(&self) -> Stack {
+        let (begin, end) = (self.stack.end(), self.stack.end() + 0x400);
+        // SAFETY: As for the other one.
+        unsafe { Stack::new(begin, end) }
+    }
+
     fn step(&mut self, frame: Frame) -> Option<Frame> {
         (self.bytes.len() > 0).then(|| Frame {
-            at: self.registers(),
+            at: self.pointers(),
             interrupted: self.byte() % 4 == 0,
             ..frame
         })
@@ -209,9 +226,10 @@ pub fn walk_hostile(bytes: &[u8]) {
         counted: 0,
     };
     let frame = Frame {
-        at: hostile.registers(),
+        at: hostile.pointers(),
         stack,
         interrupted: false,
+        registers: 0,
     };
     let skip = usize::from(hostile.byte() % 4);
     let mut ips = vec![MaybeUninit::uninit(); usize::from(hostile.byte())];

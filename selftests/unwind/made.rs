@@ -43,6 +43,8 @@ pub(crate) enum Link {
     Traced,
     /// To the other stack, where the frame pointer leads; when there already, as by the frame pointer.
     Switch,
+    /// To the task's stack, where the word at the stack pointer leads; from there, only the kernel knows how.
+    Entry,
 }
 
 /// Where a stack ends.
@@ -80,14 +82,22 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
         1 => Just(Link::Interrupt),
         1 => Just(Link::Traced),
         1 => Just(Link::Switch),
+        1 => Just(Link::Entry),
     ];
     (link, 2..20_u64, proptest::option::of(0..20_u64), 0..20_u64).prop_map(
         |(link, words, saved, bp)| Shape {
             link,
-            words,
+            // Registers take four; an entry has its link, and what it saves below the return address.
+            words: if matches!(link, Link::Interrupt | Link::Entry) {
+                words.max(4)
+            } else {
+                words
+            },
             saved: saved.map(|at| match link {
                 // Where `push %rbp` puts it.
                 Link::Bp => words - 2,
+                // So many words below the return address.
+                Link::Entry => 1 + at % (words.max(4) - 2),
                 _ => at % (words - 1),
             }),
             bp: bp % words,
@@ -121,7 +131,8 @@ impl Made {
     pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
         // SAFETY: Only `load` reads there, and it makes it up.
         let stacks = STACKS.map(|begin| unsafe { Stack::new(begin, begin + SIZE) });
-        let switches = shapes.iter().any(|shape| shape.link == Link::Switch);
+        let leaves = |shape: &Shape| matches!(shape.link, Link::Switch | Link::Entry);
+        let switches = shapes.iter().any(leaves);
         let mut stack = stacks[usize::from(!switches)];
         let mut sp = stack.begin() + 4096;
         let mut interrupted = false;
@@ -135,13 +146,14 @@ impl Made {
                 },
                 stack,
                 interrupted,
+                registers: 0,
             });
             let Some(shape) = shapes.get(index) else {
                 break;
             };
             sp += shape.words * 8;
             interrupted = shape.link == Link::Interrupt;
-            if shape.link == Link::Switch && stack.begin() == STACKS[0] {
+            if leaves(shape) && stack.begin() == STACKS[0] {
                 stack = stacks[1];
                 sp = stack.begin() + 4096;
             }
@@ -179,18 +191,28 @@ impl Made {
             let (frame, caller) = (self.frames[index], self.frames[index + 1]);
             let shape = &mut self.shapes[index];
             if shape.link == Link::Interrupt {
+                let registers = [caller.at.ip, 0x10, caller.at.sp, caller.at.bp];
                 self.memory
-                    .extend([(frame.at.sp, caller.at.ip), (frame.at.sp + 8, 0x10)]);
+                    .extend((frame.at.sp..).step_by(8).zip(registers));
                 continue;
             }
             if caller.at.bp != frame.at.bp {
                 shape.saved.get_or_insert(match shape.link {
                     Link::Bp => shape.words - 2,
+                    Link::Entry => 1,
                     _ => 0,
                 });
             }
+            if shape.link == Link::Entry {
+                self.memory
+                    .insert(frame.at.sp, caller.at.sp - 8 * shape.words);
+            }
             if let Some(at) = shape.saved {
-                self.memory.insert(frame.at.sp + 8 * at, caller.at.bp);
+                let at = match shape.link {
+                    Link::Entry => caller.at.sp - 8 * (at + 1),
+                    _ => frame.at.sp + 8 * at,
+                };
+                self.memory.insert(at, caller.at.bp);
             }
             let ip = match shape.link {
                 Link::Traced => REPLACED,
@@ -219,7 +241,7 @@ impl Made {
             Link::Sp | Link::Traced => sp + shape.words as u32,
             Link::Bp | Link::Switch => bp + shape.bp as u32,
             Link::Interrupt => return Outcome::Registers(sp),
-            Link::Odd | Link::Fleeting => return Outcome::Other,
+            Link::Odd | Link::Fleeting | Link::Entry => return Outcome::Other,
         };
         Outcome::Caller {
             ip: new - 1,
@@ -228,6 +250,22 @@ impl Made {
                 Link::Bp => new - (shape.words - at) as u32,
                 _ => sp + at as u32,
             }),
+        }
+    }
+
+    /// The same where the stack pointer is a word that leads to another one.
+    fn try_link(&self, index: usize, linked: u32) -> Outcome {
+        let Some(shape) = self.shapes.get(index) else {
+            return Outcome::Other;
+        };
+        if shape.link != Link::Entry {
+            return self.try_from(index, 8, 400);
+        }
+        let sp = linked + shape.words as u32;
+        Outcome::Caller {
+            ip: sp - 1,
+            sp,
+            bp: shape.saved.map(|at| sp - 1 - at as u32),
         }
     }
 
@@ -313,7 +351,14 @@ impl Unwinder for Made {
             bp,
             outcome: self.try_from(index, 16, bp),
         });
-        let rule = Rule::learn(&runs);
+        let mut rule = Rule::learn(&runs);
+        if rule == Rule::SLOW {
+            rule = Rule::learn_switch(&[200, 250].map(|sp| Run {
+                sp,
+                bp: 400,
+                outcome: self.try_link(index, sp),
+            }));
+        }
         assert!(self.rules.insert(ip, rule).is_none(), "learnt twice");
         self.learnt += 1;
         rule
@@ -344,6 +389,17 @@ impl Unwinder for Made {
             && stack.word(self, registers).is_some_and(|ip| ip < 1 << 47)
     }
 
+    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
+        let word = |at: u64| stack.word(self, registers + 8 * at);
+        let [ip, cs, sp, bp] = [word(0)?, word(1)?, word(2)?, word(3)?];
+        (cs & 3 == 0).then_some(Registers { ip, sp, bp })
+    }
+
+    fn task(&self) -> Stack {
+        // SAFETY: Only `load` reads there, and it makes it up.
+        unsafe { Stack::new(STACKS[1], STACKS[1] + SIZE) }
+    }
+
     fn step(&mut self, frame: Frame) -> Option<Frame> {
         let index = self.index_of(frame.at.ip);
         let known = self.frames[index];
@@ -353,6 +409,9 @@ impl Unwinder for Made {
             "frame {index}"
         );
         assert_eq!(frame.interrupted, known.interrupted, "frame {index}");
+        if frame.registers != 0 {
+            assert_eq!(frame.registers, self.frames[index - 1].at.sp);
+        }
         self.steps += 1;
         self.frames.get(index + 1).copied()
     }
@@ -403,6 +462,7 @@ impl Alike {
             at,
             stack: self.stack,
             interrupted: false,
+            registers: 0,
         };
         let mut ips = vec![MaybeUninit::uninit(); room];
         match walk(self, frame, 0, &mut ips, 0, None::<Known<'_>>) {
@@ -444,6 +504,14 @@ impl Unwinder for Alike {
 
     fn are_users(&self, _: &Stack, _: u64) -> bool {
         false
+    }
+
+    fn registers(&self, _: &Stack, _: u64) -> Option<Registers> {
+        None
+    }
+
+    fn task(&self) -> Stack {
+        self.stack
     }
 
     fn step(&mut self, _: Frame) -> Option<Frame> {

@@ -136,6 +136,7 @@ int stackmap_serve(const struct stackmap_served *new)
 	WRITE_ONCE(slot->served.file, new->file);
 	WRITE_ONCE(slot->served.ops, new->ops);
 	WRITE_ONCE(slot->served.rule, 0);
+	WRITE_ONCE(slot->served.buffer, NULL);
 	/* Release; O5, pairs with the load in serving(). */
 	smp_store_release(&slot->served.tr, new->tr);
 	WRITE_ONCE(slots_end, max(slots_end, slot + 1));
@@ -232,7 +233,7 @@ static __always_inline struct stackmap_text trampoline_of(const struct ftrace_op
 void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr)
 {
 #ifdef CONFIG_DYNAMIC_FTRACE
-	struct stackmap_served *slot = stack->slot;
+	struct stackmap_served *slot = stack->site.slot;
 	struct ftrace_ops *ops;
 	unsigned int i;
 
@@ -315,7 +316,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	}
 
 	ops = READ_ONCE(slot->ops);
-	stack.site.file = slot->file;
+	stack.site.slot = slot;
 	stack.site.buffer = buffer;
 	stack.site.trace_ctx = trace_ctx;
 	stack.context = smp_processor_id() * STACKMAP_LEVELS + level;
@@ -325,7 +326,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	 */
 	stack.watched = rcu_is_watching() && cpu_online(smp_processor_id());
 	stack.ips = nest->levels[level].ips;
-	stack.kernel = nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips;
+	stack.kernel = NULL;
 	stack.round = 0;
 	/* The caller of the recorder is the first of those to skip. */
 	stack.skip = skip - 1;
@@ -336,10 +337,8 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		stack.skip = 0;
 	}
 	set_caller(&stack.caller);
-	stack.slot = slot;
 	stack.trampoline = trampoline_of(ops);
 	stack.tracer_unknown = IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops;
-	stack.facts = &stackmap_facts;
 	stack.state = (void *)&state;
 	stack.nr_kernel = -1;
 	stack.from_caller = by_rules && !regs && skip >= 0;
@@ -347,6 +346,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		goto kernel;
 	while (!static_call(stackmap_recorder)(&stack)) {
 kernel:
+		stack.kernel = nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips;
 		stack.nr_kernel = unwind_by_kernel(stack.kernel, skip, regs);
 	}
 out:

@@ -167,60 +167,85 @@ void stackmap_event_announce(const struct stackmap_served *served)
 	set_bit(EVENT_FILE_FL_WAS_ENABLED_BIT, &served->user_files[1]->flags);
 }
 
-static __always_inline enum stackmap_reserved
-reserve(const struct stackmap_site *site, int type, size_t size, struct ring_buffer_event **event)
+/* The data of an event. Nearly always it follows the four bytes of a header. */
+static __always_inline void *data_of(struct ring_buffer_event *event)
 {
+	if (likely(event->type_len && event->type_len <= RINGBUF_TYPE_DATA_TYPE_LEN_MAX))
+		return event->array;
+	return ring_buffer_event_data(event);
+}
+
+/*
+ * An event of ours can have no filter and no trigger, so that all that the core does is to reserve
+ * it in the ring buffer of the trace array. Which one that is, only the core knows.
+ */
+static __always_inline struct ring_buffer_event *
+reserve(const struct stackmap_site *site, int type, size_t size, enum stackmap_unreserved *why)
+{
+	struct stackmap_served *slot = site->slot;
+	struct ring_buffer_event *event;
 	struct trace_buffer *buffer;
 
-	*event = trace_event_buffer_lock_reserve(&buffer, site->file, type, size, site->trace_ctx);
-	if (likely(buffer == site->buffer))
-		return *event ? STACKMAP_RESERVED : STACKMAP_NO_ROOM;
-	if (*event)
-		ring_buffer_discard_commit(buffer, *event);
-	return STACKMAP_FOREIGN;
+	*why = STACKMAP_NO_ROOM;
+	if (likely(READ_ONCE(slot->buffer) == site->buffer)) {
+		event = ring_buffer_lock_reserve(site->buffer, size);
+		if (likely(event))
+			tracing_generic_entry_update(data_of(event), type, site->trace_ctx);
+		return event;
+	}
+	event = trace_event_buffer_lock_reserve(&buffer, slot->file, type, size, site->trace_ctx);
+	if (likely(buffer == site->buffer)) {
+		WRITE_ONCE(slot->buffer, buffer);
+		return event;
+	}
+	*why = STACKMAP_FOREIGN;
+	if (event)
+		ring_buffer_discard_commit(buffer, event);
+	return NULL;
 }
 
 /**
  * stackmap_id_reserve - reserve room for a ftrace:stack_id event
  * @site: where it goes
- * @event: set to the event
+ * @why: set to the reason if no event is reserved
  *
  * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU.
  *
- * The core reserves in the ring buffer of the trace array, which is not always that of the site:
- * trace_array_printk() passes the top-level trace array but writes to another ring buffer. Ids are
- * not written there.
+ * The ring buffer is not always one of the trace array: trace_array_printk() passes the top-level
+ * trace array but writes to another ring buffer. Ids are not written there. A ring buffer that was
+ * seen to be one of a trace array stays that: a snapshot exchanges it with another one, and it is
+ * freed with the trace array.
  *
  * Context: any, preemption off.
- * Return: STACKMAP_RESERVED, or the reason why no event is reserved.
+ * Return: the event, or NULL.
  */
-enum stackmap_reserved stackmap_id_reserve(const struct stackmap_site *site,
-					   struct ring_buffer_event **event)
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
+					      enum stackmap_unreserved *why)
 {
-	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), event);
+	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), why);
 }
 
 /**
  * stackmap_id_user_reserve - reserve room for a ftrace:stack_id_user event
  * @site: where it goes
- * @event: set to the event
+ * @why: set to the reason if no event is reserved
  *
  * As stackmap_id_reserve().
  *
  * Context: any, preemption off.
- * Return: whether it is reserved, or why not.
+ * Return: the event, or NULL.
  */
-enum stackmap_reserved stackmap_id_user_reserve(const struct stackmap_site *site,
-						struct ring_buffer_event **event)
+struct ring_buffer_event *stackmap_id_user_reserve(const struct stackmap_site *site,
+						   enum stackmap_unreserved *why)
 {
 	return reserve(site, stack_id_user_call.event.type, sizeof(struct stack_id_user_entry),
-		       event);
+		       why);
 }
 
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id)
 {
-	struct stack_id_entry *entry = ring_buffer_event_data(event);
+	struct stack_id_entry *entry = data_of(event);
 
 	entry->stack_id = id;
 	static_call(stackmap_commit)(site->buffer, event);
@@ -229,7 +254,7 @@ void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_eve
 void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			     unsigned int id, u64 cookie)
 {
-	struct stack_id_user_entry *entry = ring_buffer_event_data(event);
+	struct stack_id_user_entry *entry = data_of(event);
 
 	entry->stack_id = id;
 	set_cookie(entry->cookie, cookie);

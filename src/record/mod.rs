@@ -8,7 +8,7 @@ use crate::{
     map::{Counter, Entered, Fallback, Found, Guides},
     shim::{stackmap_stack, IdEvent, Recording, Unreserved, Watched},
     store,
-    unwind::{self, Begun, Walked},
+    unwind::{self, Position, Walked},
     user,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -104,9 +104,9 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     // caller uses the context of this level of nesting.
     let entered = unsafe { map.enter(recording.context()) };
     let guides = entered.guides();
-    let mut begun = Begun::new(&recording, &section);
-    if let (Some(guides), Some(begun)) = (&guides, &mut begun) {
-        if let Some(guide) = begun.retrace(&recording, &section, guides) {
+    let mut position = None;
+    if let Some(guides) = &guides {
+        if let Some(guide) = unwind::retrace(&recording, &section, guides, &mut position) {
             let event = match reserve::<USER>(&recording, &section) {
                 Ok(event) => event,
                 Err(Unreserved::NoRoom) => return true,
@@ -120,7 +120,7 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
             return true;
         }
     }
-    record::<USER>(&mut recording, &section, &entered, guides, begun)
+    record::<USER>(&mut recording, &section, &entered, guides, position)
 }
 
 /// There is no map only while the option is turned on or off.
@@ -177,9 +177,9 @@ fn record<'m, const USER: bool>(
     section: &Watched<'_>,
     entered: &Entered<'m>,
     guides: Option<Guides<'m>>,
-    begun: Option<Begun<'m>>,
+    position: Option<Position<'m>>,
 ) -> bool {
-    let Some(walked) = unwind::frames(recording, Some(section), guides, begun) else {
+    let Some(walked) = unwind::frames(recording, Some(section), guides, position) else {
         return false;
     };
     let event = match reserve::<USER>(recording, section) {

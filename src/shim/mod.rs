@@ -154,6 +154,13 @@ pub(crate) struct Frames {
     nr: usize,
 }
 
+/// What the hot path must know of the running kernel.
+#[inline(always)]
+pub(crate) fn facts() -> &'static stackmap_facts {
+    // SAFETY: It does not change after load, and nothing else is called before it is set.
+    unsafe { &*(&raw const self::stackmap_facts) }
+}
+
 impl<'h> Recording<'h> {
     /// # Safety
     ///
@@ -183,16 +190,15 @@ impl<'h> Recording<'h> {
 
     /// Where a walk begins, and how many callers it leaves out; if it begins at a caller.
     #[inline(always)]
-    pub(crate) fn caller(&self) -> Option<(&stackmap_frame, usize)> {
+    pub(crate) fn caller(&self) -> Option<(&stackmap_caller, usize)> {
         let stack = &self.stack;
         (stack.from_caller).then_some((&stack.caller, stack.skip as usize))
     }
 
-    /// What a walk must know of the kernel.
+    /// The stack of the task.
     #[inline(always)]
-    pub(crate) fn facts(&self) -> &'h stackmap_facts {
-        // SAFETY: By the invariant; it does not change after load.
-        unsafe { &*self.stack.facts }
+    pub(crate) fn task_stack(&self) -> Range<u64> {
+        self.stack.caller.begin..self.stack.caller.end
     }
 
     /// Room for the state of the kernel's unwinder.
@@ -301,7 +307,7 @@ impl<'h> Recording<'h> {
     #[inline(always)]
     pub(crate) fn tracer_rule(&self) -> &AtomicU64 {
         // SAFETY: By the invariant, and only by this function from now on.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.stack.slot).rule) }
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.stack.site.slot).rule) }
     }
 
     /// Whether it is not known yet and can be found.
@@ -313,7 +319,7 @@ impl<'h> Recording<'h> {
     /// Finds it, if one of the frames is in it.
     #[cold]
     pub(crate) fn find_tracer(&mut self, frames: Frames) {
-        let text = self.facts().stext..self.facts().etext;
+        let text = facts().stext..facts().etext;
         if self.frames(frames).iter().any(|ip| !text.contains(ip)) {
             let ips = self.ips(frames).cast();
             // SAFETY: RCU is watching; so many frames are there.
@@ -358,7 +364,7 @@ impl Recording<'_> {
         let (mut cookie, mut count) = (0, 0);
         // SAFETY: By the invariant the slot is the trace array's, and preemption is off; both may be
         // written.
-        let done = unsafe { stackmap_user_request(self.stack.slot, &mut cookie, &mut count) };
+        let done = unsafe { stackmap_user_request(self.stack.site.slot, &mut cookie, &mut count) };
         if done == stackmap_request_STACKMAP_REQUEST_NONE {
             return None;
         }
@@ -370,23 +376,23 @@ impl Recording<'_> {
     #[inline(always)]
     pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
-        let mut event = core::ptr::null_mut();
+        let mut why = 0;
         // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
-        // off; `event` may be written.
-        let reserved = unsafe {
+        // off; `why` may be written.
+        let event = unsafe {
             match cookie {
-                None => stackmap_id_reserve(site, &mut event),
-                Some(_) => stackmap_id_user_reserve(site, &mut event),
+                None => stackmap_id_reserve(site, &mut why),
+                Some(_) => stackmap_id_user_reserve(site, &mut why),
             }
         };
-        if reserved == stackmap_reserved_STACKMAP_RESERVED {
+        if !event.is_null() {
             // INVARIANT: Just reserved.
             Ok(IdEvent {
                 site,
                 event,
                 cookie,
             })
-        } else if reserved == stackmap_reserved_STACKMAP_FOREIGN {
+        } else if why == stackmap_unreserved_STACKMAP_FOREIGN {
             Err(Unreserved::Foreign)
         } else {
             Err(Unreserved::NoRoom)
@@ -412,7 +418,7 @@ impl Recording<'_> {
     #[inline(always)]
     pub(crate) fn full_bytes(&self, nr_frames: usize) -> u64 {
         let frames = (nr_frames as u64).wrapping_mul(8);
-        let data = u64::from(self.facts().layout.caller_offset).wrapping_add(frames);
+        let data = u64::from(facts().layout.caller_offset).wrapping_add(frames);
         let header = if data > 112 { 8 } else { 4 };
         data.wrapping_add(header)
     }

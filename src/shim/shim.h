@@ -62,7 +62,6 @@ struct stackmap_symbols {
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;
-extern struct stackmap_facts stackmap_facts __ro_after_init;
 
 /* Whether stacks of a trace array become ids. Any context. */
 bool stackmap_serves(const struct trace_array *tr);

@@ -137,6 +137,8 @@ int stackmap_symbols_resolve(void)
 #ifdef CONFIG_X86_64
 		.regs_ip		= offsetof(struct pt_regs, ip),
 		.regs_cs		= offsetof(struct pt_regs, cs),
+		.regs_sp		= offsetof(struct pt_regs, sp),
+		.regs_bp		= offsetof(struct pt_regs, bp),
 #endif
 	};
 	module_text = find("__module_text_address");

@@ -8,7 +8,7 @@
 
 use super::{
     rules::{Hinted, Kind},
-    walk::{based_call, call, Registers, Stack, Unwinder},
+    walk::{based_call, Frame, Registers, Stack, Unwinder},
 };
 use core::mem::MaybeUninit;
 
@@ -43,127 +43,161 @@ pub trait Guides: Copy {
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
 
-/// Goes as far as guides lead, from the beginning of a walk. One address may be known already, `before` the
-/// first.
+/// Goes as far as guides lead, from the beginning of a walk: `skip` frames are left out, and of those that
+/// follow, `nr` are known already: none, or the one at `before`. Returns the guide that has all frames. If
+/// there is none, `left` is set to how far the walk has come: apart, so that it is nowhere else otherwise.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
 pub fn retrace<U: Unwinder, G: Guides>(
     unwinder: &U,
-    stack: &Stack,
-    position: &mut Position<G::Guide>,
+    frame: Frame,
+    skip: usize,
+    nr: usize,
     before: Option<u64>,
     guides: &G,
-) -> Followed {
-    if !stack.reaches(position.at.sp) || position.skip > 0 && !position.pass(unwinder, stack) {
-        return Followed::Stopped;
+    left: &mut Option<Position<G::Guide>>,
+) -> Option<G::Guide> {
+    let (mut at, stack) = (frame.at, frame.stack);
+    let position = |at, skip, guide| Position {
+        guide,
+        ..Position::new(Frame { at, ..frame }, skip, nr)
+    };
+    if !stack.reaches(at.sp) {
+        *left = Some(position(at, skip, None));
+        return None;
     }
-    let first = match before {
-        None => unwinder.shown(position.at.ip),
-        Some(ip) => Some(ip),
-    };
-    position.guide = first.and_then(|ip| guides.first(ip));
-    let Some(guide) = &position.guide else {
-        return Followed::Stopped;
-    };
-    let shown = match before {
-        None => first,
-        Some(_) => unwinder.shown(position.at.ip),
-    };
-    if shown.is_none() || guide.frame(position.nr) != shown {
-        return Followed::Stopped;
+    let skip = pass(unwinder, &stack, &mut at, skip);
+    if skip > 0 {
+        *left = Some(position(at, skip, None));
+        return None;
     }
-    resume(unwinder, stack, position, guides)
+    let shown = unwinder.shown(at.ip);
+    let first = before.or(shown).and_then(|ip| guides.first(ip));
+    let Some(guide) = first.filter(|guide| shown.is_some() && guide.frame(nr) == shown) else {
+        *left = Some(position(at, 0, first));
+        return None;
+    };
+    let mut spot = Spot::new(at, nr);
+    // SAFETY: The guide has the frame, which is on the stack.
+    let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
+    if let Ran::All = ran {
+        return Some(guide);
+    }
+    let position = left.insert(position(at, 0, Some(guide)));
+    match follow(unwinder, guides, position, spot, ran) {
+        Followed::All => position.guide,
+        _ => None,
+    }
+}
+
+/// Leaves frames out by plain rules. Returns how many are left.
+#[inline(always)]
+fn pass<U: Unwinder>(unwinder: &U, stack: &Stack, at: &mut Registers, mut skip: usize) -> usize {
+    while skip > 0 {
+        let Some(plain) = unwinder.rule(at.ip).plain() else {
+            break;
+        };
+        let up = at.sp.wrapping_add(plain.size());
+        if up > stack.end() {
+            break;
+        }
+        // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
+        let ip = unsafe { unwinder.load_below(up) };
+        if unwinder.is_replaced(ip) {
+            break;
+        }
+        if let Some(offset) = plain.bp() {
+            // SAFETY: A plain rule has the word between.
+            at.bp = unsafe { unwinder.load(at.sp.wrapping_add(offset)) };
+        }
+        (at.ip, at.sp) = (ip, up);
+        skip = skip.wrapping_sub(1);
+    }
+    skip
 }
 
 /// How far a walk has come.
 pub struct Position<G> {
-    pub(super) at: Registers,
+    pub(super) frame: Frame,
     /// Frames to leave out.
     pub(super) skip: usize,
     /// Frames that are found, not this one.
     pub(super) nr: usize,
-    /// A guide that has these, and the address of `at`.
+    /// A guide that has these, and the address of `frame`.
     pub(super) guide: Option<G>,
-    /// The caller of `at` is not the guide's, and no branch leads to another one.
+    /// The caller of `frame` is not the guide's, and no branch leads to another one.
     pub(super) parted: bool,
 }
 
 impl<G: Guide> Position<G> {
-    /// Goes to the caller by the rule of a frame that has no hint, as it is not recorded as it is. Returns
-    /// the guide that has the caller, too; if there is none, the position is as it was.
+    /// Goes to a frame that a guide has led to. Returns whether that can be done: if a hint has gone
+    /// meanwhile, the position is as it was.
     #[inline(always)]
-    fn step<U: Unwinder>(
-        &mut self,
-        unwinder: &U,
-        stack: &Stack,
-        guide: &G,
-        guides: &impl Guides<Guide = G>,
-    ) -> Option<G> {
-        if guide.frame(self.nr) == Some(self.at.ip) {
-            return None;
+    fn go<U: Unwinder>(&mut self, unwinder: &U, guide: &G, spot: &Spot) -> bool {
+        if spot.nr != self.nr {
+            // SAFETY: These frames were followed.
+            let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
+                return false;
+            };
+            // SAFETY: There are so many.
+            let ip = unsafe { guide.hinted(spot.nr) }.ip();
+            let sp = spot.sp;
+            self.frame.at = Registers { ip, sp, bp };
+            self.nr = spot.nr;
         }
-        let rule = unwinder.rule(self.at.ip);
-        if rule.kind() != Kind::Call {
-            return None;
-        }
-        let caller = call(unwinder, stack, self.at, rule).ok()?;
-        let frame = unwinder.shown(caller.ip)?;
-        let nr = self.nr.wrapping_add(1);
-        let guide = if guide.frame(nr) == Some(frame) {
-            *guide
-        } else {
-            guides.other(guide, nr, frame)?
+        self.guide = Some(*guide);
+        true
+    }
+
+    /// Goes to the next frame that is a caller's, where that takes more than the hint of a call: by the rule
+    /// of a frame that is not recorded as it is, to another stack, or past one that was interrupted. Returns
+    /// whether there is a guide that has all frames; if not, the position is as it was.
+    fn step<U: Unwinder>(&mut self, unwinder: &U, guides: &impl Guides<Guide = G>) -> bool {
+        let Some(guide) = &self.guide else {
+            return false;
         };
-        (self.at, self.nr) = (caller, nr);
-        Some(guide)
+        let (mut frame, mut nr, mut guide) = (self.frame, self.nr, *guide);
+        loop {
+            let rule = frame.rule(unwinder);
+            let next = match rule.kind() {
+                // A hint would have led on.
+                Kind::Call if !frame.interrupted && guide.frame(nr) == Some(frame.at.ip) => None,
+                Kind::Call | Kind::Switch => frame.called(unwinder, rule).ok(),
+                Kind::Registers => frame.resumed(unwinder, rule),
+                Kind::End | Kind::Slow => None,
+            };
+            let Some(next) = next else {
+                return false;
+            };
+            frame = next;
+            nr = nr.wrapping_add(1);
+            let shown = unwinder.shown(frame.at.ip);
+            if shown.is_none() || guide.frame(nr) != shown {
+                match shown.and_then(|frame| guides.other(&guide, nr, frame)) {
+                    Some(other) => guide = other,
+                    None => return false,
+                }
+            }
+            if !frame.interrupted {
+                (self.frame, self.nr, self.guide) = (frame, nr, Some(guide));
+                return true;
+            }
+        }
     }
 }
 
 impl<G> Position<G> {
     /// The beginning of a walk: frames to leave out, and the number of those that are known.
     #[inline(always)]
-    pub fn new(at: Registers, skip: usize, nr: usize) -> Self {
+    pub fn new(frame: Frame, skip: usize, nr: usize) -> Self {
         Self {
-            at,
+            frame,
             skip,
             nr,
             guide: None,
             parted: false,
         }
-    }
-
-    /// The guide, if there is one.
-    #[inline(always)]
-    pub fn guide(&self) -> Option<&G> {
-        self.guide.as_ref()
-    }
-
-    /// Leaves frames out by plain rules. Returns whether that was all.
-    #[inline(always)]
-    fn pass<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> bool {
-        while self.skip > 0 {
-            let Some(plain) = unwinder.rule(self.at.ip).plain() else {
-                return false;
-            };
-            let up = self.at.sp.wrapping_add(plain.size());
-            if up > stack.end() {
-                return false;
-            }
-            // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
-            let ip = unsafe { unwinder.load_below(up) };
-            if unwinder.is_replaced(ip) {
-                return false;
-            }
-            if let Some(offset) = plain.bp() {
-                // SAFETY: A plain rule has the word between.
-                self.at.bp = unsafe { unwinder.load(self.at.sp.wrapping_add(offset)) };
-            }
-            self.at.ip = ip;
-            self.at.sp = up;
-            self.skip = self.skip.wrapping_sub(1);
-        }
-        true
     }
 }
 
@@ -181,21 +215,20 @@ pub enum Followed {
 #[inline(always)]
 pub(super) fn resume<U: Unwinder, G: Guides>(
     unwinder: &U,
-    stack: &Stack,
     position: &mut Position<G::Guide>,
     guides: &G,
 ) -> Followed {
     let Some(guide) = &position.guide else {
         return Followed::Stopped;
     };
-    let mut spot = Spot::new(position);
+    let mut spot = Spot::new(position.frame.at, position.nr);
     // SAFETY: The guide has the frame, which is on the stack.
-    match unsafe { run(unwinder, stack, guide, &mut spot) } {
+    match unsafe { run(unwinder, &position.frame.stack, guide, &mut spot) } {
         Ran::All => {
             position.nr = guide.nr();
             Followed::All
         }
-        ran => follow(unwinder, stack, guides, position, spot, ran),
+        ran => follow(unwinder, guides, position, spot, ran),
     }
 }
 
@@ -204,7 +237,6 @@ pub(super) fn resume<U: Unwinder, G: Guides>(
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 fn follow<U: Unwinder, G: Guides>(
     unwinder: &U,
-    stack: &Stack,
     guides: &G,
     position: &mut Position<G::Guide>,
     mut spot: Spot,
@@ -213,7 +245,6 @@ fn follow<U: Unwinder, G: Guides>(
     let Some(mut guide) = position.guide else {
         return Followed::Stopped;
     };
-    let mut followed = Followed::Stopped;
     loop {
         match ran {
             Ran::All => {
@@ -221,58 +252,35 @@ fn follow<U: Unwinder, G: Guides>(
                 position.nr = guide.nr();
                 return Followed::All;
             }
-            Ran::Stopped if spot.nr == position.nr => {
-                match position.step(unwinder, stack, &guide, guides) {
-                    Some(next) => {
-                        guide = next;
-                        spot = Spot::new(position);
-                        // SAFETY: It has this frame, which is on the stack.
-                        ran = unsafe { run(unwinder, stack, &guide, &mut spot) };
-                        continue;
-                    }
-                    None => break,
+            Ran::Stopped => {
+                if !position.go(unwinder, &guide, &spot) || !position.step(unwinder, guides) {
+                    return Followed::Stopped;
                 }
+                let Some(next) = position.guide else {
+                    return Followed::Stopped;
+                };
+                guide = next;
+                spot = Spot::new(position.frame.at, position.nr);
             }
-            Ran::Stopped => break,
-            Ran::Away => {}
-        }
-        if spot.sp <= stack.end() {
-            // SAFETY: It is on the stack.
-            let ip = unsafe { unwinder.load_below(spot.sp) };
-            if unwinder.shown(ip) == Some(ip) && !unwinder.is_replaced(ip) {
+            Ran::Away => {
+                let found = spot.found(unwinder, &position.frame.stack);
                 // Another guide may have the same frames up to here.
-                if let Some(other) = guides.other(&guide, spot.nr, ip) {
-                    guide = other;
-                    // SAFETY: It has this frame, too, which is on the stack.
-                    ran = unsafe { run(unwinder, stack, &guide, &mut spot) };
-                    continue;
+                match found.and_then(|ip| guides.other(&guide, spot.nr, ip)) {
+                    Some(other) => guide = other,
+                    None => {
+                        spot.back();
+                        position.parted = position.go(unwinder, &guide, &spot) && found.is_some();
+                        return match position.parted {
+                            true => Followed::Parted,
+                            false => Followed::Stopped,
+                        };
+                    }
                 }
-                followed = Followed::Parted;
             }
         }
-        spot.nr = spot.nr.wrapping_sub(1);
-        spot.sp = spot.sp.wrapping_sub(spot.size.wrapping_mul(8));
-        break;
+        // SAFETY: The guide has this frame, which is on the stack.
+        ran = unsafe { run(unwinder, &position.frame.stack, &guide, &mut spot) };
     }
-    position.guide = Some(guide);
-    position.parted = matches!(followed, Followed::Parted);
-    if spot.nr != position.nr {
-        // SAFETY: These frames were followed.
-        let Some(bp) = (unsafe { saved_bp(unwinder, &guide, &spot) }) else {
-            // A hint has gone meanwhile. The position is as it was.
-            position.parted = false;
-            return Followed::Stopped;
-        };
-        // SAFETY: There are so many.
-        let ip = unsafe { guide.hinted(spot.nr) }.ip();
-        position.at = Registers {
-            ip,
-            sp: spot.sp,
-            bp,
-        };
-        position.nr = spot.nr;
-    }
-    followed
 }
 
 /// A frame of a guide, and its stack pointer.
@@ -288,14 +296,32 @@ struct Spot {
 
 impl Spot {
     #[inline(always)]
-    fn new<G>(position: &Position<G>) -> Self {
+    fn new(at: Registers, nr: usize) -> Self {
         Self {
-            nr: position.nr,
-            sp: position.at.sp,
-            from: position.nr,
-            bp: position.at.bp,
+            nr,
+            sp: at.sp,
+            from: nr,
+            bp: at.bp,
             size: 0,
         }
+    }
+
+    /// The address of the frame, if it is recorded as it is.
+    #[inline(always)]
+    fn found<U: Unwinder>(&self, unwinder: &U, stack: &Stack) -> Option<u64> {
+        if self.sp > stack.end() {
+            return None;
+        }
+        // SAFETY: It is on the stack, and was reached by a plain step.
+        let ip = unsafe { unwinder.load_below(self.sp) };
+        (unwinder.shown(ip) == Some(ip) && !unwinder.is_replaced(ip)).then_some(ip)
+    }
+
+    /// Takes the last step back.
+    #[inline(always)]
+    fn back(&mut self) {
+        self.nr = self.nr.wrapping_sub(1);
+        self.sp = self.sp.wrapping_sub(self.size.wrapping_mul(8));
     }
 }
 

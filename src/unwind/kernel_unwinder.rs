@@ -5,14 +5,20 @@
 use super::{
     rules::{Hinted, Outcome, Rule, Rules, Run, Table},
     walk::{self, Frame, Registers, Stack, WalkCounter},
-    Counts, Walker,
+    Notes, Walker,
 };
-use crate::shim::{self, stackmap_facts, stackmap_frame, stackmap_trial, Recording, Watched};
+use crate::shim::{self, stackmap_caller, stackmap_frame, stackmap_trial, Recording, Watched};
 use core::sync::atomic::Ordering;
 
 /// Where the pointers are on the stack for learning; the frame pointer twice, for two runs.
 const SP: u32 = 16;
 const BP: [u32; 2] = [400, 440];
+
+/// Words of that stack which are addresses on it, and where these lead.
+const LINKS: [(u32, u32); 2] = [
+    (shim::STACKMAP_LEARN_LINK_0, shim::STACKMAP_LEARN_LINKED_0),
+    (shim::STACKMAP_LEARN_LINK_1, shim::STACKMAP_LEARN_LINKED_1),
+];
 
 /// The kernel's unwinder, for one walk.
 pub(super) struct KernelUnwinder<'a> {
@@ -20,9 +26,9 @@ pub(super) struct KernelUnwinder<'a> {
     rules: &'a Rules,
     /// The entries of `rules`, so that they are found without it.
     table: Table<'a>,
-    pub(super) counts: &'a Counts,
+    pub(super) notes: &'a Notes,
     /// Whether its state is set.
-    pub(super) begun: bool,
+    begun: bool,
 }
 
 impl<'a> KernelUnwinder<'a> {
@@ -31,15 +37,14 @@ impl<'a> KernelUnwinder<'a> {
         walker: &'a Walker,
         section: &'a Watched<'_>,
         recording: &'a Recording<'a>,
-        begun: bool,
     ) -> Option<Self> {
         let rules = walker.rules.read(section)?;
         Some(Self {
             recording,
             rules,
             table: rules.table(),
-            counts: walker.counts.get(recording.context())?,
-            begun,
+            notes: walker.notes.get(recording.context())?,
+            begun: false,
         })
     }
 
@@ -60,38 +65,80 @@ impl<'a> KernelUnwinder<'a> {
         }
     }
 
-    /// Begins at a caller, which another stack than the task's may belong to.
+    /// Begins at a caller that is on the task's stack.
     #[inline(always)]
-    pub(super) fn begin(&mut self, caller: &stackmap_frame) -> Option<Frame> {
+    pub(super) fn begin(&self, caller: &stackmap_caller) -> Option<Frame> {
+        use walk::Unwinder;
+
+        let frame = Self::frame(caller, self.task());
+        let is_here = frame.stack.holds(frame.at.sp.wrapping_sub(16), 16);
+        (is_here && !self.is_replaced(caller.ip)).then_some(frame)
+    }
+
+    /// Begins at a caller on another stack.
+    pub(super) fn begin_elsewhere(&mut self, caller: &stackmap_caller) -> Option<Frame> {
         use walk::Unwinder;
 
         if self.is_replaced(caller.ip) {
             return None;
         }
-        let frame = self.frame(caller);
+        let frame = Self::frame(caller, self.notes.irq_stack());
         if frame.stack.holds(frame.at.sp.wrapping_sub(16), 16) {
             return Some(frame);
         }
-        let mut caller = *caller;
+        let mut at = given(&frame);
         // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for
         // the state.
-        self.begun = unsafe { shim::stackmap_unwind_begin(&mut caller, self.recording.state()) };
-        self.begun.then(|| self.frame(&caller))
+        self.begun = unsafe { shim::stackmap_unwind_begin(&mut at, self.recording.state()) };
+        let frame = self.begun.then(|| taken(&at))?;
+        if at.irq_stack {
+            self.notes.set_irq_stack(&frame.stack);
+        }
+        Some(frame)
     }
 
     #[inline(always)]
-    fn frame(&self, frame: &stackmap_frame) -> Frame {
+    fn frame(caller: &stackmap_caller, stack: Stack) -> Frame {
         Frame {
             at: Registers {
-                ip: frame.ip,
-                sp: frame.sp,
-                bp: frame.bp,
+                ip: caller.ip,
+                sp: caller.sp,
+                bp: caller.bp,
             },
-            // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or
-            // above it.
-            stack: unsafe { Stack::new(frame.begin, frame.end) },
-            interrupted: frame.interrupted,
+            stack,
+            interrupted: false,
+            registers: 0,
         }
+    }
+}
+
+/// A frame that is given to the C side.
+fn given(frame: &Frame) -> stackmap_frame {
+    stackmap_frame {
+        ip: frame.at.ip,
+        sp: frame.at.sp,
+        bp: frame.at.bp,
+        begin: frame.stack.begin(),
+        end: frame.stack.end(),
+        registers: frame.registers,
+        interrupted: frame.interrupted,
+        irq_stack: false,
+    }
+}
+
+/// A frame that the C side has set.
+fn taken(frame: &stackmap_frame) -> Frame {
+    Frame {
+        at: Registers {
+            ip: frame.ip,
+            sp: frame.sp,
+            bp: frame.bp,
+        },
+        // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or
+        // above it.
+        stack: unsafe { Stack::new(frame.begin, frame.end) },
+        interrupted: frame.interrupted,
+        registers: 0,
     }
 }
 
@@ -122,7 +169,14 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if !is_tracer && (self.is_replaced(ip) || !is_stable(ip)) {
             return Rule::UNKNOWN;
         }
-        let rule = Rule::learn(&[run(ip, BP[0], true), run(ip, BP[1], false)]);
+        let run = |sp, bp, signal| run(ip, sp, bp, signal);
+        let mut rule = Rule::learn(&[run(SP, BP[0], true), run(SP, BP[1], false)]);
+        if rule == Rule::SLOW {
+            rule = Rule::learn_switch(&LINKS.map(|(word, sp)| Run {
+                sp,
+                ..run(word, BP[0], false)
+            }));
+        }
         if is_tracer {
             let word = Hinted::new(ip, rule).0;
             self.recording.tracer_rule().store(word, Ordering::Relaxed);
@@ -139,7 +193,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn is_replaced(&self, ip: u64) -> bool {
-        is_replaced(self.recording.facts(), ip)
+        is_replaced(ip)
     }
 
     #[inline(always)]
@@ -147,7 +201,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if self.recording.trampoline().contains(&ip) {
             return Some(shim::STACKMAP_TRAMPOLINE_MARKER.into());
         }
-        let facts = self.recording.facts();
+        let facts = shim::facts();
         let is_core = || facts.stext <= ip && ip < facts.etext;
         // No trampoline has a rule in the table.
         let has_rule = || self.table.get(ip) != Rule::UNKNOWN;
@@ -156,7 +210,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
-        let facts = self.recording.facts();
+        let facts = shim::facts();
         if !stack.holds(registers, facts.regs_size.into()) {
             return false;
         }
@@ -170,26 +224,37 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         cs & 3 != 0 && ip < facts.user_end
     }
 
+    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
+        let facts = shim::facts();
+        if !stack.holds(registers, facts.regs_size.into()) {
+            return None;
+        }
+        // SAFETY: All of the registers are on the stack, and these are some of them.
+        let [cs, ip, sp, bp] = [facts.regs_cs, facts.regs_ip, facts.regs_sp, facts.regs_bp]
+            .map(|at| unsafe { load(registers.wrapping_add(at.into())) });
+        (cs & 3 == 0).then_some(Registers { ip, sp, bp })
+    }
+
+    #[inline(always)]
+    fn task(&self) -> Stack {
+        let stack = self.recording.task_stack();
+        // SAFETY: It is that of this task, which is running.
+        unsafe { Stack::new(stack.start, stack.end) }
+    }
+
     #[cold]
     fn step(&mut self, frame: Frame) -> Option<Frame> {
-        let mut at = stackmap_frame {
-            ip: frame.at.ip,
-            sp: frame.at.sp,
-            bp: frame.at.bp,
-            begin: frame.stack.begin(),
-            end: frame.stack.end(),
-            interrupted: frame.interrupted,
-        };
+        let mut at = given(&frame);
         // SAFETY: As for `begin`; it sets the state if nothing has.
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
         self.begun = true;
-        stepped.then(|| self.frame(&at))
+        stepped.then(|| taken(&at))
     }
 
     #[inline(always)]
     fn count(&mut self, found: WalkCounter, nr: u64) {
-        self.counts.add(found, nr);
+        self.notes.count(found, nr);
     }
 }
 
@@ -238,17 +303,18 @@ pub(super) fn is_stable(ip: u64) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn is_replaced(facts: &stackmap_facts, ip: u64) -> bool {
+pub(super) fn is_replaced(ip: u64) -> bool {
+    let facts = shim::facts();
     ip == facts.return_to_handler || ip == facts.rethook_trampoline
 }
 
 /// Has the kernel's unwinder make the step after the call that returns to `ip`.
-fn run(ip: u64, bp: u32, signal: bool) -> Run {
+fn run(ip: u64, sp: u32, bp: u32, signal: bool) -> Run {
     let mut trial = stackmap_trial::default();
     // SAFETY: RCU is watching, as for all that learns; both are words of the stack for learning.
-    unsafe { shim::stackmap_unwind_try(ip as usize, SP, bp, signal, &mut trial) };
+    unsafe { shim::stackmap_unwind_try(ip as usize, sp, bp, signal, &mut trial) };
     Run {
-        sp: SP,
+        sp,
         bp,
         outcome: outcome(&trial, bp, signal).unwrap_or(Outcome::Other),
     }
@@ -263,10 +329,14 @@ fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
         return None;
     }
     if trial.some_regs {
-        return trial
-            .all_regs
-            .then(|| word(trial.regs))?
-            .map(Outcome::Registers);
+        let facts = shim::facts();
+        let regs = word(trial.regs)?;
+        let has = |at: u32, read: u64| index(read) == Some(regs + at / 8);
+        let all = trial.all_regs
+            && trial.signal
+            && has(facts.regs_ip, trial.ip)
+            && has(facts.regs_bp, trial.bp_word);
+        return all.then_some(Outcome::Registers(regs));
     }
     if trial.signal {
         return None;

@@ -15,7 +15,7 @@ pub mod walk;
 use self::{
     kernel_unwinder::{is_replaced, is_stable, KernelUnwinder},
     rules::{Hinted, Rules, Set, Sets},
-    walk::{Frame, WalkCounter},
+    walk::{Stack, WalkCounter},
 };
 use crate::{
     map::{Guide, Guides},
@@ -52,17 +52,22 @@ struct Walker {
     /// Whether each stack is walked by the kernel's unwinder, too, and compared.
     verify: bool,
     /// By [`Recording::context`].
-    counts: KVVec<Counts>,
+    notes: KVVec<Notes>,
     /// Nothing while the option is off.
     rules: Published<Rules>,
     /// Rules that made room for others, as the last table that went has counted them.
     replaced: AtomicU64,
 }
 
-/// How frames were found, by [`WalkCounter`]. Only the recorder of this context writes.
+/// What walks in one context have noted. Only the recorder of this context writes.
 #[derive(Default)]
 #[repr(align(64))]
-struct Counts([AtomicU64; WalkCounter::COUNT]);
+struct Notes {
+    /// How frames were found, by [`WalkCounter`].
+    counts: [AtomicU64; WalkCounter::COUNT],
+    /// Where the stack of this CPU for interrupts begins and ends. As long as the kernel runs, that stays.
+    irq_stack: [AtomicU64; 2],
+}
 
 /// None while only the kernel's unwinder walks stacks.
 static WALKER: Published<Walker> = Published::nothing();
@@ -138,13 +143,13 @@ fn stop() {
 impl Walker {
     fn new(verify: bool) -> Result<Self> {
         let contexts = shim::stackmap_contexts() as usize;
-        let mut counts = KVVec::with_capacity(contexts, GFP_KERNEL)?;
+        let mut notes = KVVec::with_capacity(contexts, GFP_KERNEL)?;
         for _ in 0..contexts {
-            counts.push(Counts::default(), GFP_KERNEL)?;
+            notes.push(Notes::default(), GFP_KERNEL)?;
         }
         Ok(Self {
             verify,
-            counts,
+            notes,
             rules: Published::nothing(),
             replaced: AtomicU64::new(0),
         })
@@ -212,8 +217,8 @@ pub(crate) fn count(found: WalkCounter) -> u64 {
     let Some(walker) = WALKER.get() else {
         return 0;
     };
-    let of = |counts: &Counts| counts.0[found as usize].load(Ordering::Relaxed);
-    let sum: u64 = walker.counts.iter().map(of).sum();
+    let of = |notes: &Notes| notes.counts[found as usize].load(Ordering::Relaxed);
+    let sum: u64 = walker.notes.iter().map(of).sum();
     match found {
         WalkCounter::Whole => sum + UNWATCHED.load(Ordering::Relaxed),
         _ => sum,
@@ -251,12 +256,25 @@ pub(crate) fn forget(text: &[stackmap_text]) -> bool {
     found
 }
 
-impl Counts {
+impl Notes {
     #[inline(always)]
-    fn add(&self, found: WalkCounter, nr: u64) {
-        let count = &self.0[found as usize];
+    fn count(&self, found: WalkCounter, nr: u64) {
+        let count = &self.counts[found as usize];
         let sum = count.load(Ordering::Relaxed).wrapping_add(nr);
         count.store(sum, Ordering::Relaxed);
+    }
+
+    /// The stack of this CPU for interrupts; nothing until it is known.
+    fn irq_stack(&self) -> Stack {
+        let [begin, end] = &self.irq_stack;
+        // SAFETY: They are those of a stack of this CPU, or 0. The end was written last.
+        unsafe { Stack::new(begin.load(Ordering::Relaxed), end.load(Ordering::Relaxed)) }
+    }
+
+    fn set_irq_stack(&self, stack: &Stack) {
+        let [begin, end] = &self.irq_stack;
+        begin.store(stack.begin(), Ordering::Relaxed);
+        end.store(stack.end(), Ordering::Relaxed);
     }
 }
 
@@ -269,57 +287,27 @@ pub(crate) enum Walked<'m> {
     Frames(Frames, Option<(Guide<'m>, usize)>),
 }
 
-/// A walk that has begun.
-pub(crate) struct Begun<'m> {
-    frame: Frame,
-    position: guided::Position<Guide<'m>>,
-    /// Whether the state of the kernel's unwinder is set.
-    state: bool,
-}
+/// How far a walk has come.
+pub(crate) type Position<'m> = guided::Position<Guide<'m>>;
 
-impl<'m> Begun<'m> {
-    /// Begins. [`None`]: this takes more than rules.
-    #[inline(always)]
-    pub(crate) fn new(recording: &Recording<'_>, section: &Watched<'_>) -> Option<Self> {
-        let walker = WALKER.read(section).filter(|walker| !walker.verify)?;
-        let mut unwinder = KernelUnwinder::new(walker, section, recording, false)?;
-        let (caller, skip) = recording.caller()?;
-        let frame = unwinder.begin(caller)?;
-        Some(Self {
-            frame,
-            position: guided::Position::new(frame.at, skip, recording.known()),
-            state: unwinder.begun,
-        })
-    }
-
-    /// The stack of the map that this one is, if guides alone tell.
-    #[inline(always)]
-    pub(crate) fn retrace(
-        &mut self,
-        recording: &Recording<'_>,
-        section: &Watched<'_>,
-        guides: &Guides<'m>,
-    ) -> Option<Guide<'m>> {
-        if self.frame.interrupted {
-            return None;
-        }
-        let unwinder = KernelUnwinder::new(WALKER.read(section)?, section, recording, self.state)?;
-        let stack = &self.frame.stack;
-        match guided::retrace(
-            &unwinder,
-            stack,
-            &mut self.position,
-            recording.first(),
-            guides,
-        ) {
-            guided::Followed::All => {}
-            guided::Followed::Stopped | guided::Followed::Parted => return None,
-        }
-        let guide = *self.position.guide()?;
-        let nr = guide.nr().wrapping_sub(recording.known());
-        unwinder.counts.add(WalkCounter::Fast, nr as u64);
-        Some(guide)
-    }
+/// Begins a walk on the task's stack, and goes as far as guides lead. Returns the guide that has all
+/// frames; if there is none, `left` is set to how far the walk has come, if it has begun.
+#[inline(always)]
+pub(crate) fn retrace<'m>(
+    recording: &Recording<'_>,
+    section: &Watched<'_>,
+    guides: &Guides<'m>,
+    left: &mut Option<Position<'m>>,
+) -> Option<Guide<'m>> {
+    let walker = WALKER.read(section).filter(|walker| !walker.verify)?;
+    let unwinder = KernelUnwinder::new(walker, section, recording)?;
+    let (caller, skip) = recording.caller()?;
+    let frame = unwinder.begin(caller)?;
+    let (nr, first) = (recording.known(), recording.first());
+    let guide = guided::retrace(&unwinder, frame, skip, nr, first, guides, left)?;
+    let found = guide.nr().wrapping_sub(nr);
+    unwinder.notes.count(WalkCounter::Fast, found as u64);
+    Some(guide)
 }
 
 /// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
@@ -328,11 +316,11 @@ pub(crate) fn frames<'m>(
     recording: &mut Recording<'_>,
     section: Option<&Watched<'_>>,
     guides: Option<Guides<'m>>,
-    begun: Option<Begun<'m>>,
+    position: Option<Position<'m>>,
 ) -> Option<Walked<'m>> {
     let walker = section.and_then(|section| WALKER.read(section));
     if let (Some(walker), Some(section)) = (walker, section) {
-        if let Some(walked) = by_rules(walker, section, recording, guides, begun) {
+        if let Some(walked) = by_rules(walker, section, recording, guides, position) {
             let frames = match &walked {
                 Walked::Known(..) if !walker.verify => return Some(walked),
                 // It is recorded as it is.
@@ -352,8 +340,8 @@ pub(crate) fn frames<'m>(
         }
     }
     let frames = recording.kernels()?;
-    match walker.and_then(|walker| walker.counts.get(recording.context())) {
-        Some(counts) => counts.add(WalkCounter::Whole, 1),
+    match walker.and_then(|walker| walker.notes.get(recording.context())) {
+        Some(notes) => notes.count(WalkCounter::Whole, 1),
         None if section.is_none() => {
             UNWATCHED.fetch_add(1, Ordering::Relaxed);
         }
@@ -430,20 +418,20 @@ fn by_rules<'m>(
     section: &Watched<'_>,
     recording: &mut Recording<'_>,
     guides: Option<Guides<'m>>,
-    begun: Option<Begun<'m>>,
+    position: Option<Position<'m>>,
 ) -> Option<Walked<'m>> {
-    let state = begun.as_ref().is_some_and(|begun| begun.state);
-    let mut unwinder = KernelUnwinder::new(walker, section, recording, state)?;
+    let mut unwinder = KernelUnwinder::new(walker, section, recording)?;
     let (caller, skip) = recording.caller()?;
     let nr = recording.known();
     // SAFETY: The frames that were found before are not used any more.
     let room = unsafe { recording.room() };
-    let walked = match begun {
-        Some(Begun {
-            frame, position, ..
-        }) => walk::walk_on(&mut unwinder, frame, position, nr, room, guides),
+    let walked = match position {
+        Some(position) => walk::walk_on(&mut unwinder, position, nr, room, guides),
         None => {
-            let frame = unwinder.begin(caller)?;
+            let frame = match unwinder.begin(caller) {
+                Some(frame) => frame,
+                None => unwinder.begin_elsewhere(caller)?,
+            };
             walk::walk(&mut unwinder, frame, skip, room, nr, guides)
         }
     };
@@ -503,9 +491,8 @@ pub(crate) fn hints<'a>(
     // A stack that does not begin at a caller has no guide.
     recording.caller()?;
     let table = WALKER.read(section)?.rules.read(section)?.table();
-    let facts = recording.facts();
     Some(move |ip, next| {
-        if is_replaced(facts, next) {
+        if is_replaced(next) {
             // The kernel knows where the caller is.
             return 0;
         }

@@ -4,7 +4,7 @@
  * rules. x86-64 with ORC; elsewhere stacks are not walked by rules.
  */
 #include <linux/module.h>
-#include <linux/sched.h>
+#include <linux/sched/task_stack.h>
 #include <linux/stacktrace.h>
 
 #include "../shim/shim.h"
@@ -14,8 +14,9 @@
 #include <asm/unwind.h>
 
 /*
- * A stack for learning. Each word encodes its own index and is no address. The stack is read-only,
- * so any number of contexts can learn on it at the same time.
+ * A stack for learning. Each word encodes its own index and is no address, but two, which lead to
+ * words further up. The stack is read-only, so any number of contexts can learn on it at the same
+ * time.
  */
 #define LEARN_WORD(i)	(0x5eed000000000000UL + (i))
 
@@ -35,6 +36,8 @@ int stackmap_unwind_prepare(void)
 		return -ENOENT;
 	for (i = 0; i < STACKMAP_LEARN_WORDS; i++)
 		learn_stack[i] = LEARN_WORD(i);
+	learn_stack[STACKMAP_LEARN_LINK_0] = (unsigned long)&learn_stack[STACKMAP_LEARN_LINKED_0];
+	learn_stack[STACKMAP_LEARN_LINK_1] = (unsigned long)&learn_stack[STACKMAP_LEARN_LINKED_1];
 	return 0;
 }
 
@@ -130,6 +133,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	state->prev_regs = NULL;
 	frame->begin = (unsigned long)state->stack_info.begin;
 	frame->end = (unsigned long)state->stack_info.end;
+	frame->irq_stack = state->stack_info.type == STACK_TYPE_IRQ;
 	return true;
 }
 
@@ -137,23 +141,33 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
  * stackmap_unwind_step - step to the caller as the kernel's unwinder does
  * @frame: the frame, then its caller's
  * @state: of the walk
- * @begun: whether @state is set; if not, all frames of the walk were on the task's stack
+ * @begun: whether @state is set; if not, all frames of the walk were found by rules
  *
  * Context: any in which RCU is watching; preemption off.
  * Return: whether there is a caller.
  */
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
 {
-	if (!begun)
+	if (!begun) {
+		/* Rules lead from the task's stack, and from that for interrupts to the task's. */
+		const bool on_task = frame->begin == (unsigned long)task_stack_page(current);
+		const enum stack_type type = on_task ? STACK_TYPE_TASK : STACK_TYPE_IRQ;
+
 		*state = (struct unwind_state) {
 			.task		= current,
 			.stack_info	= {
-				.type	= STACK_TYPE_TASK,
+				.type	= type,
 				.begin	= (void *)frame->begin,
 				.end	= (void *)frame->end,
 			},
-			.stack_mask	= 1UL << STACK_TYPE_TASK,
+			.stack_mask	= 1UL << type,
 		};
+	}
+	if (frame->registers) {
+		state->signal = true;
+		state->regs = (struct pt_regs *)frame->registers;
+		state->full_regs = true;
+	}
 	state->ip = frame->ip;
 	state->sp = frame->sp;
 	state->bp = frame->bp;
@@ -165,6 +179,7 @@ bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *sta
 	frame->begin = (unsigned long)state->stack_info.begin;
 	frame->end = (unsigned long)state->stack_info.end;
 	frame->interrupted = state->signal || state->regs;
+	frame->registers = 0;
 	return true;
 }
 

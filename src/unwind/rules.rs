@@ -18,6 +18,8 @@
 //! +----------------+-----------+-----------+----+-----+----+------+
 //! |  ip in text    |     0     | sp offset |slow|saved|base| kind |  other
 //! +----------------+-----------+-----------+----+-----+----+------+
+//! |  ip in text    |     0     | sp offset |    saved at   | kind |  switch
+//! +----------------+-----------+-----------+---------------+------+
 //! ```
 //!
 //! All text of an x86-64 kernel is in the highest 2 GiB, so 31 bits of an address name it. Offsets are
@@ -25,7 +27,9 @@
 //! and its frame pointer, if it was saved, in between; both offsets are from the old stack pointer, and
 //! positive. Of the others, the offset is from the old stack pointer or the frame pointer, and the
 //! caller's frame pointer, if it was saved, is where `push %rbp` puts it: the second word below the new
-//! stack pointer. Two CPUs that learn the same address learn the same rule: the table may hold it twice,
+//! stack pointer. A *switch* leads to another stack: the word at the old stack pointer is what the offset is
+//! from, and the caller's frame pointer, if it was saved, is one of the words below the return address.
+//! Two CPUs that learn the same address learn the same rule: the table may hold it twice,
 //! never differently. No operation waits for another, and none orders anything: the word is all that is
 //! shared.
 
@@ -51,6 +55,13 @@ const CALL: u32 = 2;
 const REGISTERS: u32 = 4;
 /// No caller.
 const END: u32 = 6;
+/// A call from another stack, whose stack pointer is the word at the old stack pointer.
+const SWITCH: u32 = 1;
+/// Where a switch has the caller's frame pointer: so many words further from the new stack pointer than
+/// the return address. 0: it stays.
+const SWITCH_SAVED_SHIFT: u32 = 3;
+/// The largest of these.
+const SWITCH_SAVED_MAX: i32 = 31;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
 /// The caller's frame pointer was saved. Without this, it stays.
@@ -74,6 +85,8 @@ pub struct Rule(u32);
 pub enum Kind {
     /// The caller has called: the return address is below the new stack pointer.
     Call,
+    /// The same from another stack.
+    Switch,
     /// An entry from elsewhere: all registers are at the new stack pointer.
     Registers,
     /// There is no caller.
@@ -137,6 +150,7 @@ impl Rule {
         }
         match self.0 & KIND {
             CALL => Kind::Call,
+            SWITCH => Kind::Switch,
             REGISTERS => Kind::Registers,
             END => Kind::End,
             _ => Kind::Slow,
@@ -160,9 +174,28 @@ impl Rule {
             return sp.wrapping_add(plain.size());
         }
         let base = if self.0 & BASE_BP != 0 { bp } else { sp };
+        base.wrapping_add_signed(self.offset())
+    }
+
+    /// The offset of the new stack pointer, in bytes. Of a rule that is not plain.
+    #[inline(always)]
+    const fn offset(self) -> i64 {
         let unused = u32::BITS - OFFSET_BITS;
         let words = (self.0 << (unused - OFFSET_SHIFT)) as i32 >> unused;
-        base.wrapping_add_signed(words as i64 * 8)
+        words as i64 * 8
+    }
+
+    /// The new stack pointer, given the word at the old one. Of a switch.
+    pub const fn switched_sp(self, word: u64) -> u64 {
+        word.wrapping_add_signed(self.offset())
+    }
+
+    /// Where the frame pointer is read, given the new stack pointer; [`None`] if it stays. Of a switch.
+    pub const fn switched_bp(self, sp: u64) -> Option<u64> {
+        match self.0 >> SWITCH_SAVED_SHIFT & SWITCH_SAVED_MAX as u32 {
+            0 => None,
+            words => Some(sp.wrapping_sub((words as u64 + 1) * 8)),
+        }
     }
 
     /// Whether the new stack pointer is an offset from the frame pointer.
@@ -211,29 +244,26 @@ impl Rule {
         Some(Self(kind | base | field(offset)?))
     }
 
-    fn call(runs: &[Run; 2]) -> Option<Self> {
-        let mut sp = [0; 2];
-        let mut bp = [None; 2];
-        for (index, run) in runs.iter().enumerate() {
-            let Outcome::Caller {
-                ip,
-                sp: new,
-                bp: read,
-            } = run.outcome
-            else {
-                return None;
-            };
-            if ip.checked_add(1) != Some(new) {
-                return None;
-            }
-            sp[index] = new;
-            bp[index] = read;
-        }
-        let saved = match bp {
-            [None, None] => None,
-            [Some(one), Some(two)] => Some(same([one, two], sp)?),
-            _ => return None,
+    /// The switch that explains two runs whose stack pointers were words with two addresses; `runs` say
+    /// where these lead. [`Rule::SLOW`] if it was none.
+    pub fn learn_switch(runs: &[Run; 2]) -> Self {
+        Self::switch(runs).unwrap_or(Self::SLOW)
+    }
+
+    fn switch(runs: &[Run; 2]) -> Option<Self> {
+        let (sp, saved) = callers(runs)?;
+        let offset = same(sp, [runs[0].sp, runs[1].sp])?;
+        let saved = match saved {
+            None => 0,
+            Some(at) => Some(-1 - at).filter(|words| (1..=SWITCH_SAVED_MAX).contains(words))?,
         };
+        Some(Self(
+            SWITCH | field(offset)? | (saved as u32) << SWITCH_SAVED_SHIFT,
+        ))
+    }
+
+    fn call(runs: &[Run; 2]) -> Option<Self> {
+        let (sp, saved) = callers(runs)?;
         if let Some(size) = same(sp, [runs[0].sp, runs[1].sp]) {
             if let Some(plain) = Self::by_size(size, saved) {
                 return Some(plain);
@@ -311,6 +341,34 @@ impl Hinted {
     pub const fn size(self) -> u64 {
         self.0 >> (32 + SIZE_SHIFT)
     }
+}
+
+/// The stack pointers of two callers, and how far from each the frame pointer was read; [`None`] if these
+/// are no calls, or differ.
+fn callers(runs: &[Run; 2]) -> Option<([u32; 2], Option<i32>)> {
+    let mut sp = [0; 2];
+    let mut bp = [None; 2];
+    for (index, run) in runs.iter().enumerate() {
+        let Outcome::Caller {
+            ip,
+            sp: new,
+            bp: read,
+        } = run.outcome
+        else {
+            return None;
+        };
+        if ip.checked_add(1) != Some(new) {
+            return None;
+        }
+        sp[index] = new;
+        bp[index] = read;
+    }
+    let saved = match bp {
+        [None, None] => None,
+        [Some(one), Some(two)] => Some(same([one, two], sp)?),
+        _ => return None,
+    };
+    Some((sp, saved))
 }
 
 /// How far both are from their bases, if equally far.

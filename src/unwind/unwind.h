@@ -20,8 +20,8 @@
 #define STACKMAP_UNWIND_STATE(name)	char name
 #endif
 
-/* Sets a frame to the caller of the function that this is inlined into. */
-static __always_inline void set_caller(struct stackmap_frame *caller)
+/* Sets where a walk begins to the caller of the function that this is inlined into. */
+static __always_inline void set_caller(struct stackmap_caller *caller)
 {
 	const unsigned long *frame = __builtin_frame_address(0);
 
@@ -30,7 +30,6 @@ static __always_inline void set_caller(struct stackmap_frame *caller)
 	caller->bp = frame[0];
 	caller->begin = (unsigned long)task_stack_page(current);
 	caller->end = caller->begin + THREAD_SIZE;
-	caller->interrupted = false;
 }
 
 /*

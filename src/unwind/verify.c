@@ -62,7 +62,6 @@ static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsign
 		.watched	= true,
 		.from_caller	= true,
 		.ips		= ips,
-		.facts		= &stackmap_facts,
 		.state		= (void *)&state,
 	};
 	unsigned int round;

@@ -2,9 +2,9 @@
 
 //! The walk: from return address to return address, by rules.
 //!
-//! Where a rule is known, a step is a few loads from the stack. Where none is, where a frame was
-//! interrupted, where a tracer has put its own return address, and from one stack to the next, the
-//! kernel's unwinder takes that one step, and the walk goes on from there. What the kernel gives is
+//! Where a rule is known, a step is a few loads from the stack. Where none is, where a tracer has put its
+//! own return address, and where another stack than the task's begins, the kernel's unwinder takes that
+//! one step, and the walk goes on from there. What the kernel gives is
 //! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
 
 use super::{
@@ -112,6 +112,103 @@ pub struct Frame {
     pub stack: Stack,
     /// Whether it was interrupted, or is where an interrupt goes on: `ip` is no return address.
     pub interrupted: bool,
+    /// Where its registers are, if it was interrupted and the walk itself has found them; or 0.
+    pub registers: u64,
+}
+
+impl Frame {
+    /// The rule that leads to the caller; [`Rule::UNKNOWN`] if that takes the kernel's unwinder.
+    #[inline(always)]
+    pub(super) fn rule<U: Unwinder>(&self, unwinder: &U) -> Rule {
+        match self.address() {
+            Some(ip) => unwinder.rule(ip),
+            None => Rule::UNKNOWN,
+        }
+    }
+
+    /// The address that the rule is that of. The rule of a call is that of its last byte, so where a
+    /// function was interrupted is where a call of one byte would have returned to, less that byte.
+    #[inline(always)]
+    fn address(&self) -> Option<u64> {
+        match self.interrupted {
+            false => Some(self.at.ip),
+            true if self.registers != 0 => Some(self.at.ip.wrapping_add(1)),
+            true => None,
+        }
+    }
+
+    /// The caller, or why the rule cannot tell.
+    pub(super) fn called<U: Unwinder>(
+        &self,
+        unwinder: &U,
+        rule: Rule,
+    ) -> Result<Self, WalkCounter> {
+        let (at, stack) = match rule.kind() {
+            Kind::Switch => switch(unwinder, &self.stack, self.at, rule)?,
+            _ => (
+                based_call(unwinder, &self.stack, self.at, rule)?,
+                self.stack,
+            ),
+        };
+        if unwinder.is_replaced(at.ip) {
+            return Err(WalkCounter::Return);
+        }
+        Ok(Self {
+            at,
+            stack,
+            interrupted: false,
+            registers: 0,
+        })
+    }
+
+    /// The frame that was interrupted, by registers where a rule says.
+    pub(super) fn resumed<U: Unwinder>(&self, unwinder: &U, rule: Rule) -> Option<Self> {
+        let registers = rule.sp(self.at.sp, self.at.bp);
+        let at = unwinder.registers(&self.stack, registers)?;
+        if unwinder.is_replaced(at.ip) {
+            return None;
+        }
+        let task = unwinder.task();
+        let stack = if self.stack.reaches(at.sp) {
+            self.stack
+        } else if self.stack.begin() != task.begin() && task.reaches(at.sp) {
+            task
+        } else {
+            return None;
+        };
+        // As for a call: no walk goes back.
+        if stack.begin() == self.stack.begin() && at.sp <= self.at.sp {
+            return None;
+        }
+        Some(Self {
+            at,
+            stack,
+            interrupted: true,
+            registers,
+        })
+    }
+}
+
+/// The caller on the task's stack of a function that runs on another one.
+fn switch<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Result<(Registers, Stack), WalkCounter> {
+    let task = unwinder.task();
+    if stack.begin() == task.begin() {
+        return Err(WalkCounter::Stack);
+    }
+    let top = stack.word(unwinder, at.sp).ok_or(WalkCounter::Stack)?;
+    let sp = rule.switched_sp(top);
+    let word = |addr| task.word(unwinder, addr).ok_or(WalkCounter::Stack);
+    let ip = word(sp.wrapping_sub(8))?;
+    let bp = match rule.switched_bp(sp) {
+        Some(at) => word(at)?,
+        None => at.bp,
+    };
+    Ok((Registers { ip, sp, bp }, task))
 }
 
 /// The registers of a frame that a rule knows.
@@ -164,6 +261,12 @@ pub trait Unwinder {
     /// Whether the registers at an address on the stack are the user's, where a walk ends.
     fn are_users(&self, stack: &Stack, registers: u64) -> bool;
 
+    /// The registers at an address on the stack, if they are the kernel's.
+    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers>;
+
+    /// The stack of the task.
+    fn task(&self) -> Stack;
+
     /// Has the kernel's unwinder make the step to the caller, if there is one.
     fn step(&mut self, frame: Frame) -> Option<Frame>;
 
@@ -197,20 +300,15 @@ pub fn walk<U: Unwinder, G: Guides>(
         Some(ip) if nr > 0 => Some(unsafe { ip.assume_init() }),
         _ => None,
     };
-    let mut position = Position::new(frame.at, skip, nr);
-    let followed = match &guides {
-        Some(guides) if !frame.interrupted => {
-            retrace(unwinder, &frame.stack, &mut position, before, guides)
-        }
-        _ => Followed::Stopped,
-    };
-    match (followed, position.guide) {
-        (Followed::All, Some(guide)) => {
+    let mut left = None;
+    if let (Some(guides), false) = (&guides, frame.interrupted) {
+        if let Some(guide) = retrace(unwinder, frame, skip, nr, before, guides, &mut left) {
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
-            Walked::Known(guide, None)
+            return Walked::Known(guide, None);
         }
-        _ => walk_on(unwinder, frame, position, nr, ips, guides),
     }
+    let position = left.unwrap_or(Position::new(frame, skip, nr));
+    walk_on(unwinder, position, nr, ips, guides)
 }
 
 /// Walks on, from a frame that guides alone do not lead on from. So many frames were known before.
@@ -218,20 +316,13 @@ pub fn walk<U: Unwinder, G: Guides>(
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 pub fn walk_on<U: Unwinder, G: Guides>(
     unwinder: &mut U,
-    frame: Frame,
     position: Position<G::Guide>,
     before: usize,
     ips: &mut [MaybeUninit<u64>],
     mut guides: Option<G>,
 ) -> Walked<G::Guide> {
-    // What changes at each step is apart from what seldom changes, and in registers.
-    let Frame {
-        mut stack,
-        mut interrupted,
-        ..
-    } = frame;
     let Position {
-        mut at,
+        mut frame,
         mut skip,
         mut nr,
         mut guide,
@@ -245,16 +336,17 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         (guide, guides) = (None, None);
     }
     loop {
+        let ip = frame.at.ip;
         if let (0, Some(known)) = (skip, &guides) {
             // The frames before this one are those of the guide, if there is one.
-            let shown = unwinder.shown(at.ip);
+            let shown = unwinder.shown(ip);
             match guide {
                 // Where a frame is known before, only that one tells which guide begins alike.
                 None if nr == 0 => guide = shown.and_then(|frame| known.first(frame)),
                 None => {}
                 Some(before) if shown.is_some() && before.frame(nr) == shown => {}
                 // It ends with the guide.
-                Some(before) if before.nr() == nr && !unwinder.is_text(at.ip) => break,
+                Some(before) if before.nr() == nr && !unwinder.is_text(ip) => break,
                 Some(before) => {
                     guide = shown.and_then(|frame| known.other(&before, nr, frame));
                     if guide.is_none() {
@@ -268,71 +360,88 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             }
         }
         // Nearly all frames are calls whose rules are known, and none is left out.
-        let (mut rule, stuck) = if interrupted {
-            (Rule::UNKNOWN, None)
-        } else if skip > 0 || !stack.reaches(at.sp) {
-            (unwinder.rule(at.ip), None)
-        } else if let (Some(known), Some(guides)) = (&guide, &guides) {
-            // SAFETY: It has this frame.
-            let hinted = unsafe { known.hinted(nr) };
-            if hinted.size() == 0 {
-                let rule = unwinder.rule(at.ip);
-                let is_last = nr.wrapping_add(1) == known.nr();
-                // What is recorded as it is may have the hint; the last one, if it is not plain.
-                let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == at.ip;
-                if has_none && rule.kind() != Kind::Slow && !(is_last && rule.plain().is_some()) {
-                    lacks = Some(*known);
+        let (mut rule, stuck) =
+            if frame.interrupted || skip > 0 || !frame.stack.reaches(frame.at.sp) {
+                (frame.rule(unwinder), None)
+            } else if let (Some(known), Some(guides)) = (&guide, &guides) {
+                // SAFETY: It has this frame.
+                let hinted = unsafe { known.hinted(nr) };
+                if hinted.size() == 0 {
+                    let rule = unwinder.rule(ip);
+                    let is_last = nr.wrapping_add(1) == known.nr();
+                    // What is recorded as it is may have the hint; the last one, if it is not plain.
+                    let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == ip;
+                    if has_none && rule.kind() != Kind::Slow && !(is_last && rule.plain().is_some())
+                    {
+                        lacks = Some(*known);
+                    }
+                    (rule, None)
+                } else {
+                    let mut position = Position {
+                        guide,
+                        ..Position::new(frame, skip, nr)
+                    };
+                    let followed = resume(unwinder, &mut position, guides);
+                    let moved = position.nr.wrapping_sub(nr);
+                    fast = fast.wrapping_add(moved as u64);
+                    Position {
+                        frame,
+                        nr,
+                        guide,
+                        ..
+                    } = position;
+                    match followed {
+                        Followed::All => break,
+                        // What is recorded for the frame may be another address: the loop begins with that.
+                        Followed::Stopped | Followed::Parted if moved > 0 => continue,
+                        Followed::Stopped | Followed::Parted => {}
+                    }
+                    (unwinder.rule(ip), None)
                 }
-                (rule, None)
             } else {
-                let mut position = Position {
-                    guide,
-                    ..Position::new(at, skip, nr)
+                let mut calls = Calls {
+                    at: frame.at,
+                    ips,
+                    nr,
                 };
-                let followed = resume(unwinder, &stack, &mut position, guides);
-                let moved = position.nr.wrapping_sub(nr);
-                fast = fast.wrapping_add(moved as u64);
-                Position { at, nr, guide, .. } = position;
-                match followed {
-                    Followed::All => break,
-                    // What is recorded for the frame may be another address: the loop begins with that.
-                    Followed::Stopped | Followed::Parted if moved > 0 => continue,
-                    Followed::Stopped | Followed::Parted => {}
-                }
-                (unwinder.rule(at.ip), None)
-            }
-        } else {
-            let mut calls = Calls { at, ips, nr };
-            let (rule, end) = calls.follow(unwinder, &stack);
-            let kept = calls.nr.wrapping_sub(nr) as u64;
-            Calls { at, nr, .. } = calls;
-            let stuck = match end {
-                CallsEnd::Full => {
-                    fast = fast.wrapping_add(kept);
-                    break;
-                }
-                CallsEnd::Other => None,
-                CallsEnd::Stuck(why) => Some(why),
+                let (rule, end) = calls.follow(unwinder, &frame.stack);
+                let kept = calls.nr.wrapping_sub(nr) as u64;
+                Calls {
+                    at: frame.at,
+                    nr,
+                    ..
+                } = calls;
+                let stuck = match end {
+                    CallsEnd::Full => {
+                        fast = fast.wrapping_add(kept);
+                        break;
+                    }
+                    CallsEnd::Other => None,
+                    CallsEnd::Stuck(why) => Some(why),
+                };
+                // The frame where it is stuck is kept, and counted below.
+                fast = fast.wrapping_add(kept.wrapping_sub(stuck.is_some().into()));
+                (rule, stuck)
             };
-            // The frame where it is stuck is kept, and counted below.
-            fast = fast.wrapping_add(kept.wrapping_sub(stuck.is_some().into()));
-            (rule, stuck)
-        };
         let reason = match stuck {
             Some(reason) => reason,
             None => {
                 let known = rule != Rule::UNKNOWN;
-                if !known && !unwinder.is_text(at.ip) {
+                if !known && !unwinder.is_text(frame.at.ip) {
                     break;
                 }
-                if !known && !interrupted {
-                    rule = unwinder.learn(at.ip);
+                match frame.address() {
+                    // Interrupts come anywhere, and most addresses are hit once: not where a guide has it.
+                    Some(ip) if !known && (!frame.interrupted || guide.is_some()) => {
+                        rule = unwinder.learn(ip);
+                    }
+                    _ => {}
                 }
                 if skip > 0 {
                     skip -= 1;
                 } else if guide.is_some() && nr < ips.len() {
                     nr = nr.wrapping_add(1);
-                } else if !keep(ips, &mut nr, at.ip) {
+                } else if !keep(ips, &mut nr, frame.at.ip) {
                     break;
                 }
                 let how = if known {
@@ -340,41 +449,36 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 } else {
                     WalkCounter::New
                 };
-                match rule.kind() {
-                    Kind::Call => match call(unwinder, &stack, at, rule) {
-                        Ok(caller) => {
-                            at = caller;
-                            unwinder.count(how, 1);
-                            continue;
-                        }
-                        Err(reason) => reason,
-                    },
-                    Kind::Registers if !unwinder.are_users(&stack, rule.sp(at.sp, at.bp)) => {
-                        WalkCounter::Registers
+                let next = match rule.kind() {
+                    Kind::Call | Kind::Switch => frame.called(unwinder, rule),
+                    Kind::Registers
+                        if !unwinder.are_users(&frame.stack, rule.sp(frame.at.sp, frame.at.bp)) =>
+                    {
+                        frame.resumed(unwinder, rule).ok_or(WalkCounter::Registers)
                     }
                     Kind::Registers | Kind::End => {
                         unwinder.count(how, 1);
                         break;
                     }
-                    Kind::Slow if rule != Rule::UNKNOWN => WalkCounter::Odd,
-                    Kind::Slow if interrupted => WalkCounter::Registers,
-                    Kind::Slow => WalkCounter::Text,
+                    Kind::Slow if rule != Rule::UNKNOWN => Err(WalkCounter::Odd),
+                    Kind::Slow if frame.interrupted => Err(WalkCounter::Registers),
+                    Kind::Slow => Err(WalkCounter::Text),
+                };
+                match next {
+                    Ok(next) => {
+                        frame = next;
+                        unwinder.count(how, 1);
+                        continue;
+                    }
+                    Err(reason) => reason,
                 }
             }
         };
         unwinder.count(reason, 1);
-        let Some(caller) = unwinder.step(Frame {
-            at,
-            stack,
-            interrupted,
-        }) else {
+        let Some(caller) = unwinder.step(frame) else {
             break;
         };
-        Frame {
-            at,
-            stack,
-            interrupted,
-        } = caller;
+        frame = caller;
     }
     unwinder.count(WalkCounter::Fast, fast);
     match guide {
@@ -475,20 +579,6 @@ impl Calls<'_> {
         (self.at, self.nr) = (at, nr);
         (rule, found)
     }
-}
-
-/// The caller, or why the rule cannot tell.
-pub(super) fn call<U: Unwinder>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    rule: Rule,
-) -> Result<Registers, WalkCounter> {
-    let caller = based_call(unwinder, stack, at, rule)?;
-    if unwinder.is_replaced(caller.ip) {
-        return Err(WalkCounter::Return);
-    }
-    Ok(caller)
 }
 
 /// The caller, or why the rule cannot tell; the return address may be a tracer's.
