@@ -48,7 +48,7 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fa
     // SAFETY: Each thread of these tests uses a context of its own, inside a read-side section.
     let entered = unsafe { map.enter(context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    let mut guide = frames.first().and_then(|frame| guides.first(*frame));
+    let mut guide = frames.first().and_then(|frame| guides.first(0, *frame));
     assert!(guide.is_none_or(|guide| guide.frame(0) == frames.first().copied()));
     let mut left = None;
     for (nr, frame) in frames.iter().enumerate() {
@@ -167,9 +167,9 @@ fn stacks_that_come_again_are_found_by_guides() {
     // SAFETY: There is one thread.
     let entered = unsafe { map.enter(0) };
     let guides = entered.guides().expect("no reset runs");
-    let first = guides.first(TEXT + 16).expect("a guide");
+    let first = guides.first(0, TEXT + 16).expect("a guide");
     assert!(first.frames().eq(stacks[77].iter().copied()));
-    assert!(guides.first(TEXT + 32).is_none());
+    assert!(guides.first(0, TEXT + 32).is_none());
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn hints_of_text_that_goes_are_taken() {
         // SAFETY: There is one thread.
         let entered = unsafe { map.enter(0) };
         let guides = entered.guides().expect("no reset runs");
-        let guide = guides.first(TEXT).expect("a guide");
+        let guide = guides.first(0, TEXT).expect("a guide");
         let words = (0..guide.nr()).filter_map(|index| guide.word(index));
         words.map(|word| word >> 32).collect::<Vec<_>>()
     };
@@ -217,7 +217,7 @@ fn hints_are_taken_from_stacks_in_all_slots() {
         // SAFETY: There is one thread.
         let entered = unsafe { map.enter(0) };
         let guides = entered.guides().expect("no reset runs");
-        let hint = |first: &u64| Some(guides.first(*first)?.word(1)? >> 32);
+        let hint = |first: &u64| Some(guides.first(0, *first)?.word(1)? >> 32);
         let slot = |id: &Id| id.get() % 2048;
         ids.iter()
             .filter_map(|(first, id)| Some((slot(id), hint(first)?)))
@@ -287,7 +287,7 @@ fn hints_that_were_taken_are_given_again() {
     // SAFETY: There is one thread.
     let entered = unsafe { map.enter(0) };
     let guides = entered.guides().expect("no reset runs");
-    let guide = guides.first(TEXT).expect("a guide");
+    let guide = guides.first(0, TEXT).expect("a guide");
     assert_eq!(guide.word(0), Some(TEXT & 0xffff_ffff));
     guide.give_hints(|frame, _| hint(frame));
     check(&guide);

@@ -241,8 +241,8 @@ impl Guide for Fickle<'_> {
 impl Guides for Fickle<'_> {
     type Guide = Self;
 
-    fn first(&self, frame: u64) -> Option<Self> {
-        self.any(|stack| stack.frame(0) == Some(frame))
+    fn first(&self, index: usize, frame: u64) -> Option<Self> {
+        self.any(|stack| stack.frame(index) == Some(frame))
     }
 
     fn other(&self, guide: &Self, nr: usize, frame: u64) -> Option<Self> {

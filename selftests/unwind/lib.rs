@@ -188,8 +188,8 @@ impl Guide for KnownStack<'_> {
 impl<'a> Guides for Known<'a> {
     type Guide = KnownStack<'a>;
 
-    fn first(&self, frame: u64) -> Option<KnownStack<'a>> {
-        let begins = |stack: &&Vec<u64>| KnownStack(stack).frame(0) == Some(frame);
+    fn first(&self, index: usize, frame: u64) -> Option<KnownStack<'a>> {
+        let begins = |stack: &&Vec<u64>| KnownStack(stack).frame(index) == Some(frame);
         self.0.iter().find(begins).map(|stack| KnownStack(stack))
     }
 

@@ -122,9 +122,21 @@ impl<'a> Entered<'a> {
         let record = self.map.word(slot).record();
         give_hints(self.map.pool.frames(record, frames.len()), hint);
         match guide {
-            None => self.ctx.set_start(*frame, slot),
+            None => self.ctx.set_start(start(frames.iter().copied()), slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
         }
+    }
+}
+
+/// The frame by which a stack is found to begin with: the innermost that is an address in text. Others stand
+/// for addresses that many stacks begin with.
+#[inline(always)]
+fn start(frames: impl Iterator<Item = u64>) -> u64 {
+    let mut frames = frames;
+    let first = frames.next().unwrap_or(0);
+    match first as i64 {
+        0.. => frames.next().unwrap_or(0),
+        _ => first,
     }
 }
 
@@ -150,10 +162,11 @@ impl Map {
 }
 
 impl<'a> Guides<'a> {
-    /// The guide to begin with, if its innermost frame is this. Context: any.
+    /// The guide to begin with, if it has this frame there: the one that [`Guides`] are kept by. Context:
+    /// any.
     #[inline(always)]
-    pub fn first(&self, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.start(frame)?, 0, 0, frame)
+    pub fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
+        self.guide(self.entered.ctx.start(frame)?, 0, index, frame)
     }
 
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
@@ -191,7 +204,7 @@ impl<'a> Guides<'a> {
             self.entered.add_ref(&memo, guide.slot());
         }
         if ctx.is_again(guide.slot()) && guide.slot & BRANCHED != 0 {
-            ctx.set_start(frame(0), guide.slot());
+            ctx.set_start(start(guide.frames()), guide.slot());
         }
         found(self.generation, guide.slot(), false)
     }

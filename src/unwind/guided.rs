@@ -7,7 +7,7 @@
 //! walk, see `walk.rs`.
 
 use super::{
-    rules::{Hinted, Kind},
+    rules::{Hinted, Kind, Rule},
     walk::{based_call, Frame, Registers, Stack, Unwinder},
 };
 use core::mem::MaybeUninit;
@@ -36,8 +36,8 @@ pub trait Guides: Copy {
     /// Frames that were found before. The hint of the last one is not plain.
     type Guide: Guide;
 
-    /// One that begins with this frame.
-    fn first(&self, frame: u64) -> Option<Self::Guide>;
+    /// One to begin with, if it has this frame there.
+    fn first(&self, index: usize, frame: u64) -> Option<Self::Guide>;
 
     /// One with the first `nr` frames of a guide, and then this one.
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
@@ -72,13 +72,16 @@ pub fn retrace<U: Unwinder, G: Guides>(
         *left = Some(position(at, skip, None));
         return None;
     }
-    let shown = unwinder.shown(at.ip);
-    let first = before.or(shown).and_then(|ip| guides.first(ip));
-    let Some(guide) = first.filter(|guide| shown.is_some() && guide.frame(nr) == shown) else {
-        *left = Some(position(at, 0, first));
+    let (guide, from) = if nr == 0 && unwinder.shown(at.ip) == Some(at.ip) {
+        (guides.first(0, at.ip), Some((at, 0)))
+    } else {
+        begin(unwinder, &stack, at, before, guides)
+    };
+    let (Some(guide), Some((from, at_nr))) = (guide, from) else {
+        *left = Some(position(at, 0, guide));
         return None;
     };
-    let mut spot = Spot::new(at, nr);
+    let mut spot = Spot::new(from, at_nr);
     // SAFETY: The guide has the frame, which is on the stack.
     let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
     if let Ran::All = ran {
@@ -95,26 +98,74 @@ pub fn retrace<U: Unwinder, G: Guides>(
 #[inline(always)]
 fn pass<U: Unwinder>(unwinder: &U, stack: &Stack, at: &mut Registers, mut skip: usize) -> usize {
     while skip > 0 {
-        let Some(plain) = unwinder.rule(at.ip).plain() else {
+        // SAFETY: It is on the stack.
+        let Some(caller) = (unsafe { caller(unwinder, stack, *at, unwinder.rule(at.ip)) }) else {
             break;
         };
-        let up = at.sp.wrapping_add(plain.size());
-        if up > stack.end() {
-            break;
-        }
-        // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
-        let ip = unsafe { unwinder.load_below(up) };
-        if unwinder.is_replaced(ip) {
-            break;
-        }
-        if let Some(offset) = plain.bp() {
-            // SAFETY: A plain rule has the word between.
-            at.bp = unsafe { unwinder.load(at.sp.wrapping_add(offset)) };
-        }
-        (at.ip, at.sp) = (ip, up);
+        *at = caller;
         skip = skip.wrapping_sub(1);
     }
     skip
+}
+
+/// The guide to begin with where an address is known already, or where the first frame is not recorded as it
+/// is: in text that calls a tracer of functions. And the frame from which it leads on.
+#[inline(never)]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+fn begin<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    before: Option<u64>,
+    guides: &G,
+) -> (Option<G::Guide>, Option<(Registers, usize)>) {
+    let Some(shown) = unwinder.shown(at.ip) else {
+        return (None, None);
+    };
+    if let Some(before) = before {
+        let first = guides.first(0, before);
+        let has = first.is_some_and(|guide| guide.frame(1) == Some(shown));
+        return (first, (has && shown == at.ip).then_some((at, 1)));
+    }
+    // Of all stacks that begin there, the caller tells which is likely.
+    // SAFETY: The first frame is on the stack.
+    let found = unsafe { caller(unwinder, stack, at, unwinder.marked_rule(at.ip)) };
+    let Some(caller) = found.filter(|at| unwinder.shown(at.ip) == Some(at.ip)) else {
+        return (None, None);
+    };
+    let first = guides.first(1, caller.ip);
+    let first = first.filter(|guide| guide.frame(0) == Some(shown));
+    (first, Some((caller, 1)))
+}
+
+/// The caller, if a plain rule leads to it.
+///
+/// # Safety
+///
+/// The stack pointer is on the stack.
+#[inline(always)]
+unsafe fn caller<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Option<Registers> {
+    let plain = rule.plain()?;
+    let sp = at.sp.wrapping_add(plain.size());
+    if sp > stack.end() {
+        return None;
+    }
+    // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
+    let ip = unsafe { unwinder.load_below(sp) };
+    if unwinder.is_replaced(ip) {
+        return None;
+    }
+    let bp = match plain.bp() {
+        // SAFETY: A plain rule has the word between.
+        Some(offset) => unsafe { unwinder.load(at.sp.wrapping_add(offset)) },
+        None => at.bp,
+    };
+    Some(Registers { ip, sp, bp })
 }
 
 /// How far a walk has come.

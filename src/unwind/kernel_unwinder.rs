@@ -163,6 +163,11 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         }
     }
 
+    #[inline(always)]
+    fn marked_rule(&self, ip: u64) -> Rule {
+        self.tracer_rule(ip)
+    }
+
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
         let is_tracer = self.recording.is_in_tracer(ip);

@@ -472,8 +472,8 @@ impl<'a> guided::Guides for Guides<'a> {
     type Guide = Guide<'a>;
 
     #[inline(always)]
-    fn first(&self, frame: u64) -> Option<Guide<'a>> {
-        Guides::first(self, frame)
+    fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
+        Guides::first(self, index, frame)
     }
 
     #[inline(always)]

@@ -245,6 +245,11 @@ pub trait Unwinder {
     /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
+    /// The same of an address that is not recorded as it is.
+    fn marked_rule(&self, ip: u64) -> Rule {
+        self.rule(ip)
+    }
+
     /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept, as of what a tracer has
     /// put in place of return addresses.
     fn learn(&mut self, ip: u64) -> Rule;
@@ -342,7 +347,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             let shown = unwinder.shown(ip);
             match guide {
                 // Where a frame is known before, only that one tells which guide begins alike.
-                None if nr == 0 => guide = shown.and_then(|frame| known.first(frame)),
+                None if nr == 0 => guide = shown.and_then(|frame| known.first(0, frame)),
                 None => {}
                 Some(before) if shown.is_some() && before.frame(nr) == shown => {}
                 // It ends with the guide.

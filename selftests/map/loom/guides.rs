@@ -22,7 +22,7 @@ fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fal
     // SAFETY: In each model a context has one thread, which is in a read-side section.
     let entered = unsafe { map.enter(context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    let mut guide = guides.first(frames[0]);
+    let mut guide = guides.first(0, frames[0]);
     let (mut left, mut branches) = (None, 0);
     for (nr, frame) in frames.iter().enumerate() {
         let Some(known) = guide else {
