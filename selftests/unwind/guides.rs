@@ -245,6 +245,11 @@ impl Guides for Fickle<'_> {
         self.any(|stack| stack.frame(index) == Some(frame))
     }
 
+    fn next(&self, frame: u64) -> Option<Self> {
+        (self.chance() % 4 > 0).then_some(())?;
+        self.first(0, frame)
+    }
+
     fn other(&self, guide: &Self, nr: usize, frame: u64) -> Option<Self> {
         let begin: Vec<u64> = guide.frames().take(nr).collect();
         (self.chance() % 8 > 0).then_some(())?;

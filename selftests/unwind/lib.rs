@@ -193,6 +193,10 @@ impl<'a> Guides for Known<'a> {
         self.0.iter().find(begins).map(|stack| KnownStack(stack))
     }
 
+    fn next(&self, _: u64) -> Option<KnownStack<'a>> {
+        None
+    }
+
     fn other(&self, guide: &KnownStack<'a>, nr: usize, frame: u64) -> Option<KnownStack<'a>> {
         let same = |stack: &&Vec<u64>| {
             let known = KnownStack(stack);

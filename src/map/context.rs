@@ -14,10 +14,13 @@
 use super::{
     free_extents::FreeExtents,
     sys::{
-        sizes::{MEMOS, REFS_BATCH_MAX, STARTS},
+        sizes::{MEMOS, NEXTS, REFS_BATCH_MAX, STARTS},
         AtomicU64, Ordering,
     },
 };
+
+/// In [`Context::nexts`]: it was so the last two times.
+const TWICE: u64 = 1 << 33;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,6 +74,8 @@ pub struct Context {
     memos: [AtomicU64; MEMOS],
     /// Slots of the stacks that walks begin with, by their first frame. Bit 32 is set: there is one.
     starts: [AtomicU64; STARTS],
+    /// The same by the stack that came before, too: where stacks come in turn, the next one.
+    nexts: [AtomicU64; NEXTS],
     /// The slot of the last stack that a guide has told. Bit 32 is set: there is one.
     last: AtomicU64,
     /// References that moved from memos to records. Each event with an id is one reference, so
@@ -88,6 +93,7 @@ impl Context {
         Self {
             memos: core::array::from_fn(|_| AtomicU64::new(0)),
             starts: core::array::from_fn(|_| AtomicU64::new(0)),
+            nexts: core::array::from_fn(|_| AtomicU64::new(0)),
             last: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -170,16 +176,36 @@ impl Context {
         self.starts[start_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
     }
 
-    /// Notes the stack that a guide has told. Returns whether the last one was the same. Context: any; owner
-    /// only.
+    /// The slot of the stack that came after the last one and began with this frame, if it did so twice in a
+    /// row. Context: any; owner only.
     #[inline(always)]
-    pub(super) fn is_again(&self, slot: u32) -> bool {
+    pub(super) fn next(&self, frame: u64) -> Option<u32> {
+        let last = self.last.load(Ordering::Relaxed);
+        let next = self.nexts[next_index(frame, last)].load(Ordering::Relaxed);
+        (next & TWICE != 0).then_some(next as u32)
+    }
+
+    /// Notes that a stack, which begins with this frame, came after the last one. Returns whether that was
+    /// the same. Context: any; owner only.
+    #[inline(always)]
+    pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
         let now = 1 << 32 | u64::from(slot);
-        let again = self.last.load(Ordering::Relaxed) == now;
-        if !again {
-            self.last.store(now, Ordering::Relaxed);
-        }
-        again
+        let last = self.last.load(Ordering::Relaxed);
+        let next = &self.nexts[next_index(frame, last)];
+        let new = match next.load(Ordering::Relaxed) & !TWICE == now {
+            true => now | TWICE,
+            false => now,
+        };
+        next.store(new, Ordering::Relaxed);
+        self.last.store(now, Ordering::Relaxed);
+        last == now
+    }
+
+    /// Notes that the stack came that [`Context::next`] has told. Context: any; owner only.
+    #[inline(always)]
+    pub(super) fn set_last(&self, slot: u32) {
+        self.last
+            .store(1 << 32 | u64::from(slot), Ordering::Relaxed);
     }
 
     /// Clears memos, free extents and what walks begin with; counters stay. Meanwhile the owner of the context may only
@@ -191,6 +217,9 @@ impl Context {
         }
         for start in &self.starts {
             start.store(0, Ordering::Relaxed);
+        }
+        for next in &self.nexts {
+            next.store(0, Ordering::Relaxed);
         }
         self.last.store(0, Ordering::Relaxed);
         self.stored.store(0, Ordering::Relaxed);
@@ -277,6 +306,11 @@ fn memo_index(nr: usize, frame: impl Fn(usize) -> u64) -> usize {
 #[inline(always)]
 const fn start_index(frame: u64) -> usize {
     ((frame as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - STARTS.ilog2())) as usize
+}
+
+#[inline(always)]
+const fn next_index(frame: u64, last: u64) -> usize {
+    (((frame ^ last) as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - NEXTS.ilog2())) as usize
 }
 
 /// Adds to a word that only the caller writes, saturating.

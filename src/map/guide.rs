@@ -26,12 +26,13 @@ use super::{
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     words: &'a [AtomicU64],
-    /// The slot; and [`BRANCHED`], if another guide led to this one. A whole word: without padding, it is
-    /// copied faster.
+    /// The slot; and [`BRANCHED`], if another guide led to this one, or [`NEXT`], if the last stack did. A
+    /// whole word: without padding, it is copied faster.
     slot: u64,
 }
 
 const BRANCHED: u64 = 1 << 32;
+const NEXT: u64 = 1 << 33;
 
 /// Entries that one branch may be in; a power of two.
 const BRANCH_WAYS: usize = 4;
@@ -169,6 +170,13 @@ impl<'a> Guides<'a> {
         self.guide(self.entered.ctx.start(frame)?, 0, index, frame)
     }
 
+    /// The stack that came after the last one, the last two times, if its innermost frame is this. Context:
+    /// any.
+    #[inline(always)]
+    pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
+        self.guide(self.entered.ctx.next(frame)?, NEXT, 0, frame)
+    }
+
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
     #[inline(always)]
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
@@ -178,7 +186,7 @@ impl<'a> Guides<'a> {
     }
 
     #[inline(always)]
-    fn guide(&self, slot: u32, branched: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
+    fn guide(&self, slot: u32, how: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
         let map = self.entered.map;
         // Another CPU may have inserted it, and this one not have seen it yet.
         let word = map.word(slot);
@@ -187,7 +195,7 @@ impl<'a> Guides<'a> {
         }
         let guide = Guide {
             words: map.pool.frames(word.record(), word.nr()),
-            slot: u64::from(slot) | branched,
+            slot: u64::from(slot) | how,
         };
         (guide.frame(nr) == Some(frame)).then_some(guide)
     }
@@ -203,8 +211,13 @@ impl<'a> Guides<'a> {
         } else {
             self.entered.add_ref(&memo, guide.slot());
         }
-        if ctx.is_again(guide.slot()) && guide.slot & BRANCHED != 0 {
-            ctx.set_start(start(guide.frames()), guide.slot());
+        if guide.slot & NEXT != 0 {
+            ctx.set_last(guide.slot());
+        } else {
+            let first = start(guide.frames());
+            if ctx.set_next(first, guide.slot()) && guide.slot & BRANCHED != 0 {
+                ctx.set_start(first, guide.slot());
+            }
         }
         found(self.generation, guide.slot(), false)
     }

@@ -82,8 +82,11 @@ pub(super) mod sizes {
     /// Memos of one context; a power of two.
     pub(in super::super) const MEMOS: usize = 64;
 
-    /// Roots of one context; a power of two.
+    /// Stacks that a context has to begin walks with, by their first frame; a power of two.
     pub(in super::super) const STARTS: usize = 64;
+
+    /// The same, by the stack before, too; a power of two.
+    pub(in super::super) const NEXTS: usize = 64;
 
     /// References at which a record saturates. Above it there is room for one batch of each context
     /// that is between the check and the addition.
@@ -110,6 +113,7 @@ pub(super) mod sizes {
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const MEMOS: usize = 2;
     pub(in super::super) const STARTS: usize = 2;
+    pub(in super::super) const NEXTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

@@ -39,6 +39,9 @@ pub trait Guides: Copy {
     /// One to begin with, if it has this frame there.
     fn first(&self, index: usize, frame: u64) -> Option<Self::Guide>;
 
+    /// The one that all frames are likely to be those of, if it begins with this frame.
+    fn next(&self, frame: u64) -> Option<Self::Guide>;
+
     /// One with the first `nr` frames of a guide, and then this one.
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
@@ -72,16 +75,30 @@ pub fn retrace<U: Unwinder, G: Guides>(
         *left = Some(position(at, skip, None));
         return None;
     }
-    let (guide, from) = if nr == 0 && unwinder.shown(at.ip) == Some(at.ip) {
-        (guides.first(0, at.ip), Some((at, 0)))
+    let shown = unwinder.shown(at.ip);
+    let (guide, from, from_nr) = if shown == Some(at.ip) {
+        let first = before.unwrap_or(at.ip);
+        if let Some(guide) = guides.next(first) {
+            let mut spot = Spot::new(at, nr);
+            // SAFETY: The guide has the frame, which is on the stack.
+            if guide.frame(nr) == shown
+                && matches!(
+                    unsafe { run(unwinder, &stack, &guide, &mut spot) },
+                    Ran::All
+                )
+            {
+                return Some(guide);
+            }
+        }
+        (guides.first(0, first), at, nr)
     } else {
-        begin(unwinder, &stack, at, before, guides)
+        begin(unwinder, &stack, at, shown, before, guides)
     };
-    let (Some(guide), Some((from, at_nr))) = (guide, from) else {
+    let Some(guide) = guide.filter(|guide| guide.frame(from_nr) == Some(from.ip)) else {
         *left = Some(position(at, 0, guide));
         return None;
     };
-    let mut spot = Spot::new(from, at_nr);
+    let mut spot = Spot::new(from, from_nr);
     // SAFETY: The guide has the frame, which is on the stack.
     let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
     if let Ran::All = ran {
@@ -108,34 +125,29 @@ fn pass<U: Unwinder>(unwinder: &U, stack: &Stack, at: &mut Registers, mut skip: 
     skip
 }
 
-/// The guide to begin with where an address is known already, or where the first frame is not recorded as it
-/// is: in text that calls a tracer of functions. And the frame from which it leads on.
+/// The guide to begin with where the first frame is not recorded as it is, in text that calls a tracer of
+/// functions; and the frame from which it leads on. Of all stacks that begin there, the caller tells which is
+/// likely.
 #[inline(never)]
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 fn begin<U: Unwinder, G: Guides>(
     unwinder: &U,
     stack: &Stack,
     at: Registers,
+    shown: Option<u64>,
     before: Option<u64>,
     guides: &G,
-) -> (Option<G::Guide>, Option<(Registers, usize)>) {
-    let Some(shown) = unwinder.shown(at.ip) else {
-        return (None, None);
-    };
-    if let Some(before) = before {
-        let first = guides.first(0, before);
-        let has = first.is_some_and(|guide| guide.frame(1) == Some(shown));
-        return (first, (has && shown == at.ip).then_some((at, 1)));
+) -> (Option<G::Guide>, Registers, usize) {
+    if shown.is_none() || before.is_some() {
+        return (before.and_then(|ip| guides.first(0, ip)), at, 1);
     }
-    // Of all stacks that begin there, the caller tells which is likely.
     // SAFETY: The first frame is on the stack.
     let found = unsafe { caller(unwinder, stack, at, unwinder.marked_rule(at.ip)) };
     let Some(caller) = found.filter(|at| unwinder.shown(at.ip) == Some(at.ip)) else {
-        return (None, None);
+        return (None, at, 0);
     };
     let first = guides.first(1, caller.ip);
-    let first = first.filter(|guide| guide.frame(0) == Some(shown));
-    (first, Some((caller, 1)))
+    (first.filter(|guide| guide.frame(0) == shown), caller, 1)
 }
 
 /// The caller, if a plain rule leads to it.

@@ -477,6 +477,11 @@ impl<'a> guided::Guides for Guides<'a> {
     }
 
     #[inline(always)]
+    fn next(&self, frame: u64) -> Option<Guide<'a>> {
+        Guides::next(self, frame)
+    }
+
+    #[inline(always)]
     fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         Guides::other(self, guide, nr, frame)
     }
