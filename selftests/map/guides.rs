@@ -48,6 +48,12 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fa
     // SAFETY: Each thread of these tests uses a context of its own, inside a read-side section.
     let entered = unsafe { map.enter(context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
+    if let Some(next) = frames.first().and_then(|frame| guides.next(*frame)) {
+        check(&next);
+        if next.frames().eq(frames.iter().copied()) {
+            return Ok((guides.hit(&next), true));
+        }
+    }
     let mut guide = frames.first().and_then(|frame| guides.first(0, *frame));
     assert!(guide.is_none_or(|guide| guide.frame(0) == frames.first().copied()));
     let mut left = None;
@@ -274,6 +280,66 @@ fn branches_at_one_frame_are_told_apart() {
     }
     assert_eq!(map.entries(), 300);
     assert!(told > 280, "{told}");
+}
+
+/// What is expected next to begin with the first frame.
+fn next(map: &Map) -> Option<Vec<u64>> {
+    let _section = ReadSide::enter();
+    // SAFETY: There is one thread.
+    let entered = unsafe { map.enter(0) };
+    let guides = entered.guides().expect("no reset runs");
+    let next = guides.next(TEXT)?;
+    Some(next.frames().collect())
+}
+
+#[test]
+fn what_came_next_twice_is_expected_next() {
+    let map = map(10, 1);
+    let stacks = [1, 2, 3].map(|function| vec![TEXT, TEXT + function * 16]);
+    let come = |number: usize| {
+        record(&map, 0, &stacks[number]).expect("an id");
+    };
+    // Inserted and made guides, then told by these, then seen in turn once.
+    for number in [0, 1, 2, 0, 1, 2, 0, 1, 2] {
+        come(number);
+        assert_eq!(next(&map), None);
+    }
+    for number in [0, 1, 2, 0] {
+        come(number);
+        assert_eq!(next(&map), Some(stacks[(number + 1) % 3].clone()));
+    }
+    // Another one comes once, and then the same again.
+    come(2);
+    come(0);
+    assert_eq!(next(&map), None);
+    come(1);
+    come(2);
+    come(0);
+    come(1);
+    come(2);
+    come(0);
+    assert_eq!(next(&map), Some(stacks[1].clone()));
+    map.reset().expect("no other operation runs");
+    assert_eq!(next(&map), None);
+}
+
+#[test]
+fn a_marker_is_not_what_a_stack_is_kept_by() {
+    const MARKER: u64 = 0x7fff_ffff;
+    let map = map(10, 1);
+    let stacks = [1, 2].map(|function| [MARKER, TEXT + function * 16]);
+    for stack in stacks.iter().chain(&stacks) {
+        record(&map, 0, stack).expect("an id");
+    }
+    let _section = ReadSide::enter();
+    // SAFETY: There is one thread.
+    let entered = unsafe { map.enter(0) };
+    let guides = entered.guides().expect("no reset runs");
+    for stack in stacks {
+        let guide = guides.first(1, stack[1]).expect("a guide");
+        assert!(guide.frames().eq(stack));
+    }
+    assert!(guides.first(0, MARKER).is_none());
 }
 
 #[test]

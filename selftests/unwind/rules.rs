@@ -191,6 +191,67 @@ fn saved_registers_are_found_from_sp_and_from_bp() {
     assert_eq!(from_bp.sp(1000, 5000), 5016);
 }
 
+/// The walk over a switch of stacks: from a word with an address, which leads to `sp`.
+fn switch(sp: u32, offset: i32, saved: Option<i32>) -> Run {
+    let new = sp.wrapping_add_signed(offset);
+    Run {
+        sp,
+        bp: 400,
+        outcome: Outcome::Caller {
+            ip: new.wrapping_sub(1),
+            sp: new,
+            bp: saved.map(|at| new.wrapping_add_signed(at)),
+        },
+    }
+}
+
+#[test]
+fn a_switch_is_learnt_from_where_two_words_lead() {
+    let learn = |offset, saved| {
+        Rule::learn_switch(&[switch(200, offset, saved), switch(250, offset, saved)])
+    };
+    for offset in [-20, 0, 1, 7, 100] {
+        for saved in [None, Some(-2), Some(-7), Some(-32)] {
+            let rule = learn(offset, saved);
+            assert_eq!(rule.kind(), Kind::Switch, "{offset} {saved:?}");
+            assert_eq!(rule.plain().map(|_| ()), None);
+            let sp = rule.switched_sp(0x4000);
+            assert_eq!(sp, 0x4000_u64.wrapping_add_signed(i64::from(offset) * 8));
+            let at = saved.map(|at| sp.wrapping_add_signed(i64::from(at) * 8));
+            assert_eq!(rule.switched_bp(sp), at, "{offset} {saved:?}");
+        }
+    }
+    // Where the return address is, above it, and too far below.
+    for saved in [-1, 0, 1, -33, -500] {
+        assert_eq!(learn(3, Some(saved)), Rule::SLOW, "{saved}");
+    }
+    assert_eq!(learn(1 << (OFFSET_BITS - 1), None), Rule::SLOW);
+}
+
+#[test]
+fn what_is_no_switch_is_not_learnt_as_one() {
+    let none = |one: Run, two: Run| assert_eq!(Rule::learn_switch(&[one, two]), Rule::SLOW);
+    // From the stack pointer itself, which was 8 and 9, or from the frame pointer.
+    let direct = |sp: u32, from: u32| Run {
+        outcome: switch(from, 5, None).outcome,
+        ..switch(sp, 0, None)
+    };
+    none(direct(200, 8), direct(250, 9));
+    none(direct(200, 400), direct(250, 400));
+    none(switch(200, 5, None), switch(250, 6, None));
+    none(switch(200, 5, None), switch(250, 5, Some(-2)));
+    none(switch(200, 5, Some(-3)), switch(250, 5, Some(-2)));
+    for outcome in [Outcome::End, Outcome::Other, Outcome::Registers(210)] {
+        none(
+            Run {
+                outcome,
+                ..switch(200, 5, None)
+            },
+            switch(250, 5, None),
+        );
+    }
+}
+
 fn table(sets: usize) -> Rules {
     Rules::new((0..sets).map(|_| Set::default()).collect(), 0).expect("a power of two")
 }

@@ -157,8 +157,9 @@ pub(crate) struct Frames {
 /// What the hot path must know of the running kernel.
 #[inline(always)]
 pub(crate) fn facts() -> &'static stackmap_facts {
+    let facts = &raw const self::stackmap_facts;
     // SAFETY: It does not change after load, and nothing else is called before it is set.
-    unsafe { &*(&raw const self::stackmap_facts) }
+    unsafe { &*facts }
 }
 
 impl<'h> Recording<'h> {

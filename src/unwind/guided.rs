@@ -80,14 +80,12 @@ pub fn retrace<U: Unwinder, G: Guides>(
         let first = before.unwrap_or(at.ip);
         if let Some(guide) = guides.next(first) {
             let mut spot = Spot::new(at, nr);
-            // SAFETY: The guide has the frame, which is on the stack.
-            if guide.frame(nr) == shown
-                && matches!(
-                    unsafe { run(unwinder, &stack, &guide, &mut spot) },
-                    Ran::All
-                )
-            {
-                return Some(guide);
+            if guide.frame(nr) == shown {
+                // SAFETY: The guide has the frame, which is on the stack.
+                let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
+                if let Ran::All = ran {
+                    return Some(guide);
+                }
             }
         }
         (guides.first(0, first), at, nr)

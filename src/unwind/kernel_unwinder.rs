@@ -235,8 +235,9 @@ impl walk::Unwinder for KernelUnwinder<'_> {
             return None;
         }
         // SAFETY: All of the registers are on the stack, and these are some of them.
-        let [cs, ip, sp, bp] = [facts.regs_cs, facts.regs_ip, facts.regs_sp, facts.regs_bp]
-            .map(|at| unsafe { load(registers.wrapping_add(at.into())) });
+        let load = |at: u32| unsafe { load(registers.wrapping_add(at.into())) };
+        let [cs, ip] = [load(facts.regs_cs), load(facts.regs_ip)];
+        let [sp, bp] = [load(facts.regs_sp), load(facts.regs_bp)];
         (cs & 3 == 0).then_some(Registers { ip, sp, bp })
     }
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Interrupts and other stacks: what the walk finds out by itself, and where it asks the kernel.
+
+mod made;
+
+use made::*;
+use stackmap_unwind::walk::WalkCounter;
+
+/// An interrupt on a stack of its own, which has hit a function.
+fn interrupt() -> Vec<Shape> {
+    let link = |link, words| Shape {
+        link,
+        ..plain(words)
+    };
+    vec![
+        plain(3),
+        Shape {
+            saved: Some(2),
+            ..link(Link::Entry, 6)
+        },
+        plain(4),
+        link(Link::Interrupt, 5),
+        plain(3),
+        Shape {
+            saved: Some(4),
+            bp: 3,
+            ..link(Link::Bp, 6)
+        },
+        plain(2),
+    ]
+}
+
+#[test]
+fn an_interrupt_that_came_before_takes_no_step_of_the_kernel() {
+    let mut made = Made::new(interrupt(), End::User);
+    let wanted = made.ips();
+    assert_eq!(made.walk(0, 1024), wanted);
+    // Interrupts come anywhere: nothing is learnt of where one has hit.
+    assert_eq!((made.learnt, made.steps), (7, 1));
+    assert_eq!(made.counts[WalkCounter::Registers as usize], 1);
+    let known = [made.hinted(&wanted)];
+    for _ in 0..2 {
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted.clone(), true));
+        // Where one has hit before, it is.
+        assert_eq!((made.learnt, made.steps), (8, 1));
+    }
+    // Without a guide, what was learnt serves, too.
+    assert_eq!(made.walk(0, 1024), wanted);
+    assert_eq!((made.learnt, made.steps), (8, 1));
+}
+
+#[test]
+fn where_a_function_was_interrupted_is_no_return_address() {
+    let mut made = Made::new(interrupt(), End::User);
+    let wanted = made.walk(0, 1024);
+    // The same address is one elsewhere, after a call of another kind.
+    let other = Made::new(vec![plain(9)], End::User);
+    let rule = {
+        let mut other = other;
+        other.walk(0, 1024);
+        *other.rules.values().next().expect("a rule")
+    };
+    made.rules.insert(made.frames[4].at.ip, rule);
+    let known = [made.hinted(&wanted)];
+    for _ in 0..3 {
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted.clone(), true));
+    }
+}
+
+#[test]
+fn another_address_that_was_interrupted_leaves_the_guide() {
+    let mut made = Made::new(interrupt(), End::User);
+    let first = made.walk(0, 1024);
+    let known = [made.hinted(&first)];
+    made.walk_with(Some(&known), 0, 1024);
+    // The next interrupt hits the function at the next instruction.
+    let at = made.frames[3].at.sp;
+    made.memory.insert(at, first[4] + 3);
+    made.frames[4].at.ip += 3;
+    let wanted = made.ips();
+    assert_ne!(wanted, first);
+    assert_eq!(
+        made.walk_with(Some(&known), 0, 1024),
+        (wanted.clone(), false)
+    );
+    let known = [known[0].clone(), made.hinted(&wanted)];
+    for _ in 0..2 {
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted.clone(), true));
+    }
+}
+
+#[test]
+fn registers_lead_neither_back_nor_beside_a_stack() {
+    for sp in [0, !7, STACKS[0] - 8, STACKS[0] + 8, STACKS[1] + SIZE + 8] {
+        let mut made = Made::new(interrupt(), End::User);
+        let wanted = made.ips();
+        let registers = made.frames[3].at.sp;
+        made.memory.insert(registers + 16, sp);
+        assert_eq!(made.walk(0, 1024), wanted, "{sp:#x}");
+        // The kernel was asked for the frame that was interrupted, and then for its caller.
+        assert_eq!(made.steps, 2, "{sp:#x}");
+    }
+    // On the same stack, the next one is further up.
+    let mut made = Made::new(interrupt(), End::User);
+    let wanted = made.ips();
+    let registers = made.frames[3].at.sp;
+    made.memory.insert(registers + 16, registers);
+    assert_eq!(made.walk(0, 1024), wanted);
+    assert_eq!(made.steps, 2);
+}
+
+#[test]
+fn an_address_that_a_tracer_has_put_is_not_where_a_function_was_interrupted() {
+    let mut made = Made::new(interrupt(), End::User);
+    let wanted = made.ips();
+    made.memory.insert(made.frames[3].at.sp, REPLACED);
+    assert_eq!(made.walk(0, 1024), wanted);
+    assert_eq!(made.steps, 2);
+}
+
+#[test]
+fn only_the_tasks_stack_is_switched_to() {
+    for (top, steps) in [(STACKS[1] + SIZE, 1), (STACKS[0] + 64, 1), (0, 1)] {
+        let mut made = Made::new(interrupt(), End::User);
+        let wanted = made.ips();
+        made.memory.insert(made.frames[1].at.sp, top);
+        assert_eq!(made.walk(0, 1024), wanted, "{top:#x}");
+        assert_eq!(made.steps, steps + 1, "{top:#x}");
+        assert_eq!(made.counts[WalkCounter::Stack as usize], 1);
+    }
+}
