@@ -14,7 +14,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test kcsan-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
+	package-test long-test debug-test rt-test kcsan-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
 
 ##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
 
@@ -86,8 +86,11 @@ package-test: deb ## test packages in fresh chroots, DKMS, boot (20 min, root)
 long-test: ## storms, many loads, millions of stacks (1/2 hour a kernel)
 	@selftests/suite --results 'make long-test' --long $(ARGS)
 
-debug-test: ## guests with KASAN, lockdep, kmemleak, KUnit (1 hour)
+debug-test: ## guests with KASAN, lockdep (1 hour); rt-test: PREEMPT_RT
 	@selftests/suite --results 'make debug-test' --kernel debug guest
+
+rt-test:
+	@selftests/suite --results 'make rt-test' --kernel deb13-rt guest
 
 kcsan-test: ## guests with a KCSAN kernel, which finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
