@@ -121,11 +121,12 @@ scale: ## run 10^8 events through the map on the host; EVENTS=N
 
 bench_tables := tools/bench/tables
 bench_user := tools/bench/tables --users
+bench_kernels := tools/bench/tables --kernels
 bench_map := tools/bench/map
 bench_tool := tools/stackmap/tests/measure
 bench_accept := tools/bench/gate --accept
-bench: ## write the benchmarks page; ARGS=user|map|tool|accept
-	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: user, map, tool or accept))
+bench: ## write benchmarks page; ARGS=user|kernels|map|tool|accept
+	@$(or $(bench_$(or $(ARGS),tables)),$(error ARGS of bench: user, kernels, map, tool or accept))
 
 help:
 	@awk -F ':.*## ' '/^##@ / { print substr($$0, 5) } \

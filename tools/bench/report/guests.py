@@ -8,6 +8,8 @@ import time
 from . import CACHE, TOP
 
 KERNEL = "deb13"
+# Those on which only the costs are measured.
+OTHER_KERNELS = ("deb14", "deb13-rt")
 ICOUNT = ("--icount",)
 DEBIAN = ("--userland", "debian")
 
@@ -19,6 +21,7 @@ class Guest:
     script: str
     arguments: tuple = ()
     options: tuple = ICOUNT
+    kernel: str = KERNEL
 
 
 # The longest first.
@@ -35,6 +38,7 @@ GUESTS = {
     "perf": Guest("perf", (), (*ICOUNT, *DEBIAN)),
     "agree": Guest("agree", (), DEBIAN),
     "cpus": Guest("cpus", (), (*ICOUNT, "--smp", "8")),
+    **{f"{name} {kernel}": Guest(name, kernel=kernel) for kernel in OTHER_KERNELS for name in ("tracepoints", "cost")},
 }
 
 
@@ -42,12 +46,12 @@ class BenchError(Exception):
     """A guest or a build has failed."""
 
 
-def build(directory):
-    """Builds the module of a directory; returns its path."""
-    done = subprocess.run([TOP / "tools/vm/module", "--kernel", KERNEL, "--quiet", directory], text=True,
+def build(directory, kernel):
+    """Builds the module of a directory for a kernel; returns its path."""
+    done = subprocess.run([TOP / "tools/vm/module", "--kernel", kernel, "--quiet", directory], text=True,
                           stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        raise BenchError(f"{directory} does not build")
+        raise BenchError(f"{directory} does not build for {kernel}")
     return done.stdout.split()[-1]
 
 
@@ -59,15 +63,17 @@ def program():
     return path
 
 
-def modules():
-    """Builds the module, the one that measures, and the program."""
-    return build(TOP), build(TOP / "tools/bench/stackcost"), program()
+def modules(names):
+    """Builds the module and the one that measures, for each kernel of these guests, and the program."""
+    entry = program()
+    return {kernel: (build(TOP, kernel), build(TOP / "tools/bench/stackcost", kernel), entry)
+            for kernel in {GUESTS[name].kernel for name in names}}
 
 
 def run(guest, built):
     """Runs a guest; returns what it printed."""
-    stackmap, stackcost, entry = built
-    command = [TOP / "tools/vm/boot", "--kernel", KERNEL, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
+    stackmap, stackcost, entry = built[guest.kernel]
+    command = [TOP / "tools/vm/boot", "--kernel", guest.kernel, "--boot-timeout", "600", "--timeout", "1800", *guest.options,
                "--add", f"{TOP}/tools/lib/guest:/tests", "--add", f"{TOP}/tools/bench/guest:/bench",
                "--add", f"{stackcost}:/tests/stackcost.ko", "--add", f"{entry}:/tests/entry", "--module", stackmap,
                "--", TOP / f"tools/bench/guest/{guest.script}", *guest.arguments]
@@ -88,9 +94,9 @@ def figures(output):
     return found
 
 
-def release():
-    """The release of the kernel."""
-    done = subprocess.run([TOP / "tools/vm/setup", "--env", KERNEL], text=True, stdout=subprocess.PIPE, check=True)
+def release(kernel=KERNEL):
+    """The release of a kernel."""
+    done = subprocess.run([TOP / "tools/vm/setup", "--env", kernel], text=True, stdout=subprocess.PIPE, check=True)
     return next(line.split("=", 1)[1] for line in done.stdout.splitlines() if line.startswith("RELEASE="))
 
 

@@ -3,8 +3,11 @@
 
 import dataclasses
 
+from . import guests
+
 DEPTHS = (0, 4, 12, 28, 44, 100)
 EVENTS = {"syscalls": "syscalls:*", "kmem": "kmem:*", "sched": "sched:*", "functions": "function tracer"}
+KERNEL_DEPTHS = (12, 28, 44)
 PERCENTS = (5, 50, 95, 100)
 WORKLOADS = {"slab": "kmem:*", "block": "block:*", "network": "functions veth_xmit, tcp_v4_rcv"}
 # The C series: bytes for each stack of capacity, always allocated.
@@ -170,6 +173,26 @@ def tracepoints(found):
         ("events", "events recorded", "mean depth", "distinct stacks", "full stack", *kinds.values()), rows,
         chart("tracepoints", "An id over a full stack, at the kernel's own events", "times a full stack", "bars",
               EVENTS.values(), ratios, TRACEPOINT_AIM), after)
+
+
+def kernels(found):
+    """Point 1: the same on other kernels."""
+    def row(kernel):
+        again = "" if kernel == guests.KERNEL else f" {kernel}"
+        one, events = found[f"cost{again}"], found[f"tracepoints{again}"]
+        full = {depth: one[f"full.{depth}"] for depth in KERNEL_DEPTHS}
+        return [f"{kernel}: {guests.release(kernel)}", full[KERNEL_DEPTHS[0]],
+                *(f"{one[f'remembered.jump.{depth}'] / count:.3f} ({one[f'searched.jump.{depth}'] / count:.3f})"
+                  for depth, count in full.items()),
+                *(events[f"jump.{key}"] / events[f"full.{key}"] for key in EVENTS)]
+
+    return Section(
+        "Other kernels",
+        f"The instructions of a full stack with {KERNEL_DEPTHS[0]} further frames; then an id by the jump hook over a full "
+        "stack: with so many further frames, remembered and in brackets searched for, and at the kernel's own events. "
+        "``deb13-rt`` has the source of ``deb13``, and PREEMPT_RT.",
+        ("kernel", "full stack", *(f"{depth} further" for depth in KERNEL_DEPTHS), *EVENTS.values()),
+        [row(kernel) for kernel in (guests.KERNEL, *guests.OTHER_KERNELS)])
 
 
 def filled(found):
@@ -378,7 +401,7 @@ def cpus(found):
         chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
 
 
-SECTIONS = (cost, breakdown, tracepoints, filled, user, perf, retention, memory, others, growth, cpus)
+SECTIONS = (cost, breakdown, tracepoints, kernels, filled, user, perf, retention, memory, others, growth, cpus)
 
 
 def repeat(found, name):
