@@ -12,7 +12,8 @@
  *	insmod override.ko hold=1
  *
  * holds the first event that stackmap reserves, without changing preemption and interrupts,
- * until 0 is written to /sys/module/override/parameters/hold.
+ * until 0 is written to /sys/module/override/parameters/hold. On a kernel with PREEMPT_RT, threads
+ * of that CPU run no timers meanwhile: who is to write it must not sleep.
  */
 #include <linux/delay.h>
 #include <linux/kallsyms.h>

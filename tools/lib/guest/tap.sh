@@ -170,6 +170,33 @@ override() {
 	insmod /tests/override.ko "$@" || bail "override: $(dmesg | tail -n 2)"
 }
 
+# hold_recorder COMMAND... - holds the first stack that COMMAND records, on CPU 1; the script stays on CPU 0.
+#
+# Nothing may sleep until release_recorder: a sleeper's timer may be that of CPU 1, where with PREEMPT_RT a thread runs
+# it, which waits for the recorder.
+hold_recorder() {
+	taskset -p 1 $$ >/dev/null
+	override hold=1
+	taskset 2 "$@" >/dev/null &
+	until [ "$(cat /sys/module/override/parameters/hits)" != 0 ]; do :; done
+}
+
+release_recorder() {
+	echo 0 >/sys/module/override/parameters/hold
+	wait
+	rmmod override
+	taskset -p 3 $$ >/dev/null
+}
+
+# spin SECONDS - waits for up to a second less, without sleeping.
+spin() {
+	read -r spin_start _ </proc/uptime
+	spin_now=$spin_start
+	until [ $((${spin_now%.*} - ${spin_start%.*})) -ge "$1" ]; do
+		read -r spin_now _ </proc/uptime
+	done
+}
+
 # value KEY - a value of stack_map_stat.
 value() {
 	awk -v key="$1:" '$1 == key { print $2 }' $T/stack_map_stat
