@@ -90,7 +90,7 @@ debug-test: ## guests with KASAN, lockdep (1 hour); rt-test: PREEMPT_RT
 	@selftests/suite --results 'make debug-test' --kernel debug guest
 
 rt-test:
-	@selftests/suite --results 'make rt-test' --kernel deb13-rt guest
+	@selftests/suite --results 'make rt-test' --kernel deb13-rt --kernel debug-rt guest
 
 kcsan-test: ## guests with a KCSAN kernel, which finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest

@@ -62,7 +62,7 @@ def parser():
     add("--userland", default="busybox", choices=["busybox", "debian"],
         help="debian: bash, gawk, trace-cmd, bpftrace, perf and so on; slower to boot")
     add("--smp", type=int, metavar="N", help="number of CPUs (default 2)")
-    add("--mem", type=int, metavar="MIB", help="memory (default 1024; debug, kcsan: 2048)")
+    add("--mem", type=int, metavar="MIB", help="memory (default 1024; debug, kcsan, debug-rt: 2048)")
     add("--tcg", default="single", choices=["single", "multi"],
         help="threads that run the CPUs (default single). With multi, even a stock kernel dies "
              "(Oops: int3) when its text is patched under load; for races that patch nothing")
@@ -70,14 +70,14 @@ def parser():
         help="guest time counts instructions, on one CPU unless --smp is given: for figures that "
              "can be compared and do not depend on the load of this machine")
     add("--timeout", type=float, metavar="S",
-        help="seconds that SCRIPT may take (default 300, debug and kcsan: 2400; none for a terminal). "
+        help="seconds that SCRIPT may take (default 300, debug, kcsan and debug-rt: 2400; none for a terminal). "
              "Time in which QEMU waits for a CPU of this machine does not count")
     add("--boot-timeout", type=float, metavar="S",
-        help="seconds until SCRIPT starts (default 90, debug and kcsan: 720)")
+        help="seconds until SCRIPT starts (default 90, debug, kcsan and debug-rt: 720)")
     add("--add", action="append", default=[], metavar="HOST:GUEST",
         help="copies a file or directory into the guest; can be repeated")
     add("--share", metavar="DIR",
-        help="mounts a directory of this machine at /share, writable; debug and kcsan, which have "
+        help="mounts a directory of this machine at /share, writable; debug, kcsan and debug-rt, which have "
              "no file systems for that, copy it in, and out when SCRIPT has ended. It must belong to you; "
              "set-user-ID files, links that lead out and devices do not stay in it")
     which = parse.add_mutually_exclusive_group()
