@@ -26,7 +26,7 @@ kernel_names() {
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
 	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline=''
-	make_arguments=() configs=()
+	make_arguments=() configs=() except=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null

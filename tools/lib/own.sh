@@ -46,8 +46,18 @@ verify_config() {
 	return 1
 }
 
+# leave_out_excepted: has $configs end in two files, all but the last of them without the symbols of $except.
+leave_out_excepted() {
+	local last=$((${#configs[@]} - 1)) merged=$cache/.new/$kernel.config
+
+	grep -hvE "^(# )?($(IFS='|' && echo "${except[*]}"))\\b" "${configs[@]:0:last}" > "$merged.$$"
+	mv "$merged.$$" "$merged"
+	configs=("$merged" "${configs[last]}")
+}
+
 # own_tree: sets $packages, $tree and $release, as kernel_tree does for a kernel of Debian.
 own_tree() {
+	[[ ${#except[@]} = 0 ]] || leave_out_excepted
 	tree_key=$(key_of "$version" "$toolchain_key" "${configs[@]}" "${make_arguments[*]}" \
 		"$(declare -f build_own verify_config)")
 	entry "tree-$kernel" "$tree_key" "kernel $kernel" 'about 12 minutes' build_own

@@ -14,6 +14,15 @@ if [ -e $KCSAN ]; then
 	# Not a child of the script, since a script may wait for all of its children.
 	(cat /dev/kmsg >/tmp/kmsg &)
 fi
+# by_frames - whether the kernel's unwinder follows frame pointers, and not ORC.
+by_frames() {
+	! grep -q ' unwind_module_init$' /proc/kallsyms
+}
+if by_frames; then
+	# It says so once, without the module as well, where an NMI has hit while another one was running.
+	echo 'stackmap-expect: WARNING: stack recursion on stack type' >/dev/kmsg
+	echo 'stackmap-expect: WARNING: kernel stack regs at .* has bad .bp. value' >/dev/kmsg
+fi
 tap_number=0
 tap_failed=0
 tap_plan=0
@@ -96,6 +105,15 @@ result() {
 
 note() {
 	echo "# $*"
+}
+
+# natural_hook - the hook that fits the kernel: the jump needs an ENDBR.
+natural_hook() {
+	if grep -q ' ibt_save$' /proc/kallsyms; then
+		echo jump
+	else
+		echo kprobe
+	fi
 }
 
 # leaks - the leaks of kmemleak that the module, or a module that was unloaded, has allocated: frames of an
