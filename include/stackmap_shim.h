@@ -338,14 +338,16 @@ int stackmap_modules_watch(void);
 void stackmap_modules_unwatch(void);
 int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 
-/* unwind/orc.c: the kernel's unwinder, a step at a time. Any context, but to prepare. */
+/* unwind/kernel_unwinder.c: what the walk needs of it. Any context, but to prepare. */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_is_stable(unsigned long ip);
+bool stackmap_unwind_is_text(unsigned long ip);
+
+/* unwind/orc.c, unwind/frame_pointer.c: the kernel's unwinder, a step at a time. Any context. */
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
-bool stackmap_unwind_is_text(unsigned long ip);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_self_test(void);

@@ -2,6 +2,8 @@
 
 //! How the module walks stacks, as it is in the module, and an unwinder that lies.
 
+#[path = "../../src/unwind/frames.rs"]
+mod frames;
 #[path = "../../src/unwind/guided.rs"]
 pub mod guided;
 #[path = "../../src/unwind/rules.rs"]

@@ -328,10 +328,9 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	stack.ips = nest->levels[level].ips;
 	stack.kernel = NULL;
 	stack.round = 0;
-	/* The caller of the recorder is the first of those to skip. */
-	stack.skip = skip - 1;
+	stack.skip = stackmap_skipped(skip);
 	stack.nr = 0;
-	if (unlikely(!skip)) {
+	if (IS_ENABLED(CONFIG_UNWINDER_ORC) && unlikely(!skip)) {
 		/* As for trace_dump_stack(0): the first frame is the recorder. */
 		stack.ips[stack.nr++] = (unsigned long)stackmap_symbols.trace_stack;
 		stack.skip = 0;

@@ -7,6 +7,7 @@
 //! walk, see `walk.rs`.
 
 use super::{
+    frames,
     rules::{Hinted, Kind, Rule},
     walk::{based_call, Frame, Registers, Stack, Unwinder},
 };
@@ -148,7 +149,7 @@ fn begin<U: Unwinder, G: Guides>(
     (first.filter(|guide| guide.frame(0) == shown), caller, 1)
 }
 
-/// The caller, if a plain rule leads to it.
+/// The caller, if a plain rule leads to it, or a frame record.
 ///
 /// # Safety
 ///
@@ -160,6 +161,10 @@ unsafe fn caller<U: Unwinder>(
     at: Registers,
     rule: Rule,
 ) -> Option<Registers> {
+    if U::BY_FRAMES {
+        let caller = based_call(unwinder, stack, at, rule).ok()?;
+        return (rule == Rule::FRAME && !unwinder.is_replaced(caller.ip)).then_some(caller);
+    }
     let plain = rule.plain()?;
     let sp = at.sp.wrapping_add(plain.size());
     if sp > stack.end() {
@@ -345,14 +350,14 @@ fn follow<U: Unwinder, G: Guides>(
 }
 
 /// A frame of a guide, and its stack pointer.
-struct Spot {
-    nr: usize,
-    sp: u64,
+pub(super) struct Spot {
+    pub(super) nr: usize,
+    pub(super) sp: u64,
     /// The last frame whose frame pointer, `bp`, is known. From there to `nr` are plain calls.
     from: usize,
     bp: u64,
     /// Words of the last step, which is taken back where the guide has another frame.
-    size: u64,
+    pub(super) size: u64,
 }
 
 impl Spot {
@@ -387,7 +392,7 @@ impl Spot {
 }
 
 /// How a run ended.
-enum Ran {
+pub(super) enum Ran {
     /// With the stack: the guide has all of its frames.
     All,
     /// At a frame that takes more than a hint.
@@ -410,6 +415,10 @@ unsafe fn run<U: Unwinder, G: Guide>(
     guide: &G,
     spot: &mut Spot,
 ) -> Ran {
+    if U::BY_FRAMES {
+        // SAFETY: As required of the caller.
+        return unsafe { frames::run(unwinder, stack, guide, spot) };
+    }
     let end = stack.end();
     let (mut nr, mut sp) = (spot.nr, spot.sp);
     // SAFETY: As required of the caller.
@@ -474,6 +483,10 @@ unsafe fn run<U: Unwinder, G: Guide>(
 /// So they have.
 #[inline(always)]
 unsafe fn saved_bp<U: Unwinder, G: Guide>(unwinder: &U, guide: &G, spot: &Spot) -> Option<u64> {
+    if U::BY_FRAMES {
+        // SAFETY: It was followed, so its record is on the stack.
+        return Some(unsafe { unwinder.load(frames::record(spot.sp)) });
+    }
     let mut sp = spot.sp;
     for index in (spot.from..spot.nr).rev() {
         // SAFETY: There are more frames.

@@ -143,6 +143,8 @@ fn taken(frame: &stackmap_frame) -> Frame {
 }
 
 impl walk::Unwinder for KernelUnwinder<'_> {
+    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER);
+
     #[inline(always)]
     unsafe fn load(&self, addr: u64) -> u64 {
         // SAFETY: As required of the caller.

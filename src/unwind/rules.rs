@@ -141,6 +141,8 @@ impl Rule {
     pub const END: Self = Self(END);
     /// Only the kernel's own unwinder knows how to go on.
     pub const SLOW: Self = Self(1 << 6);
+    /// The return address and the caller's frame pointer are where the frame pointer says.
+    pub const FRAME: Self = Self(CALL | BASE_BP | SAVED | (-SAVED_AT as u32) << OFFSET_SHIFT);
 
     /// What it says.
     #[inline(always)]

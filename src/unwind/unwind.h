@@ -1,24 +1,56 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Where a walk begins, for a function that runs in place of __ftrace_trace_stack().
+ * Where a walk begins, for a function that runs in place of __ftrace_trace_stack(); and what the C
+ * files here share.
  */
 #ifndef STACKMAP_UNWIND_H
 #define STACKMAP_UNWIND_H
 
 #include <linux/sched/task_stack.h>
 #include <linux/stacktrace.h>
-#ifdef CONFIG_UNWINDER_ORC
+#if defined(CONFIG_UNWINDER_ORC) || defined(CONFIG_UNWINDER_FRAME_POINTER)
 #include <asm/unwind.h>
 #endif
 
 #include "../shim/shim.h"
 
 /* Room for the state of the kernel's unwinder, which few stacks need. */
-#ifdef CONFIG_UNWINDER_ORC
+#if defined(CONFIG_UNWINDER_ORC) || defined(CONFIG_UNWINDER_FRAME_POINTER)
 #define STACKMAP_UNWIND_STATE(name)	struct unwind_state name __uninitialized
 #else
 #define STACKMAP_UNWIND_STATE(name)	char name
 #endif
+
+/*
+ * A stack for learning. Each word encodes its own index and is no address, but two, which lead to
+ * words further up.
+ */
+#define STACKMAP_LEARN_WORD(i)	(0x5eed000000000000UL + (i))
+
+extern unsigned long stackmap_learn_stack[STACKMAP_LEARN_WORDS];
+
+/*
+ * Where the frames of the task's stack end, which begins at @begin. With frame pointers, the last
+ * frame record is below the registers of user space, or room for them; by that, the kernel's
+ * unwinder knows it.
+ */
+static __always_inline unsigned long stackmap_frames_end(unsigned long begin)
+{
+#ifdef CONFIG_UNWINDER_FRAME_POINTER
+	return begin + ((void *)task_pt_regs(current) - task_stack_page(current));
+#else
+	return begin + THREAD_SIZE;
+#endif
+}
+
+/*
+ * How many callers a walk leaves out where __ftrace_trace_stack() is to leave out @skip frames.
+ * With ORC, the first one of these is the function itself; with other unwinders it is the caller.
+ */
+static __always_inline int stackmap_skipped(int skip)
+{
+	return IS_ENABLED(CONFIG_UNWINDER_ORC) ? skip - 1 : skip;
+}
 
 /* Sets where a walk begins to the caller of the function that this is inlined into. */
 static __always_inline void set_caller(struct stackmap_caller *caller)
@@ -29,7 +61,7 @@ static __always_inline void set_caller(struct stackmap_caller *caller)
 	caller->sp = (unsigned long)(frame + 2);
 	caller->bp = frame[0];
 	caller->begin = (unsigned long)task_stack_page(current);
-	caller->end = caller->begin + THREAD_SIZE;
+	caller->end = stackmap_frames_end(caller->begin);
 }
 
 /*

@@ -61,6 +61,7 @@ static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsign
 		.context	= smp_processor_id() * STACKMAP_LEVELS,
 		.watched	= true,
 		.from_caller	= true,
+		.skip		= stackmap_skipped(1),
 		.ips		= ips,
 		.state		= (void *)&state,
 	};

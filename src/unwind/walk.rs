@@ -8,6 +8,7 @@
 //! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
 
 use super::{
+    frames,
     guided::{copy, resume, retrace, Followed, Guide, Guides, Position},
     rules::{Kind, Rule},
 };
@@ -224,6 +225,10 @@ pub struct Registers {
 
 /// The kernel functions and the table of rules that a walk uses.
 pub trait Unwinder {
+    /// Whether the kernel's unwinder follows frame records, see `frames.rs`. Then all rules are
+    /// [`Rule::FRAME`], and the stack of a task ends where its last frame does.
+    const BY_FRAMES: bool = false;
+
     /// Reads a word of a stack.
     ///
     /// # Safety
@@ -371,7 +376,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             } else if let (Some(known), Some(guides)) = (&guide, &guides) {
                 // SAFETY: It has this frame.
                 let hinted = unsafe { known.hinted(nr) };
-                if hinted.size() == 0 {
+                if hinted.size() == 0 && !(U::BY_FRAMES && hinted.rule() == Rule::FRAME) {
                     let rule = unwinder.rule(ip);
                     let is_last = nr.wrapping_add(1) == known.nr();
                     // What is recorded as it is may have the hint; the last one, if it is not plain.
@@ -454,7 +459,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 } else {
                     WalkCounter::New
                 };
-                let next = match rule.kind() {
+                let next = match kind::<U>(rule, &frame.stack, frame.at) {
                     Kind::Call | Kind::Switch => frame.called(unwinder, rule),
                     Kind::Registers
                         if !unwinder.are_users(&frame.stack, rule.sp(frame.at.sp, frame.at.bp)) =>
@@ -541,7 +546,7 @@ impl Calls<'_> {
         let (rule, found) = loop {
             let rule = unwinder.rule(at.ip);
             let Some(plain) = rule.plain() else {
-                if rule.kind() != Kind::Call {
+                if kind::<U>(rule, stack, at) != Kind::Call {
                     // A tracer's address has no rule, and the kernel knows which address was there.
                     if sp != at.sp && unwinder.is_replaced(at.ip) {
                         let last = nr.wrapping_sub(1);
@@ -586,6 +591,15 @@ impl Calls<'_> {
     }
 }
 
+/// What a rule says where the stack ends, too.
+#[inline(always)]
+fn kind<U: Unwinder>(rule: Rule, stack: &Stack, at: Registers) -> Kind {
+    if U::BY_FRAMES && rule == Rule::FRAME && at.sp == stack.end() {
+        return Kind::End;
+    }
+    rule.kind()
+}
+
 /// The caller, or why the rule cannot tell; the return address may be a tracer's.
 #[inline(always)]
 pub(super) fn based_call<U: Unwinder>(
@@ -595,6 +609,9 @@ pub(super) fn based_call<U: Unwinder>(
     rule: Rule,
 ) -> Result<Registers, WalkCounter> {
     let word = |addr| stack.word(unwinder, addr).ok_or(WalkCounter::Stack);
+    if U::BY_FRAMES && !frames::leads_on(unwinder, stack, at.sp, at.bp) {
+        return Err(frames::why_not(at.bp));
+    }
     let sp = rule.sp(at.sp, at.bp);
     if sp <= at.sp {
         return Err(WalkCounter::Stack);

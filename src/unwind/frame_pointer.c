@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The kernel's own unwinder, a step at a time, where it follows frame pointers.
+ *
+ * A function has pushed the frame pointer of its caller below its return address, and its own
+ * frame pointer is where that is: a frame record. The stack pointer of a frame, as the walk has it,
+ * is behind the return address, so it tells where the record is.
+ */
+#include <linux/sched.h>
+#include <linux/sched/task_stack.h>
+#include <linux/stacktrace.h>
+
+#include "../shim/shim.h"
+#include "unwind.h"
+
+#ifdef CONFIG_UNWINDER_FRAME_POINTER
+
+#include <asm/unwind.h>
+
+/* The frame record below a stack pointer behind the return address: both words of it. */
+static unsigned long *record_of(unsigned long sp)
+{
+	return (unsigned long *)sp - 2;
+}
+
+static void set_frame(struct stackmap_frame *frame, const struct unwind_state *state)
+{
+	const struct stack_info *stack = &state->stack_info;
+
+	frame->ip = state->ip;
+	frame->interrupted = state->regs;
+	if (state->regs) {
+		/* The state knows where the next frame is. */
+		frame->sp = (unsigned long)state->regs;
+		frame->bp = 0;
+	} else {
+		frame->sp = (unsigned long)(state->bp + 2);
+		frame->bp = READ_ONCE_NOCHECK(*state->bp);
+	}
+	frame->begin = (unsigned long)stack->begin;
+	/* No frame ends at an odd address: no other stack ends where the task's does. */
+	frame->end = stack->type == STACK_TYPE_TASK ? stackmap_frames_end(frame->begin) :
+						      (unsigned long)stack->end - 1;
+}
+
+/**
+ * stackmap_unwind_try - see what the kernel's unwinder does after a call
+ * @ip: the address that the call returns to
+ * @sp: where the stack pointer is, a word of the stack for learning
+ * @bp: where the frame pointer is
+ * @signal: any; the frame of a call leaves it as false, any other outcome as the opposite
+ * @trial: set to what it did
+ *
+ * Context: any in which RCU is watching.
+ */
+void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
+			 struct stackmap_trial *trial)
+{
+	const unsigned long *stack = stackmap_learn_stack;
+	struct unwind_state state = {
+		.stack_info = {
+			.type	= STACK_TYPE_TASK,
+			.begin	= (void *)stack,
+			.end	= (void *)(stack + STACKMAP_LEARN_WORDS),
+		},
+		.task		= current,
+		.ip		= ip,
+		.bp		= record_of((unsigned long)&stack[sp]),
+		.orig_sp	= record_of((unsigned long)&stack[sp]),
+		/* In place of what is in the record: no word of the stack is an address. */
+		.next_bp	= (unsigned long *)&stack[bp],
+	};
+
+	*trial = (struct stackmap_trial){ .signal = !signal };
+	if (!unwind_next_frame(&state) || state.regs)
+		return;
+	trial->next = true;
+	trial->signal = false;
+	trial->same_stack = state.stack_info.begin == stack;
+	trial->ip = state.ip - STACKMAP_LEARN_WORD(0);
+	trial->sp = (unsigned long)(state.bp + 2) - (unsigned long)stack;
+	trial->bp = *state.bp - (unsigned long)stack;
+	trial->bp_word = *state.bp - STACKMAP_LEARN_WORD(0);
+}
+
+/**
+ * stackmap_unwind_begin - begin a walk, on whichever stack
+ * @frame: the frame to begin at; the stack that it is on is set
+ * @state: set so that stackmap_unwind_step() can go on
+ *
+ * Context: any in which RCU is watching; preemption off.
+ * Return: whether the kernel knows that stack.
+ */
+bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)
+{
+	unsigned long *record = record_of(frame->sp);
+	struct pt_regs regs = {
+		.ip = frame->ip,
+		.sp = (unsigned long)record,
+		.bp = (unsigned long)record,
+	};
+
+	__unwind_start(state, current, &regs, record);
+	if (unwind_done(state) || state->bp != record)
+		return false;
+	/* There are no registers. */
+	state->got_irq = false;
+	set_frame(frame, state);
+	return true;
+}
+
+/**
+ * stackmap_unwind_step - step to the caller as the kernel's unwinder does
+ * @frame: the frame, then its caller's
+ * @state: of the walk
+ * @begun: whether @state is set; if not, all frames of the walk were on one stack
+ *
+ * Context: any in which RCU is watching; preemption off.
+ * Return: whether there is a caller.
+ */
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+{
+	if (!begun && !stackmap_unwind_begin(frame, state))
+		return false;
+	/* Of a frame that was interrupted, the state has the registers. */
+	if (!frame->interrupted) {
+		state->ip = frame->ip;
+		state->bp = record_of(frame->sp);
+		state->regs = NULL;
+		state->next_bp = NULL;
+	}
+	if (!unwind_next_frame(state))
+		return false;
+	set_frame(frame, state);
+	return true;
+}
+
+#endif /* CONFIG_UNWINDER_FRAME_POINTER */

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The walk where the kernel's unwinder follows frame records.
+//!
+//! A function has pushed its caller's frame pointer below its own return address, and its frame pointer
+//! is where that is: both words are its record. So one rule, [`Rule::FRAME`], is that of all text. What
+//! else the kernel's unwinder finds where a frame pointer leads is left to it: registers, whose addresses
+//! are odd there; another stack; and the end, which it knows by where a record is.
+//!
+//! ```text
+//!  frame pointer ->  +---------------------+
+//!                    | caller's            | -> the next record, further up
+//!                    | return address      |
+//!  stack pointer ->  +---------------------+ <- the end of a task's frames: this is the last one
+//! ```
+//!
+//! The stack pointer of a frame is behind its return address, as it is for all rules.
+
+use super::{
+    guided::{Guide, Ran, Spot},
+    rules::Rule,
+    walk::{Stack, Unwinder, WalkCounter},
+};
+
+/// Bytes of a record.
+const RECORD: u64 = 16;
+
+/// How far below the end of a task's frames the last record may be, too, with copies of its words above: a
+/// tracer leaves them.
+const COPIED: u64 = 24;
+
+/// The record of the frame with this stack pointer.
+#[inline(always)]
+pub(super) fn record(sp: u64) -> u64 {
+    sp.wrapping_sub(RECORD)
+}
+
+/// Whether the frame pointer of the frame with this stack pointer leads to another record, as far as the
+/// kernel's unwinder looks at: on the same stack, and it does not overlap the one before.
+#[inline(always)]
+pub(super) fn leads_on<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64, bp: u64) -> bool {
+    let end = stack.end();
+    let is_above = bp >= sp && bp <= end.wrapping_sub(RECORD) && bp % 8 == 0;
+    is_above && !(sp == end.wrapping_sub(COPIED) && is_copied(unwinder, stack, sp))
+}
+
+/// Whether the words of a record are above it a second time. No other stack than a task's ends where it
+/// could be asked.
+#[cold]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+fn is_copied<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64) -> bool {
+    let word = |offset| stack.word(unwinder, record(sp).wrapping_add(offset));
+    word(0) == word(16) && word(8) == word(32)
+}
+
+/// Why it does not, then.
+#[inline(always)]
+pub(super) fn why_not(bp: u64) -> WalkCounter {
+    if bp & 1 != 0 {
+        WalkCounter::Registers
+    } else {
+        WalkCounter::Stack
+    }
+}
+
+/// Goes from frame to frame as long as they are those of a guide, and have hints.
+///
+/// # Safety
+///
+/// The guide has the frame of `spot`.
+#[inline(always)]
+pub(super) unsafe fn run<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    guide: &G,
+    spot: &mut Spot,
+) -> Ran {
+    let end = stack.end();
+    let (mut nr, mut sp) = (spot.nr, spot.sp);
+    let Some(mut bp) = stack.word(unwinder, record(sp)) else {
+        return Ran::Stopped;
+    };
+    if sp % 8 != 0 {
+        return Ran::Stopped;
+    }
+    // SAFETY: As required of the caller.
+    let mut word = unsafe { guide.hinted(nr) };
+    let ran = loop {
+        // Without a hint, the text may have gone.
+        if word.rule() != Rule::FRAME {
+            break Ran::Stopped;
+        }
+        let next = nr.wrapping_add(1);
+        if next == guide.nr() {
+            break if sp == end { Ran::All } else { Ran::Stopped };
+        }
+        if !leads_on(unwinder, stack, sp, bp) {
+            break Ran::Stopped;
+        }
+        let up = bp.wrapping_add(RECORD);
+        // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
+        let ip = unsafe { unwinder.load_below(up) };
+        // SAFETY: There is one more.
+        word = unsafe { guide.hinted(next) };
+        nr = next;
+        if word.ip() != ip {
+            spot.size = up.wrapping_sub(sp) / 8;
+            sp = up;
+            break Ran::Away;
+        }
+        sp = up;
+        // SAFETY: As above.
+        bp = unsafe { unwinder.load(bp) };
+    };
+    (spot.nr, spot.sp) = (nr, sp);
+    ran
+}
