@@ -37,6 +37,8 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
 		frame->sp = (unsigned long)(state->bp + 2);
 		frame->bp = READ_ONCE_NOCHECK(*state->bp);
 	}
+	frame->registers = 0;
+	frame->irq_stack = stack->type == STACK_TYPE_IRQ;
 	frame->begin = (unsigned long)stack->begin;
 	/* No frame ends at an odd address: no other stack ends where the task's does. */
 	frame->end = stack->type == STACK_TYPE_TASK ? stackmap_frames_end(frame->begin) :
