@@ -8,6 +8,8 @@ mod frames;
 pub mod guided;
 #[path = "../../src/unwind/rules.rs"]
 pub mod rules;
+#[path = "../../src/unwind/step.rs"]
+mod step;
 #[path = "../../src/unwind/walk.rs"]
 pub mod walk;
 

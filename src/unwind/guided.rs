@@ -9,7 +9,8 @@
 use super::{
     frames,
     rules::{Hinted, Kind, Rule},
-    walk::{based_call, Frame, Registers, Stack, Unwinder},
+    step::based_call,
+    walk::{Frame, Registers, Stack, Unwinder},
 };
 use core::mem::MaybeUninit;
 

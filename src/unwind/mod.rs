@@ -2,7 +2,7 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! `walk.rs` is the walk, `rules.rs` what it knows. Here is what it needs of the kernel, and how
+//! `walk.rs` is the walk, `step.rs` a step of it, `rules.rs` what it knows. Here is what it needs of the kernel, and how
 //! rules are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words
 //! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
 //! alone.
@@ -11,6 +11,7 @@ mod frames;
 pub mod guided;
 mod kernel_unwinder;
 pub mod rules;
+mod step;
 pub mod walk;
 
 use self::{

@@ -8,9 +8,9 @@
 //! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
 
 use super::{
-    frames,
     guided::{copy, resume, retrace, Followed, Guide, Guides, Position},
     rules::{Kind, Rule},
+    step::{based_call, kind},
 };
 use core::mem::MaybeUninit;
 
@@ -115,101 +115,6 @@ pub struct Frame {
     pub interrupted: bool,
     /// Where its registers are, if it was interrupted and the walk itself has found them; or 0.
     pub registers: u64,
-}
-
-impl Frame {
-    /// The rule that leads to the caller; [`Rule::UNKNOWN`] if that takes the kernel's unwinder.
-    #[inline(always)]
-    pub(super) fn rule<U: Unwinder>(&self, unwinder: &U) -> Rule {
-        match self.address() {
-            Some(ip) => unwinder.rule(ip),
-            None => Rule::UNKNOWN,
-        }
-    }
-
-    /// The address that the rule is that of. The rule of a call is that of its last byte, so where a
-    /// function was interrupted is where a call of one byte would have returned to, less that byte.
-    #[inline(always)]
-    fn address(&self) -> Option<u64> {
-        match self.interrupted {
-            false => Some(self.at.ip),
-            true if self.registers != 0 => Some(self.at.ip.wrapping_add(1)),
-            true => None,
-        }
-    }
-
-    /// The caller, or why the rule cannot tell.
-    pub(super) fn called<U: Unwinder>(
-        &self,
-        unwinder: &U,
-        rule: Rule,
-    ) -> Result<Self, WalkCounter> {
-        let (at, stack) = match rule.kind() {
-            Kind::Switch => switch(unwinder, &self.stack, self.at, rule)?,
-            _ => (
-                based_call(unwinder, &self.stack, self.at, rule)?,
-                self.stack,
-            ),
-        };
-        if unwinder.is_replaced(at.ip) {
-            return Err(WalkCounter::Return);
-        }
-        Ok(Self {
-            at,
-            stack,
-            interrupted: false,
-            registers: 0,
-        })
-    }
-
-    /// The frame that was interrupted, by registers where a rule says.
-    pub(super) fn resumed<U: Unwinder>(&self, unwinder: &U, rule: Rule) -> Option<Self> {
-        let registers = rule.sp(self.at.sp, self.at.bp);
-        let at = unwinder.registers(&self.stack, registers)?;
-        if unwinder.is_replaced(at.ip) {
-            return None;
-        }
-        let task = unwinder.task();
-        let stack = if self.stack.reaches(at.sp) {
-            self.stack
-        } else if self.stack.begin() != task.begin() && task.reaches(at.sp) {
-            task
-        } else {
-            return None;
-        };
-        // As for a call: no walk goes back.
-        if stack.begin() == self.stack.begin() && at.sp <= self.at.sp {
-            return None;
-        }
-        Some(Self {
-            at,
-            stack,
-            interrupted: true,
-            registers,
-        })
-    }
-}
-
-/// The caller on the task's stack of a function that runs on another one.
-fn switch<U: Unwinder>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    rule: Rule,
-) -> Result<(Registers, Stack), WalkCounter> {
-    let task = unwinder.task();
-    if stack.begin() == task.begin() {
-        return Err(WalkCounter::Stack);
-    }
-    let top = stack.word(unwinder, at.sp).ok_or(WalkCounter::Stack)?;
-    let sp = rule.switched_sp(top);
-    let word = |addr| task.word(unwinder, addr).ok_or(WalkCounter::Stack);
-    let ip = word(sp.wrapping_sub(8))?;
-    let bp = match rule.switched_bp(sp) {
-        Some(at) => word(at)?,
-        None => at.bp,
-    };
-    Ok((Registers { ip, sp, bp }, task))
 }
 
 /// The registers of a frame that a rule knows.
@@ -589,37 +494,4 @@ impl Calls<'_> {
         (self.at, self.nr) = (at, nr);
         (rule, found)
     }
-}
-
-/// What a rule says where the stack ends, too.
-#[inline(always)]
-fn kind<U: Unwinder>(rule: Rule, stack: &Stack, at: Registers) -> Kind {
-    if U::BY_FRAMES && rule == Rule::FRAME && at.sp == stack.end() {
-        return Kind::End;
-    }
-    rule.kind()
-}
-
-/// The caller, or why the rule cannot tell; the return address may be a tracer's.
-#[inline(always)]
-pub(super) fn based_call<U: Unwinder>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    rule: Rule,
-) -> Result<Registers, WalkCounter> {
-    let word = |addr| stack.word(unwinder, addr).ok_or(WalkCounter::Stack);
-    if U::BY_FRAMES && !frames::leads_on(unwinder, stack, at.sp, at.bp) {
-        return Err(frames::why_not(at.bp));
-    }
-    let sp = rule.sp(at.sp, at.bp);
-    if sp <= at.sp {
-        return Err(WalkCounter::Stack);
-    }
-    let ip = word(sp.wrapping_sub(8))?;
-    let bp = match rule.bp_at(at.sp, sp) {
-        Some(at) => word(at)?,
-        None => at.bp,
-    };
-    Ok(Registers { ip, sp, bp })
 }
