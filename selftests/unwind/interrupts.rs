@@ -52,6 +52,22 @@ fn an_interrupt_that_came_before_takes_no_step_of_the_kernel() {
 }
 
 #[test]
+fn an_exception_on_a_stack_of_its_own_leads_to_the_tasks() {
+    let mut shapes = interrupt();
+    shapes.remove(1);
+    shapes[2].link = Link::Exception;
+    let mut made = Made::new(shapes, End::User);
+    assert_ne!(made.frames[2].stack.begin(), made.frames[3].stack.begin());
+    let wanted = made.walk(0, 1024);
+    assert_eq!((&wanted, made.steps), (&made.ips(), 1));
+    let known = [made.hinted(&wanted)];
+    for _ in 0..2 {
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!((found, made.steps), ((wanted.clone(), true), 1));
+    }
+}
+
+#[test]
 fn where_a_function_was_interrupted_is_no_return_address() {
     let mut made = Made::new(interrupt(), End::User);
     let wanted = made.walk(0, 1024);
@@ -132,4 +148,17 @@ fn only_the_tasks_stack_is_switched_to() {
         assert_eq!(made.steps, steps + 1, "{top:#x}");
         assert_eq!(made.counts[WalkCounter::Stack as usize], 1);
     }
+}
+
+#[test]
+fn the_tasks_stack_is_not_switched_to_from_itself() {
+    let entry = interrupt()[1];
+    let mut made = Made::new(vec![entry, entry, plain(3)], End::User);
+    let wanted = made.ips();
+    assert_eq!(made.frames[1].stack.begin(), STACKS[1]);
+    assert_eq!(made.walk(0, 1024), wanted);
+    assert_eq!(
+        (made.steps, made.counts[WalkCounter::Stack as usize]),
+        (1, 1)
+    );
 }

@@ -39,6 +39,8 @@ pub(crate) enum Link {
     Fleeting,
     /// The next one has been interrupted.
     Interrupt,
+    /// The same, and it is on the task's stack.
+    Exception,
     /// A tracer has replaced the return address.
     Traced,
     /// To the other stack, where the frame pointer leads; when there already, as by the frame pointer.
@@ -68,6 +70,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Whether the next frame has been interrupted.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        matches!(self.link, Link::Interrupt | Link::Exception)
+    }
+
     pub(crate) fn is_by_bp(&self) -> bool {
         matches!(self.link, Link::Bp | Link::Switch)
     }
@@ -80,6 +87,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
         1 => Just(Link::Odd),
         1 => Just(Link::Fleeting),
         1 => Just(Link::Interrupt),
+        1 => Just(Link::Exception),
         1 => Just(Link::Traced),
         1 => Just(Link::Switch),
         1 => Just(Link::Entry),
@@ -88,7 +96,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
         |(link, words, saved, bp)| Shape {
             link,
             // Registers take four; an entry has its link, and what it saves below the return address.
-            words: if matches!(link, Link::Interrupt | Link::Entry) {
+            words: if matches!(link, Link::Interrupt | Link::Exception | Link::Entry) {
                 words.max(4)
             } else {
                 words
@@ -131,7 +139,8 @@ impl Made {
     pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
         // SAFETY: Only `load` reads there, and it makes it up.
         let stacks = STACKS.map(|begin| unsafe { Stack::new(begin, begin + SIZE) });
-        let leaves = |shape: &Shape| matches!(shape.link, Link::Switch | Link::Entry);
+        let leaves =
+            |shape: &Shape| matches!(shape.link, Link::Switch | Link::Entry | Link::Exception);
         let switches = shapes.iter().any(leaves);
         let mut stack = stacks[usize::from(!switches)];
         let mut sp = stack.begin() + 4096;
@@ -152,7 +161,7 @@ impl Made {
                 break;
             };
             sp += shape.words * 8;
-            interrupted = shape.link == Link::Interrupt;
+            interrupted = shape.is_interrupted();
             if leaves(shape) && stack.begin() == STACKS[0] {
                 stack = stacks[1];
                 sp = stack.begin() + 4096;
@@ -190,7 +199,7 @@ impl Made {
         for index in 0..nr {
             let (frame, caller) = (self.frames[index], self.frames[index + 1]);
             let shape = &mut self.shapes[index];
-            if shape.link == Link::Interrupt {
+            if shape.is_interrupted() {
                 let registers = [caller.at.ip, 0x10, caller.at.sp, caller.at.bp];
                 self.memory
                     .extend((frame.at.sp..).step_by(8).zip(registers));
@@ -240,7 +249,7 @@ impl Made {
         let new = match shape.link {
             Link::Sp | Link::Traced => sp + shape.words as u32,
             Link::Bp | Link::Switch => bp + shape.bp as u32,
-            Link::Interrupt => return Outcome::Registers(sp),
+            Link::Interrupt | Link::Exception => return Outcome::Registers(sp),
             Link::Odd | Link::Fleeting | Link::Entry => return Outcome::Other,
         };
         Outcome::Caller {
@@ -335,6 +344,27 @@ impl Unwinder for Made {
 
     fn rule(&self, ip: u64) -> Rule {
         self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN)
+    }
+
+    fn marked_rule(&self, ip: u64) -> Rule {
+        let index = self.index_of(ip);
+        let Some(shape) = self
+            .shapes
+            .get(index)
+            .filter(|_| self.marked == Some(index))
+        else {
+            return Rule::UNKNOWN;
+        };
+        let run = |bp| Run {
+            sp: 16,
+            bp,
+            outcome: Outcome::Caller {
+                ip: 15 + shape.words as u32,
+                sp: 16 + shape.words as u32,
+                bp: shape.saved.map(|at| 16 + at as u32),
+            },
+        };
+        Rule::learn(&[run(400), run(440)])
     }
 
     fn learn(&mut self, ip: u64) -> Rule {
