@@ -382,6 +382,28 @@ fn what_is_expected_next_is_the_stack_if_all_frames_are_its() {
 }
 
 #[test]
+fn what_is_expected_next_has_the_frame_behind_one_that_is_known() {
+    let first = TEXT + 8;
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let frames = [&[first], &made.walk(0, 1024)[..]].concat();
+    // All steps are alike: only that frame is another one.
+    let mut other = frames.clone();
+    other[1] = frames[2];
+    let known = [made.hinted(&other)];
+    let mut ips = vec![MaybeUninit::uninit(); 100];
+    ips[0].write(first);
+    let frame = made.frames[0];
+    match walk(&mut made, frame, 0, &mut ips, 1, Some(Expected(&known))) {
+        Walked::Frames(nr, None) => {
+            // SAFETY: So many were written.
+            let found = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+            assert!(found.eq(frames));
+        }
+        _ => panic!("it is not that of the guide"),
+    }
+}
+
+#[test]
 fn a_guide_of_another_tracer_does_not_begin() {
     let mut made = Made::new(vec![plain(3); 4], End::User);
     let mut frames = made.walk(0, 1024);
