@@ -109,6 +109,13 @@ fn a_guide_of_another_tracer_does_not_begin() {
         Walked::Known(guide, _) => assert!(guide.frames().eq(frames)),
         _ => panic!("a guide has all of them"),
     }
+    // One in which the text was recorded as it is has other frames.
+    let raw = [&[TEXT + 8], &made.ips()[..]].concat();
+    let known = [made.hinted(&raw)];
+    match walk(&mut made, frame, 0, &mut ips, 1, Some(Known(&known))) {
+        Walked::Frames(5 | 6, _) => {}
+        _ => panic!("the guide is of another trace array"),
+    }
 }
 
 #[test]

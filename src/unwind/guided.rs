@@ -78,7 +78,7 @@ pub fn retrace<U: Unwinder, G: Guides>(
         return None;
     }
     let shown = unwinder.shown(at.ip);
-    let (guide, from, from_nr) = if shown == Some(at.ip) {
+    let (guide, from) = if shown == Some(at.ip) {
         let first = before.unwrap_or(at.ip);
         if let Some(guide) = guides.next(first) {
             let mut spot = Spot::new(at, nr);
@@ -90,15 +90,16 @@ pub fn retrace<U: Unwinder, G: Guides>(
                 }
             }
         }
-        (guides.first(0, first), at, nr)
+        (guides.first(0, first), Some((at, nr)))
     } else {
         begin(unwinder, &stack, at, shown, before, guides)
     };
-    let Some(guide) = guide.filter(|guide| guide.frame(from_nr) == Some(from.ip)) else {
+    let has = |guide: &G::Guide| from.filter(|(at, nr)| guide.frame(*nr) == Some(at.ip));
+    let Some((guide, (from, nr))) = guide.and_then(|guide| Some((guide, has(&guide)?))) else {
         *left = Some(position(at, 0, guide));
         return None;
     };
-    let mut spot = Spot::new(from, from_nr);
+    let mut spot = Spot::new(from, nr);
     // SAFETY: The guide has the frame, which is on the stack.
     let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
     if let Ran::All = ran {
@@ -126,7 +127,7 @@ fn pass<U: Unwinder>(unwinder: &U, stack: &Stack, at: &mut Registers, mut skip: 
 }
 
 /// The guide to begin with where the first frame is not recorded as it is, in text that calls a tracer of
-/// functions; and the frame from which it leads on. Of all stacks that begin there, the caller tells which is
+/// functions; and the frame from which it leads on, if that is known. Of all stacks that begin there, the caller tells which is
 /// likely.
 #[inline(never)]
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
@@ -137,17 +138,20 @@ fn begin<U: Unwinder, G: Guides>(
     shown: Option<u64>,
     before: Option<u64>,
     guides: &G,
-) -> (Option<G::Guide>, Registers, usize) {
+) -> (Option<G::Guide>, Option<(Registers, usize)>) {
     if shown.is_none() || before.is_some() {
-        return (before.and_then(|ip| guides.first(0, ip)), at, 1);
+        return (before.and_then(|ip| guides.first(0, ip)), None);
     }
     // SAFETY: The first frame is on the stack.
     let found = unsafe { caller(unwinder, stack, at, unwinder.marked_rule(at.ip)) };
     let Some(caller) = found.filter(|at| unwinder.shown(at.ip) == Some(at.ip)) else {
-        return (None, at, 0);
+        return (None, None);
     };
     let first = guides.first(1, caller.ip);
-    (first.filter(|guide| guide.frame(0) == shown), caller, 1)
+    (
+        first.filter(|guide| guide.frame(0) == shown),
+        Some((caller, 1)),
+    )
 }
 
 /// The caller, if a plain rule leads to it, or a frame record.
