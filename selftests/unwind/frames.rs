@@ -171,6 +171,16 @@ impl Kernel {
         }
     }
 
+    /// A walk that begins at a record on the task's stack.
+    fn start(&self, bp: u64) -> State {
+        State {
+            stack: TASK,
+            bp,
+            regs: None,
+            ip: self.word(bp + 8),
+        }
+    }
+
     fn walk(
         &mut self,
         start: State,
@@ -390,13 +400,7 @@ fn plain(nr: usize) -> (Kernel, State) {
     }
     let kernel = made([stack.clone(), stack], true);
     let bp = STACKS[TASK] + first as u64 * 8;
-    let ip = kernel.word(bp + 8);
-    let start = State {
-        stack: TASK,
-        bp,
-        regs: None,
-        ip,
-    };
+    let start = kernel.start(bp);
     (kernel, start)
 }
 
@@ -434,13 +438,7 @@ fn the_last_record_is_where_the_kernel_has_it() {
             }
             let mut kernel = made([stack.clone(), stack], true);
             let bp = STACKS[TASK];
-            let ip = kernel.word(bp + 8);
-            let start = State {
-                stack: TASK,
-                bp,
-                regs: None,
-                ip,
-            };
+            let start = kernel.start(bp);
             let wanted = kernel.frames(start, 0, 100);
             // Without copies above, it is not the last one.
             let is_last = copies > 0 || at == 2;

@@ -10,7 +10,7 @@ use stackmap_unwind::{
     guided::{Guide, Guides},
     hinted,
     rules::Hinted,
-    walk::{walk, Frame, Registers, Unwinder, WalkCounter, Walked},
+    walk::{walk, Unwinder, WalkCounter, Walked},
     Known, KnownStack,
 };
 use std::{cell::Cell, mem::MaybeUninit};
@@ -366,17 +366,7 @@ fn guides_leave_no_stack() {
         let known = [hinted(&[TEXT; 200], |_| alike.rule)];
         for left in 0..20 {
             let mut alike = Alike::new(words);
-            let at = Registers {
-                ip: TEXT,
-                sp: end - left * 8,
-                bp: 0,
-            };
-            let frame = Frame {
-                at,
-                stack: alike.stack,
-                interrupted: false,
-                registers: 0,
-            };
+            let frame = alike.frame(end - left * 8);
             let mut ips = vec![MaybeUninit::uninit(); 300];
             let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));
             let Walked::Frames(nr, _) = walked else {
@@ -390,17 +380,7 @@ fn guides_leave_no_stack() {
         }
         for sp in [STACKS[0] - 8, end + 8, 0, !7] {
             let mut alike = Alike::new(words);
-            let at = Registers {
-                ip: TEXT,
-                sp,
-                bp: 0,
-            };
-            let frame = Frame {
-                at,
-                stack: alike.stack,
-                interrupted: false,
-                registers: 0,
-            };
+            let frame = alike.frame(sp);
             let mut ips = vec![MaybeUninit::uninit(); 300];
             let walked = walk(&mut alike, frame, 0, &mut ips, 0, Some(Known(&known)));
             assert!(matches!(walked, Walked::Frames(1, _)), "{sp:#x}");

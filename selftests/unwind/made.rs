@@ -480,20 +480,24 @@ impl Alike {
         }
     }
 
-    /// How many frames are found from a stack pointer on.
-    pub(crate) fn walk(&mut self, sp: u64, room: usize) -> usize {
-        self.counts = [0; WalkCounter::COUNT];
-        let at = Registers {
-            ip: TEXT,
-            sp,
-            bp: 0,
-        };
-        let frame = Frame {
-            at,
+    /// The frame with a stack pointer.
+    pub(crate) fn frame(&self, sp: u64) -> Frame {
+        Frame {
+            at: Registers {
+                ip: TEXT,
+                sp,
+                bp: 0,
+            },
             stack: self.stack,
             interrupted: false,
             registers: 0,
-        };
+        }
+    }
+
+    /// How many frames are found from a stack pointer on.
+    pub(crate) fn walk(&mut self, sp: u64, room: usize) -> usize {
+        self.counts = [0; WalkCounter::COUNT];
+        let frame = self.frame(sp);
         let mut ips = vec![MaybeUninit::uninit(); room];
         match walk(self, frame, 0, &mut ips, 0, None::<Known<'_>>) {
             Walked::Frames(nr, None) => nr,
