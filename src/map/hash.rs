@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hash of a stack: two frames a step, seeded per map, 64 bits wide.
+//! The hash of a stack: four frames a step, seeded per map, 64 bits wide.
 //!
 //! A step is that of the wyhash family: one frame is mixed with the seed, the other with the state,
 //! and the two halves of their 128-bit product, folded together, are the next state. That is five
-//! instructions for two frames on x86-64; jhash spends about thirty. A product is 0 only if a
-//! factor is, that is if a frame happens to equal a word which depends on the seed, so no frame
-//! that an outsider chooses can cancel the frames before it.
+//! instructions for two frames on x86-64; jhash spends about thirty. Each product needs the one before
+//! it, so two chains of them, each with every second pair of frames, take half the time of one; a last
+//! step joins them. A product is 0 only if a factor is, that is if a frame happens to equal a word which
+//! depends on the seed, so no frame that an outsider chooses can cancel the frames before it.
 //!
 //! The hash only spreads the stacks over the table: whether two stacks are the same is always
 //! decided by comparing every frame.
@@ -37,21 +38,24 @@ impl Seed {
     #[inline(always)]
     pub fn hash(self, frames: &[u64]) -> u64 {
         let [first, second] = self.0;
-        let mut state = first ^ frames.len() as u64;
+        let step = |state, one, other| fold(one ^ second, other ^ state);
+        // They begin differently, so that pairs which change places change the hash.
+        let [mut even, mut odd] = [first ^ frames.len() as u64, first];
         let mut eights = frames.chunks_exact(8);
         for eight in &mut eights {
-            for pair in eight.chunks_exact(2) {
-                state = fold(pair[0] ^ second, pair[1] ^ state);
-            }
+            even = step(even, eight[0], eight[1]);
+            odd = step(odd, eight[2], eight[3]);
+            even = step(even, eight[4], eight[5]);
+            odd = step(odd, eight[6], eight[7]);
         }
         let mut pairs = eights.remainder().chunks_exact(2);
         for pair in &mut pairs {
-            state = fold(pair[0] ^ second, pair[1] ^ state);
+            (even, odd) = (odd, step(even, pair[0], pair[1]));
         }
         if let [last] = pairs.remainder() {
-            state = fold(*last ^ second, state);
+            even = step(even, *last, 0);
         }
-        state
+        step(odd, even, 0)
     }
 }
 
