@@ -61,7 +61,9 @@ impl Store {
     /// Has the worker add memory to the map. Context: any.
     #[cold]
     pub(crate) fn request_growth(&self) {
-        if !self.growth.swap(true, Ordering::Relaxed) {
+        // ORDERING: Release; O7, pairs with the swap in `grow`: if the request before this one has not been
+        // taken yet, the worker sees how full the pool is here.
+        if !self.growth.swap(true, Ordering::Release) {
             // SAFETY: The worker is stopped only when no stack is recorded any more.
             unsafe { shim::stackmap_growth_kick() };
         }
@@ -69,7 +71,8 @@ impl Store {
 
     /// Adds memory to the map, if that was requested. Context: process.
     fn grow(&self) -> Result {
-        if !self.growth.swap(false, Ordering::Relaxed) {
+        // ORDERING: Acquire; O7, pairs with the swap in `request_growth`.
+        if !self.growth.swap(false, Ordering::Acquire) {
             return Ok(());
         }
         let Some(map) = self.map() else {
