@@ -33,9 +33,9 @@ mod tests {
 
     /// Records a stack without pool growth.
     fn record(map: &Map, frames: &[u64]) -> Result<Found, Fallback> {
-        let _section = ReadSide::enter();
+        let section = ReadSide::enter();
         // SAFETY: A test is one thread, and its map is its own; inside a read-side section.
-        unsafe { map.enter(0) }.get_id(frames)
+        unsafe { map.enter(section.inside(), 0) }.get_id(frames)
     }
 
     /// Records a stack, then grows the pool if needed.

@@ -2,7 +2,7 @@
 
 //! Values that readers find without a lock, protected by RCU.
 
-use crate::map::ReadSide;
+use crate::map::{Inside, ReadSide};
 use core::{
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
@@ -17,7 +17,14 @@ use kernel::{
 /// # Safety
 ///
 /// Each grace period that begins while the value exists ends only after the value is dropped.
-pub(crate) unsafe trait Section {}
+pub(crate) unsafe trait Section {
+    /// The same, for a map.
+    #[inline(always)]
+    fn inside(&self) -> Inside<'_> {
+        // SAFETY: As the trait says; the borrow lasts no longer than the value.
+        unsafe { Inside::new() }
+    }
+}
 
 // SAFETY: It holds `rcu_read_lock()`.
 unsafe impl Section for ReadSide {}

@@ -78,20 +78,14 @@ impl Store {
         let Some(map) = self.map() else {
             return Ok(());
         };
-        let error = match map.grow() {
-            // A reset empties the pool.
-            Ok(()) | Err(ControlError::Busy) => return Ok(()),
-            Err(ControlError::EnoughFree) => EAGAIN,
-            Err(ControlError::NoMemory) => {
-                pr_warn_once!(
-                    "out of memory for pool growth; new stacks are recorded as full stacks\n"
-                );
-                ENOMEM
-            }
-        };
+        // Busy: a reset empties the pool.
+        if map.grow() != Err(ControlError::NoMemory) {
+            return Ok(());
+        }
+        pr_warn_once!("out of memory for pool growth; new stacks are recorded as full stacks\n");
         // The worker comes back by itself: no need to kick it at every event.
         self.growth.store(true, Ordering::Relaxed);
-        Err(error)
+        Err(ENOMEM)
     }
 }
 

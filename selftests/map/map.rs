@@ -18,9 +18,9 @@ fn map(bits: u32, contexts: usize) -> Map {
 
 /// Records a stack as one event of the context `index`; the pool does not grow.
 fn get_id(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
-    let _section = ReadSide::enter();
+    let section = ReadSide::enter();
     // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
-    let entered = unsafe { map.enter(index) };
+    let entered = unsafe { map.enter(section.inside(), index) };
     entered.get_id(frames).map(|found| found.id)
 }
 
@@ -74,9 +74,9 @@ fn export(map: &Map) -> HashMap<Id, (Vec<u64>, u32)> {
 
 /// Finds a stack as one event of the context `index`.
 fn find(map: &Map, index: usize, frames: &[u64]) -> Option<Id> {
-    let _section = ReadSide::enter();
+    let section = ReadSide::enter();
     // SAFETY: As in `get_id`.
-    let entered = unsafe { map.enter(index) };
+    let entered = unsafe { map.enter(section.inside(), index) };
     entered.find(frames).map(|found| found.id)
 }
 
@@ -89,7 +89,6 @@ fn a_stack_that_is_only_looked_for_is_not_inserted() {
         assert_eq!(find(&map, 0, &known), None);
         assert_eq!(map.entries(), before);
         let id = record(&map, 0, &known).unwrap();
-        // By the memo of its context, and by its hash.
         assert_eq!(find(&map, 0, &known), Some(id));
         assert_eq!(find(&map, 1, &known), Some(id));
         assert_eq!(find(&map, 0, &new), None);
@@ -211,14 +210,11 @@ fn the_rest_of_a_chunk_is_used() {
         record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
     }
     record(&map, 0, &stack(30, 992)).unwrap();
-    assert_eq!(
-        (map.free_extent_bytes(), map.reserved_bytes()),
-        (0, 31_743 * 8)
-    );
+    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 31_743 * 8));
     record(&map, 0, &stack(31, MAX_FRAMES)).unwrap();
     let reserved = (31_743 + 1024 + 1025) * 8;
     assert_eq!(
-        (map.free_extent_bytes(), map.reserved_bytes()),
+        (map.spare_bytes(), map.reserved_bytes()),
         (1024 * 8, reserved)
     );
     for (depth, spare) in [(23, 1000), (99, 900), (899, 0)] {
@@ -226,11 +222,31 @@ fn the_rest_of_a_chunk_is_used() {
         let id = record(&map, 0, &frames).unwrap();
         assert_eq!(read(&map, id), Some((frames, 1)));
         assert_eq!(
-            (map.free_extent_bytes(), map.reserved_bytes()),
+            (map.spare_bytes(), map.reserved_bytes()),
             (spare * 8, reserved)
         );
     }
-    assert_eq!(map.stored_bytes(), reserved);
+}
+
+#[test]
+fn of_two_spares_the_larger_one_is_kept() {
+    let map = map(10, 1);
+    // 1,024 words are left of the first chunk.
+    for number in 0..30 {
+        record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
+    }
+    record(&map, 0, &stack(30, 992)).unwrap();
+    for number in 31..62 {
+        record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
+        assert_eq!(map.spare_bytes(), 1024 * 8);
+    }
+    // Of the second chunk, of which the first words were not left out, 993 are left: they are lost.
+    record(&map, 0, &stack(62, MAX_FRAMES)).unwrap();
+    assert_eq!(map.spare_bytes(), 1024 * 8);
+    // Of the third, 1,000.
+    let reserved = map.reserved_bytes();
+    assert!(record(&map, 0, &stack(63, 1023)).is_ok());
+    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, reserved));
 }
 
 #[test]
@@ -317,9 +333,9 @@ fn a_reset_of_an_empty_map_clears_counters() {
     let too_deep = record(&map, 0, &stack(0, MAX_FRAMES + 1));
     assert_eq!(too_deep, Err(Fallback::PoolFull));
     {
-        let _section = ReadSide::enter();
+        let section = ReadSide::enter();
         // SAFETY: The only thread; inside a read-side section.
-        unsafe { map.enter(0) }.add(Counter::DropPool, 1);
+        unsafe { map.enter(section.inside(), 0) }.add(Counter::DropPool, 1);
     }
     assert_eq!((map.entries(), map.total(Counter::DropPool)), (0, 1));
     map.reset().unwrap();
@@ -386,18 +402,12 @@ fn an_export_that_has_read_the_last_slot_has_read_all() {
 fn a_map_reports_its_memory() {
     let map = map(10, 1);
     assert_eq!((map.capacity(), map.table_size()), (1024, 2048));
-    assert_eq!(map.table_bytes(), 16 * 1024);
-    assert_eq!(
-        (
-            map.stored_bytes(),
-            map.free_extent_bytes(),
-            map.reserved_bytes()
-        ),
-        (0, 0, 0)
-    );
+    // Two slots a stack, and for each slot its references.
+    assert_eq!(map.table_bytes(), 2048 * (8 + 4));
+    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 0));
     for (depth, stored) in [(0, 8), (1, 24), (20, 192)] {
         record(&map, 0, &stack(1, depth)).unwrap();
-        assert_eq!((map.stored_bytes(), map.reserved_bytes()), (stored, stored));
+        assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, stored));
     }
 }
 
@@ -434,9 +444,9 @@ fn a_stack_that_is_too_deep_is_refused() {
 fn counters_saturate() {
     let map = map(10, 2);
     for index in [0, 1] {
-        let _section = ReadSide::enter();
+        let section = ReadSide::enter();
         // SAFETY: The only thread; inside a read-side section.
-        let entered = unsafe { map.enter(index) };
+        let entered = unsafe { map.enter(section.inside(), index) };
         for n in [u64::MAX - 1, 1, 5] {
             entered.add(Counter::BytesSaved, n);
         }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one CPU owns at one level of nesting: memos of recent stacks, counters, free extents, and the
+//! What one CPU owns at one level of nesting: references that it holds back, counters, a spare, and the
 //! stacks that walks begin with, see `guide.rs`.
 //!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
-//! reference is first counted here, beside the slot of its stack, in a small direct-mapped cache;
-//! the count moves to the record when another stack takes the memo. A reader adds the counts that
-//! are still held here, see [`Context::held`], so the sum is exact when nothing is recorded.
-//!
-//! A few frames of a stack select its memo. A memo also names the slot of its stack, so a recently
-//! recorded stack is only compared, not hashed.
+//! reference is first counted here, beside the slot of its stack; the count moves to the map when other
+//! stacks need the room. A reader adds the counts that are still held here, see [`Context::held`], so the
+//! sum is exact when nothing is recorded.
 
 use super::{
-    free_extents::FreeExtents,
+    pool::{Extent, Pool},
+    spare::Spare,
     sys::{
-        sizes::{MEMOS, NEXTS, REFS_BATCH_MAX, STARTS},
-        AtomicU64, Ordering,
+        sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
+        AtomicU32, AtomicU64, Inside, NotThreadSafe, Ordering,
     },
+    BITS_MAX,
 };
+use core::marker::PhantomData;
 
 /// In [`Context::nexts`]: it was so the last two times.
 const TWICE: u64 = 1 << 33;
@@ -64,48 +64,47 @@ impl Counter {
     ];
 }
 
-/// The memos, counters, free extents and first guides of one CPU at one level of nesting.
+/// What one CPU owns at one level of nesting.
 ///
-/// Only the owner (see `Map::enter`) writes, so plain loads and stores replace atomic additions.
-/// Other CPUs read at any time. The alignment keeps two contexts out of one pair of cache lines,
-/// because CPUs fetch such a pair together.
+/// Only the owner writes, see `Owned`, so plain loads and stores replace atomic additions. Other CPUs
+/// read at any time. The alignment keeps two contexts out of one pair of cache lines, because CPUs fetch
+/// such a pair together.
+///
+/// # Invariants
+///
+/// - Each slot of `held`, `starts`, `nexts` and `last` is of a stack that the owner has seen in this
+///   generation.
+/// - All references of this generation that were counted here are in `held` or `moved`.
 #[repr(align(128))]
 pub struct Context {
-    memos: [AtomicU64; MEMOS],
+    /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
+    held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
     /// Slots of the stacks that walks begin with, by their first frame. Bit 32 is set: there is one.
     starts: [AtomicU64; STARTS],
     /// The same by the stack that came before, too: where stacks come in turn, the next one.
     nexts: [AtomicU64; NEXTS],
     /// The slot of the last stack that a guide has told. Bit 32 is set: there is one.
     last: AtomicU64,
-    /// References that moved from memos to records. Each event with an id is one reference, so
-    /// hits need no counter of their own.
+    /// References that moved to the map. Each event with an id is one reference, so hits need no counter
+    /// of their own.
     moved: AtomicU64,
     /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
     counters: [AtomicU64; Counter::COUNT],
-    /// Words of the records that were published here since the last reset.
-    stored: AtomicU64,
-    pub(super) free_extents: FreeExtents,
+    spare: Spare,
 }
 
 impl Context {
     pub(super) fn new() -> Self {
+        // INVARIANT: There is nothing.
         Self {
-            memos: core::array::from_fn(|_| AtomicU64::new(0)),
+            held: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))),
             starts: core::array::from_fn(|_| AtomicU64::new(0)),
             nexts: core::array::from_fn(|_| AtomicU64::new(0)),
             last: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
-            stored: AtomicU64::new(0),
-            free_extents: FreeExtents::new(),
+            spare: Spare::new(),
         }
-    }
-
-    /// Adds to a counter, saturating. Context: any; owner only.
-    #[inline(always)]
-    pub(super) fn add(&self, counter: Counter, n: u64) {
-        add(&self.counters[counter as usize], n);
     }
 
     /// Reads a counter. Context: any.
@@ -113,194 +112,237 @@ impl Context {
         if counter != Counter::Hits {
             return self.counters[counter as usize].load(Ordering::Relaxed);
         }
-        let held = self.memos.iter().map(|memo| MemoWord::load(memo).refs());
+        let held = self.held.iter().flatten();
+        let held = held.map(|entry| u64::from(Held::load(entry).refs()));
         let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
         references.saturating_sub(self.get(Counter::Inserts))
     }
 
-    /// Counts a new stack whose record has `words` words. Context: any; owner only.
-    pub(super) fn inserted(&self, words: u32) {
-        self.add(Counter::Inserts, 1);
-        add(&self.stored, u64::from(words));
+    /// The references held back for the stack in `slot`. Context: any.
+    pub(super) fn held(&self, slot: u32) -> u64 {
+        let held = self.held_set(slot).iter().map(Held::load);
+        let of_slot = held.filter(|held| held.is_of(slot));
+        of_slot.map(|held| u64::from(held.refs())).sum()
     }
 
-    /// Words of the records that were published here. Context: any.
-    pub(super) fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
-    }
-
-    /// The memo that a stack with these frames uses in this context.
     #[inline(always)]
-    pub(super) fn memo(&self, nr: usize, frame: impl Fn(usize) -> u64) -> Memo<'_> {
-        Memo(&self.memos[memo_index(nr, frame)])
+    fn held_set(&self, slot: u32) -> &[AtomicU32; HELD_WAYS] {
+        &self.held[slot as usize % HELD_SETS]
     }
 
-    /// The references held back for the stack with these frames in `slot`. Context: any.
-    pub(super) fn held(&self, slot: u32, frames: &[u64]) -> u64 {
-        let held = MemoWord::load(&self.memos[memo_index(frames.len(), |index| frames[index])]);
-        if held.slot() == slot {
-            held.refs()
-        } else {
-            0
+    /// Words of the spare. Context: any.
+    pub(super) fn spare_words(&self) -> u32 {
+        self.spare.words()
+    }
+
+    /// Clears all but the counters. Meanwhile the owner of the context may only add to counters.
+    pub(super) fn clear(&self) {
+        // INVARIANT: The next generation has no stack yet.
+        for held in self.held.iter().flatten() {
+            add(&self.moved, Held::load(held).refs().into());
+            held.store(0, Ordering::Relaxed);
         }
+        let hints = self.starts.iter().chain(&self.nexts).chain([&self.last]);
+        for hint in hints {
+            hint.store(0, Ordering::Relaxed);
+        }
+        self.spare.clear();
     }
+}
 
-    /// Counts a reference to the stack in `slot`, whose memo is `memo`. Context: any; owner only.
+/// A context, for its owner, as long as a section.
+///
+/// # Invariants
+///
+/// Nobody else has the context as an owner, or has written it meanwhile.
+#[derive(Clone, Copy)]
+pub(super) struct Owned<'s> {
+    ctx: &'s Context,
+    not_thread_safe: NotThreadSafe,
+    section: PhantomData<Inside<'s>>,
+}
+
+impl<'s> Owned<'s> {
+    /// # Safety
     ///
-    /// If the memo is full or holds another stack, its references go to `flush(slot, refs)`.
+    /// As for [`Map::enter`](super::Map::enter).
     #[inline(always)]
-    pub(super) fn add_ref(&self, memo: &Memo<'_>, slot: u32, flush: impl FnOnce(u32, u32)) {
-        let Memo(memo) = memo;
-        let held = MemoWord::load(memo);
-        if held.slot() == slot && held.has_room() {
-            memo.store(held.one_more().0, Ordering::Relaxed);
-            return;
+    pub(super) unsafe fn new(ctx: &'s Context) -> Self {
+        // INVARIANT: By the requirement.
+        Self {
+            ctx,
+            not_thread_safe: PhantomData,
+            section: PhantomData,
         }
-        if held.refs() != 0 {
-            flush(held.slot(), held.refs() as u32);
-            add(&self.moved, held.refs());
-        }
-        memo.store(MemoWord::first(slot).0, Ordering::Relaxed);
     }
 
-    /// The slot of the stack to begin with, whose first frame is most likely this. Context: any; owner only.
+    /// Adds to a counter, saturating. Context: any.
     #[inline(always)]
-    pub(super) fn start(&self, frame: u64) -> Option<u32> {
-        let start = self.starts[start_index(frame)].load(Ordering::Relaxed);
+    pub(super) fn add(self, counter: Counter, n: u64) {
+        add(&self.ctx.counters[counter as usize], n);
+    }
+
+    /// Counts a reference to the stack in `slot`, which the context has seen in this generation.
+    ///
+    /// The references of a stack that has to make room go to `flush(slot, refs)`. Context: any.
+    #[inline(always)]
+    pub(super) fn hold_ref(self, slot: u32, flush: impl FnOnce(u32, u32)) {
+        let last = &self.ctx.held_set(slot)[0];
+        let held = Held::load(last);
+        if held.is_of(slot) && held.has_room() {
+            last.store(held.one_more().0, Ordering::Relaxed);
+        } else {
+            self.hold_ref_behind(slot, flush);
+        }
+    }
+
+    #[inline(never)]
+    fn hold_ref_behind(self, slot: u32, flush: impl FnOnce(u32, u32)) {
+        let set = self.ctx.held_set(slot);
+        let of_slot = set.iter().find(|entry| Held::load(entry).is_of(slot));
+        let mut new = Held::first(slot);
+        if let Some(entry) = of_slot {
+            let held = Held::load(entry);
+            if held.has_room() {
+                // It is found at once the next time.
+                entry.store(Held::load(&set[0]).0, Ordering::Relaxed);
+                set[0].store(held.one_more().0, Ordering::Relaxed);
+                return;
+            }
+            entry.store(new.0, Ordering::Relaxed);
+            new = held;
+        } else {
+            for entry in set {
+                let old = Held::load(entry);
+                entry.store(new.0, Ordering::Relaxed);
+                new = old;
+                if old.refs() == 0 {
+                    return;
+                }
+            }
+        }
+        // INVARIANT: What is not held any more has moved.
+        flush(new.slot(slot), new.refs());
+        add(&self.ctx.moved, new.refs().into());
+    }
+
+    /// What the context keeps for later records.
+    #[inline(always)]
+    pub(super) fn keep(self, extent: Extent<'_>) {
+        self.ctx.spare.keep(extent);
+    }
+
+    /// Takes so many words, if the context has them.
+    #[inline(always)]
+    pub(super) fn take(
+        self,
+        pool: &'s Pool,
+        section: Inside<'s>,
+        words: u32,
+    ) -> Option<Extent<'s>> {
+        // SAFETY: By the invariant.
+        unsafe { self.ctx.spare.take(pool, section, words) }
+    }
+
+    /// The slot of the stack to begin with, whose first frame is most likely this. Context: any.
+    #[inline(always)]
+    pub(super) fn start(self, frame: u64) -> Option<u32> {
+        let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
         (start != 0).then_some(start as u32)
     }
 
-    /// Sets it. Context: any; owner only.
+    /// Sets it. Context: any.
     #[inline(always)]
-    pub(super) fn set_start(&self, frame: u64, slot: u32) {
-        self.starts[start_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
+    pub(super) fn set_start(self, frame: u64, slot: u32) {
+        self.ctx.starts[start_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
     }
 
     /// The slot of the stack that came after the last one and began with this frame, if it did so twice in a
-    /// row. Context: any; owner only.
+    /// row. Context: any.
     #[inline(always)]
-    pub(super) fn next(&self, frame: u64) -> Option<u32> {
-        let last = self.last.load(Ordering::Relaxed);
-        let next = self.nexts[next_index(frame, last)].load(Ordering::Relaxed);
+    pub(super) fn next(self, frame: u64) -> Option<u32> {
+        let last = self.ctx.last.load(Ordering::Relaxed);
+        let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
         (next & TWICE != 0).then_some(next as u32)
     }
 
     /// Notes that a stack, which begins with this frame, came after the last one. Returns whether that was
-    /// the same. Context: any; owner only.
+    /// the same. Context: any.
     #[inline(always)]
-    pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
+    pub(super) fn set_next(self, frame: u64, slot: u32) -> bool {
         let now = 1 << 32 | u64::from(slot);
-        let last = self.last.load(Ordering::Relaxed);
-        let next = &self.nexts[next_index(frame, last)];
+        let last = self.ctx.last.load(Ordering::Relaxed);
+        let next = &self.ctx.nexts[next_index(frame, last)];
         let new = match next.load(Ordering::Relaxed) & !TWICE == now {
             true => now | TWICE,
             false => now,
         };
         next.store(new, Ordering::Relaxed);
-        self.last.store(now, Ordering::Relaxed);
+        self.ctx.last.store(now, Ordering::Relaxed);
         last == now
     }
 
-    /// Notes that the stack came that [`Context::next`] has told. Context: any; owner only.
+    /// Notes that the stack came that [`Context::next`] has told. Context: any.
     #[inline(always)]
-    pub(super) fn set_last(&self, slot: u32) {
-        self.last
+    pub(super) fn set_last(self, slot: u32) {
+        self.ctx
+            .last
             .store(1 << 32 | u64::from(slot), Ordering::Relaxed);
     }
-
-    /// Clears memos, free extents and what walks begin with; counters stay. Meanwhile the owner of the context may only
-    /// add to counters.
-    pub(super) fn clear(&self) {
-        for memo in &self.memos {
-            add(&self.moved, MemoWord::load(memo).refs());
-            memo.store(0, Ordering::Relaxed);
-        }
-        for start in &self.starts {
-            start.store(0, Ordering::Relaxed);
-        }
-        for next in &self.nexts {
-            next.store(0, Ordering::Relaxed);
-        }
-        self.last.store(0, Ordering::Relaxed);
-        self.stored.store(0, Ordering::Relaxed);
-        self.free_extents.clear();
-    }
 }
 
-/// What a CPU remembers of a stack; only the owner of the context has one.
-pub(super) struct Memo<'a>(&'a AtomicU64);
-
-impl Memo<'_> {
-    /// The slot of the remembered stack, if the memo has room for one more reference.
-    #[inline(always)]
-    pub(super) fn slot(&self) -> Option<u32> {
-        let held = MemoWord::load(self.0);
-        held.has_room().then_some(held.slot())
-    }
-
-    /// Counts a reference to the stack of [`Memo::slot`].
-    #[inline(always)]
-    pub(super) fn add_ref(&self) {
-        let held = MemoWord::load(self.0);
-        self.0.store(held.one_more().0, Ordering::Relaxed);
-    }
-}
-
-/// The content of a memo: references not yet in the record, above the slot of the stack.
+/// References that are held back in a set, above the rest of the slot of their stack; no references where
+/// there are none.
 #[derive(Clone, Copy)]
-struct MemoWord(u64);
+struct Held(u32);
 
-// `MemoWord::has_room` looks at one bit.
+/// Bits of a slot that its set does not tell.
+const REST_BITS: u32 = BITS_MAX + 1 - HELD_SETS.ilog2();
+
+// `Held::has_room` looks at one bit.
 const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
+const _: () = assert!(REFS_BATCH_MAX.ilog2() + REST_BITS < u32::BITS);
 
-impl MemoWord {
-    const ONE: u64 = 1 << 32;
+impl Held {
+    const ONE: u32 = 1 << REST_BITS;
 
     #[inline(always)]
-    fn load(memo: &AtomicU64) -> Self {
-        Self(memo.load(Ordering::Relaxed))
+    fn load(entry: &AtomicU32) -> Self {
+        Self(entry.load(Ordering::Relaxed))
     }
 
+    /// The first reference to the stack in `slot`.
+    #[inline(always)]
     const fn first(slot: u32) -> Self {
-        Self(Self::ONE | slot as u64)
+        Self(Self::ONE | slot >> HELD_SETS.ilog2())
+    }
+
+    /// Whether it is of `slot`, whose set it is in.
+    #[inline(always)]
+    const fn is_of(self, slot: u32) -> bool {
+        self.0 % Self::ONE == slot >> HELD_SETS.ilog2()
+    }
+
+    /// The slot that it is of, which is of the same set as another one.
+    const fn slot(self, other: u32) -> u32 {
+        ((self.0 % Self::ONE) << HELD_SETS.ilog2()) | (other % HELD_SETS as u32)
     }
 
     #[inline(always)]
-    const fn slot(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[inline(always)]
-    const fn refs(self) -> u64 {
+    const fn refs(self) -> u32 {
         self.0 / Self::ONE
     }
 
     /// Whether one more reference can be held back.
     #[inline(always)]
     const fn has_room(self) -> bool {
-        self.0 & (REFS_BATCH_MAX as u64 * Self::ONE) == 0
+        self.0 & (REFS_BATCH_MAX * Self::ONE) == 0
     }
 
     #[inline(always)]
     const fn one_more(self) -> Self {
         Self(self.0.wrapping_add(Self::ONE))
     }
-}
-
-/// The index of the memo for a stack, computed from three of its frames.
-///
-/// Consecutive stacks often have the same innermost frame (the event) and the same outermost frames
-/// (the system call). The callers of the event and the middle frame distinguish stacks about as
-/// well as a hash of all frames, see `Documentation/map.rst`. Stacks of two frames are too rare to
-/// matter.
-#[inline(always)]
-fn memo_index(nr: usize, frame: impl Fn(usize) -> u64) -> usize {
-    if nr < 3 {
-        return 0;
-    }
-    let sum = frame(1).wrapping_add(frame(2)).wrapping_add(frame(nr / 2));
-    // The highest bits of a product depend on all bits of its factors.
-    (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - MEMOS.ilog2())) as usize
 }
 
 #[inline(always)]

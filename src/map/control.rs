@@ -4,10 +4,8 @@
 
 use super::{
     id::Generation,
-    pool::CHUNK_BYTES,
-    sys::{sizes::POOL_SLACK, synchronize, Ordering},
-    word::Word,
-    Counter, Map, RESETTING,
+    sys::{synchronize, Ordering},
+    word, Counter, Map, RESETTING,
 };
 
 /// Why a control operation did nothing.
@@ -17,8 +15,6 @@ pub enum ControlError {
     Busy,
     /// No memory.
     NoMemory,
-    /// The pool has enough free extents; contexts use them before they reserve new words.
-    EnoughFree,
 }
 
 impl Map {
@@ -27,18 +23,11 @@ impl Map {
         self.pool.wants_growth()
     }
 
-    /// Adds chunks to the pool while less than one chunk is free. Context: process, may sleep.
-    ///
-    /// The pool never has more than 1.25 times the bytes of the published records plus
-    /// [`POOL_SLACK`](super::sys::sizes::POOL_SLACK).
+    /// Adds chunks to the pool while less than one chunk is free and it may grow. Context: process, may
+    /// sleep.
     pub fn grow(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             while self.pool.wants_growth() {
-                // `stored` cannot shrink here: `exclusively` keeps a reset out.
-                let stored = self.stored_bytes();
-                if self.pool.bytes() + CHUNK_BYTES > stored + stored / 4 + POOL_SLACK {
-                    return Err(ControlError::EnoughFree);
-                }
                 self.pool.grow().ok_or(ControlError::NoMemory)?;
             }
             Ok(())
@@ -61,8 +50,13 @@ impl Map {
             let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter().chain(self.branches.iter()) {
                 // Most slots are empty; writing them would only dirty cache lines.
-                if slot.load(Ordering::Relaxed) != Word::EMPTY.bits() {
-                    slot.store(Word::EMPTY.bits(), Ordering::Relaxed);
+                if slot.load(Ordering::Relaxed) != word::EMPTY {
+                    slot.store(word::EMPTY, Ordering::Relaxed);
+                }
+            }
+            for refs in self.refs.iter() {
+                if refs.load(Ordering::Relaxed) != 0 {
+                    refs.store(0, Ordering::Relaxed);
                 }
             }
             for ctx in self.contexts.iter() {

@@ -8,11 +8,12 @@
 //! them first and walk them later, by slot, and both agree whatever is inserted meanwhile.
 
 use super::{
+    current::Current,
     id::Generation,
-    pool::Pool,
+    pool::{Frames, Record},
     sys::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
-        synchronize, AtomicU64, Ordering,
+        synchronize, Ordering,
     },
     word::Word,
     Id, Map, ReadSide, MAX_FRAMES,
@@ -69,20 +70,6 @@ impl Stack {
     }
 }
 
-/// The frames of a stack, innermost first, read directly from the pool.
-pub struct Frames<'a> {
-    pool: &'a Pool,
-    words: core::slice::Iter<'a, AtomicU64>,
-}
-
-impl Iterator for Frames<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        self.words.next().map(|word| self.pool.frame(word))
-    }
-}
-
 impl Map {
     /// Takes a snapshot for an export. Context: process, waits for a grace period.
     ///
@@ -111,7 +98,7 @@ impl Map {
     /// Counts the stacks of a snapshot. Context: process.
     pub fn count(&self, snapshot: &Snapshot) -> Result<u32, Stale> {
         let mut nr = 0;
-        self.walk(snapshot, 0, |_, _| {
+        self.of_snapshot(snapshot, 0, |_, _, _| {
             nr += 1;
             None::<()>
         })?;
@@ -127,8 +114,8 @@ impl Map {
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
     ) -> Result<Option<Stack>, Stale> {
-        self.walk(snapshot, from, |slot, word| {
-            Some(self.read_slot(snapshot.0.generation, slot, word, frames))
+        self.of_snapshot(snapshot, from, |current, slot, record| {
+            Some(self.read_slot(current, slot, record, frames))
         })
     }
 
@@ -136,62 +123,66 @@ impl Map {
     ///
     /// Context: any that may hold a [`ReadSide`].
     pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<Stack> {
-        let _section = ReadSide::enter();
-        let (generation, slot, word) = self.find_id(id)?;
-        Some(self.read_slot(generation, slot, word, frames))
+        let section = ReadSide::enter();
+        let current = self.current_in(section.inside())?;
+        let (slot, record) = self.find_id(current, id)?;
+        Some(self.read_slot(current, slot, record, frames))
     }
 
-    /// Calls `read` with the insert epoch and the frames of an id's stack. [`None`]: the id is
-    /// unknown, or a reset has removed its stack.
+    /// Calls `read` with the insert epoch and the frames, innermost first, of an id's stack. [`None`]: the id
+    /// is unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
     pub fn read<R>(&self, id: Id, read: impl FnOnce(InsertEpoch, Frames<'_>) -> R) -> Option<R> {
-        let _section = ReadSide::enter();
-        let (generation, _, word) = self.find_id(id)?;
-        let inserted = self.insert_epoch(generation, word);
-        let words = self.pool.frames(word.record(), word.nr()).iter();
-        let pool = &self.pool;
-        Some(read(inserted, Frames { pool, words }))
+        let section = ReadSide::enter();
+        let current = self.current_in(section.inside())?;
+        let (_, record) = self.find_id(current, id)?;
+        Some(read(insert_epoch(current, record), record.frames()))
     }
 
-    /// The slot that an id names, and its word. The caller is inside a read-side section.
-    fn find_id(&self, id: Id) -> Option<(Generation, u32, Word)> {
-        let generation = self.generation()?;
+    /// The slot that an id names, and its record.
+    fn find_id<'s>(&self, current: Current<'s>, id: Id) -> Option<(u32, Record<'s>)> {
         let slot = self.layout.slot(id);
-        let word = self.word(slot);
-        (!word.is_empty() && self.layout.generation(id) == generation)
-            .then_some((generation, slot, word))
+        let word = current.word(slot)?;
+        (self.layout.generation(id) == current.generation()).then(|| (slot, word.record()))
     }
 
-    fn insert_epoch(&self, generation: Generation, word: Word) -> InsertEpoch {
-        InsertEpoch {
-            generation,
-            epoch: self.pool.epoch(word.record()),
-        }
-    }
-
-    /// Calls `visit` for each slot of the snapshot from `from` on, until `visit` returns a value.
-    fn walk<R>(
+    /// Calls `visit` for each stack of the snapshot from slot `from` on, until `visit` returns a value.
+    fn of_snapshot<R>(
         &self,
         snapshot: &Snapshot,
         from: u32,
-        mut visit: impl FnMut(u32, Word) -> Option<R>,
+        mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
+    ) -> Result<Option<R>, Stale> {
+        self.each(Some(snapshot.0.generation), from, |current, slot, word| {
+            let record = word.record();
+            let included = snapshot.includes_epoch(record.epoch());
+            included.then(|| visit(current, slot, record)).flatten()
+        })
+    }
+
+    /// Calls `visit` for each slot from `from` on that holds something, until `visit` returns a value, as
+    /// long as this is the generation. There is a section for each part of the slots.
+    pub(super) fn each<R>(
+        &self,
+        generation: Option<Generation>,
+        from: u32,
+        mut visit: impl FnMut(Current<'_>, u32, Word<'_>) -> Option<R>,
     ) -> Result<Option<R>, Stale> {
         let end = self.slots.len() as u32;
         let mut from = from;
         while from < end {
-            let _section = ReadSide::enter();
-            if self.generation() != Some(snapshot.0.generation) {
+            let section = ReadSide::enter();
+            let current = self.current_in(section.inside()).ok_or(Stale)?;
+            if Some(current.generation()) != generation {
                 return Err(Stale);
             }
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;
             for slot in part {
-                let word = self.word(slot);
-                if !word.is_empty() && snapshot.includes_epoch(self.pool.epoch(word.record())) {
-                    if let Some(result) = visit(slot, word) {
-                        return Ok(Some(result));
-                    }
+                let word = current.word(slot);
+                if let Some(result) = word.and_then(|word| visit(current, slot, word)) {
+                    return Ok(Some(result));
                 }
             }
         }
@@ -200,22 +191,29 @@ impl Map {
 
     fn read_slot(
         &self,
-        generation: Generation,
+        current: Current<'_>,
         slot: u32,
-        word: Word,
+        record: Record<'_>,
         frames: &mut [u64; MAX_FRAMES],
     ) -> Stack {
-        let (record, nr) = (word.record(), word.nr());
-        self.pool.copy(record, nr, frames);
-        let stack = &frames[..nr];
-        let held: u64 = self.contexts.iter().map(|ctx| ctx.held(slot, stack)).sum();
-        let refs = (self.pool.refs(record) + held).min(REFS_MAX);
+        for (to, frame) in frames.iter_mut().zip(record.frames()) {
+            *to = frame;
+        }
+        let held: u64 = self.contexts.iter().map(|ctx| ctx.held(slot)).sum();
+        let refs = (self.refs(slot) + held).min(REFS_MAX);
         Stack {
-            id: generation.id(slot),
-            nr,
+            id: current.id(slot),
+            nr: record.nr(),
             ref_count: refs as u32,
-            inserted: self.insert_epoch(generation, word),
+            inserted: insert_epoch(current, record),
             slot,
         }
+    }
+}
+
+fn insert_epoch(current: Current<'_>, record: Record<'_>) -> InsertEpoch {
+    InsertEpoch {
+        generation: current.generation(),
+        epoch: record.epoch(),
     }
 }

@@ -1,23 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From a stack to its id: the path that every event takes.
+//! From a stack to its id: the path of every event that no guide tells.
 
 use super::{
-    context::Memo,
-    id::Generation,
+    context::Owned,
+    current::Current,
     pool::{Extent, HEADER_WORDS},
-    sys::Ordering,
-    word::Word,
-    Context, Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
+    sys::{Inside, Ordering},
+    word::fingerprint,
+    Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
 };
 
-/// A map and the context that the holder may write, see [`Map::enter`].
-pub struct Entered<'a> {
-    pub(super) map: &'a Map,
-    pub(super) ctx: &'a Context,
+/// A map and the context that the holder owns, see [`Map::enter`].
+pub struct Entered<'s> {
+    pub(super) map: &'s Map,
+    pub(super) ctx: Owned<'s>,
+    section: Inside<'s>,
 }
 
-impl Entered<'_> {
+impl Map {
+    /// Enters a context inside a section. The caller owns it until the result is dropped.
+    ///
+    /// # Safety
+    ///
+    /// Until the result is dropped no other caller enters the context `index`; all earlier accesses
+    /// to it happened before this call.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below the number of contexts.
+    #[inline(always)]
+    pub unsafe fn enter<'s>(&'s self, section: Inside<'s>, index: usize) -> Entered<'s> {
+        Entered {
+            map: self,
+            // SAFETY: As required of the caller.
+            ctx: unsafe { Owned::new(&self.contexts[index]) },
+            section,
+        }
+    }
+}
+
+impl<'s> Entered<'s> {
     /// Finds the id of a stack, or gives it one, and counts it.
     ///
     /// A stack that no record can hold gets [`Fallback::PoolFull`]: one of more than [`MAX_FRAMES`] frames,
@@ -25,22 +48,13 @@ impl Entered<'_> {
     /// Context: any, NMI included.
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {
-        let generation = self.map.generation().ok_or(Fallback::Resetting)?;
-        let memo = self.ctx.memo(frames.len(), |index| frames[index]);
-        if let Some(slot) = self.recall(&memo, frames) {
-            return Ok(found(generation, slot, false));
-        }
-        self.search::<true>(generation, memo, frames)
+        let current = self.current().ok_or(Fallback::Resetting)?;
+        self.search::<true>(current, frames)
     }
 
     /// Finds the id of a stack that has one, and counts it. Context: any, NMI included.
     pub fn find(&self, frames: &[u64]) -> Option<Found> {
-        let generation = self.map.generation()?;
-        let memo = self.ctx.memo(frames.len(), |index| frames[index]);
-        match self.recall(&memo, frames) {
-            Some(slot) => Some(found(generation, slot, false)),
-            None => self.search::<false>(generation, memo, frames).ok(),
-        }
+        self.search::<false>(self.current()?, frames).ok()
     }
 
     /// Adds to a counter. Context: any.
@@ -54,47 +68,33 @@ impl Entered<'_> {
         self.map.wants_growth()
     }
 
-    /// Counts a stack that this context has a memo of, and returns its slot.
+    /// The map in its generation, unless a reset runs.
     #[inline(always)]
-    fn recall(&self, memo: &Memo<'_>, frames: &[u64]) -> Option<u32> {
-        if frames.len() < 2 {
-            // Such stacks are rare, and a word with 0 frames could also be an empty slot.
-            return None;
-        }
-        let slot = memo.slot()?;
-        let word = self.map.word(slot);
-        if word.nr() != frames.len() || !self.map.pool.holds(word.record(), frames) {
-            return None;
-        }
-        memo.add_ref();
-        Some(slot)
+    pub(super) fn current(&self) -> Option<Current<'s>> {
+        self.map.current_in(self.section)
     }
 
     /// Finds a stack by its hash, or inserts it. Without `INSERT`, any error if it is not there.
     #[inline(never)]
     fn search<const INSERT: bool>(
         &self,
-        generation: Generation,
-        memo: Memo<'_>,
+        current: Current<'s>,
         frames: &[u64],
     ) -> Result<Found, Fallback> {
         if frames.len() > MAX_FRAMES {
             return Err(Fallback::PoolFull);
         }
-        let hash = self.map.seed.hash(frames);
-        let fingerprint = Word::fingerprint(hash, frames.len());
+        let probes = Probes::new(self.map, frames);
         for probe in 0..PROBE_LIMIT {
-            let slot = self.map.slot(hash, probe);
-            let word = self.map.word(slot);
-            if word.is_empty() {
-                if !INSERT {
-                    break;
+            let slot = probes.slot(probe);
+            match current.word(slot) {
+                None if INSERT => return self.insert(current, frames, &probes, probe),
+                None => break,
+                Some(word) if word.has(probes.fingerprint) && word.record().holds(frames) => {
+                    self.count_ref(slot);
+                    return Ok(current.found(slot, false));
                 }
-                return self.insert(generation, memo, frames, hash, probe);
-            }
-            if self.matches(word, fingerprint, frames) {
-                self.add_ref(&memo, slot);
-                return Ok(found(generation, slot, false));
+                Some(_) => {}
             }
         }
         Err(Fallback::ProbeLimit)
@@ -105,104 +105,103 @@ impl Entered<'_> {
     #[inline(never)]
     fn insert(
         &self,
-        generation: Generation,
-        memo: Memo<'_>,
+        current: Current<'s>,
         frames: &[u64],
-        hash: u64,
+        probes: &Probes,
         from: u32,
     ) -> Result<Found, Fallback> {
-        let map = self.map;
-        let fingerprint = Word::fingerprint(hash, frames.len());
         let mut prepared = None;
         for probe in from..PROBE_LIMIT {
-            let slot = map.slot(hash, probe);
-            let mut word = map.word(slot);
-            if word.is_empty() {
-                let extent = match prepared {
+            let slot = probes.slot(probe);
+            let mut word = current.word(slot);
+            if word.is_none() {
+                let extent = match prepared.take() {
                     Some(extent) => extent,
-                    None => *prepared.insert(self.prepare(frames)?),
+                    None => self.prepare(frames)?,
                 };
-                if map.publish(slot, Word::new(fingerprint, extent.offset)) {
-                    self.finish(extent, frames);
-                    self.add_ref(&memo, slot);
-                    return Ok(found(generation, slot, true));
+                match current.publish(slot, probes.fingerprint, extent, frames.len()) {
+                    Ok(rest) => {
+                        if let Some(rest) = rest {
+                            self.ctx.keep(rest);
+                        }
+                        self.ctx.add(Counter::Inserts, 1);
+                        self.count_ref(slot);
+                        return Ok(current.found(slot, true));
+                    }
+                    Err(extent) => prepared = Some(extent),
                 }
-                word = map.word(slot);
+                word = current.word(slot);
             }
-            if self.matches(word, fingerprint, frames) {
+            if word.is_some_and(|word| word.has(probes.fingerprint) && word.record().holds(frames))
+            {
                 self.put_back(prepared);
-                self.add_ref(&memo, slot);
-                return Ok(found(generation, slot, false));
+                self.count_ref(slot);
+                return Ok(current.found(slot, false));
             }
         }
         self.put_back(prepared);
         Err(Fallback::ProbeLimit)
     }
 
-    /// Whether a non-empty word names the record of the stack with these frames.
-    #[inline(always)]
-    fn matches(&self, word: Word, fingerprint: u32, frames: &[u64]) -> bool {
-        word.has(fingerprint) && self.map.pool.holds(word.record(), frames)
-    }
-
     /// Claims an entry, takes an extent, and writes the record to the front of the extent.
-    fn prepare(&self, frames: &[u64]) -> Result<Extent, Fallback> {
-        let (map, free_extents) = (self.map, &self.ctx.free_extents);
-        if !map.pool.can_hold(frames) {
+    fn prepare(&self, frames: &[u64]) -> Result<Extent<'s>, Fallback> {
+        let (map, pool) = (self.map, &self.map.pool);
+        if !pool.can_hold(frames) {
             return Err(Fallback::PoolFull);
         }
         if !map.claim_entry() {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let extent = match free_extents.take(&map.pool, words) {
+        let extent = match self.ctx.take(pool, self.section, words) {
             Some(extent) => extent,
-            None => map
-                .pool
-                .reserve(words, |passed_over| {
-                    free_extents.keep(&map.pool, passed_over)
+            None => pool
+                .reserve(self.section, words, |passed_over| {
+                    self.ctx.keep(passed_over)
                 })
-                .map_err(|error| {
-                    map.release_entry();
-                    Fallback::from(error)
-                })?,
+                .inspect_err(|_| map.release_entry())?,
         };
-        let epoch = map.epoch.load(Ordering::Relaxed);
-        map.pool.fill(extent, epoch, frames);
+        extent.fill(map.epoch.load(Ordering::Relaxed), frames);
         Ok(extent)
     }
 
     /// Gives back the entry and the extent that [`Entered::prepare`] took.
-    fn put_back(&self, prepared: Option<Extent>) {
+    fn put_back(&self, prepared: Option<Extent<'_>>) {
         if let Some(extent) = prepared {
-            self.ctx.free_extents.keep(&self.map.pool, extent);
+            self.ctx.keep(extent);
             self.map.release_entry();
         }
     }
 
-    /// Counts a published stack, and keeps the rest of its extent as a free extent.
-    fn finish(&self, extent: Extent, frames: &[u64]) {
-        let words = HEADER_WORDS + frames.len() as u32;
-        if let Some(rest) = extent.rest_after(words) {
-            self.ctx.free_extents.keep(&self.map.pool, rest);
-        }
-        self.ctx.inserted(words);
-    }
-
-    pub(super) fn add_ref(&self, memo: &Memo<'_>, slot: u32) {
-        self.ctx.add_ref(memo, slot, |slot, refs| {
-            // This context has seen the slot's word in this generation, and only a reset changes
-            // it.
-            let record = self.map.word(slot).record();
-            self.map.pool.add_refs(record, refs);
-        });
+    /// Counts a reference to the stack in `slot`, which this context has seen in this generation.
+    #[inline(always)]
+    pub(super) fn count_ref(&self, slot: u32) {
+        let flush = |slot, refs| self.map.add_refs(slot, refs);
+        self.ctx.hold_ref(slot, flush);
     }
 }
 
-#[inline(always)]
-pub(super) const fn found(generation: Generation, slot: u32, inserted: bool) -> Found {
-    Found {
-        id: generation.id(slot),
-        inserted,
+/// Where a stack is searched for.
+struct Probes {
+    home: u32,
+    mask: u32,
+    fingerprint: u32,
+}
+
+impl Probes {
+    #[inline(always)]
+    fn new(map: &Map, frames: &[u64]) -> Self {
+        let hash = map.seed.hash(frames);
+        Self {
+            home: hash as u32,
+            mask: map.slots.len() as u32 - 1,
+            fingerprint: fingerprint(hash, frames.len()),
+        }
+    }
+
+    /// The slot of the `probe`-th probe.
+    #[inline(always)]
+    const fn slot(&self, probe: u32) -> u32 {
+        self.home.wrapping_add(probe) & self.mask
     }
 }

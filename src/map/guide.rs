@@ -10,11 +10,11 @@
 //! to the end is the stack. The one that a walk begins with is one of its context, by the first frame.
 
 use super::{
-    get_id::{found, Entered},
-    id::Generation,
+    current::Current,
+    get_id::Entered,
     pool::{frame_of, give_hints},
-    sys::{sizes::SLOTS_AT_ONCE, AtomicU64, Ordering},
-    Found, Map, ReadSide,
+    sys::{AtomicU64, Ordering},
+    Found, Map,
 };
 
 /// A stack of the map whose frames are compared with those of a walk.
@@ -90,17 +90,17 @@ impl Guide<'_> {
 #[derive(Clone, Copy)]
 pub struct Guides<'a> {
     entered: &'a Entered<'a>,
-    generation: Generation,
+    current: Current<'a>,
 }
 
 impl<'a> Entered<'a> {
     /// The guides, unless a reset runs. Context: any.
     #[inline(always)]
     pub fn guides(&'a self) -> Option<Guides<'a>> {
-        let generation = self.map.generation()?;
+        let current = self.current()?;
         Some(Guides {
             entered: self,
-            generation,
+            current,
         })
     }
 
@@ -120,8 +120,10 @@ impl<'a> Entered<'a> {
         let Some(frame) = frames.get(guide.map_or(0, |(_, nr)| nr)) else {
             return;
         };
-        let record = self.map.word(slot).record();
-        give_hints(self.map.pool.frames(record, frames.len()), hint);
+        let Some(word) = self.current().and_then(|current| current.word(slot)) else {
+            return;
+        };
+        word.record().give_hints(hint);
         match guide {
             None => self.ctx.set_start(start(frames.iter().copied()), slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
@@ -144,21 +146,11 @@ fn start(frames: impl Iterator<Item = u64>) -> u64 {
 impl Map {
     /// Removes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
     pub fn remove_hints(&self, text: impl Fn(u64) -> bool) {
-        let generation = self.generation();
-        let end = self.slots.len() as u32;
-        for first in (0..end).step_by(SLOTS_AT_ONCE as usize) {
-            let _section = ReadSide::enter();
-            // A reset takes everything.
-            if generation.is_none() || self.generation() != generation {
-                return;
-            }
-            for slot in first..end.min(first.saturating_add(SLOTS_AT_ONCE)) {
-                let word = self.word(slot);
-                if !word.is_empty() {
-                    self.pool.remove_hints(word.record(), word.nr(), &text);
-                }
-            }
-        }
+        // A reset takes everything.
+        let _ = self.each(self.generation(), 0, |_, _, word| {
+            word.record().remove_hints(&text);
+            None::<()>
+        });
     }
 }
 
@@ -187,14 +179,9 @@ impl<'a> Guides<'a> {
 
     #[inline(always)]
     fn guide(&self, slot: u32, how: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        let map = self.entered.map;
         // Another CPU may have inserted it, and this one not have seen it yet.
-        let word = map.word(slot);
-        if word.is_empty() {
-            return None;
-        }
         let guide = Guide {
-            words: map.pool.frames(word.record(), word.nr()),
+            words: self.current.word(slot)?.record().words(),
             slot: u64::from(slot) | how,
         };
         (guide.frame(nr) == Some(frame)).then_some(guide)
@@ -204,13 +191,7 @@ impl<'a> Guides<'a> {
     #[inline(always)]
     pub fn hit(&self, guide: &Guide<'_>) -> Found {
         let ctx = self.entered.ctx;
-        let frame = |index| guide.frame(index).unwrap_or(0);
-        let memo = ctx.memo(guide.nr(), frame);
-        if memo.slot() == Some(guide.slot()) {
-            memo.add_ref();
-        } else {
-            self.entered.add_ref(&memo, guide.slot());
-        }
+        self.entered.count_ref(guide.slot());
         if guide.slot & NEXT != 0 {
             ctx.set_last(guide.slot());
         } else {
@@ -219,7 +200,7 @@ impl<'a> Guides<'a> {
                 ctx.set_start(first, guide.slot());
             }
         }
-        found(self.generation, guide.slot(), false)
+        self.current.found(guide.slot(), false)
     }
 }
 

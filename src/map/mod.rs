@@ -14,11 +14,24 @@
 //! +-------------+----------+-------------+
 //! ```
 //!
-//! A stack is searched for from the slot that its hash names, upwards, to the first empty slot,
-//! [`PROBE_LIMIT`] slots at most. For a new stack the complete record is written first. Then one
-//! compare-and-swap turns the empty slot into a word that names the record. So a slot is empty or
-//! complete: no CPU waits for the unfinished insert of another, and an insert that is interrupted
-//! and never resumed leaves an empty slot.
+//! A stack is searched for from the slot that its hash names, upwards, to the first empty slot. For a new
+//! stack the complete record is written first. Then one compare-and-swap turns the empty slot into a word
+//! that names the record. So a slot is empty or complete: no CPU waits for the unfinished insert of
+//! another, and an insert that is interrupted and never resumed leaves an empty slot.
+//!
+//! ```text
+//! get_id(frames):
+//!     refuse if a reset runs
+//!     hash the frames; for each of PROBE_LIMIT slots from the one that the hash names:
+//!         if the slot is empty:
+//!             if there is no record yet: claim an entry, take words, write the record
+//!             swap the slot from 0 to a word that names the record
+//!             if that has swapped: count a reference, return the id of the slot
+//!         if the slot names a record of these frames:
+//!             keep the words of ours as a spare, give the entry back
+//!             count a reference, return the id of the slot
+//!     keep and give back as above, refuse
+//! ```
 //!
 //! The id is the slot's number under a generation (see `id.rs`), so finding a stack by its id is
 //! one load. A reset makes a new generation; ids of an older one resolve to nothing.
@@ -31,64 +44,69 @@
 //! [`Fallback::Resetting`], then waits until each CPU has left `get_id`, and only then clears the
 //! map. Exports check the generation inside their read-side section.
 //!
+//! What holds only inside a section has a type that only a section gives: [`Inside`] shows that there is
+//! one, `Current` that its generation was read there, `Word` and `Record` that a stack was published in it,
+//! `Extent` that words are nobody else's, `Owned` that a context is. None of them outlives the section.
+//!
 //! # Properties
 //!
-//! `Documentation/map.rst` says how to run the tests named here, and lists their results.
+//! `Documentation/map.rst` says which tests show them.
 //!
 //! - **P1** A stack has one id, even if several contexts insert it at the same time, such as an NMI
-//!   on top of an interrupt on top of a task. All inserts of a stack try the same slots in the same
-//!   order, no slot becomes empty again, and the loser of a swap compares with the winner's stack.
-//!   *loom: `inserts`, `interrupts`; `scale.rs`.*
+//!   on top of an interrupt on top of a task. *Proof.* All inserts of a stack try the same slots in the same
+//!   order, and in a generation no slot becomes empty again. Let a stack have been published in two
+//!   slots, and consider the insert that published it in the later one. It found the earlier one
+//!   not empty, at a load or at a swap that failed, and then compared. The word there never changes, so it
+//!   was the one that names this stack, and the insert returned its id: a contradiction.
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
-//!   CPUs do. With `n` frames it makes at most `P(n + 4) + 2n + 3L + 3T + 33` accesses to atomic
-//!   words, where `P` = 128 slots, `L` = 11 lists of free extents, `T` = 16 attempts to reserve:
-//!   3,226 for 20 frames. A hit with a memo makes `n + 6`; one by guides `n + 19`, and 16 more for each
-//!   other guide that it goes on with; to give hints takes `3n` more. *loom: every model counts the accesses.*
-//! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter.
-//!   Nothing leaks: the words of a record that lost a race serve a later stack, see
-//!   `free_extents.rs`, and an unused entry is released. *loom: `inserts`, `pool`, `interrupts`;
-//!   `property.rs`; the models' `settle` adds up every word of the pool.*
+//!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 28` accesses to atomic
+//!   words, where `P` is the probe limit, `T` the attempts to reserve, and `W` the stacks of a set whose
+//!   references are held back. One of these accesses is one instruction on x86, and on arm64 with LSE; else
+//!   a swap is a loop there that only ends when no other CPU writes the same line between its load and its
+//!   store: then it is lock-free, not wait-free.
+//! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter. An unused
+//!   entry is released. Words that were reserved and not published serve a later stack of their context;
+//!   only of two such extents the smaller is lost, until the reset.
 //! - **P4** A stack keeps its id until a reset, is found at every load, full map and pool included
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
-//!   reads back as it was. *`map.rs`, `property.rs`, `scale.rs`.*
+//!   reads back as it was.
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
-//!   to nothing until 1,023 resets at least have removed stacks, see `id.rs`. Finding a stack by
-//!   its id is one load of a slot. *`map.rs`: 1,024 resets of the largest map, and 1,023 of it
-//!   without a stack; loom: `resets`, `exports`.*
-//! - **P6** The table takes 16 bytes for each stack of capacity, and where there are guides as much again
-//!   for branches. The pool has at most 1.25 × the bytes of its records and 1 MiB, at any time:
-//!   [`Map::grow`] adds no chunk that would break this, also when races have left many free extents.
-//!   *`map.rs`, `property.rs`; loom: `pool`, `control`.*
-//! - **P7** References and counters are exact when nothing is recorded, and saturate. Hits of a hot
-//!   stack that a memo or a guide tells are counted in a memo; only one in 32,768 writes a word that
-//!   other CPUs write too, see `context.rs`. *loom: `counts`; `scale.rs`; `tools/bench`.*
+//!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`. Finding a
+//!   stack by its id is one load of a slot.
+//! - **P6** The table takes 24 bytes for each stack of capacity, and where there are guides 16 more
+//!   for branches. The pool has the bytes of its records, two chunks ahead, a spare for each context, and
+//!   what is lost: at most a thirtieth at the ends of chunks, and at most a record for each context that
+//!   inserted the same stack at the same time as another one.
+//! - **P7** References and counters are exact when nothing is recorded, and saturate. A record never
+//!   changes. Hits of a stack whose references its context holds back write nothing that other CPUs read;
+//!   only one in `REFS_BATCH_MAX` writes a word that they write, too.
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
-//!   function would, see `hash.rs`. *`hash.rs` of the tests.*
+//!   function would, see `hash.rs`.
 //!
 //! # Memory ordering
 //!
 //! | pair | release side | acquire side | what it carries |
 //! |---|---|---|---|
-//! | O1 | the swap in `get_id` that publishes a slot | loads of a slot | the record's words |
+//! | O1 | the swap in `publish` | loads of a slot | the record's words |
 //! | O2 | the store of the new generation in `reset` | the load of the state by `get_id`, guides and exports | the cleared table, contexts and pool |
 //! | O3 | the store of the pool's limit in `grow` | the load of the limit in `reserve` | the chunk's pointer and zeroed words |
 //! | O4 | the end of a growth or reset | the begin of the next | all that the last one wrote |
 //!
-//! Each pair has models in `selftests/map/loom/` and litmus tests in `selftests/litmus/`, and both
-//! fail without it. All else is relaxed: words of a record are written before O1's release and read
+//! All else is relaxed: words of a record are written before O1's release and read
 //! after its acquire, hints come and go in words whose frames stay, a branch is followed through O1,
 //! sums of counters are approximate while they change, and the epoch (see
 //! [`Map::snapshot`]) relies on the grace period.
 
 mod context;
 mod control;
+mod current;
 mod export;
-mod free_extents;
 mod get_id;
 mod guide;
 mod hash;
 mod id;
 mod pool;
+mod spare;
 mod sys;
 mod word;
 
@@ -97,23 +115,25 @@ pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
     control::ControlError,
-    export::{Frames, InsertEpoch, Snapshot, Stack, Stale},
+    export::{InsertEpoch, Snapshot, Stack, Stale},
     get_id::Entered,
     guide::{Guide, Guides},
     hash::Seed,
     id::Id,
-    pool::{Words, CONTEXTS_MAX},
+    pool::{Frames, Words},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
-        ReadSide,
+        Inside, ReadSide,
     },
 };
 
 use self::{
     id::{Generation, Layout},
     pool::{Pool, ReserveError, HEADER_WORDS},
-    sys::{sizes::CHUNK_WORDS, Array, AtomicU32, AtomicU64, CachePadded, Ordering},
-    word::Word,
+    sys::{
+        sizes::{CHUNK_WORDS, REFS_BATCH_MAX, REFS_MAX},
+        Array, AtomicU32, AtomicU64, CachePadded, Ordering,
+    },
 };
 
 /// The default `bits`: the map holds up to `2^bits` stacks.
@@ -121,6 +141,11 @@ pub const BITS_DEFAULT: u32 = 14;
 
 /// The largest `bits`, see [`BITS_DEFAULT`].
 pub const BITS_MAX: u32 = 20;
+
+/// The maximum number of contexts of a map. If each adds a batch at the same time to the references of a
+/// stack just below `REFS_MAX`, these stay below 2^32.
+pub const CONTEXTS_MAX: usize =
+    ((u32::MAX as u64 - (REFS_MAX - 1)) / REFS_BATCH_MAX as u64) as usize;
 
 /// Bytes of the pool that the record of a stack of so many frames takes.
 pub const fn record_bytes(frames: usize) -> usize {
@@ -185,12 +210,15 @@ impl From<ReserveError> for Fallback {
 /// # Invariants
 ///
 /// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
-/// - In a generation a slot changes once, from 0 to a word that names a filled record. Of a
-///   published record only the references and hints change. Only a reset makes the slot 0 again.
+/// - In a generation a slot changes once, from 0 to a word that names a filled record. The frames and the
+///   epoch of a published record stay. Only a reset makes the slot 0 again.
+/// - `refs` has an element for each slot: the references that have moved there in this generation, at most
+///   `REFS_MAX` and what the contexts added at the same time.
 /// - Where `branches` say that a stack leads to another one after some frames, both have these.
 /// - `control` is 1 while, and only while, a growth or a reset runs.
 pub struct Map {
     slots: Array<AtomicU64>,
+    refs: Array<AtomicU32>,
     /// As many as slots, if there are guides.
     branches: Array<AtomicU64>,
     pool: Pool,
@@ -232,7 +260,8 @@ impl Map {
         };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
-            slots: Array::new(2 << bits, || AtomicU64::new(Word::EMPTY.bits()))?,
+            slots: Array::new(2 << bits, || AtomicU64::new(word::EMPTY))?,
+            refs: Array::new(2 << bits, || AtomicU32::new(0))?,
             branches: Array::new(branches, || AtomicU64::new(0))?,
             pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
@@ -245,25 +274,6 @@ impl Map {
             before: core::array::from_fn(|_| AtomicU64::new(0)),
             entries: CachePadded(AtomicU32::new(0)),
         })
-    }
-
-    /// Enters a context. The caller owns it until the result is dropped.
-    ///
-    /// # Safety
-    ///
-    /// Until the result is dropped no other caller enters the context `index`; all earlier accesses
-    /// to it happened before this call. The caller stays in a region that a grace period waits
-    /// for: with preemption off, or a [`ReadSide`].
-    ///
-    /// # Panics
-    ///
-    /// If `index` is not below the number of contexts.
-    #[inline(always)]
-    pub unsafe fn enter(&self, index: usize) -> Entered<'_> {
-        Entered {
-            map: self,
-            ctx: &self.contexts[index],
-        }
     }
 
     /// The most stacks that the map can hold.
@@ -293,27 +303,20 @@ impl Map {
         self.pool.bytes()
     }
 
-    /// Bytes of the pool that were reserved: those of all records and all free extents.
+    /// Bytes of the pool that were reserved: those of all records and spares, and what has been lost.
     pub fn reserved_bytes(&self) -> u64 {
         self.pool.reserved_bytes()
     }
 
-    /// Bytes of the records of all stacks, headers included.
-    ///
-    /// Exact when nothing is recorded; otherwise stacks being inserted may be missing.
-    pub fn stored_bytes(&self) -> u64 {
-        self.contexts.iter().map(Context::stored).sum::<u64>() * 8
+    /// Bytes of the spares of all contexts.
+    pub fn spare_bytes(&self) -> u64 {
+        let words = self.contexts.iter().map(Context::spare_words);
+        words.map(u64::from).sum::<u64>() * 8
     }
 
-    /// Bytes of the free extents of all contexts.
-    pub fn free_extent_bytes(&self) -> u64 {
-        let words = |ctx: &Context| u64::from(ctx.free_extents.words());
-        self.contexts.iter().map(words).sum::<u64>() * 8
-    }
-
-    /// Bytes of the table and of its branches.
+    /// Bytes of the table: of slots, references and branches.
     pub fn table_bytes(&self) -> u64 {
-        (self.slots.len() + self.branches.len()) as u64 * 8
+        (self.slots.len() + self.branches.len()) as u64 * 8 + self.refs.len() as u64 * 4
     }
 
     /// The sum of a counter over all contexts since the last reset.
@@ -339,31 +342,19 @@ impl Map {
         (state & RESETTING == 0).then_some(Generation::from_bits(state))
     }
 
-    /// The slot of the `probe`-th probe for a hash.
-    #[inline(always)]
-    fn slot(&self, hash: u64, probe: u32) -> u32 {
-        (hash as u32).wrapping_add(probe) & (self.slots.len() - 1) as u32
+    /// The references of the stack in a slot that have moved there, at most [`REFS_MAX`].
+    fn refs(&self, slot: u32) -> u64 {
+        u64::from(self.refs[slot as usize].load(Ordering::Relaxed)).min(REFS_MAX)
     }
 
-    /// What a slot holds.
-    #[inline(always)]
-    fn word(&self, slot: u32) -> Word {
-        // ORDERING: Acquire; O1, pairs with the swap in `publish`.
-        Word::from_bits(self.slots[slot as usize].load(Ordering::Acquire))
-    }
-
-    /// Publishes a word in an empty slot. Returns false if the slot is not empty any more.
-    fn publish(&self, slot: u32, word: Word) -> bool {
-        // INVARIANT: The record of `word` has been filled.
-        // ORDERING: Release; O1, pairs with the load in `word`.
-        self.slots[slot as usize]
-            .compare_exchange(
-                Word::EMPTY.bits(),
-                word.bits(),
-                Ordering::Release,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+    /// Adds references to the stack in a slot, saturating. Context: any.
+    fn add_refs(&self, slot: u32, refs: u32) {
+        let sum = &self.refs[slot as usize];
+        // Between this check and the addition each other context may add a batch of its own.
+        // No carry: a map has at most `CONTEXTS_MAX` contexts.
+        if u64::from(sum.load(Ordering::Relaxed)) < REFS_MAX {
+            sum.fetch_add(refs, Ordering::Relaxed);
+        }
     }
 
     /// Claims one of the `capacity` entries. A caller that publishes no record must release it.

@@ -8,35 +8,28 @@
 //! ```text
 //!  63        32 31         0
 //! +------------+------------+---------+---------+ ...
-//! | references |   epoch    | frame 0 | frame 1 |
+//! |     0      |   epoch    | frame 0 | frame 1 |
 //! +------------+------------+---------+---------+ ...
 //! ```
 //!
 //! What a frame is depends on the map: the whole word, or its lower half, which says all of an address in
-//! text; then the upper half has a *hint*, see `guide.rs`. The frames of a published record stay. Only its
-//! references and hints change.
+//! text; then the upper half has a *hint*, see `guide.rs`. A published record never changes; but hints come
+//! and go, and take no frame with them.
 //!
 //! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
-//! not published, because the writer lost a race, become a *free extent*, see `free_extents.rs`.
+//! not published, because the writer lost a race, become the *spare* of its context, see `spare.rs`.
 
 use super::sys::{
-    sizes::{CHUNK_WORDS, CURSOR_TRIES, REFS_BATCH_MAX, REFS_MAX},
-    Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Ordering,
+    sizes::{CHUNK_WORDS, CURSOR_TRIES},
+    Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
 };
-
-/// The maximum number of contexts of a map. If each adds a batch at the same time to a record just
-/// below [`REFS_MAX`], its references stay below 2^32.
-pub const CONTEXTS_MAX: usize =
-    ((u32::MAX as u64 - (REFS_MAX - 1)) / REFS_BATCH_MAX as u64) as usize;
+use core::marker::PhantomData;
 
 /// Chunks that a new or a reset pool has.
 const INITIAL_CHUNKS: usize = 2;
 
 /// Words in front of the frames.
 pub(super) const HEADER_WORDS: u32 = 1;
-
-/// Bytes of a chunk.
-pub(super) const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * 8;
 
 /// What the frames of a map are, and what a word of a record has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,19 +64,154 @@ pub(super) enum ReserveError {
     Contended,
 }
 
-/// Words of the pool that one context has reserved and not published.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Extent {
-    pub(super) offset: u32,
-    pub(super) words: u32,
+/// Words of the pool that its holder alone may write, for as long as a section.
+///
+/// # Invariants
+///
+/// The words are below the limit of `pool`, in one chunk, and in this generation no record and no other
+/// extent has any of them.
+pub(super) struct Extent<'s> {
+    pool: &'s Pool,
+    offset: u32,
+    words: u32,
+    section: PhantomData<Inside<'s>>,
 }
 
-impl Extent {
-    /// The rest after the first `words` words, if it is not empty.
+impl<'s> Extent<'s> {
+    /// Takes an extent back of which only `offset` and `words` were kept.
+    ///
+    /// # Safety
+    ///
+    /// The holder has given it up, in this generation, and it is taken back only once.
+    pub(super) unsafe fn again(pool: &'s Pool, offset: u32, words: u32) -> Self {
+        // INVARIANT: By the requirement, as it was.
+        Self {
+            pool,
+            offset,
+            words,
+            section: PhantomData,
+        }
+    }
+
+    /// The offset of its first word, never 0.
+    pub(super) const fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// The number of its words.
+    pub(super) const fn words(&self) -> u32 {
+        self.words
+    }
+
+    /// Writes a record to its front. It has [`HEADER_WORDS`] and a word for each frame at least.
+    pub(super) fn fill(&self, epoch: u32, frames: &[u64]) {
+        debug_assert!(HEADER_WORDS as usize + frames.len() <= self.words as usize);
+        // SAFETY: By the invariant, the words are there.
+        let words = unsafe { self.pool.words(self.offset, self.words as usize) };
+        words[0].store(u64::from(epoch), Ordering::Relaxed);
+        let mask = match self.pool.content {
+            Words::Whole => u64::MAX,
+            Words::Hinted => FRAME,
+        };
+        for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
+            word.store(*frame & mask, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives its first words to a record, and returns the rest if there is one.
     pub(super) fn rest_after(self, words: u32) -> Option<Self> {
+        // INVARIANT: They are some of its words, and it is used up.
         (words < self.words).then(|| Self {
             offset: self.offset + words,
             words: self.words - words,
+            ..self
+        })
+    }
+}
+
+/// A published stack, for as long as a section.
+///
+/// # Invariants
+///
+/// `frames` are the words of a record that some [`Word`](super::word::Word) of the section names, and
+/// `epoch` is the word in front of them.
+#[derive(Clone, Copy)]
+pub(super) struct Record<'s> {
+    content: Words,
+    epoch: &'s AtomicU64,
+    frames: &'s [AtomicU64],
+}
+
+impl<'s> Record<'s> {
+    /// The number of frames.
+    #[inline(always)]
+    pub(super) const fn nr(self) -> usize {
+        self.frames.len()
+    }
+
+    /// The words of the frames, with hints or without.
+    #[inline(always)]
+    pub(super) const fn words(self) -> &'s [AtomicU64] {
+        self.frames
+    }
+
+    /// The frames.
+    pub(super) fn frames(self) -> Frames<'s> {
+        Frames {
+            content: self.content,
+            words: self.frames.iter(),
+        }
+    }
+
+    /// Whether it is of exactly these frames.
+    #[inline(always)]
+    pub(super) fn holds(self, frames: &[u64]) -> bool {
+        match self.content {
+            Words::Whole => all_equal(self.frames, frames, |word| word),
+            Words::Hinted => all_equal(self.frames, frames, frame_of),
+        }
+    }
+
+    /// The epoch that it was inserted in.
+    pub(super) fn epoch(self) -> u32 {
+        self.epoch.load(Ordering::Relaxed) as u32
+    }
+
+    /// Removes the hints of the frames in `text`.
+    pub(super) fn remove_hints(self, text: impl Fn(u64) -> bool) {
+        if self.content == Words::Whole {
+            return;
+        }
+        for word in self.frames {
+            let hinted = word.load(Ordering::Relaxed);
+            if hinted & !FRAME != 0 && text(frame_of(hinted)) {
+                word.store(hinted & FRAME, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives the frames their hints, each by the frame and its caller's, 0 if there is none. Hints that are
+    /// there stay if there are none: their rules were replaced. Words that stay are not written: other CPUs
+    /// read them.
+    pub(super) fn give_hints(self, hint: impl Fn(u64, u64) -> u32) {
+        give_hints(self.frames, hint);
+    }
+}
+
+/// The frames of a stack, innermost first, read directly from the pool.
+pub struct Frames<'s> {
+    content: Words,
+    words: core::slice::Iter<'s, AtomicU64>,
+}
+
+impl Iterator for Frames<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let word = self.words.next()?.load(Ordering::Relaxed);
+        Some(match self.content {
+            Words::Whole => word,
+            Words::Hinted => frame_of(word),
         })
     }
 }
@@ -95,7 +223,6 @@ impl Extent {
 /// - `limit` is a multiple of [`CHUNK_WORDS`]; the first `limit / CHUNK_WORDS` elements of `chunks`
 ///   point to arrays of [`CHUNK_WORDS`] words, the others are null.
 /// - Chunks go away only in [`Pool::rewind`] and when the pool is dropped.
-/// - Every extent returned by [`Pool::reserve`] has its words below `limit` and in one chunk.
 pub(super) struct Pool {
     content: Words,
     chunks: Array<AtomicPtr<AtomicU64>>,
@@ -161,11 +288,12 @@ impl Pool {
     /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
     ///
     /// Words skipped at the end of a chunk go to `leave`.
-    pub(super) fn reserve(
-        &self,
+    pub(super) fn reserve<'s>(
+        &'s self,
+        _section: Inside<'s>,
         words: u32,
-        leave: impl FnOnce(Extent),
-    ) -> Result<Extent, ReserveError> {
+        leave: impl FnOnce(Extent<'s>),
+    ) -> Result<Extent<'s>, ReserveError> {
         for _ in 0..CURSOR_TRIES {
             let cursor = self.cursor.load(Ordering::Relaxed);
             // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is set.
@@ -179,25 +307,24 @@ impl Pool {
                     ReserveError::Full
                 });
             }
-            let passed_over = Extent {
-                offset: cursor,
-                words: start - cursor,
-            };
-            let extent = Extent {
-                offset: start,
-                words,
-            };
             if self
                 .cursor
                 .compare_exchange(cursor, start + words, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
             {
-                if passed_over.words != 0 {
-                    leave(passed_over);
-                }
                 // INVARIANT: The extent ends at or below `limit`. It starts at the next chunk if it
-                // would cross a chunk's end. The skipped words end where their chunk ends.
-                return Ok(extent);
+                // would cross a chunk's end. The skipped words end where their chunk ends. Nobody else
+                // has moved the cursor over any of them.
+                let extent = |offset, words| Extent {
+                    pool: self,
+                    offset,
+                    words,
+                    section: PhantomData,
+                };
+                if start != cursor {
+                    leave(extent(cursor, start - cursor));
+                }
+                return Ok(extent(start, words));
             }
         }
         Err(ReserveError::Contended)
@@ -205,10 +332,12 @@ impl Pool {
 
     /// `words` words from `offset` on.
     ///
-    /// The words belong to an extent, or to a record in it, of the current generation. The caller
-    /// is in a read-side section of that generation, or has the pool for itself.
+    /// # Safety
+    ///
+    /// The words belong to an extent, or to a record in it, of the current generation, and the caller is
+    /// in a read-side section of that generation for as long as the result is used.
     #[inline(always)]
-    fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
+    unsafe fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
         let within = offset % CHUNK_WORDS;
         debug_assert!(within as usize + words <= CHUNK_WORDS as usize);
         // Relaxed: the reservation acquired O3, and its offset came through O1 or is the caller's.
@@ -223,97 +352,26 @@ impl Pool {
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
     }
 
-    /// The frames of a record with `nr` frames.
+    /// A record of `nr` frames.
+    ///
+    /// # Safety
+    ///
+    /// A word that was loaded in the caller's section names it, which lasts as long as the result.
     #[inline(always)]
-    pub(super) fn frames(&self, offset: u32, nr: usize) -> &[AtomicU64] {
-        &self.words(offset, HEADER_WORDS as usize + nr)[HEADER_WORDS as usize..]
-    }
-
-    fn header(&self, offset: u32) -> &AtomicU64 {
-        &self.words(offset, 1)[0]
-    }
-
-    /// The first word of an unpublished extent, which its owner may overwrite.
-    pub(super) fn first_word(&self, offset: u32) -> &AtomicU64 {
-        self.header(offset)
+    pub(super) unsafe fn record(&self, offset: u32, nr: usize) -> Record<'_> {
+        // SAFETY: As required of the caller; a published record has all of its words.
+        let words = unsafe { self.words(offset, HEADER_WORDS as usize + nr) };
+        // INVARIANT: By the requirement.
+        Record {
+            content: self.content,
+            epoch: &words[0],
+            frames: &words[HEADER_WORDS as usize..],
+        }
     }
 
     /// Whether a record can hold these frames.
     pub(super) fn can_hold(&self, frames: &[u64]) -> bool {
         self.content == Words::Whole || frames.iter().all(|frame| frame_of(*frame) == *frame)
-    }
-
-    /// Writes a record to the front of an extent that is large enough, without hints.
-    pub(super) fn fill(&self, extent: Extent, epoch: u32, frames: &[u64]) {
-        let words = self.words(extent.offset, extent.words as usize);
-        words[0].store(u64::from(epoch), Ordering::Relaxed);
-        let mask = match self.content {
-            Words::Whole => u64::MAX,
-            Words::Hinted => FRAME,
-        };
-        for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
-            word.store(*frame & mask, Ordering::Relaxed);
-        }
-    }
-
-    /// Removes the hints of the frames in `text` from a published record of `nr` frames.
-    pub(super) fn remove_hints(&self, offset: u32, nr: usize, text: impl Fn(u64) -> bool) {
-        if self.content == Words::Whole {
-            return;
-        }
-        for word in self.frames(offset, nr) {
-            let hinted = word.load(Ordering::Relaxed);
-            if hinted & !FRAME != 0 && text(frame_of(hinted)) {
-                word.store(hinted & FRAME, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Whether a published record of `frames.len()` frames holds exactly `frames`.
-    #[inline(always)]
-    pub(super) fn holds(&self, offset: u32, frames: &[u64]) -> bool {
-        let words = self.frames(offset, frames.len());
-        match self.content {
-            Words::Whole => all_equal(words, frames, |word| word),
-            Words::Hinted => all_equal(words, frames, frame_of),
-        }
-    }
-
-    /// A frame of a published record.
-    #[inline(always)]
-    pub(super) fn frame(&self, word: &AtomicU64) -> u64 {
-        let word = word.load(Ordering::Relaxed);
-        match self.content {
-            Words::Whole => word,
-            Words::Hinted => frame_of(word),
-        }
-    }
-
-    /// Copies the frames of a published record to the front of `frames`.
-    pub(super) fn copy(&self, offset: u32, nr: usize, frames: &mut [u64]) {
-        for (frame, word) in frames.iter_mut().zip(self.frames(offset, nr)) {
-            *frame = self.frame(word);
-        }
-    }
-
-    /// The epoch that a published record was inserted in.
-    pub(super) fn epoch(&self, offset: u32) -> u32 {
-        self.header(offset).load(Ordering::Relaxed) as u32
-    }
-
-    /// The references of a published record, at most [`REFS_MAX`].
-    pub(super) fn refs(&self, offset: u32) -> u64 {
-        (self.header(offset).load(Ordering::Relaxed) >> 32).min(REFS_MAX)
-    }
-
-    /// Adds `refs` references, saturating. Context: any.
-    pub(super) fn add_refs(&self, offset: u32, refs: u32) {
-        let header = self.header(offset);
-        // Between this check and the addition each other context may add a batch of its own.
-        // No carry: a map has at most `CONTEXTS_MAX` contexts.
-        if header.load(Ordering::Relaxed) >> 32 < REFS_MAX {
-            header.fetch_add(u64::from(refs) << 32, Ordering::Relaxed);
-        }
     }
 
     /// Forgets all records and frees all chunks but the first ones.
@@ -359,9 +417,7 @@ impl Drop for Pool {
     }
 }
 
-/// Gives the frames of a published record their hints, each by the frame and its caller's, 0 if there is
-/// none. Hints that are there stay if there are none: their rules were replaced. Words that stay are not
-/// written: other CPUs read them.
+/// See [`Record::give_hints`].
 pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32) {
     while let [word, more @ ..] = words {
         let old = word.load(Ordering::Relaxed);

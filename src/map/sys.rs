@@ -33,10 +33,42 @@ mod heap;
 pub(super) use self::imp::{synchronize, Array, AtomicPtr, AtomicU32, AtomicU64};
 pub(super) use core::sync::atomic::Ordering;
 
-use core::ops::Deref;
+use core::{marker::PhantomData, ops::Deref};
 
 /// A read-side critical section in process context: what a reset waits for.
 pub use self::imp::ReadSide;
+
+/// Neither `Send` nor `Sync`.
+pub(super) type NotThreadSafe = PhantomData<*const ()>;
+
+/// Shows that its holder is in a region that each grace period waits for which begins in it.
+///
+/// # Invariants
+///
+/// It is, on one CPU or in one task, for as long as `'s`.
+#[derive(Clone, Copy)]
+pub struct Inside<'s>(PhantomData<&'s ()>, NotThreadSafe);
+
+impl Inside<'_> {
+    /// # Safety
+    ///
+    /// The caller is in such a region for as long as `'s`: with preemption off where RCU is watching, or in a
+    /// section.
+    #[inline(always)]
+    pub const unsafe fn new() -> Self {
+        // INVARIANT: By the requirement.
+        Self(PhantomData, PhantomData)
+    }
+}
+
+impl ReadSide {
+    /// Shows that this section has been entered and not been left.
+    #[inline(always)]
+    pub fn inside(&self) -> Inside<'_> {
+        // SAFETY: It lasts as long as it is borrowed.
+        unsafe { Inside::new() }
+    }
+}
 
 /// A cache-padded value: many CPUs write it, so it shares no cache line with values read often.
 #[repr(align(128))]
@@ -72,15 +104,14 @@ pub(super) mod sizes {
     /// Bytes of pool that each stack of capacity allows: 255 frames on average.
     pub const POOL_BYTES_PER_STACK: usize = 2048;
 
-    /// Bytes that the pool may have beyond 1.25 times those of its records: two chunks ahead, and
-    /// free extents.
-    pub(in super::super) const POOL_SLACK: u64 = 1 << 20;
-
     /// Attempts to move the pool's cursor before a reservation is given up as contended.
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
-    /// Memos of one context; a power of two.
-    pub(in super::super) const MEMOS: usize = 64;
+    /// Sets of stacks whose references one context holds back; a power of two.
+    pub(in super::super) const HELD_SETS: usize = 128;
+
+    /// Stacks in one set.
+    pub(in super::super) const HELD_WAYS: usize = 8;
 
     /// Stacks that a context has to begin walks with, by their first frame; a power of two.
     pub(in super::super) const STARTS: usize = 64;
@@ -88,11 +119,11 @@ pub(super) mod sizes {
     /// The same, by the stack before, too; a power of two.
     pub(in super::super) const NEXTS: usize = 64;
 
-    /// References at which a record saturates. Above it there is room for one batch of each context
+    /// References at which those of a stack saturate. Above it there is room for one batch of each context
     /// that is between the check and the addition.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
-    /// References that one memo holds at most; a power of two. The larger it is, the fewer contexts
+    /// References to one stack that a context holds back at most; a power of two. The larger it is, the fewer contexts
     /// a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
     pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 15;
 
@@ -109,9 +140,9 @@ pub(super) mod sizes {
     pub const PROBE_LIMIT: u32 = 2;
     pub(in super::super) const CHUNK_WORDS: u32 = 8;
     pub const POOL_BYTES_PER_STACK: usize = 128;
-    pub(in super::super) const POOL_SLACK: u64 = 192;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
-    pub(in super::super) const MEMOS: usize = 2;
+    pub(in super::super) const HELD_SETS: usize = 1;
+    pub(in super::super) const HELD_WAYS: usize = 2;
     pub(in super::super) const STARTS: usize = 2;
     pub(in super::super) const NEXTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;

@@ -13,55 +13,70 @@
 //! The record's offset is never 0, so a word that names one is never 0. The tag is the highest bits
 //! of the hash. The lowest bits select the slot, so tag and slot are independent.
 
+use super::{
+    pool::{Extent, Pool, Record},
+    sys::Inside,
+};
+use core::{marker::PhantomData, num::NonZeroU64};
+
 const NR_BITS: u32 = 11;
 const FINGERPRINT_SHIFT: u32 = 32;
 const TAG_SHIFT: u32 = FINGERPRINT_SHIFT + NR_BITS;
 
-/// The content of a slot.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Word(u64);
+/// What an empty slot holds.
+pub(super) const EMPTY: u64 = 0;
 
-impl Word {
-    pub(super) const EMPTY: Self = Self(0);
+/// The fingerprint of a stack: the tag of its hash, and its number of frames.
+#[inline(always)]
+pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
+    (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
+}
 
-    /// The fingerprint of a stack: the tag of its hash, and its number of frames.
+/// The word that publishes a record in this extent.
+pub(super) const fn naming(fingerprint: u32, extent: &Extent<'_>) -> u64 {
+    (fingerprint as u64) << FINGERPRINT_SHIFT | extent.offset() as u64
+}
+
+/// What a slot holds that is not empty, for as long as a section.
+///
+/// # Invariants
+///
+/// It was loaded by O1 from a slot of the map that `pool` is of, in the generation of the section: the
+/// record that it names is filled, and stays until the section ends.
+#[derive(Clone, Copy)]
+pub(super) struct Word<'s> {
+    bits: NonZeroU64,
+    pool: &'s Pool,
+    section: PhantomData<Inside<'s>>,
+}
+
+impl<'s> Word<'s> {
+    /// [`None`]: the slot is empty.
+    ///
+    /// # Safety
+    ///
+    /// `bits` were loaded from a slot as the invariant says.
     #[inline(always)]
-    pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
-        (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
-    }
-
-    pub(super) const fn new(fingerprint: u32, record: u32) -> Self {
-        Self((fingerprint as u64) << FINGERPRINT_SHIFT | record as u64)
-    }
-
-    #[inline(always)]
-    pub(super) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    pub(super) const fn bits(self) -> u64 {
-        self.0
-    }
-
-    #[inline(always)]
-    pub(super) const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub(super) unsafe fn new(bits: u64, pool: &'s Pool) -> Option<Self> {
+        // INVARIANT: By the requirement.
+        NonZeroU64::new(bits).map(|bits| Self {
+            bits,
+            pool,
+            section: PhantomData,
+        })
     }
 
     #[inline(always)]
     pub(super) const fn has(self, fingerprint: u32) -> bool {
-        (self.0 >> FINGERPRINT_SHIFT) as u32 == fingerprint
+        (self.bits.get() >> FINGERPRINT_SHIFT) as u32 == fingerprint
     }
 
-    /// The offset of the record in the pool.
+    /// The record that it names.
     #[inline(always)]
-    pub(super) const fn record(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// The number of frames of the stack.
-    #[inline(always)]
-    pub(super) const fn nr(self) -> usize {
-        (self.0 >> FINGERPRINT_SHIFT) as usize & ((1 << NR_BITS) - 1)
+    pub(super) fn record(self) -> Record<'s> {
+        let bits = self.bits.get();
+        let nr = (bits >> FINGERPRINT_SHIFT) as usize & ((1 << NR_BITS) - 1);
+        // SAFETY: By the invariant, a record of so many frames is there.
+        unsafe { self.pool.record(bits as u32, nr) }
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod print;
 
 use crate::{
     map::{Counter, Entered, Fallback, Found, Guides},
+    published::Section,
     shim::{stackmap_stack, IdEvent, Recording, Unreserved, Watched},
     store,
     unwind::{self, Position, Walked},
@@ -100,9 +101,8 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     let Some(map) = store::KERNEL.map_in(&section) else {
         return without_map(&mut recording, &section);
     };
-    // SAFETY: RCU is watching and preemption is off, so grace periods wait for this CPU. Only the
-    // caller uses the context of this level of nesting.
-    let entered = unsafe { map.enter(recording.context()) };
+    // SAFETY: Only the caller uses the context of this level of nesting.
+    let entered = unsafe { map.enter(section.inside(), recording.context()) };
     let guides = entered.guides();
     let mut position = None;
     if let Some(guides) = &guides {

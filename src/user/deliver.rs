@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     map::{self, Fallback},
+    published::Section,
     shim::{self, stackmap_user_counter},
     store,
 };
@@ -176,7 +177,7 @@ impl State {
         let map = store.map_in(&here)?;
         // SAFETY: A context for each CPU, which only tasks enter, and none while another one is in it:
         // preemption is off.
-        let entered = unsafe { map.enter(here.cpu()) };
+        let entered = unsafe { map.enter(here.inside(), here.cpu()) };
         if exhausted {
             let found = entered.find(words);
             if found.is_none() {

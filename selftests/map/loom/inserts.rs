@@ -5,12 +5,12 @@
 use super::*;
 
 /// Prepares two inserts of at most two frames that do not meet at the pool's cursor: context 1 has
-/// a free extent, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
+/// a spare, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
 fn prepare_two_stacks(map: &Map) {
     id(map, 0, stack_at(2, 7, 3, 0));
     // Three words are left behind it; they are not enough for this.
     id(map, 1, stack_at(2, 5, 4, 0));
-    assert_eq!(map.free_extent_bytes(), 3 * 8);
+    assert_eq!(map.spare_bytes(), 3 * 8);
 }
 
 /// O1: a reader that sees the word of a slot sees the complete record.
@@ -64,6 +64,25 @@ fn two_stacks_race_for_one_slot() {
     });
 }
 
+/// P1: the hashes of two stacks are equal, and with them slot and fingerprint: the frames decide.
+#[test]
+fn two_stacks_of_one_hash() {
+    let [one, two] = stacks_of_one_hash();
+    exhaustively("two_stacks_of_one_hash", move || {
+        let map = map(2, 2);
+        prepare_two_stacks(&map);
+        let other = spawn(&map, move |map| id(map, 1, two));
+        let mine = id(&map, 0, one);
+        let theirs = other.join();
+        assert_ne!(mine, theirs);
+        for (context, frames, id) in [(0, two, theirs), (1, one, mine)] {
+            assert_eq!(super::id(&map, context, frames), id);
+            assert_eq!(read(&map, id), Some((frames.to_vec(), 2)));
+        }
+        settle(&map);
+    });
+}
+
 /// P1: two CPUs insert the same two stacks, which want the same slot, in both orders.
 #[test]
 fn two_stacks_in_two_orders() {
@@ -101,13 +120,13 @@ fn three_inserts_two_stacks() {
 /// P3: of three stacks two get an entry; the third is refused because the map is full, for no other
 /// reason.
 #[test]
-fn the_last_place() {
+fn the_last_entry() {
     let stacks = [
         stack_at(1, 0, 1, 0),
         stack_at(1, 2, 1, 0),
         stack_at(1, 3, 1, 0),
     ];
-    exhaustively("the_last_place", move || {
+    exhaustively("the_last_entry", move || {
         let map = map(1, 3);
         id(&map, 2, stacks[0]);
         let other = spawn(&map, move |map| {
@@ -155,7 +174,7 @@ fn a_losers_record_is_used_again() {
         let other = spawn(&map, move |map| record(map, 1, one).unwrap());
         let mine = record(&map, 0, one).unwrap();
         other.join();
-        let lost = map.free_extent_bytes() != 0;
+        let lost = map.spare_bytes() != 0;
         let reserved = map.reserved_bytes();
         // The context of the loser, if there was one.
         let loser = usize::from(mine.inserted);
@@ -163,7 +182,7 @@ fn a_losers_record_is_used_again() {
         if lost {
             // Three words for the lost record, two for this one, one still to use.
             assert_eq!(map.reserved_bytes(), reserved);
-            assert_eq!(map.free_extent_bytes(), 8);
+            assert_eq!(map.spare_bytes(), 8);
         }
         settle(&map);
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Inserts that are interrupted: NMI on top of IRQ on top of task.
+//! Inserts and control operations that are interrupted: NMI on top of IRQ on top of task.
 //!
 //! An interrupt comes in front of each step of an insert in turn, and runs to its end there.
 
@@ -17,16 +17,15 @@ fn interrupted(
 ) -> (Result<Found, Fallback>, bool) {
     let owner = Arc::clone(map);
     model::interrupt_after(steps, move || handler(&owner));
-    let _section = ReadSide::enter();
+    let section = ReadSide::enter();
     // SAFETY: The handlers use other contexts; this is a read-side section.
-    let result = unsafe { map.enter(0) }.get_id(frames);
+    let result = unsafe { map.enter(section.inside(), 0) }.get_id(frames);
     (result, !model::cancel_interrupt())
 }
 
-/// Runs a model for each step of a `get_id` that an interrupt can come in front of. `run` tells
-/// whether it came.
+/// Runs a model for each step that an interrupt can come in front of. `run` tells whether it came.
 fn at_each_step(name: &str, check: fn(&str, Box<dyn Fn() + Send + Sync>), run: fn(usize) -> bool) {
-    for steps in 0..=STEPS_MAX {
+    for steps in 0.. {
         let came = std::sync::Arc::new(AtomicBool::new(false));
         let seen = std::sync::Arc::clone(&came);
         check(
@@ -40,7 +39,6 @@ fn at_each_step(name: &str, check: fn(&str, Box<dyn Fn() + Send + Sync>), run: f
             return;
         }
     }
-    panic!("P2: more than {STEPS_MAX} steps");
 }
 
 /// P1: an insert is interrupted by an insert of the same stack, that one by a third.
@@ -61,7 +59,8 @@ fn an_interrupt_inserts_the_same_stack() {
                 model::cancel_interrupt();
             });
             result.unwrap();
-            assert_eq!(settle(&map).len(), 1);
+            // The end of a chunk was the spare of one that has lost its race.
+            assert_eq!(settle_but(&map, 1).len(), 1);
             came
         },
     );
@@ -109,8 +108,87 @@ fn an_interrupt_inserts_another_stack() {
     );
 }
 
+/// Runs a control operation with an interrupt in front of a step, which records a stack. Returns what became of the stack,
+/// if the interrupt came.
+fn operate<R>(
+    map: &Arc<Map>,
+    steps: usize,
+    frames: Frames,
+    operation: impl FnOnce(&Map) -> R,
+) -> (R, Option<Result<Found, Fallback>>) {
+    let recorded = std::rc::Rc::new(std::cell::Cell::new(None));
+    let (handler, owner) = (recorded.clone(), Arc::clone(map));
+    model::interrupt_after(steps, move || {
+        handler.set(Some(record(&owner, 1, frames)));
+    });
+    let result = operation(map);
+    model::cancel_interrupt();
+    (result, recorded.get())
+}
+
+/// A reset is interrupted: what is recorded before it goes, what is recorded behind it stays, and meanwhile
+/// nothing is.
+#[test]
+fn an_interrupt_inside_a_reset() {
+    at_each_step("an_interrupt_inside_a_reset", exhaustively, |steps| {
+        let (old, new) = (stack_at(1, 0, 1, 0), stack_at(1, 2, 1, 0));
+        let map = map(1, 2);
+        let before = id(&map, 0, old);
+        let (reset, recorded) = operate(&map, steps, new, Map::reset);
+        reset.unwrap();
+        assert_eq!(read(&map, before), None);
+        let kept = settle(&map);
+        match recorded {
+            Some(Ok(found)) => assert!(kept.is_empty() || kept[0].0 == found.id),
+            Some(Err(reason)) => assert_eq!((reason, kept.len()), (Fallback::Resetting, 0)),
+            None => assert!(kept.is_empty()),
+        }
+        recorded.is_some()
+    });
+}
+
+/// A growth is interrupted by an insert that needs the room.
+#[test]
+fn an_interrupt_inside_a_growth() {
+    at_each_step("an_interrupt_inside_a_growth", exhaustively, |steps| {
+        let frames = stack_at(2, 5, 4, 0);
+        let map = map(2, 2);
+        for home in 0..2 {
+            id(&map, 0, stack_at(2, 2 * home, 4, 1));
+        }
+        let (grown, recorded) = operate(&map, steps, frames, Map::grow);
+        grown.unwrap();
+        match recorded {
+            Some(Ok(found)) => assert_eq!(read(&map, found.id), Some((frames.to_vec(), 1))),
+            Some(Err(reason)) => assert_eq!(reason, Fallback::Growing),
+            None => {}
+        }
+        id(&map, 1, frames);
+        settle(&map);
+        recorded.is_some()
+    });
+}
+
+/// A snapshot is interrupted: whether the stack belongs to it does not change any more.
+#[test]
+fn an_interrupt_inside_a_snapshot() {
+    at_each_step("an_interrupt_inside_a_snapshot", exhaustively, |steps| {
+        let map = map(1, 2);
+        id(&map, 0, stack_at(1, 0, 1, 0));
+        let frames = stack_at(1, 2, 1, 0);
+        let (snapshot, recorded) = operate(&map, steps, frames, Map::snapshot);
+        let snapshot = snapshot.unwrap();
+        let nr = map.count(&snapshot).unwrap();
+        id(&map, 0, frames);
+        assert_eq!(map.count(&snapshot), Ok(nr));
+        assert!((1..=1 + u32::from(recorded.is_some())).contains(&nr));
+        recorded.is_some()
+    });
+}
+
 /// Records a stack from a handler, which is inside the section of whom it interrupts.
 fn record_in_section(map: &Map, context: usize, frames: Frames) {
-    // SAFETY: In each model a context has one level of nesting; see above for the section.
-    unless_contended(unsafe { map.enter(context) }.get_id(frames));
+    // SAFETY: In each model a context has one level of nesting, and the handler is inside a section.
+    let entered = unsafe { map.enter(Inside::new(), context) };
+    unless_contended(entered.get_id(frames));
 }

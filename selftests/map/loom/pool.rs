@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pool's growth against reservations: O3, the bounded cursor, free extents.
+//! The pool's growth against reservations: O3, the bounded cursor, spares.
 
 use super::*;
-use stackmap_map::ControlError;
 
 /// Fills both first chunks, except for rests that are too small for a record of four frames.
 fn fill(map: &Map) {
@@ -109,7 +108,7 @@ fn a_contended_cursor() {
     });
 }
 
-/// The rest of a chunk that a reservation skips becomes a free extent, whichever context skips it.
+/// The rest of a chunk that a reservation skips becomes a spare, whichever context skips it.
 #[test]
 fn the_end_of_a_chunk_beside_a_reservation() {
     let (one, two) = (stack_at(2, 0, 4, 0), stack_at(2, 2, 2, 0));
@@ -124,35 +123,25 @@ fn the_end_of_a_chunk_beside_a_reservation() {
     });
 }
 
-/// P6: a pool with too many free extents does not grow until they are used.
+/// P6: of two spares the larger one is kept, and the other one is lost.
 #[test]
-fn free_extents_are_used_before_the_pool_grows() {
-    exhaustively("free_extents_are_used_before_the_pool_grows", || {
+fn the_larger_spare_is_kept() {
+    exhaustively("the_larger_spare_is_kept", || {
         let map = map(4, 1);
-        // Three of the eight words of a chunk are left behind each record.
-        let mut large = (0..16).map(|n| stack_at(4, 2 * n, 4, 0));
-        let mut small = (0..16).map(|n| stack_at(4, 2 * n + 1, 2, 0));
-        let bound = || map.stored_bytes() + map.stored_bytes() / 4 + 192;
-        let reason = loop {
-            id(&map, 0, large.next().unwrap());
-            if let Err(error) = map.grow() {
-                break error;
+        // Of the first chunk two words are left, of the second three.
+        id(&map, 0, stack_at(4, 0, 4, 0));
+        for (home, spare, reserved) in [(2, 2, 12), (4, 3, 20), (6, 3, 28)] {
+            while map.wants_growth() {
+                map.grow().unwrap();
             }
-            assert!(map.pool_bytes() <= bound(), "P6: too much");
-        };
-        assert_eq!(reason, ControlError::EnoughFree);
-        assert!(map.pool_bytes() + 64 > bound(), "one chunk more is allowed");
-        assert!(map.wants_growth());
-        let reserved = map.reserved_bytes();
-        while map.grow().is_err() {
-            id(&map, 0, small.next().unwrap());
+            id(&map, 0, stack_at(4, home, 4, 0));
+            assert_eq!(
+                (map.spare_bytes(), map.reserved_bytes()),
+                (spare * 8, reserved * 8)
+            );
         }
-        assert_eq!(
-            map.reserved_bytes(),
-            reserved,
-            "a free extent was left unused"
-        );
-        id(&map, 0, large.next().unwrap());
-        settle(&map);
+        // It is used: the pool gives nothing.
+        id(&map, 0, stack_at(4, 8, 2, 0));
+        assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 28 * 8));
     });
 }

@@ -50,11 +50,11 @@ fn an_insert_beside_the_reset_of_an_empty_map() {
     });
 }
 
-/// O2 for a context with a memo of the stack: the reset invalidates the memo.
+/// O2 for a context that holds back references to the stack: the reset takes them.
 #[test]
-fn a_remembered_stack_beside_a_reset() {
+fn held_references_beside_a_reset() {
     let frames = stack_at(1, 0, 2, 0);
-    exhaustively("a_remembered_stack_beside_a_reset", move || {
+    exhaustively("held_references_beside_a_reset", move || {
         let map = map(1, 2);
         let old = id(&map, 1, frames);
         let other = spawn(&map, move |map| record(map, 1, frames));

@@ -13,7 +13,7 @@ use stackmap_map::{ControlError, Id, Map, ReadSide, Seed, Snapshot, Stack, Stale
 const SEED: Seed = Seed::new([11, 12]);
 
 /// Contexts of the map.
-const CONTEXTS: u8 = 3;
+const CONTEXTS: usize = 3;
 
 /// What can be done to a map.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ struct Run {
 
 /// Does operations, one after the other, and checks everything after each one.
 pub(crate) fn run(ops: impl IntoIterator<Item = Op>) {
-    let map = Map::new(10, CONTEXTS.into(), SEED).expect("memory for a map");
+    let map = Map::new(10, CONTEXTS, SEED).expect("memory for a map");
     let mut run = Run {
         model: Model::new(&map, SEED),
         map,
@@ -166,18 +166,18 @@ impl Run {
 
     /// Records a stack; returns whether it has an id.
     fn record(&mut self, context: u8, frames: &[u64]) -> bool {
-        let before = self.map.reserved_bytes();
+        let context = usize::from(context) % CONTEXTS;
         let result = {
-            let _section = ReadSide::enter();
+            let section = ReadSide::enter();
             // SAFETY: The only thread, in a read-side section.
-            let entered = unsafe { self.map.enter((context % CONTEXTS).into()) };
+            let entered = unsafe { self.map.enter(section.inside(), context) };
             let result = entered.get_id(frames);
             if let Err(reason) = result {
                 entered.add(reason.counter(), 1);
             }
             result
         };
-        self.model.recorded(&self.map, frames, result, before);
+        self.model.recorded(&self.map, context, frames, result);
         if self.follow_growth && self.map.wants_growth() {
             self.grow();
         }
@@ -231,7 +231,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<Op> {
                 context,
                 word().map(|w| w % if w < 4096 { 1024 } else { 32 })?,
             ),
-            [1, home] => Op::Crowd(home % CONTEXTS, home),
+            [1, home] => Op::Crowd(home % CONTEXTS as u8, home),
             [2, _] => Op::Grow,
             [3, follow] => Op::FollowGrowth(follow % 2 != 0),
             [4, 0..16] => Op::Reset,

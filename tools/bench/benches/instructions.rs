@@ -22,9 +22,9 @@ type Prepared = &'static Case;
 /// Prepares a map with room for the stacks that come.
 fn case(map: Map, context: usize, stacks: Vec<Vec<u64>>) -> Prepared {
     let map = Box::leak(Box::new(map));
-    Box::leak(Box::new(ReadSide::enter()));
+    let section = Box::leak(Box::new(ReadSide::enter()));
     // SAFETY: The only thread, in a section that never ends.
-    let entered = unsafe { map.enter(context) };
+    let entered = unsafe { map.enter(section.inside(), context) };
     Box::leak(Box::new(Case { entered, stacks }))
 }
 
@@ -34,8 +34,8 @@ fn get_id(case: Prepared) -> u32 {
     found.map_or(0, |found| found.id.get())
 }
 
-/// A stack that this context has seen.
-fn remembered(depth: usize) -> Prepared {
+/// A stack whose references this context holds back.
+fn held(depth: usize) -> Prepared {
     let (map, frames) = (map(10, 1), stack(0, depth));
     record(&map, 0, &frames).expect("an id");
     case(map, 0, vec![frames])
@@ -69,14 +69,14 @@ fn loaded(percent: u64) -> Prepared {
 }
 
 #[library_benchmark]
-#[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = remembered)]
-fn hit_remembered(case: Prepared) -> u32 {
+#[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = held)]
+fn hit_held(case: Prepared) -> u32 {
     get_id(case)
 }
 
 #[library_benchmark]
 #[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = known)]
-fn hit_searched(case: Prepared) -> u32 {
+fn hit_not_held(case: Prepared) -> u32 {
     get_id(case)
 }
 
@@ -118,8 +118,8 @@ fn words(depth: usize) -> &'static [u32] {
 library_benchmark_group!(
     name = map_costs,
     benchmarks = [
-        hit_remembered,
-        hit_searched,
+        hit_held,
+        hit_not_held,
         insert,
         lookup_1024,
         hash,

@@ -81,9 +81,9 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn slice(&self) -> Slice {
-        let _section = ReadSide::enter();
+        let section = ReadSide::enter();
         // SAFETY: Each thread has a context of its own; inside a read-side section.
-        let entered = unsafe { self.map.enter(self.context) };
+        let entered = unsafe { self.map.enter(section.inside(), self.context) };
         let (begun, own) = (Instant::now(), own_time());
         for frames in self.stacks.iter().cycle().take(EVENTS) {
             black_box(entered.get_id(black_box(frames))).expect("a known stack");
@@ -171,13 +171,28 @@ fn seconds() -> u64 {
         .map_or(10, |seconds| seconds.parse().expect("a number of seconds"))
 }
 
+/// Stacks whose references two contexts hold back in one set: whose slots have the same lowest bits.
+fn of_one_set(map: &Map, nr: usize) -> Vec<Vec<u64>> {
+    let set = |frames: &Vec<u64>| {
+        let found = record(map, 0, frames).expect("an id");
+        // More sets than a context has.
+        found.id.get() % 1024
+    };
+    let all = stacks(2048, 4096);
+    let first = set(&all[0]);
+    let same = all.into_iter().filter(|frames| set(frames) == first);
+    same.take(nr).collect()
+}
+
 fn main() {
     let time = Duration::from_secs(seconds());
     let shared = map(14, 2);
     let own = [map(14, 1), map(14, 1)];
     let sets = [stacks(0, 512), stacks(512, 512)];
     let hot = [stack(1, stackmap_bench::DEPTH)];
-    for frames in sets.iter().flatten().chain(&hot) {
+    let many = stacks(1024, 64);
+    let two = of_one_set(&shared, 2);
+    for frames in sets.iter().flatten().chain(&hot).chain(&many).chain(&two) {
         for map in [&shared, &own[0], &own[1]] {
             record(map, 0, frames).expect("an id");
         }
@@ -188,12 +203,11 @@ fn main() {
         stacks,
     };
     let apart = |stacks| [work(&own[0], 0, stacks), work(&own[1], 0, stacks)];
+    let together = |stacks| [work(&shared, 0, stacks), work(&shared, 1, stacks)];
     row("two maps, one stack each", apart(&hot), time);
-    row(
-        "one map, the same stack",
-        [work(&shared, 0, &hot), work(&shared, 1, &hot)],
-        time,
-    );
+    row("one map, the same stack", together(&hot), time);
+    row("one map, the same 64 stacks", together(&many), time);
+    row("one map, two stacks, one set", together(&two), time);
     row("two maps, 512 stacks each", apart(&sets[0]), time);
     let distinct = [work(&shared, 0, &sets[0]), work(&shared, 1, &sets[1])];
     row("one map, distinct stacks", distinct, time);

@@ -37,9 +37,9 @@ pub fn map(bits: u32, contexts: usize) -> Map {
 /// Records a stack and lets the pool grow.
 pub fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Found, Fallback> {
     let found = {
-        let _section = ReadSide::enter();
+        let section = ReadSide::enter();
         // SAFETY: Benches prepare maps on one thread; inside a read-side section.
-        unsafe { map.enter(index) }.get_id(frames)
+        unsafe { map.enter(section.inside(), index) }.get_id(frames)
     };
     if map.wants_growth() {
         map.grow().expect("memory for the pool");

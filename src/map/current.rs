@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The map in one generation: what is published stays until the section ends.
+
+use super::{
+    id::Generation,
+    pool::{Extent, HEADER_WORDS},
+    sys::{Inside, Ordering},
+    word::{self, Word},
+    Found, Id, Map,
+};
+
+/// The map in one generation, for as long as a section.
+///
+/// # Invariants
+///
+/// The generation was loaded by O2 in the section: a reset that begins a new one waits for the end of the
+/// section before it removes anything.
+#[derive(Clone, Copy)]
+pub(super) struct Current<'s> {
+    map: &'s Map,
+    generation: Generation,
+    _section: Inside<'s>,
+}
+
+impl Map {
+    /// The map in its generation; [`None`] while a reset runs. Context: any.
+    #[inline(always)]
+    pub(super) fn current_in<'s>(&'s self, section: Inside<'s>) -> Option<Current<'s>> {
+        let generation = self.generation()?;
+        // INVARIANT: Just loaded.
+        Some(Current {
+            map: self,
+            generation,
+            _section: section,
+        })
+    }
+}
+
+impl<'s> Current<'s> {
+    /// The generation.
+    pub(super) const fn generation(self) -> Generation {
+        self.generation
+    }
+
+    /// What a slot holds; [`None`] if it is empty.
+    #[inline(always)]
+    pub(super) fn word(self, slot: u32) -> Option<Word<'s>> {
+        // ORDERING: Acquire; O1, pairs with the swap in `publish`.
+        let bits = self.map.slots[slot as usize].load(Ordering::Acquire);
+        // SAFETY: By the invariant, this is the generation of the section.
+        unsafe { Word::new(bits, &self.map.pool) }
+    }
+
+    /// Publishes the record of `nr` frames at the front of an extent, which has been filled, in an empty slot.
+    /// Returns the rest of the extent; or all of it if the slot is not empty any more.
+    pub(super) fn publish(
+        self,
+        slot: u32,
+        fingerprint: u32,
+        extent: Extent<'s>,
+        nr: usize,
+    ) -> Result<Option<Extent<'s>>, Extent<'s>> {
+        let new = word::naming(fingerprint, &extent);
+        // ORDERING: Release; O1, pairs with the load in `word`.
+        let swapped = self.map.slots[slot as usize].compare_exchange(
+            word::EMPTY,
+            new,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        match swapped {
+            Ok(_) => Ok(extent.rest_after(HEADER_WORDS + nr as u32)),
+            Err(_) => Err(extent),
+        }
+    }
+
+    /// The id of the stack in `slot`.
+    #[inline(always)]
+    pub(super) const fn id(self, slot: u32) -> Id {
+        self.generation.id(slot)
+    }
+
+    /// A stack that was recorded.
+    #[inline(always)]
+    pub(super) const fn found(self, slot: u32, inserted: bool) -> Found {
+        Found {
+            id: self.id(slot),
+            inserted,
+        }
+    }
+}

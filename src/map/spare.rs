@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The spare of a context: words of the pool that it has reserved, not published, and keeps for reuse.
+//!
+//! They come from lost races, from the ends of chunks, and from the rest of a spare that was larger than
+//! its record. Of two only the larger is kept: the other is lost until the reset. Both are rare.
+
+use super::{
+    pool::{Extent, Pool},
+    sys::{AtomicU64, Inside, Ordering},
+};
+
+/// The extent that one context keeps. Only its owner changes it.
+///
+/// # Invariants
+///
+/// 0, or the offset of an extent of this generation and, in the upper half, the number of its words; nobody
+/// else has it.
+pub(super) struct Spare(AtomicU64);
+
+impl Spare {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        // INVARIANT: It is 0.
+        Self(AtomicU64::new(0))
+    }
+
+    /// The number of its words. Context: any.
+    pub(super) fn words(&self) -> u32 {
+        (self.0.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Keeps an extent if it is larger than the one that is kept. Context: any; owner only.
+    pub(super) fn keep(&self, extent: Extent<'_>) {
+        if extent.words() > self.words() {
+            let spare = u64::from(extent.words()) << 32 | u64::from(extent.offset());
+            // INVARIANT: The extent ends here.
+            self.0.store(spare, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the extent if it has so many words.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the context, in the generation of its section; `pool` is that of its map.
+    pub(super) unsafe fn take<'s>(
+        &self,
+        pool: &'s Pool,
+        _section: Inside<'s>,
+        words: u32,
+    ) -> Option<Extent<'s>> {
+        let spare = self.0.load(Ordering::Relaxed);
+        if spare == 0 || spare >> 32 < u64::from(words) {
+            return None;
+        }
+        // INVARIANT: It is kept no longer.
+        self.0.store(0, Ordering::Relaxed);
+        // SAFETY: By the invariant, it was given up in this generation; nobody else takes it.
+        Some(unsafe { Extent::again(pool, spare as u32, (spare >> 32) as u32) })
+    }
+
+    /// Forgets it. The context has no owner meanwhile.
+    pub(super) fn clear(&self) {
+        // INVARIANT: It is 0.
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
