@@ -9,7 +9,8 @@
 //! sum is exact when nothing is recorded.
 
 use super::{
-    pool::{Extent, Pool},
+    current::Current,
+    pool::Extent,
     spare::Spare,
     sys::{
         sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
@@ -19,7 +20,7 @@ use super::{
 };
 use core::marker::PhantomData;
 
-/// In [`Context::nexts`]: it was so the last two times.
+/// In [`Context::nexts`]: this stack came next the last two times.
 const TWICE: u64 = 1 << 33;
 
 /// What is counted.
@@ -34,7 +35,7 @@ pub enum Counter {
     BytesSaved,
     /// Full stacks because the map holds as many stacks as it may.
     DropFull,
-    /// Full stacks because the pool has grown to its limit.
+    /// Full stacks because the pool has grown to its limit, or no record can hold the stack.
     DropPool,
     /// Full stacks because the pool was still growing.
     DropGrowing,
@@ -74,7 +75,7 @@ impl Counter {
 ///
 /// - Each slot of `held`, `starts`, `nexts` and `last` is of a stack that the owner has seen in this
 ///   generation.
-/// - All references of this generation that were counted here are in `held` or `moved`.
+/// - All references that were counted here since the map was made are in `held` or `moved`.
 #[repr(align(128))]
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
@@ -85,8 +86,8 @@ pub struct Context {
     nexts: [AtomicU64; NEXTS],
     /// The slot of the last stack that a guide has told. Bit 32 is set: there is one.
     last: AtomicU64,
-    /// References that moved to the map. Each event with an id is one reference, so hits need no counter
-    /// of their own.
+    /// References that are not held any more: they moved to the map, or a reset removed their stack. Each
+    /// event with an id is one reference, so hits need no counter of their own.
     moved: AtomicU64,
     /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
     counters: [AtomicU64; Counter::COUNT],
@@ -113,7 +114,7 @@ impl Context {
             return self.counters[counter as usize].load(Ordering::Relaxed);
         }
         let held = self.held.iter().flatten();
-        let held = held.map(|entry| u64::from(Held::load(entry).refs()));
+        let held = held.map(|way| u64::from(Held::load(way).refs()));
         let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
         references.saturating_sub(self.get(Counter::Inserts))
     }
@@ -142,9 +143,9 @@ impl Context {
             add(&self.moved, Held::load(held).refs().into());
             held.store(0, Ordering::Relaxed);
         }
-        let hints = self.starts.iter().chain(&self.nexts).chain([&self.last]);
-        for hint in hints {
-            hint.store(0, Ordering::Relaxed);
+        let remembered = self.starts.iter().chain(&self.nexts).chain([&self.last]);
+        for slot in remembered {
+            slot.store(0, Ordering::Relaxed);
         }
         self.spare.clear();
     }
@@ -154,7 +155,8 @@ impl Context {
 ///
 /// # Invariants
 ///
-/// Nobody else has the context as an owner, or has written it meanwhile.
+/// Nobody else has the context as an owner. Only a reset writes it, too, while the section has no
+/// [`Current`]; who gets one afterwards sees these writes by O2.
 #[derive(Clone, Copy)]
 pub(super) struct Owned<'s> {
     ctx: &'s Context,
@@ -199,22 +201,22 @@ impl<'s> Owned<'s> {
     #[inline(never)]
     fn hold_ref_behind(self, slot: u32, flush: impl FnOnce(u32, u32)) {
         let set = self.ctx.held_set(slot);
-        let of_slot = set.iter().find(|entry| Held::load(entry).is_of(slot));
+        let of_slot = set.iter().find(|way| Held::load(way).is_of(slot));
         let mut new = Held::first(slot);
-        if let Some(entry) = of_slot {
-            let held = Held::load(entry);
+        if let Some(way) = of_slot {
+            let held = Held::load(way);
             if held.has_room() {
                 // It is found at once the next time.
-                entry.store(Held::load(&set[0]).0, Ordering::Relaxed);
+                way.store(Held::load(&set[0]).0, Ordering::Relaxed);
                 set[0].store(held.one_more().0, Ordering::Relaxed);
                 return;
             }
-            entry.store(new.0, Ordering::Relaxed);
+            way.store(new.0, Ordering::Relaxed);
             new = held;
         } else {
-            for entry in set {
-                let old = Held::load(entry);
-                entry.store(new.0, Ordering::Relaxed);
+            for way in set {
+                let old = Held::load(way);
+                way.store(new.0, Ordering::Relaxed);
                 new = old;
                 if old.refs() == 0 {
                     return;
@@ -234,14 +236,9 @@ impl<'s> Owned<'s> {
 
     /// Takes so many words, if the context has them.
     #[inline(always)]
-    pub(super) fn take(
-        self,
-        pool: &'s Pool,
-        section: Inside<'s>,
-        words: u32,
-    ) -> Option<Extent<'s>> {
-        // SAFETY: By the invariant.
-        unsafe { self.ctx.spare.take(pool, section, words) }
+    pub(super) fn take(self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
+        // SAFETY: By the invariant; `Entered` is of one map.
+        unsafe { self.ctx.spare.take(current, words) }
     }
 
     /// The slot of the stack to begin with, whose first frame is most likely this. Context: any.
@@ -266,8 +263,8 @@ impl<'s> Owned<'s> {
         (next & TWICE != 0).then_some(next as u32)
     }
 
-    /// Notes that a stack, which begins with this frame, came after the last one. Returns whether that was
-    /// the same. Context: any.
+    /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
+    /// the last one was this stack, too. Context: any.
     #[inline(always)]
     pub(super) fn set_next(self, frame: u64, slot: u32) -> bool {
         let now = 1 << 32 | u64::from(slot);
@@ -307,8 +304,8 @@ impl Held {
     const ONE: u32 = 1 << REST_BITS;
 
     #[inline(always)]
-    fn load(entry: &AtomicU32) -> Self {
-        Self(entry.load(Ordering::Relaxed))
+    fn load(way: &AtomicU32) -> Self {
+        Self(way.load(Ordering::Relaxed))
     }
 
     /// The first reference to the stack in `slot`.

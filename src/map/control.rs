@@ -24,7 +24,7 @@ impl Map {
     }
 
     /// Adds chunks to the pool while less than one chunk is free and it may grow. Context: process, may
-    /// sleep.
+    /// sleep. Errors: [`ControlError::Busy`] while another one or a reset runs, [`ControlError::NoMemory`].
     pub fn grow(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             while self.pool.wants_growth() {
@@ -40,7 +40,8 @@ impl Map {
     /// `id.rs`. A [`Snapshot`](super::Snapshot) of the empty map stays valid.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
-    /// [`Fallback::Resetting`](super::Fallback::Resetting).
+    /// [`Fallback::Resetting`](super::Fallback::Resetting). Errors: [`ControlError::Busy`] while another one
+    /// or a growth runs.
     pub fn reset(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             let state = self.state.load(Ordering::Relaxed);

@@ -4,7 +4,7 @@
 
 use super::{
     id::Generation,
-    pool::{Extent, HEADER_WORDS},
+    pool::{Extent, Filled, Pool},
     sys::{Inside, Ordering},
     word::{self, Word},
     Found, Id, Map,
@@ -20,7 +20,7 @@ use super::{
 pub(super) struct Current<'s> {
     map: &'s Map,
     generation: Generation,
-    _section: Inside<'s>,
+    section: Inside<'s>,
 }
 
 impl Map {
@@ -28,16 +28,26 @@ impl Map {
     #[inline(always)]
     pub(super) fn current_in<'s>(&'s self, section: Inside<'s>) -> Option<Current<'s>> {
         let generation = self.generation()?;
-        // INVARIANT: Just loaded.
+        // INVARIANT: Just loaded, inside `section`.
         Some(Current {
             map: self,
             generation,
-            _section: section,
+            section,
         })
     }
 }
 
 impl<'s> Current<'s> {
+    /// The pool of the map.
+    pub(super) const fn pool(self) -> &'s Pool {
+        &self.map.pool
+    }
+
+    /// The section.
+    pub(super) const fn section(self) -> Inside<'s> {
+        self.section
+    }
+
     /// The generation.
     pub(super) const fn generation(self) -> Generation {
         self.generation
@@ -52,16 +62,15 @@ impl<'s> Current<'s> {
         unsafe { Word::new(bits, &self.map.pool) }
     }
 
-    /// Publishes the record of `nr` frames at the front of an extent, which has been filled, in an empty slot.
-    /// Returns the rest of the extent; or all of it if the slot is not empty any more.
+    /// Publishes the record of a stack with this hash in an empty slot. Returns the rest of its extent; or
+    /// the record if the slot is not empty any more.
     pub(super) fn publish(
         self,
         slot: u32,
-        fingerprint: u32,
-        extent: Extent<'s>,
-        nr: usize,
-    ) -> Result<Option<Extent<'s>>, Extent<'s>> {
-        let new = word::naming(fingerprint, &extent);
+        hash: u64,
+        record: Filled<'s>,
+    ) -> Result<Option<Extent<'s>>, Filled<'s>> {
+        let new = word::naming(hash, &record);
         // ORDERING: Release; O1, pairs with the load in `word`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
             word::EMPTY,
@@ -70,8 +79,8 @@ impl<'s> Current<'s> {
             Ordering::Relaxed,
         );
         match swapped {
-            Ok(_) => Ok(extent.rest_after(HEADER_WORDS + nr as u32)),
-            Err(_) => Err(extent),
+            Ok(_) => Ok(record.into_rest()),
+            Err(_) => Err(record),
         }
     }
 

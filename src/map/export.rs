@@ -83,7 +83,7 @@ impl Map {
 
     /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
     /// it, so two walks of it can differ. Context: any. Errors: [`Stale`] while a reset runs.
-    pub fn current(&self) -> Result<Snapshot, Stale> {
+    pub fn snapshot_now(&self) -> Result<Snapshot, Stale> {
         let generation = self.generation().ok_or(Stale)?;
         let epoch = self.epoch.load(Ordering::Relaxed);
         Ok(Snapshot(InsertEpoch { generation, epoch }))

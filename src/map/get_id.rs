@@ -5,9 +5,9 @@
 use super::{
     context::Owned,
     current::Current,
-    pool::{Extent, HEADER_WORDS},
+    pool::{Filled, HEADER_WORDS},
     sys::{Inside, Ordering},
-    word::fingerprint,
+    word::{fingerprint, Word},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
 };
 
@@ -90,7 +90,7 @@ impl<'s> Entered<'s> {
             match current.word(slot) {
                 None if INSERT => return self.insert(current, frames, &probes, probe),
                 None => break,
-                Some(word) if word.has(probes.fingerprint) && word.record().holds(frames) => {
+                Some(word) if probes.found(word, frames) => {
                     self.count_ref(slot);
                     return Ok(current.found(slot, false));
                 }
@@ -115,11 +115,11 @@ impl<'s> Entered<'s> {
             let slot = probes.slot(probe);
             let mut word = current.word(slot);
             if word.is_none() {
-                let extent = match prepared.take() {
-                    Some(extent) => extent,
-                    None => self.prepare(frames)?,
+                let record = match prepared.take() {
+                    Some(record) => record,
+                    None => self.prepare(current, frames)?,
                 };
-                match current.publish(slot, probes.fingerprint, extent, frames.len()) {
+                match current.publish(slot, probes.hash, record) {
                     Ok(rest) => {
                         if let Some(rest) = rest {
                             self.ctx.keep(rest);
@@ -128,12 +128,11 @@ impl<'s> Entered<'s> {
                         self.count_ref(slot);
                         return Ok(current.found(slot, true));
                     }
-                    Err(extent) => prepared = Some(extent),
+                    Err(record) => prepared = Some(record),
                 }
                 word = current.word(slot);
             }
-            if word.is_some_and(|word| word.has(probes.fingerprint) && word.record().holds(frames))
-            {
+            if word.is_some_and(|word| probes.found(word, frames)) {
                 self.put_back(prepared);
                 self.count_ref(slot);
                 return Ok(current.found(slot, false));
@@ -143,9 +142,9 @@ impl<'s> Entered<'s> {
         Err(Fallback::ProbeLimit)
     }
 
-    /// Claims an entry, takes an extent, and writes the record to the front of the extent.
-    fn prepare(&self, frames: &[u64]) -> Result<Extent<'s>, Fallback> {
-        let (map, pool) = (self.map, &self.map.pool);
+    /// Claims an entry, takes an extent, and writes the record to its front.
+    fn prepare(&self, current: Current<'s>, frames: &[u64]) -> Result<Filled<'s>, Fallback> {
+        let (map, pool) = (self.map, current.pool());
         if !pool.can_hold(frames) {
             return Err(Fallback::PoolFull);
         }
@@ -153,22 +152,20 @@ impl<'s> Entered<'s> {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let extent = match self.ctx.take(pool, self.section, words) {
+        let keep = |passed_over| self.ctx.keep(passed_over);
+        let extent = match self.ctx.take(current, words) {
             Some(extent) => extent,
             None => pool
-                .reserve(self.section, words, |passed_over| {
-                    self.ctx.keep(passed_over)
-                })
+                .reserve(current.section(), words, keep)
                 .inspect_err(|_| map.release_entry())?,
         };
-        extent.fill(map.epoch.load(Ordering::Relaxed), frames);
-        Ok(extent)
+        Ok(extent.fill(map.epoch.load(Ordering::Relaxed), frames))
     }
 
     /// Gives back the entry and the extent that [`Entered::prepare`] took.
-    fn put_back(&self, prepared: Option<Extent<'_>>) {
-        if let Some(extent) = prepared {
-            self.ctx.keep(extent);
+    fn put_back(&self, prepared: Option<Filled<'_>>) {
+        if let Some(record) = prepared {
+            self.ctx.keep(record.into_extent());
             self.map.release_entry();
         }
     }
@@ -181,9 +178,9 @@ impl<'s> Entered<'s> {
     }
 }
 
-/// Where a stack is searched for.
+/// Where a stack is searched for, and as what.
 struct Probes {
-    home: u32,
+    hash: u64,
     mask: u32,
     fingerprint: u32,
 }
@@ -193,7 +190,7 @@ impl Probes {
     fn new(map: &Map, frames: &[u64]) -> Self {
         let hash = map.seed.hash(frames);
         Self {
-            home: hash as u32,
+            hash,
             mask: map.slots.len() as u32 - 1,
             fingerprint: fingerprint(hash, frames.len()),
         }
@@ -202,6 +199,12 @@ impl Probes {
     /// The slot of the `probe`-th probe.
     #[inline(always)]
     const fn slot(&self, probe: u32) -> u32 {
-        self.home.wrapping_add(probe) & self.mask
+        (self.hash as u32).wrapping_add(probe) & self.mask
+    }
+
+    /// Whether a slot names the record of the stack, which has these frames.
+    #[inline(always)]
+    fn found(&self, word: Word<'_>, frames: &[u64]) -> bool {
+        word.has(self.fingerprint) && word.record().holds(frames)
     }
 }

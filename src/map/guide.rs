@@ -61,7 +61,7 @@ impl Guide<'_> {
         Some(self.words.get(index)?.load(Ordering::Relaxed))
     }
 
-    /// The same.
+    /// As [`Guide::word`], without a check.
     ///
     /// # Safety
     ///
@@ -106,7 +106,7 @@ impl<'a> Entered<'a> {
 
     /// Makes a guide of a stack that `found` is of, with these frames. `guide` is the one that the walk has
     /// left, and how many frames both share. `hint` gives the hint of a frame, by it and its caller's, 0 if
-    /// there is none. Context: any; owner only.
+    /// there is none. Does nothing in a map of [`Words::Whole`](super::Words). Context: any.
     #[cold]
     pub fn learn(
         &self,
@@ -115,6 +115,10 @@ impl<'a> Entered<'a> {
         found: Found,
         hint: impl Fn(u64, u64) -> u32,
     ) {
+        // INVARIANT of `Guide`: without hints no slot gets into a context, so there is no guide.
+        if !self.map.pool.has_hints() {
+            return;
+        }
         let slot = self.map.layout.slot(found.id);
         // Nothing leads to a stack that ends where the guide goes on.
         let Some(frame) = frames.get(guide.map_or(0, |(_, nr)| nr)) else {
@@ -125,7 +129,9 @@ impl<'a> Entered<'a> {
         };
         word.record().give_hints(hint);
         match guide {
-            None => self.ctx.set_start(start(frames.iter().copied()), slot),
+            None => self
+                .ctx
+                .set_start(start_frame(frames.iter().copied()), slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
         }
     }
@@ -134,7 +140,7 @@ impl<'a> Entered<'a> {
 /// The frame by which a stack is found to begin with: the innermost that is an address in text. Others stand
 /// for addresses that many stacks begin with.
 #[inline(always)]
-fn start(frames: impl Iterator<Item = u64>) -> u64 {
+fn start_frame(frames: impl Iterator<Item = u64>) -> u64 {
     let mut frames = frames;
     let first = frames.next().unwrap_or(0);
     match first as i64 {
@@ -155,15 +161,14 @@ impl Map {
 }
 
 impl<'a> Guides<'a> {
-    /// The guide to begin with, if it has this frame there: the one that [`Guides`] are kept by. Context:
-    /// any.
+    /// The guide that the context begins with for stacks that are found by `frame`, if it has that as its
+    /// frame number `index`. Context: any.
     #[inline(always)]
     pub fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
         self.guide(self.entered.ctx.start(frame)?, 0, index, frame)
     }
 
-    /// The stack that came after the last one, the last two times, if its innermost frame is this. Context:
-    /// any.
+    /// The stack that came after the last one both times, if it is found by this first frame. Context: any.
     #[inline(always)]
     pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
         self.guide(self.entered.ctx.next(frame)?, NEXT, 0, frame)
@@ -195,7 +200,7 @@ impl<'a> Guides<'a> {
         if guide.slot & NEXT != 0 {
             ctx.set_last(guide.slot());
         } else {
-            let first = start(guide.frames());
+            let first = start_frame(guide.frames());
             if ctx.set_next(first, guide.slot()) && guide.slot & BRANCHED != 0 {
                 ctx.set_start(first, guide.slot());
             }

@@ -17,7 +17,8 @@
 //! A stack is searched for from the slot that its hash names, upwards, to the first empty slot. For a new
 //! stack the complete record is written first. Then one compare-and-swap turns the empty slot into a word
 //! that names the record. So a slot is empty or complete: no CPU waits for the unfinished insert of
-//! another, and an insert that is interrupted and never resumed leaves an empty slot.
+//! another, and an insert that is interrupted and never resumed leaves an empty slot, an entry and words
+//! that nobody uses.
 //!
 //! ```text
 //! get_id(frames):
@@ -52,18 +53,20 @@
 //!
 //! `Documentation/map.rst` says which tests show them.
 //!
-//! - **P1** A stack has one id, even if several contexts insert it at the same time, such as an NMI
-//!   on top of an interrupt on top of a task. *Proof.* All inserts of a stack try the same slots in the same
-//!   order, and in a generation no slot becomes empty again. Let a stack have been published in two
-//!   slots, and consider the insert that published it in the later one. It found the earlier one
-//!   not empty, at a load or at a swap that failed, and then compared. The word there never changes, so it
-//!   was the one that names this stack, and the insert returned its id: a contradiction.
+//! - **P1** In a generation a stack has one id, even if several contexts insert it at the same time, such as
+//!   an NMI on top of an interrupt on top of a task. *Proof.* All inserts of a stack try the same slots in
+//!   the same order; none outlives its generation, in which no slot becomes empty again. Let a stack be
+//!   published in two slots. The insert that published it in the later one passed the earlier one, so it
+//!   found a word there, by a load or by the load after a swap that failed. That word never changes, so it
+//!   is the one that names this stack. By O1 the insert saw its frames, which hints do not change, found
+//!   them equal, and returned the id of the earlier slot: a contradiction.
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 28` accesses to atomic
-//!   words, where `P` is the probe limit, `T` the attempts to reserve, and `W` the stacks of a set whose
-//!   references are held back. One of these accesses is one instruction on x86, and on arm64 with LSE; else
-//!   a swap is a loop there that only ends when no other CPU writes the same line between its load and its
-//!   store: then it is lock-free, not wait-free.
+//!   words, where `P` is `PROBE_LIMIT`, `T` `CURSOR_TRIES` and `W` `HELD_WAYS`; a stack that guides tell takes
+//!   at most `n + 3W + 13`, 16 more for each other guide that it goes on with, and `3n` more if it gives
+//!   hints. One access is one instruction on x86, and on arm64 with LSE; else a swap is a loop
+//!   there that only ends when no other CPU writes the same line between its load and its store: then it
+//!   is lock-free, not wait-free.
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter. An unused
 //!   entry is released. Words that were reserved and not published serve a later stack of their context;
 //!   only of two such extents the smaller is lost, until the reset.
@@ -71,15 +74,15 @@
 //!   (the search never needs memory, and the table is at most half full, which keeps it short), and
 //!   reads back as it was.
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
-//!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`. Finding a
-//!   stack by its id is one load of a slot.
+//!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`.
 //! - **P6** The table takes 24 bytes for each stack of capacity, and where there are guides 16 more
-//!   for branches. The pool has the bytes of its records, two chunks ahead, a spare for each context, and
-//!   what is lost: at most a thirtieth at the ends of chunks, and at most a record for each context that
-//!   inserted the same stack at the same time as another one.
-//! - **P7** References and counters are exact when nothing is recorded, and saturate. A record never
-//!   changes. Hits of a stack whose references its context holds back write nothing that other CPUs read;
-//!   only one in `REFS_BATCH_MAX` writes a word that they write, too.
+//!   for branches; a context takes 5.2 KiB. The pool has the bytes of its records, at most two chunks ahead, a
+//!   spare for each context, and what is lost: at most a thirtieth at the ends of chunks, and at most a
+//!   record for each lost swap after which the stack was found in the map or refused.
+//! - **P7** References and counters are exact when nothing is recorded, and saturate. The frames and the
+//!   epoch of a record never change. A hit whose references its context holds back writes only its context,
+//!   which no other recorder reads. The exceptions: one hit in `REFS_BATCH_MAX` adds to the references in the
+//!   map, and a hit that a walk has found without a whole guide may write hints and a branch.
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`.
 //!
@@ -129,7 +132,7 @@ pub use self::{
 
 use self::{
     id::{Generation, Layout},
-    pool::{Pool, ReserveError, HEADER_WORDS},
+    pool::{Pool, HEADER_WORDS},
     sys::{
         sizes::{CHUNK_WORDS, REFS_BATCH_MAX, REFS_MAX},
         Array, AtomicU32, AtomicU64, CachePadded, Ordering,
@@ -191,16 +194,6 @@ impl Fallback {
             Fallback::ProbeLimit => Counter::DropProbe,
             Fallback::Contended => Counter::DropContended,
             Fallback::Resetting => Counter::DropReset,
-        }
-    }
-}
-
-impl From<ReserveError> for Fallback {
-    fn from(error: ReserveError) -> Self {
-        match error {
-            ReserveError::Full => Fallback::PoolFull,
-            ReserveError::Growing => Fallback::Growing,
-            ReserveError::Contended => Fallback::Contended,
         }
     }
 }
@@ -314,7 +307,7 @@ impl Map {
         words.map(u64::from).sum::<u64>() * 8
     }
 
-    /// Bytes of the table: of slots, references and branches.
+    /// Bytes of the table: of slots, references and branches, but not of contexts.
     pub fn table_bytes(&self) -> u64 {
         (self.slots.len() + self.branches.len()) as u64 * 8 + self.refs.len() as u64 * 4
     }

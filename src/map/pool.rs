@@ -13,15 +13,18 @@
 //! ```
 //!
 //! What a frame is depends on the map: the whole word, or its lower half, which says all of an address in
-//! text; then the upper half has a *hint*, see `guide.rs`. A published record never changes; but hints come
-//! and go, and take no frame with them.
+//! text; then the upper half has a *hint*, see `guide.rs`. The frames and the epoch of a published record
+//! never change; only hints come and go.
 //!
 //! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
 //! not published, because the writer lost a race, become the *spare* of its context, see `spare.rs`.
 
-use super::sys::{
-    sizes::{CHUNK_WORDS, CURSOR_TRIES},
-    Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
+use super::{
+    sys::{
+        sizes::{CHUNK_WORDS, CURSOR_TRIES},
+        Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
+    },
+    Fallback,
 };
 use core::marker::PhantomData;
 
@@ -44,24 +47,13 @@ pub enum Words {
 /// What a word with a hint has of the frame.
 const FRAME: u64 = 0xffff_ffff;
 
-/// What the word of the last frame may have of a hint: no size of a plain rule.
+/// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
 const LAST: u64 = 0x000f_ffff_ffff_ffff;
 
 /// The frame of a word that has a hint.
 #[inline(always)]
 pub(super) const fn frame_of(word: u64) -> u64 {
     word as i32 as u64
-}
-
-/// Why no record could be reserved.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ReserveError {
-    /// The pool has reached its maximum size.
-    Full,
-    /// Pool growth is pending: the next chunk is not allocated yet.
-    Growing,
-    /// Other CPUs moved the cursor too often.
-    Contended,
 }
 
 /// Words of the pool that its holder alone may write, for as long as a section.
@@ -103,10 +95,15 @@ impl<'s> Extent<'s> {
         self.words
     }
 
-    /// Writes a record to its front. It has [`HEADER_WORDS`] and a word for each frame at least.
-    pub(super) fn fill(&self, epoch: u32, frames: &[u64]) {
-        debug_assert!(HEADER_WORDS as usize + frames.len() <= self.words as usize);
-        // SAFETY: By the invariant, the words are there.
+    /// Writes a record to its front.
+    ///
+    /// # Panics
+    ///
+    /// If it has less than [`HEADER_WORDS`] and a word for each frame.
+    pub(super) fn fill(self, epoch: u32, frames: &[u64]) -> Filled<'s> {
+        let nr = frames.len();
+        assert!(HEADER_WORDS as usize + nr <= self.words as usize);
+        // SAFETY: By the invariant, the words are this extent's, as long as its section lasts.
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
         words[0].store(u64::from(epoch), Ordering::Relaxed);
         let mask = match self.pool.content {
@@ -116,15 +113,46 @@ impl<'s> Extent<'s> {
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
             word.store(*frame & mask, Ordering::Relaxed);
         }
+        // INVARIANT: So it is here.
+        Filled { extent: self, nr }
+    }
+}
+
+/// An extent with a record at its front, which is not published.
+///
+/// # Invariants
+///
+/// Its first words are the header and `nr` frames.
+pub(super) struct Filled<'s> {
+    extent: Extent<'s>,
+    nr: usize,
+}
+
+impl<'s> Filled<'s> {
+    /// The offset of the record, never 0.
+    pub(super) const fn offset(&self) -> u32 {
+        self.extent.offset
     }
 
-    /// Gives its first words to a record, and returns the rest if there is one.
-    pub(super) fn rest_after(self, words: u32) -> Option<Self> {
-        // INVARIANT: They are some of its words, and it is used up.
-        (words < self.words).then(|| Self {
-            offset: self.offset + words,
-            words: self.words - words,
-            ..self
+    /// The number of frames.
+    pub(super) const fn nr(&self) -> usize {
+        self.nr
+    }
+
+    /// Takes the words of the record back: it will not be published.
+    pub(super) fn into_extent(self) -> Extent<'s> {
+        self.extent
+    }
+
+    /// Leaves the words of the record to the slot that names it, and returns the rest if there is one.
+    pub(super) fn into_rest(self) -> Option<Extent<'s>> {
+        let words = HEADER_WORDS + self.nr as u32;
+        let extent = self.extent;
+        // INVARIANT: These are some of its words, and it is used up.
+        (words < extent.words).then(|| Extent {
+            offset: extent.offset + words,
+            words: extent.words - words,
+            ..extent
         })
     }
 }
@@ -163,9 +191,10 @@ impl<'s> Record<'s> {
         }
     }
 
-    /// Whether it is of exactly these frames.
+    /// Whether its frames are these. Their number is that of the record, by the fingerprint.
     #[inline(always)]
     pub(super) fn holds(self, frames: &[u64]) -> bool {
+        debug_assert_eq!(self.nr(), frames.len());
         match self.content {
             Words::Whole => all_equal(self.frames, frames, |word| word),
             Words::Hinted => all_equal(self.frames, frames, frame_of),
@@ -293,7 +322,7 @@ impl Pool {
         _section: Inside<'s>,
         words: u32,
         leave: impl FnOnce(Extent<'s>),
-    ) -> Result<Extent<'s>, ReserveError> {
+    ) -> Result<Extent<'s>, Fallback> {
         for _ in 0..CURSOR_TRIES {
             let cursor = self.cursor.load(Ordering::Relaxed);
             // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is set.
@@ -302,9 +331,9 @@ impl Pool {
             let start = if room < words { cursor + room } else { cursor };
             if start + words > limit {
                 return Err(if self.may_grow(limit) {
-                    ReserveError::Growing
+                    Fallback::Growing
                 } else {
-                    ReserveError::Full
+                    Fallback::PoolFull
                 });
             }
             if self
@@ -327,7 +356,7 @@ impl Pool {
                 return Ok(extent(start, words));
             }
         }
-        Err(ReserveError::Contended)
+        Err(Fallback::Contended)
     }
 
     /// `words` words from `offset` on.
@@ -369,9 +398,14 @@ impl Pool {
         }
     }
 
+    /// Whether frames have hints.
+    pub(super) fn has_hints(&self) -> bool {
+        self.content == Words::Hinted
+    }
+
     /// Whether a record can hold these frames.
     pub(super) fn can_hold(&self, frames: &[u64]) -> bool {
-        self.content == Words::Whole || frames.iter().all(|frame| frame_of(*frame) == *frame)
+        !self.has_hints() || frames.iter().all(|frame| frame_of(*frame) == *frame)
     }
 
     /// Forgets all records and frees all chunks but the first ones.

@@ -6,8 +6,9 @@
 //! its record. Of two only the larger is kept: the other is lost until the reset. Both are rare.
 
 use super::{
-    pool::{Extent, Pool},
-    sys::{AtomicU64, Inside, Ordering},
+    current::Current,
+    pool::Extent,
+    sys::{AtomicU64, Ordering},
 };
 
 /// The extent that one context keeps. Only its owner changes it.
@@ -34,7 +35,7 @@ impl Spare {
     pub(super) fn keep(&self, extent: Extent<'_>) {
         if extent.words() > self.words() {
             let spare = u64::from(extent.words()) << 32 | u64::from(extent.offset());
-            // INVARIANT: The extent ends here.
+            // INVARIANT: The holder gives it up, and nobody else has it.
             self.0.store(spare, Ordering::Relaxed);
         }
     }
@@ -43,24 +44,19 @@ impl Spare {
     ///
     /// # Safety
     ///
-    /// The caller owns the context, in the generation of its section; `pool` is that of its map.
-    pub(super) unsafe fn take<'s>(
-        &self,
-        pool: &'s Pool,
-        _section: Inside<'s>,
-        words: u32,
-    ) -> Option<Extent<'s>> {
+    /// The caller owns the context, which is one of the map of `current`.
+    pub(super) unsafe fn take<'s>(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
         let spare = self.0.load(Ordering::Relaxed);
         if spare == 0 || spare >> 32 < u64::from(words) {
             return None;
         }
         // INVARIANT: It is kept no longer.
         self.0.store(0, Ordering::Relaxed);
-        // SAFETY: By the invariant, it was given up in this generation; nobody else takes it.
-        Some(unsafe { Extent::again(pool, spare as u32, (spare >> 32) as u32) })
+        // SAFETY: By the invariant, it was given up in this generation; only the owner takes it.
+        Some(unsafe { Extent::again(current.pool(), spare as u32, (spare >> 32) as u32) })
     }
 
-    /// Forgets it. The context has no owner meanwhile.
+    /// Forgets it. Meanwhile no owner keeps or takes one: a reset runs.
     pub(super) fn clear(&self) {
         // INVARIANT: It is 0.
         self.0.store(0, Ordering::Relaxed);

@@ -41,19 +41,18 @@ pub use self::imp::ReadSide;
 /// Neither `Send` nor `Sync`.
 pub(super) type NotThreadSafe = PhantomData<*const ()>;
 
-/// Shows that its holder is in a region that each grace period waits for which begins in it.
+/// Evidence of a read-side section: a grace period that begins in it ends after it.
 ///
 /// # Invariants
 ///
-/// It is, on one CPU or in one task, for as long as `'s`.
+/// The holder is in such a section, on one CPU or in one task, for as long as `'s`.
 #[derive(Clone, Copy)]
 pub struct Inside<'s>(PhantomData<&'s ()>, NotThreadSafe);
 
 impl Inside<'_> {
     /// # Safety
     ///
-    /// The caller is in such a region for as long as `'s`: with preemption off where RCU is watching, or in a
-    /// section.
+    /// The caller is in such a section for as long as `'s`, as with preemption off where RCU is watching.
     #[inline(always)]
     pub const unsafe fn new() -> Self {
         // INVARIANT: By the requirement.
@@ -123,8 +122,8 @@ pub(super) mod sizes {
     /// that is between the check and the addition.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
-    /// References to one stack that a context holds back at most; a power of two. The larger it is, the fewer contexts
-    /// a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
+    /// References to one stack that a context holds back at most; a power of two. The larger it is, the fewer
+    /// contexts a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
     pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 15;
 
     /// Slots that an export looks at in one read-side section.

@@ -14,7 +14,7 @@
 //! of the hash. The lowest bits select the slot, so tag and slot are independent.
 
 use super::{
-    pool::{Extent, Pool, Record},
+    pool::{Filled, Pool, Record},
     sys::Inside,
 };
 use core::{marker::PhantomData, num::NonZeroU64};
@@ -32,9 +32,9 @@ pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
 }
 
-/// The word that publishes a record in this extent.
-pub(super) const fn naming(fingerprint: u32, extent: &Extent<'_>) -> u64 {
-    (fingerprint as u64) << FINGERPRINT_SHIFT | extent.offset() as u64
+/// The word that publishes a record of a stack with this hash.
+pub(super) const fn naming(hash: u64, record: &Filled<'_>) -> u64 {
+    (fingerprint(hash, record.nr()) as u64) << FINGERPRINT_SHIFT | record.offset() as u64
 }
 
 /// What a slot holds that is not empty, for as long as a section.

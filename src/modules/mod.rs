@@ -176,7 +176,7 @@ unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uin
 fn text_added(text: &[stackmap_text]) {
     remember_change(text, |map| {
         // No CPU records an address in the new text yet, so the current stacks are complete.
-        let old = addresses(map, &map.current().map_err(stale)?, text)?;
+        let old = addresses(map, &map.snapshot_now().map_err(stale)?, text)?;
         if old.is_empty() {
             return Ok(None);
         }
@@ -198,7 +198,7 @@ fn text_removed(text: &[stackmap_text]) {
         }
         // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
         // for such a CPU.
-        let mut snapshot = map.current().map_err(stale)?;
+        let mut snapshot = map.snapshot_now().map_err(stale)?;
         if recording || !addresses(map, &snapshot, text)?.is_empty() {
             snapshot = map.snapshot().map_err(stale)?;
         }
