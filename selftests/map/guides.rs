@@ -200,7 +200,8 @@ fn hints_of_text_that_goes_are_taken() {
         [given(frames[0]), given(frames[1]), given(frames[2]), last]
     );
     map.remove_hints(|frame| frame == frames[1]);
-    assert_eq!(hints(), [given(frames[0]), 0, given(frames[2]), last]);
+    // Those behind it may tell of it.
+    assert_eq!(hints(), [given(frames[0]), 0, 0, 0]);
     map.remove_hints(|_| true);
     assert_eq!(hints(), [0; 4]);
     // The stack is as it was.

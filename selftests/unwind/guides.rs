@@ -9,7 +9,7 @@ use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
     guided::{Guide, Guides},
     hinted,
-    rules::Hinted,
+    hints::Hinted,
     walk::{walk, Unwinder, WalkCounter, Walked},
     Known, KnownStack,
 };

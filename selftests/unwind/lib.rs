@@ -6,6 +6,8 @@
 mod frames;
 #[path = "../../src/unwind/guided.rs"]
 pub mod guided;
+#[path = "../../src/unwind/hints.rs"]
+pub mod hints;
 #[path = "../../src/unwind/rules.rs"]
 pub mod rules;
 #[path = "../../src/unwind/step.rs"]
@@ -14,7 +16,8 @@ mod step;
 pub mod walk;
 
 use guided::{Guide, Guides};
-use rules::{Hinted, Outcome, Rule, Run};
+use hints::{Hinted, Hints};
+use rules::{Outcome, Rule, Run};
 use std::{collections::HashMap, mem::MaybeUninit};
 use walk::{Frame, Registers, Stack, Unwinder, WalkCounter, Walked};
 
@@ -212,9 +215,10 @@ impl<'a> Guides for Known<'a> {
 
 /// The words of a stack: frames with the hints of rules. That of the last one is not plain.
 pub fn hinted(frames: &[u64], rule: impl Fn(u64) -> Rule) -> Vec<u64> {
+    let mut hints = Hints::default();
     let mut words: Vec<u64> = frames
         .iter()
-        .map(|ip| Hinted::new(*ip, rule(*ip)).0)
+        .map(|ip| u64::from(hints.hint(rule(*ip))) << 32 | ip & 0xffff_ffff)
         .collect();
     if let Some(last) = words.last_mut() {
         *last &= !0 >> 12;

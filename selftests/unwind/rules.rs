@@ -3,7 +3,10 @@
 //! Rules are learnt as they are, and the table keeps them.
 
 use proptest::prelude::*;
-use stackmap_unwind::rules::{Hinted, Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS};
+use stackmap_unwind::{
+    hints::{Hinted, Hints},
+    rules::{Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS},
+};
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -388,4 +391,44 @@ fn cpus_that_learn_and_forget_at_the_same_time_find_no_wrong_rule() {
     assert!(found <= 128 && found > 0);
     rules.forget(&(TEXT - 1..TEXT + (1 << 24)));
     assert_eq!(rules.nr(), 0);
+}
+
+#[test]
+fn a_hint_tells_where_the_frame_pointer_was_saved() {
+    let plain = |size: u32, saved: Option<u32>| {
+        let outcome = Outcome::Caller {
+            ip: 99 + size,
+            sp: 100 + size,
+            bp: saved.map(|at| 100 + at),
+        };
+        Rule::learn(&[400, 440].map(|bp| Run {
+            sp: 100,
+            bp,
+            outcome,
+        }))
+    };
+    let mut hints = Hints::default();
+    let mut told = |rule| Hinted(u64::from(hints.hint(rule)) << 32);
+    for (rule, saved) in [
+        // Nobody knows what the frames before have saved.
+        (plain(9, None), None),
+        (Rule::FRAME, None),
+        (Rule::FRAME, Some(2)),
+        (plain(5, None), None),
+        (Rule::FRAME, Some(7)),
+        (plain(6, Some(1)), None),
+        (plain(3, None), None),
+        (Rule::FRAME, Some(8)),
+        (Rule::SLOW, None),
+        (plain(4, None), None),
+        (Rule::FRAME, None),
+        (plain(4, Some(0)), None),
+        (plain(2047, None), None),
+        (plain(2045, None), None),
+        // It is too far.
+        (Rule::FRAME, None),
+    ] {
+        let hinted = told(rule);
+        assert_eq!((hinted.rule(), hinted.saved()), (rule, saved));
+    }
 }

@@ -74,7 +74,7 @@ impl Guide<'_> {
 
     /// Gives its frames their hints, as [`Entered::learn`] does. Context: any.
     #[cold]
-    pub fn give_hints(&self, hint: impl Fn(u64, u64) -> u32) {
+    pub fn give_hints(&self, hint: impl FnMut(u64, u64) -> u32) {
         give_hints(self.words, hint);
     }
 
@@ -113,7 +113,7 @@ impl<'a> Entered<'a> {
         guide: Option<(Guide<'_>, usize)>,
         frames: &[u64],
         found: Found,
-        hint: impl Fn(u64, u64) -> u32,
+        hint: impl FnMut(u64, u64) -> u32,
     ) {
         // INVARIANT of `Guide`: without hints no slot gets into a context, so there is no guide.
         if !self.map.pool.has_hints() {

@@ -206,23 +206,25 @@ impl<'s> Record<'s> {
         self.epoch.load(Ordering::Relaxed) as u32
     }
 
-    /// Removes the hints of the frames in `text`.
+    /// Removes the hints of the frames in `text`, and of those behind them, which may tell of them.
     pub(super) fn remove_hints(self, text: impl Fn(u64) -> bool) {
         if self.content == Words::Whole {
             return;
         }
+        let mut gone = false;
         for word in self.frames {
             let hinted = word.load(Ordering::Relaxed);
-            if hinted & !FRAME != 0 && text(frame_of(hinted)) {
+            gone = gone || text(frame_of(hinted));
+            if gone && hinted & !FRAME != 0 {
                 word.store(hinted & FRAME, Ordering::Relaxed);
             }
         }
     }
 
-    /// Gives the frames their hints, each by the frame and its caller's, 0 if there is none. Hints that are
-    /// there stay if there are none: their rules were replaced. Words that stay are not written: other CPUs
-    /// read them.
-    pub(super) fn give_hints(self, hint: impl Fn(u64, u64) -> u32) {
+    /// Gives the frames their hints, the innermost first, each by the frame and its caller's, 0 if there is
+    /// none. Hints that are there stay if there are none: their rules were replaced. Words that stay are not
+    /// written: other CPUs read them.
+    pub(super) fn give_hints(self, hint: impl FnMut(u64, u64) -> u32) {
         give_hints(self.frames, hint);
     }
 }
@@ -452,7 +454,7 @@ impl Drop for Pool {
 }
 
 /// See [`Record::give_hints`].
-pub(super) fn give_hints(mut words: &[AtomicU64], hint: impl Fn(u64, u64) -> u32) {
+pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
     while let [word, more @ ..] = words {
         let old = word.load(Ordering::Relaxed);
         let frame = frame_of(old);

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// Bytes of a record.
-const RECORD: u64 = 16;
+pub(super) const RECORD: u64 = 16;
 
 /// How far below the end of a task's frames the last record may be, too, with copies of its words above: a
 /// tracer leaves them.

@@ -8,7 +8,8 @@
 
 use super::{
     frames,
-    rules::{Hinted, Kind, Rule},
+    hints::{Hinted, SAVED_BY_FRAME},
+    rules::{Kind, Rule},
     step::based_call,
     walk::{Frame, Registers, Stack, Unwinder},
 };
@@ -358,8 +359,10 @@ fn follow<U: Unwinder, G: Guides>(
 pub(super) struct Spot {
     pub(super) nr: usize,
     pub(super) sp: u64,
-    /// The last frame whose frame pointer, `bp`, is known. From there to `nr` are plain calls.
+    /// The last frame whose frame pointer, `bp`, is known, and its stack pointer. From there to `nr` are
+    /// calls that hints have led from.
     from: usize,
+    low: u64,
     bp: u64,
     /// Words of the last step, which is taken back where the guide has another frame.
     pub(super) size: u64,
@@ -372,6 +375,7 @@ impl Spot {
             nr,
             sp: at.sp,
             from: nr,
+            low: at.sp,
             bp: at.bp,
             size: 0,
         }
@@ -426,11 +430,14 @@ unsafe fn run<U: Unwinder, G: Guide>(
     }
     let end = stack.end();
     let (mut nr, mut sp) = (spot.nr, spot.sp);
-    // SAFETY: As required of the caller.
-    let mut word = unsafe { guide.hinted(nr) };
-    let ran = loop {
-        let size = word.size();
-        if size != 0 {
+    let ran = 'run: loop {
+        // SAFETY: The guide has this frame.
+        let mut word = unsafe { guide.hinted(nr) };
+        loop {
+            let size = word.size();
+            if size == 0 {
+                break;
+            }
             nr = nr.wrapping_add(1);
             sp = sp.wrapping_add(size.wrapping_mul(8));
             if sp <= end {
@@ -443,30 +450,39 @@ unsafe fn run<U: Unwinder, G: Guide>(
                 }
             }
             spot.size = size;
-            break Ran::Away;
+            break 'run Ran::Away;
         }
-        let rule = word.rule();
         let is_last = nr.wrapping_add(1) == guide.nr();
+        if let (Some(below), false) = (word.saved(), is_last) {
+            let saved = sp.wrapping_sub(below.wrapping_mul(8));
+            let bp = match saved >= spot.low {
+                // SAFETY: It is at least a word below the stack pointer, and not below that of the first frame.
+                true => unsafe { unwinder.load(saved) },
+                false => spot.bp,
+            };
+            if bp < sp || bp > end.wrapping_sub(frames::RECORD) {
+                break Ran::Stopped;
+            }
+            let up = bp.wrapping_add(frames::RECORD);
+            // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
+            let ip = unsafe { unwinder.load_below(up) };
+            let next = nr.wrapping_add(1);
+            // SAFETY: There is one more.
+            if unsafe { guide.hinted(next) }.ip() != ip {
+                break Ran::Stopped;
+            }
+            (nr, sp) = (next, up);
+            continue;
+        }
+        let rule = Rule::from_bits(word.bits());
         match rule.kind() {
             Kind::Call if !is_last => {
                 (spot.nr, spot.sp) = (nr, sp);
-                // SAFETY: These frames were followed.
-                let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
-                    break Ran::Stopped;
-                };
-                (spot.from, spot.bp) = (nr, bp);
-                let at = Registers { ip: 0, sp, bp };
-                let Ok(caller) = based_call(unwinder, stack, at, rule) else {
-                    break Ran::Stopped;
-                };
-                // SAFETY: There is one more.
-                word = unsafe { guide.hinted(nr.wrapping_add(1)) };
-                if word.ip() != caller.ip {
+                // SAFETY: Hints have led to the frame, and there is one more.
+                if !unsafe { call(unwinder, stack, guide, spot, rule) } {
                     break Ran::Stopped;
                 }
-                nr = nr.wrapping_add(1);
-                sp = caller.sp;
-                (spot.from, spot.bp) = (nr, caller.bp);
+                (nr, sp) = (spot.nr, spot.sp);
             }
             Kind::Registers
                 if is_last && !rule.needs_bp() && unwinder.are_users(stack, rule.sp(sp, 0)) =>
@@ -479,6 +495,41 @@ unsafe fn run<U: Unwinder, G: Guide>(
     };
     (spot.nr, spot.sp) = (nr, sp);
     ran
+}
+
+/// Goes to the caller by a rule that is not plain, if that is the guide's next frame. Returns whether it is.
+///
+/// # Safety
+///
+/// Hints have led to the frame of `spot`, which is not the guide's last one.
+#[inline(never)]
+#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+unsafe fn call<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    guide: &G,
+    spot: &mut Spot,
+    rule: Rule,
+) -> bool {
+    // SAFETY: These frames were followed.
+    let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
+        return false;
+    };
+    let at = Registers {
+        ip: 0,
+        sp: spot.sp,
+        bp,
+    };
+    let Ok(caller) = based_call(unwinder, stack, at, rule) else {
+        return false;
+    };
+    let next = spot.nr.wrapping_add(1);
+    // SAFETY: There is one more.
+    if unsafe { guide.hinted(next) }.ip() != caller.ip {
+        return false;
+    }
+    *spot = Spot::new(caller, next);
+    true
 }
 
 /// The frame pointer of a frame that hints have led to. [`None`]: a hint has gone.
@@ -495,7 +546,13 @@ unsafe fn saved_bp<U: Unwinder, G: Guide>(unwinder: &U, guide: &G, spot: &Spot) 
     let mut sp = spot.sp;
     for index in (spot.from..spot.nr).rev() {
         // SAFETY: There are more frames.
-        let plain = unsafe { guide.hinted(index) }.rule().plain()?;
+        let rule = unsafe { guide.hinted(index) }.rule();
+        if rule == Rule::FRAME {
+            let saved = sp.wrapping_sub(u64::from(SAVED_BY_FRAME).wrapping_mul(8));
+            // SAFETY: It was followed, so its frame pointer was read there.
+            return Some(unsafe { unwinder.load(saved) });
+        }
+        let plain = rule.plain()?;
         sp = sp.wrapping_sub(plain.size());
         if let Some(offset) = plain.bp() {
             // SAFETY: It was followed, so it is on the stack.

@@ -3,7 +3,8 @@
 //! The kernel's unwinder, as walks and what learns rules use it.
 
 use super::{
-    rules::{Hinted, Outcome, Rule, Rules, Run, Table},
+    hints::Hinted,
+    rules::{Outcome, Rule, Rules, Run, Table},
     walk::{self, Frame, Registers, Stack, WalkCounter},
     Notes, Walker,
 };

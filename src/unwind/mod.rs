@@ -9,14 +9,16 @@
 
 mod frames;
 pub mod guided;
+pub mod hints;
 mod kernel_unwinder;
 pub mod rules;
 mod step;
 pub mod walk;
 
 use self::{
+    hints::{Hinted, Hints},
     kernel_unwinder::{is_replaced, is_stable, KernelUnwinder},
-    rules::{Hinted, Rules, Set, Sets},
+    rules::{Rule, Rules, Set, Sets},
     walk::{Stack, WalkCounter},
 };
 use crate::{
@@ -491,21 +493,22 @@ impl<'a> guided::Guides for Guides<'a> {
     }
 }
 
-/// Gives the hints of stacks, by a frame and its caller's. Context: any.
+/// Gives the hints of a stack, from the innermost frame on, by it and its caller's. Context: any.
 #[inline(always)]
 pub(crate) fn hints<'a>(
     section: &'a Watched<'_>,
     recording: &Recording<'a>,
-) -> Option<impl Fn(u64, u64) -> u32 + 'a> {
+) -> Option<impl FnMut(u64, u64) -> u32 + 'a> {
     // A stack that does not begin at a caller has no guide.
     recording.caller()?;
     let table = WALKER.read(section)?.rules.read(section)?.table();
+    let mut hints = Hints::default();
     Some(move |ip, next| {
-        if is_replaced(next) {
+        hints.hint(match is_replaced(next) {
             // The kernel knows where the caller is.
-            return 0;
-        }
-        table.get(ip).bits()
+            true => Rule::UNKNOWN,
+            false => table.get(ip),
+        })
     })
 }
 

@@ -48,7 +48,7 @@ const MAX_SETS: usize = 1 << 12;
 const TEXT: u64 = !0 << 31;
 
 /// Where the kind of a rule is in the word, if it is not plain.
-const KIND: u32 = 7;
+pub(super) const KIND: u32 = 7;
 /// A call that is not plain: the return address is below the new stack pointer.
 const CALL: u32 = 2;
 /// An entry from elsewhere: all registers are at the new stack pointer.
@@ -72,9 +72,9 @@ const SAVED_AT: i32 = -2;
 /// Bits of an offset, which has a sign, and of a size, which has none.
 pub const OFFSET_BITS: u32 = 12;
 /// Where the size is in the word; 0 if the rule is not plain.
-const SIZE_SHIFT: u32 = 20;
+pub(super) const SIZE_SHIFT: u32 = 20;
 /// Where the offset is.
-const OFFSET_SHIFT: u32 = SIZE_SHIFT - OFFSET_BITS;
+pub(super) const OFFSET_SHIFT: u32 = SIZE_SHIFT - OFFSET_BITS;
 
 /// The step from one frame to its caller's, in a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -133,6 +133,12 @@ impl Rule {
     #[inline(always)]
     pub const fn bits(self) -> u32 {
         self.0
+    }
+
+    /// The rule of a word.
+    #[inline(always)]
+    pub(super) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
     }
 
     /// No rule is known. Never in the table.
@@ -313,35 +319,6 @@ impl Plain {
             return None;
         }
         Some((self.0 >> OFFSET_SHIFT & ((1 << OFFSET_BITS) - 1)) as u64 * 8)
-    }
-}
-
-/// An address in text, its lower half, and in the upper half its rule.
-#[derive(Clone, Copy)]
-pub struct Hinted(pub u64);
-
-impl Hinted {
-    /// Both.
-    pub const fn new(ip: u64, rule: Rule) -> Self {
-        Self((rule.0 as u64) << 32 | ip & 0xffff_ffff)
-    }
-
-    /// The address.
-    #[inline(always)]
-    pub const fn ip(self) -> u64 {
-        self.0 as i32 as u64
-    }
-
-    /// Its rule; [`Rule::UNKNOWN`] if there is none.
-    #[inline(always)]
-    pub const fn rule(self) -> Rule {
-        Rule((self.0 >> 32) as u32)
-    }
-
-    /// How far the stack pointer of the caller is, in words; 0 if the rule is not plain.
-    #[inline(always)]
-    pub const fn size(self) -> u64 {
-        self.0 >> (32 + SIZE_SHIFT)
     }
 }
 

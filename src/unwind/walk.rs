@@ -281,7 +281,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             } else if let (Some(known), Some(guides)) = (&guide, &guides) {
                 // SAFETY: It has this frame.
                 let hinted = unsafe { known.hinted(nr) };
-                if hinted.size() == 0 && !(U::BY_FRAMES && hinted.rule() == Rule::FRAME) {
+                if hinted.size() == 0 && hinted.rule() != Rule::FRAME {
                     let rule = unwinder.rule(ip);
                     let is_last = nr.wrapping_add(1) == known.nr();
                     // What is recorded as it is may have the hint; the last one, if it is not plain.
