@@ -83,8 +83,9 @@ struct stackmap_text {
 	__u64 start, end;
 };
 
-/* Why no event is reserved. */
+/* What has become of an event for an id, or why none is reserved. */
 enum stackmap_unreserved {
+	STACKMAP_WRITTEN,
 	STACKMAP_NO_ROOM,	/* the ring buffer takes nothing */
 	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
 };
@@ -314,6 +315,9 @@ bool stackmap_tracing_is_on(struct trace_array *tr);
 /* record/event.c: the events in the ring buffer. Any context, but for stackmap_event_announce(). */
 int stackmap_event_type(void);
 void stackmap_event_announce(const struct stackmap_served *served);
+enum stackmap_unreserved stackmap_id_write(const struct stackmap_site *site, unsigned int id);
+enum stackmap_unreserved stackmap_id_user_write(const struct stackmap_site *site, unsigned int id,
+						__u64 cookie);
 struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
 					      enum stackmap_unreserved *why);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,

@@ -12,6 +12,7 @@
 use super::{
     current::Current,
     get_id::Entered,
+    id::Id,
     pool::{frame_of, give_hints},
     sys::{AtomicU64, Ordering},
     Found, Map,
@@ -190,6 +191,12 @@ impl<'a> Guides<'a> {
             slot: u64::from(slot) | how,
         };
         (guide.frame(nr) == Some(frame)).then_some(guide)
+    }
+
+    /// The id of the stack that `guide` is. Context: any.
+    #[inline(always)]
+    pub fn id(&self, guide: &Guide<'_>) -> Id {
+        self.current.id(guide.slot())
     }
 
     /// Counts the stack that a walk has found to be that of `guide`. Context: any; owner only.

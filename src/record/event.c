@@ -3,6 +3,7 @@
  * The events for a stack in the ring buffer: ftrace:stack_id of this module, and the kernel's own
  * ftrace:kernel_stack.
  */
+#include <linux/err.h>
 #include <linux/irqflags.h>
 #include <linux/module.h>
 #include <linux/ring_buffer.h>
@@ -175,32 +176,153 @@ static __always_inline void *data_of(struct ring_buffer_event *event)
 	return ring_buffer_event_data(event);
 }
 
+/* Whether the ring buffer was seen to be one of the trace array. */
+static __always_inline bool takes(const struct stackmap_site *site)
+{
+	return READ_ONCE(site->slot->buffer) == site->buffer;
+}
+
 /*
- * An event of ours can have no filter and no trigger, so that all that the core does is to reserve
- * it in the ring buffer of the trace array. Which one that is, only the core knows.
+ * Reserves an event by the trace array. Only the core knows which ring buffer that has. An error
+ * pointer: it is not that of @site.
  */
-static __always_inline struct ring_buffer_event *
-reserve(const struct stackmap_site *site, int type, size_t size, enum stackmap_unreserved *why)
+static noinline struct ring_buffer_event *
+reserve_by_core(const struct stackmap_site *site, int type, size_t size)
 {
 	struct stackmap_served *slot = site->slot;
 	struct ring_buffer_event *event;
 	struct trace_buffer *buffer;
 
-	*why = STACKMAP_NO_ROOM;
-	if (likely(READ_ONCE(slot->buffer) == site->buffer)) {
-		event = ring_buffer_lock_reserve(site->buffer, size);
-		if (likely(event))
-			tracing_generic_entry_update(data_of(event), type, site->trace_ctx);
-		return event;
-	}
 	event = trace_event_buffer_lock_reserve(&buffer, slot->file, type, size, site->trace_ctx);
 	if (likely(buffer == site->buffer)) {
 		WRITE_ONCE(slot->buffer, buffer);
 		return event;
 	}
-	*why = STACKMAP_FOREIGN;
 	if (event)
 		ring_buffer_discard_commit(buffer, event);
+	return ERR_PTR(-EXDEV);
+}
+
+/*
+ * An event of ours can have no filter and no trigger, so that all that the core does is to reserve
+ * it in the ring buffer of the trace array.
+ */
+static __always_inline struct ring_buffer_event *
+reserve(const struct stackmap_site *site, int type, size_t size)
+{
+	struct ring_buffer_event *event;
+
+	if (unlikely(!takes(site)))
+		return reserve_by_core(site, type, size);
+	event = ring_buffer_lock_reserve(site->buffer, size);
+	if (likely(event))
+		tracing_generic_entry_update(data_of(event), type, site->trace_ctx);
+	return event;
+}
+
+static enum stackmap_unreserved why_not(const struct ring_buffer_event *event)
+{
+	return event ? STACKMAP_FOREIGN : STACKMAP_NO_ROOM;
+}
+
+static __always_inline void commit(const struct stackmap_site *site,
+				   struct ring_buffer_event *event, unsigned int id)
+{
+	struct stack_id_entry *entry = data_of(event);
+
+	entry->stack_id = id;
+	static_call(stackmap_commit)(site->buffer, event);
+}
+
+static __always_inline void commit_user(const struct stackmap_site *site,
+					struct ring_buffer_event *event, unsigned int id,
+					u64 cookie)
+{
+	struct stack_id_user_entry *entry = data_of(event);
+
+	entry->stack_id = id;
+	set_cookie(entry->cookie, cookie);
+	static_call(stackmap_commit)(site->buffer, event);
+}
+
+static __always_inline struct ring_buffer_event *reserve_id(const struct stackmap_site *site)
+{
+	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry));
+}
+
+static __always_inline struct ring_buffer_event *reserve_user(const struct stackmap_site *site)
+{
+	return reserve(site, stack_id_user_call.event.type, sizeof(struct stack_id_user_entry));
+}
+
+/* The first event of a ring buffer, or of a foreign one. */
+static noinline enum stackmap_unreserved write_by_core(const struct stackmap_site *site,
+						       unsigned int id)
+{
+	struct ring_buffer_event *event = reserve_id(site);
+
+	if (IS_ERR_OR_NULL(event))
+		return why_not(event);
+	commit(site, event, id);
+	return STACKMAP_WRITTEN;
+}
+
+/**
+ * stackmap_id_write - write a ftrace:stack_id event
+ * @site: where it goes
+ * @id: the id
+ *
+ * The ring buffer is not always one of the trace array: trace_array_printk() passes the top-level
+ * trace array but writes to another ring buffer. Ids are not written there. A ring buffer that was
+ * seen to be one of a trace array stays that: a snapshot exchanges it with another one, and it is
+ * freed with the trace array.
+ *
+ * Context: any, preemption off.
+ * Return: STACKMAP_WRITTEN, or why not.
+ */
+enum stackmap_unreserved stackmap_id_write(const struct stackmap_site *site, unsigned int id)
+{
+	struct ring_buffer_event *event;
+	struct stack_id_entry *entry;
+
+	if (unlikely(!takes(site)))
+		return write_by_core(site, id);
+	event = ring_buffer_lock_reserve(site->buffer, sizeof(*entry));
+	if (unlikely(!event))
+		return STACKMAP_NO_ROOM;
+	entry = data_of(event);
+	tracing_generic_entry_update(&entry->ent, stack_id_call.event.type, site->trace_ctx);
+	entry->stack_id = id;
+	static_call(stackmap_commit)(site->buffer, event);
+	return STACKMAP_WRITTEN;
+}
+
+/**
+ * stackmap_id_user_write - write a ftrace:stack_id_user event
+ * @site: where it goes
+ * @id: the id of the kernel stack
+ * @cookie: the entry into the kernel
+ *
+ * Context: any, preemption off.
+ * Return: as stackmap_id_write().
+ */
+enum stackmap_unreserved stackmap_id_user_write(const struct stackmap_site *site, unsigned int id,
+						u64 cookie)
+{
+	struct ring_buffer_event *event = reserve_user(site);
+
+	if (IS_ERR_OR_NULL(event))
+		return why_not(event);
+	commit_user(site, event, id, cookie);
+	return STACKMAP_WRITTEN;
+}
+
+static struct ring_buffer_event *reserved(struct ring_buffer_event *event,
+					  enum stackmap_unreserved *why)
+{
+	if (!IS_ERR_OR_NULL(event))
+		return event;
+	*why = why_not(event);
 	return NULL;
 }
 
@@ -209,12 +331,8 @@ reserve(const struct stackmap_site *site, int type, size_t size, enum stackmap_u
  * @site: where it goes
  * @why: set to the reason if no event is reserved
  *
- * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU.
- *
- * The ring buffer is not always one of the trace array: trace_array_printk() passes the top-level
- * trace array but writes to another ring buffer. Ids are not written there. A ring buffer that was
- * seen to be one of a trace array stays that: a snapshot exchanges it with another one, and it is
- * freed with the trace array.
+ * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU. Ids are not
+ * written where stackmap_id_write() does not.
  *
  * Context: any, preemption off.
  * Return: the event, or NULL.
@@ -222,7 +340,7 @@ reserve(const struct stackmap_site *site, int type, size_t size, enum stackmap_u
 struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
 					      enum stackmap_unreserved *why)
 {
-	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry), why);
+	return reserved(reserve_id(site), why);
 }
 
 /**
@@ -238,27 +356,19 @@ struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
 struct ring_buffer_event *stackmap_id_user_reserve(const struct stackmap_site *site,
 						   enum stackmap_unreserved *why)
 {
-	return reserve(site, stack_id_user_call.event.type, sizeof(struct stack_id_user_entry),
-		       why);
+	return reserved(reserve_user(site), why);
 }
 
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			unsigned int id)
 {
-	struct stack_id_entry *entry = data_of(event);
-
-	entry->stack_id = id;
-	static_call(stackmap_commit)(site->buffer, event);
+	commit(site, event, id);
 }
 
 void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
 			     unsigned int id, u64 cookie)
 {
-	struct stack_id_user_entry *entry = data_of(event);
-
-	entry->stack_id = id;
-	set_cookie(entry->cookie, cookie);
-	static_call(stackmap_commit)(site->buffer, event);
+	commit_user(site, event, id, cookie);
 }
 
 /**

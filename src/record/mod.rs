@@ -5,9 +5,9 @@
 pub(crate) mod print;
 
 use crate::{
-    map::{Counter, Entered, Fallback, Found, Guides},
+    map::{Counter, Entered, Fallback, Guide, Guides},
     published::Section,
-    shim::{stackmap_stack, IdEvent, Recording, Unreserved, Watched},
+    shim::{stackmap_stack, Recording, Unreserved, Watched},
     store,
     unwind::{self, Position, Walked},
     user,
@@ -107,16 +107,7 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     let mut position = None;
     if let Some(guides) = &guides {
         if let Some(guide) = unwind::retrace(&recording, &section, guides, &mut position) {
-            let event = match reserve::<USER>(&recording, &section) {
-                Ok(event) => event,
-                Err(Unreserved::NoRoom) => return true,
-                Err(Unreserved::Foreign) => {
-                    let frames = unwind::copied(&mut recording, &guide);
-                    count_full(&recording, recording.frames(frames), &FOREIGN);
-                    return true;
-                }
-            };
-            commit(&recording, &entered, event, guides.hit(&guide), guide.nr());
+            known::<USER>(&mut recording, &section, &entered, guides, &guide);
             return true;
         }
     }
@@ -135,36 +126,46 @@ fn without_map(recording: &mut Recording<'_>, section: &Watched<'_>) -> bool {
     true
 }
 
-/// Reserves the event of an id.
+/// Records the stack that a guide is. Returns whether the event has an id.
 #[inline(always)]
-fn reserve<'r, const USER: bool>(
-    recording: &'r Recording<'_>,
+fn known<const USER: bool>(
+    recording: &mut Recording<'_>,
     section: &Watched<'_>,
-) -> Result<IdEvent<'r>, Unreserved> {
-    // Before the event is reserved: the request may be recorded itself.
-    let cookie = if USER {
+    entered: &Entered<'_>,
+    guides: &Guides<'_>,
+    guide: &Guide<'_>,
+) -> bool {
+    let cookie = cookie::<USER>(recording, section);
+    match recording.write_id(guides.id(guide).get(), cookie) {
+        Ok(()) => {
+            guides.hit(guide);
+            count_saved(recording, entered, cookie.is_some(), guide.nr());
+            return true;
+        }
+        Err(Unreserved::NoRoom) => {}
+        Err(Unreserved::Foreign) => {
+            let frames = unwind::copied(recording, guide);
+            count_full(recording, recording.frames(frames), &FOREIGN);
+        }
+    }
+    false
+}
+
+/// The cookie of the event, if it has a user stack. Before the event is reserved: the request may be
+/// recorded itself.
+#[inline(always)]
+fn cookie<const USER: bool>(recording: &Recording<'_>, section: &Watched<'_>) -> Option<u64> {
+    if USER {
         user::request(recording, section)
     } else {
         None
-    };
-    recording.reserve_id(cookie)
+    }
 }
 
-/// Completes the event of a stack with so many frames.
+/// Counts what the id of a stack with so many frames saves.
 #[inline(always)]
-fn commit(
-    recording: &Recording<'_>,
-    entered: &Entered<'_>,
-    event: IdEvent<'_>,
-    found: Found,
-    nr: usize,
-) {
-    let bytes = if event.has_user() {
-        ID_USER_BYTES
-    } else {
-        ID_BYTES
-    };
-    event.commit(found.id.get());
+fn count_saved(recording: &Recording<'_>, entered: &Entered<'_>, has_user: bool, nr: usize) {
+    let bytes = if has_user { ID_USER_BYTES } else { ID_BYTES };
     let saved = recording.full_bytes(nr).wrapping_sub(bytes);
     entered.add(Counter::BytesSaved, saved);
 }
@@ -182,36 +183,34 @@ fn record<'m, const USER: bool>(
     let Some(walked) = unwind::frames(recording, Some(section), guides, position) else {
         return false;
     };
-    let event = match reserve::<USER>(recording, section) {
-        Ok(event) => event,
-        Err(Unreserved::NoRoom) => return true,
-        Err(Unreserved::Foreign) => {
-            let frames = match walked {
-                Walked::Known(guide, _) => unwind::copied(recording, &guide),
-                Walked::Frames(frames, _) => frames,
-            };
-            count_full(recording, recording.frames(frames), &FOREIGN);
-            return true;
-        }
-    };
     let (frames, left) = match (walked, &guides) {
-        (Walked::Frames(frames, left), _) => (recording.frames(frames), left),
+        (Walked::Frames(frames, left), _) => (frames, left),
         (Walked::Known(guide, lacks), Some(guides)) => {
-            commit(recording, entered, event, guides.hit(&guide), guide.nr());
-            if let (Some(lacks), Some(hints)) = (lacks, unwind::hints(section, recording)) {
-                lacks.give_hints(hints);
+            let has_id = known::<USER>(recording, section, entered, guides, &guide);
+            if let (Some(lacks), true) = (lacks, has_id) {
+                if let Some(hints) = unwind::hints(section, recording) {
+                    lacks.give_hints(hints);
+                }
             }
             return true;
         }
         // No guide without guides.
-        (Walked::Known(..), None) => {
-            event.discard();
+        (Walked::Known(..), None) => return true,
+    };
+    let frames = recording.frames(frames);
+    let event = match recording.reserve_id(cookie::<USER>(recording, section)) {
+        Ok(event) => event,
+        Err(Unreserved::NoRoom) => return true,
+        Err(Unreserved::Foreign) => {
+            count_full(recording, frames, &FOREIGN);
             return true;
         }
     };
     match entered.get_id(frames) {
         Ok(found) => {
-            commit(recording, entered, event, found, frames.len());
+            let has_user = event.has_user();
+            event.commit(found.id.get());
+            count_saved(recording, entered, has_user, frames.len());
             if found.inserted {
                 // Many stacks never come again: of a new one no guide is made.
                 if entered.wants_growth() {

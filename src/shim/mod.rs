@@ -358,6 +358,13 @@ pub(crate) enum Unreserved {
     Foreign,
 }
 
+fn unreserved(why: stackmap_unreserved) -> Unreserved {
+    match why {
+        stackmap_unreserved_STACKMAP_FOREIGN => Unreserved::Foreign,
+        _ => Unreserved::NoRoom,
+    }
+}
+
 impl Recording<'_> {
     /// Asks for the user stack of the current task.
     #[inline(always)]
@@ -373,37 +380,51 @@ impl Recording<'_> {
         Some(UserRequest { cookie, first })
     }
 
+    /// Writes the event of an id; with a cookie, that of one that has a user stack.
+    #[inline(always)]
+    pub(crate) fn write_id(&self, id: u32, cookie: Option<u64>) -> Result<(), Unreserved> {
+        let site = &self.stack.site;
+        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
+        // off.
+        let done = unsafe {
+            match cookie {
+                None => stackmap_id_write(site, id),
+                Some(cookie) => stackmap_id_user_write(site, id, cookie),
+            }
+        };
+        if done == stackmap_unreserved_STACKMAP_WRITTEN {
+            return Ok(());
+        }
+        Err(unreserved(done))
+    }
+
     /// Reserves an event for an id; with a cookie, for one that has a user stack.
     #[inline(always)]
     pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
         let mut why = 0;
-        // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
-        // off; `why` may be written.
+        // SAFETY: As for `write_id`; `why` may be written.
         let event = unsafe {
             match cookie {
                 None => stackmap_id_reserve(site, &mut why),
                 Some(_) => stackmap_id_user_reserve(site, &mut why),
             }
         };
-        if !event.is_null() {
-            // INVARIANT: Just reserved.
-            Ok(IdEvent {
-                site,
-                event,
-                cookie,
-            })
-        } else if why == stackmap_unreserved_STACKMAP_FOREIGN {
-            Err(Unreserved::Foreign)
-        } else {
-            Err(Unreserved::NoRoom)
+        if event.is_null() {
+            return Err(unreserved(why));
         }
+        // INVARIANT: Just reserved.
+        Ok(IdEvent {
+            site,
+            event,
+            cookie,
+        })
     }
 
     /// Writes a full stack as the kernel does. Returns whether the ring buffer took it.
     #[cold]
     pub(crate) fn write_full(&self, frames: &[u64]) -> bool {
-        // SAFETY: As for `reserve_id`. `unsigned long` is `u64` on 64-bit kernels, the only ones
+        // SAFETY: As for `write_id`. `unsigned long` is `u64` on 64-bit kernels, the only ones
         // that we build for.
         unsafe {
             stackmap_full_write(
