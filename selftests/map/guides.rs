@@ -48,7 +48,7 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fa
     // SAFETY: Each thread of these tests uses a context of its own, inside a read-side section.
     let entered = unsafe { map.enter(section.inside(), context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    if let Some(next) = frames.first().and_then(|frame| guides.next(*frame)) {
+    if let Some(next) = frames.first().and_then(|frame| guides.next(0, *frame)) {
         check(&next);
         if next.frames().eq(frames.iter().copied()) {
             return Ok((guides.hit(&next), true));
@@ -290,7 +290,7 @@ fn next(map: &Map) -> Option<Vec<u64>> {
     // SAFETY: There is one thread.
     let entered = unsafe { map.enter(section.inside(), 0) };
     let guides = entered.guides().expect("no reset runs");
-    let next = guides.next(TEXT)?;
+    let next = guides.next(0, TEXT)?;
     Some(next.frames().collect())
 }
 

@@ -6,7 +6,7 @@ mod made;
 
 use made::*;
 use stackmap_unwind::{
-    guided::{Guide, Guides},
+    guided::{expected_behind, Guide, Guides},
     walk::{walk, WalkCounter, Walked},
     Known, KnownStack,
 };
@@ -23,8 +23,8 @@ impl<'a> Guides for Expected<'a> {
         None
     }
 
-    fn next(&self, frame: u64) -> Option<KnownStack<'a>> {
-        Known(self.0).first(0, frame)
+    fn next(&self, index: usize, frame: u64) -> Option<KnownStack<'a>> {
+        Known(self.0).first(index, frame)
     }
 
     fn other(&self, _: &KnownStack<'a>, _: usize, _: u64) -> Option<KnownStack<'a>> {
@@ -136,4 +136,23 @@ fn guides_begin_in_a_tracers_own_text() {
     let other = made.hinted(&[MARKER, TEXT + 8, TEXT + 24]);
     let (found, is_known) = made.walk_with(Some(&[other]), 0, 1024);
     assert!(!is_known && found[1..] == wanted[1..]);
+}
+
+#[test]
+fn what_is_expected_next_may_begin_in_a_tracers_own_text() {
+    let mut made = Made::new(vec![plain(3), plain(5), plain(2)], End::User);
+    // Learns the rules.
+    made.walk(0, 1024);
+    let rule = made.rules[&made.frames[0].at.ip];
+    let mut frames = made.ips();
+    frames[0] = MARKER;
+    let mut other = frames.clone();
+    other[2] += 1;
+    let raw = made.ips();
+    for (known, is_it) in [(&frames, true), (&other, false), (&raw, false)] {
+        let known = [made.hinted(known)];
+        let guides = Expected(&known);
+        let guide = expected_behind(&made, &made.frames[0], rule, MARKER, &guides);
+        assert_eq!(guide.is_some(), is_it);
+    }
 }

@@ -245,9 +245,9 @@ impl Guides for Fickle<'_> {
         self.any(|stack| stack.frame(index) == Some(frame))
     }
 
-    fn next(&self, frame: u64) -> Option<Self> {
+    fn next(&self, index: usize, frame: u64) -> Option<Self> {
         (self.chance() % 4 > 0).then_some(())?;
-        self.first(0, frame)
+        self.first(index, frame)
     }
 
     fn other(&self, guide: &Self, nr: usize, frame: u64) -> Option<Self> {

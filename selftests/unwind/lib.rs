@@ -10,6 +10,8 @@ pub mod guided;
 pub mod hints;
 #[path = "../../src/unwind/rules.rs"]
 pub mod rules;
+#[path = "../../src/unwind/run.rs"]
+mod run;
 #[path = "../../src/unwind/step.rs"]
 mod step;
 #[path = "../../src/unwind/walk.rs"]
@@ -200,7 +202,7 @@ impl<'a> Guides for Known<'a> {
         self.0.iter().find(begins).map(|stack| KnownStack(stack))
     }
 
-    fn next(&self, _: u64) -> Option<KnownStack<'a>> {
+    fn next(&self, _: usize, _: u64) -> Option<KnownStack<'a>> {
         None
     }
 

@@ -169,10 +169,11 @@ impl<'a> Guides<'a> {
         self.guide(self.entered.ctx.start(frame)?, 0, index, frame)
     }
 
-    /// The stack that came after the last one both times, if it is found by this first frame. Context: any.
+    /// The stack that came after the last one both times, if it is found by this frame and has that as its
+    /// frame number `index`. Context: any.
     #[inline(always)]
-    pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.next(frame)?, NEXT, 0, frame)
+    pub fn next(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
+        self.guide(self.entered.ctx.next(frame)?, NEXT, index, frame)
     }
 
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.

@@ -4,6 +4,7 @@
  *
  * It follows the kernel's own, step by step, up to the point where the stack is walked.
  */
+#include <linux/context_tracking.h>
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
@@ -20,23 +21,26 @@
 #include "slot.h"
 #include "../unwind/unwind.h"
 
-struct stack_frames {
+/* What a stack is recorded in. What is the same for each of them is set in advance. */
+struct stack_level {
+	struct stackmap_stack stack;
+	STACKMAP_UNWIND_STATE(state);
 	unsigned long ips[STACKMAP_MAX_FRAMES];
 };
 
-/* Stacks being recorded on this CPU now, and a buffer for each. */
+/* Stacks being recorded on this CPU now, and a level for each. */
 struct stack_nest {
 	int depth;
-	struct stack_frames *levels;
+	struct stack_level *levels;
 };
 
 static DEFINE_PER_CPU(struct stack_nest, stack_nest);
 
 static atomic_long_t stack_nested;
 
-/* Whether stacks are walked by rules if possible, and also by the kernel's unwinder to compare. */
+/* Whether stacks are walked by rules if possible, and without the kernel's unwinder to compare. */
 static bool by_rules __read_mostly;
-static bool verifies __read_mostly;
+static bool by_rules_only __read_mostly;
 
 /*
  * The trace arrays whose stacks become ids: the top level, then instances. A slot is free while its
@@ -64,15 +68,28 @@ int stackmap_stack_alloc(bool rules, bool verify)
 	int cpu;
 
 	by_rules = rules;
-	verifies = verify;
+	by_rules_only = rules && !verify;
 	for_each_possible_cpu(cpu) {
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
+		int level;
 
 		nest->levels = kvmalloc_node(levels * sizeof(*nest->levels), GFP_KERNEL,
 					     cpu_to_node(cpu));
 		if (!nest->levels) {
 			stackmap_stack_free();
 			return -ENOMEM;
+		}
+		for (level = 0; level < STACKMAP_LEVELS; level++) {
+			struct stack_level *one = &nest->levels[level];
+
+			one->stack = (struct stackmap_stack) {
+				.context	= cpu * STACKMAP_LEVELS + level,
+				.from_caller	= true,
+				.nr_kernel	= -1,
+				.ips		= one->ips,
+				.kernel		= verify ? one[STACKMAP_LEVELS].ips : one->ips,
+				.state		= (void *)&one->state,
+			};
 		}
 	}
 	return 0;
@@ -220,6 +237,22 @@ static __always_inline struct stackmap_text trampoline_of(const struct ftrace_op
 }
 
 /**
+ * stackmap_set_tracer - set what is known of the function tracer of a stack's trace array
+ * @stack: the stack
+ *
+ * Context: any.
+ */
+void stackmap_set_tracer(struct stackmap_stack *stack)
+{
+	const struct ftrace_ops *ops = READ_ONCE(stack->site.slot->ops);
+
+	stack->trampoline = trampoline_of(ops);
+	stack->tracer_unknown = IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops;
+}
+
+NOKPROBE_SYMBOL(stackmap_set_tracer);
+
+/**
  * stackmap_find_tracer - find the function tracer of a stack's trace array by its trampoline
  * @stack: the stack; its trampoline is set if it is found
  * @ips: return addresses
@@ -268,6 +301,16 @@ bool stackmap_is_tracer(unsigned long ip)
 
 NOKPROBE_SYMBOL(stackmap_is_tracer);
 
+/* rcu_is_watching() where preemption is off: without a call, if possible. */
+static __always_inline bool is_watching(void)
+{
+#ifdef CONFIG_CONTEXT_TRACKING_IDLE
+	return rcu_is_watching_curr_cpu();
+#else
+	return rcu_is_watching();
+#endif
+}
+
 /**
  * stackmap_trace_stack - record the current stack
  * @tr: the trace array that an event was written for
@@ -283,10 +326,8 @@ NOKPROBE_SYMBOL(stackmap_is_tracer);
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
 {
-	STACKMAP_UNWIND_STATE(state);
 	struct stackmap_served *slot = serving(tr);
-	const struct ftrace_ops *ops;
-	struct stackmap_stack stack __uninitialized;
+	struct stackmap_stack *stack;
 	struct stack_nest *nest;
 	int level, bit;
 
@@ -315,39 +356,37 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 		goto out;
 	}
 
-	ops = READ_ONCE(slot->ops);
-	stack.site.slot = slot;
-	stack.site.buffer = buffer;
-	stack.site.trace_ctx = trace_ctx;
-	stack.context = smp_processor_id() * STACKMAP_LEVELS + level;
+	stack = &nest->levels[level].stack;
+	stack->site.slot = slot;
+	stack->site.buffer = buffer;
+	stack->site.trace_ctx = trace_ctx;
 	/*
 	 * A grace period does not wait for an offline CPU. On a CPU that goes offline or comes
 	 * online, RCU is watching for a part of the time in which the CPU is not online.
 	 */
-	stack.watched = rcu_is_watching() && cpu_online(smp_processor_id());
-	stack.ips = nest->levels[level].ips;
-	stack.kernel = NULL;
-	stack.round = 0;
-	stack.skip = stackmap_skipped(skip);
-	stack.nr = 0;
+	stack->watched = is_watching() && cpu_online(smp_processor_id());
+	stack->skip = stackmap_skipped(skip);
+	stack->nr = 0;
+	/* Until stackmap_set_tracer() is called. */
+	stack->trampoline.end = 0;
 	if (IS_ENABLED(CONFIG_UNWINDER_ORC) && unlikely(!skip)) {
 		/* As for trace_dump_stack(0): the first frame is the recorder. */
-		stack.ips[stack.nr++] = (unsigned long)stackmap_symbols.trace_stack;
-		stack.skip = 0;
+		stack->ips[stack->nr++] = (unsigned long)stackmap_symbols.trace_stack;
+		stack->skip = 0;
 	}
-	set_caller(&stack.caller);
-	stack.trampoline = trampoline_of(ops);
-	stack.tracer_unknown = IS_ENABLED(CONFIG_DYNAMIC_FTRACE) && !ops;
-	stack.state = (void *)&state;
-	stack.nr_kernel = -1;
-	stack.from_caller = by_rules && !regs && skip >= 0;
-	if (unlikely(!stack.from_caller || verifies))
-		goto kernel;
-	while (!static_call(stackmap_recorder)(&stack)) {
-kernel:
-		stack.kernel = nest->levels[verifies ? STACKMAP_LEVELS + level : level].ips;
-		stack.nr_kernel = unwind_by_kernel(stack.kernel, skip, regs);
+	set_caller(&stack->caller);
+	if (likely(by_rules_only && !regs && skip >= 0)) {
+		if (likely(static_call(stackmap_recorder)(stack)))
+			goto out;
+	} else {
+		stack->from_caller = by_rules && !regs && skip >= 0;
 	}
+	do {
+		stack->nr_kernel = unwind_by_kernel(stack->kernel, skip, regs);
+	} while (!static_call(stackmap_recorder)(stack));
+	stack->from_caller = true;
+	stack->nr_kernel = -1;
+	stack->round = 0;
 out:
 	barrier();
 	/* No race, as above. */

@@ -9,7 +9,7 @@ use crate::{
     published::Section,
     shim::{stackmap_stack, Recording, Unreserved, Watched},
     store,
-    unwind::{self, Position, Walked},
+    unwind::{self, Begun, Position, Walked},
     user,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,6 +91,7 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     // SAFETY: As required of the caller.
     let mut recording = unsafe { Recording::new(stack) };
     let Some(section) = recording.watched() else {
+        recording.set_tracer();
         let Some(Walked::Frames(frames, _)) = unwind::frames(&mut recording, None, None, None)
         else {
             return false;
@@ -104,19 +105,43 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     // SAFETY: Only the caller uses the context of this level of nesting.
     let entered = unsafe { map.enter(section.inside(), recording.context()) };
     let guides = entered.guides();
-    let mut position = None;
+    let mut begun = None;
     if let Some(guides) = &guides {
-        if let Some(guide) = unwind::retrace(&recording, &section, guides, &mut position) {
+        let guide = unwind::expected(&recording, &section, guides, &mut begun)
+            .or_else(|| unwind::expected_behind_tracer(&mut recording, &section, guides, begun));
+        if let Some(guide) = guide {
             known::<USER>(&mut recording, &section, &entered, guides, &guide);
             return true;
         }
     }
-    record::<USER>(&mut recording, &section, &entered, guides, position)
+    by_guides::<USER>(&mut recording, &section, &entered, guides, begun)
+}
+
+/// Records a stack that is not the one that was expected.
+#[inline(never)]
+#[link_section = ".kprobes.text"]
+fn by_guides<'m, const USER: bool>(
+    recording: &mut Recording<'_>,
+    section: &Watched<'_>,
+    entered: &Entered<'m>,
+    guides: Option<Guides<'m>>,
+    begun: Option<Begun>,
+) -> bool {
+    recording.set_tracer();
+    let mut position = None;
+    if let (Some(guides), Some(begun)) = (&guides, begun) {
+        if let Some(guide) = unwind::retrace(recording, section, guides, begun, &mut position) {
+            known::<USER>(recording, section, entered, guides, &guide);
+            return true;
+        }
+    }
+    record::<USER>(recording, section, entered, guides, position)
 }
 
 /// There is no map only while the option is turned on or off.
 #[cold]
 fn without_map(recording: &mut Recording<'_>, section: &Watched<'_>) -> bool {
+    recording.set_tracer();
     let Some(walked) = unwind::frames(recording, Some(section), None, None) else {
         return false;
     };
@@ -171,8 +196,7 @@ fn count_saved(recording: &Recording<'_>, entered: &Entered<'_>, has_user: bool,
 }
 
 /// Walks a stack that guides alone do not tell, and records it.
-#[inline(never)]
-#[link_section = ".kprobes.text"]
+#[inline(always)]
 fn record<'m, const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,

@@ -292,6 +292,13 @@ impl<'h> Recording<'h> {
         ips.cast()
     }
 
+    /// Finds out what is known of the trace array's own function tracer. Before this is called, nothing is.
+    #[inline(always)]
+    pub(crate) fn set_tracer(&mut self) {
+        // SAFETY: By the invariant the slot is the trace array's.
+        unsafe { stackmap_set_tracer(self.stack) };
+    }
+
     /// The text of the trace array's own function tracer, if that has any.
     #[inline(always)]
     pub(crate) fn trampoline(&self) -> Range<u64> {
@@ -359,9 +366,10 @@ pub(crate) enum Unreserved {
 }
 
 fn unreserved(why: stackmap_unreserved) -> Unreserved {
-    match why {
-        stackmap_unreserved_STACKMAP_FOREIGN => Unreserved::Foreign,
-        _ => Unreserved::NoRoom,
+    if why == stackmap_unreserved_STACKMAP_FOREIGN {
+        Unreserved::Foreign
+    } else {
+        Unreserved::NoRoom
     }
 }
 

@@ -17,8 +17,9 @@
 //! The stack pointer of a frame is behind its return address, as it is for all rules.
 
 use super::{
-    guided::{Guide, Ran, Spot},
+    guided::Guide,
     rules::Rule,
+    run::{Ran, Spot},
     walk::{Stack, Unwinder, WalkCounter},
 };
 

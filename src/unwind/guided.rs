@@ -7,9 +7,9 @@
 //! walk, see `walk.rs`.
 
 use super::{
-    frames,
-    hints::{Hinted, SAVED_BY_FRAME},
+    hints::Hinted,
     rules::{Kind, Rule},
+    run::{run, saved_bp, steps, Ran, Spot},
     step::based_call,
     walk::{Frame, Registers, Stack, Unwinder},
 };
@@ -42,16 +42,91 @@ pub trait Guides: Copy {
     /// One to begin with, if it has this frame there.
     fn first(&self, index: usize, frame: u64) -> Option<Self::Guide>;
 
-    /// The one that all frames are likely to be those of, if it begins with this frame.
-    fn next(&self, frame: u64) -> Option<Self::Guide>;
+    /// The one that all frames are likely to be those of, if it has this frame there.
+    fn next(&self, index: usize, frame: u64) -> Option<Self::Guide>;
 
     /// One with the first `nr` frames of a guide, and then this one.
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
 
-/// Goes as far as guides lead, from the beginning of a walk: `skip` frames are left out, and of those that
-/// follow, `nr` are known already: none, or the one at `before`. Returns the guide that has all frames. If
-/// there is none, `left` is set to how far the walk has come: apart, so that it is nowhere else otherwise.
+/// Leaves `skip` frames out as far as noted rules lead, then follows the guide that is expected next. Of the
+/// frames that follow, `nr` are known already: none, or the one at `before`. Returns the guide if it has all
+/// frames. If not, [`retrace`] goes on from where `frame` and `skip` are then.
+///
+/// Context: that of the [`Unwinder`].
+#[inline(always)]
+pub fn expected<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    frame: &mut Frame,
+    skip: &mut usize,
+    nr: usize,
+    before: Option<u64>,
+    guides: &G,
+) -> Option<G::Guide> {
+    let (mut at, stack) = (frame.at, frame.stack);
+    if !stack.reaches(at.sp) {
+        return None;
+    }
+    *skip = pass(unwinder, &stack, &mut at, *skip, |left, ip| {
+        unwinder.noted(left, ip)
+    });
+    frame.at = at;
+    if *skip > 0 {
+        return None;
+    }
+    let guide = guides.next(0, before.unwrap_or(at.ip))?;
+    leads(unwinder, &stack, at, nr, &guide).then_some(guide)
+}
+
+/// The same where the first frame is in text that calls a tracer of functions, and this rule leads on: then
+/// `marker` is recorded.
+///
+/// Context: that of the [`Unwinder`].
+#[inline(always)]
+pub fn expected_behind<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    frame: &Frame,
+    rule: Rule,
+    marker: u64,
+    guides: &G,
+) -> Option<G::Guide> {
+    let stack = frame.stack;
+    if !stack.reaches(frame.at.sp) {
+        return None;
+    }
+    // SAFETY: It is on the stack.
+    let at = unsafe { caller(unwinder, &stack, frame.at, rule) }?;
+    let guide = guides.next(1, at.ip)?;
+    let begins = guide.frame(0) == Some(marker);
+    (begins && leads(unwinder, &stack, at, 1, &guide)).then_some(guide)
+}
+
+/// Whether a guide has the frame at `at`, after so many, and all that follow.
+#[inline(always)]
+fn leads<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    nr: usize,
+    guide: &G,
+) -> bool {
+    if guide.nr() <= nr {
+        return false;
+    }
+    // SAFETY: There are more frames.
+    let hinted = unsafe { guide.hinted(nr) };
+    // What has a hint is text that stays, which is recorded as it is.
+    if hinted.ip() != at.ip || hinted.bits() == 0 {
+        return false;
+    }
+    let mut spot = Spot::new(at, nr);
+    // SAFETY: The guide has the frame, which is on the stack.
+    let ran = unsafe { steps::<U, _, false>(unwinder, stack, guide, &mut spot) };
+    matches!(ran, Ran::All)
+}
+
+/// Goes as far as guides lead, from the beginning of a walk. Returns the guide that has all frames. If there
+/// is none, `left` is set to how far the walk has come: apart, so that it is nowhere else otherwise.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
@@ -73,7 +148,11 @@ pub fn retrace<U: Unwinder, G: Guides>(
         *left = Some(position(at, skip, None));
         return None;
     }
-    let skip = pass(unwinder, &stack, &mut at, skip);
+    let skip = pass(unwinder, &stack, &mut at, skip, |left, ip| {
+        let rule = unwinder.rule(ip);
+        unwinder.note(left, ip, rule);
+        rule
+    });
     if skip > 0 {
         *left = Some(position(at, skip, None));
         return None;
@@ -81,16 +160,6 @@ pub fn retrace<U: Unwinder, G: Guides>(
     let shown = unwinder.shown(at.ip);
     let (guide, from) = if shown == Some(at.ip) {
         let first = before.unwrap_or(at.ip);
-        if let Some(guide) = guides.next(first) {
-            let mut spot = Spot::new(at, nr);
-            if guide.frame(nr) == shown {
-                // SAFETY: The guide has the frame, which is on the stack.
-                let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
-                if let Ran::All = ran {
-                    return Some(guide);
-                }
-            }
-        }
         (guides.first(0, first), Some((at, nr)))
     } else {
         begin(unwinder, &stack, at, shown, before, guides)
@@ -113,12 +182,19 @@ pub fn retrace<U: Unwinder, G: Guides>(
     }
 }
 
-/// Leaves frames out by plain rules. Returns how many are left.
+/// Leaves frames out by plain rules, which `rule` gives by how many are left and the address. Returns how
+/// many are left.
 #[inline(always)]
-fn pass<U: Unwinder>(unwinder: &U, stack: &Stack, at: &mut Registers, mut skip: usize) -> usize {
+fn pass<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: &mut Registers,
+    mut skip: usize,
+    rule: impl Fn(usize, u64) -> Rule,
+) -> usize {
     while skip > 0 {
         // SAFETY: It is on the stack.
-        let Some(caller) = (unsafe { caller(unwinder, stack, *at, unwinder.rule(at.ip)) }) else {
+        let Some(caller) = (unsafe { caller(unwinder, stack, *at, rule(skip, at.ip)) }) else {
             break;
         };
         *at = caller;
@@ -353,213 +429,6 @@ fn follow<U: Unwinder, G: Guides>(
         // SAFETY: The guide has this frame, which is on the stack.
         ran = unsafe { run(unwinder, &position.frame.stack, &guide, &mut spot) };
     }
-}
-
-/// A frame of a guide, and its stack pointer.
-pub(super) struct Spot {
-    pub(super) nr: usize,
-    pub(super) sp: u64,
-    /// The last frame whose frame pointer, `bp`, is known, and its stack pointer. From there to `nr` are
-    /// calls that hints have led from.
-    from: usize,
-    low: u64,
-    bp: u64,
-    /// Words of the last step, which is taken back where the guide has another frame.
-    pub(super) size: u64,
-}
-
-impl Spot {
-    #[inline(always)]
-    fn new(at: Registers, nr: usize) -> Self {
-        Self {
-            nr,
-            sp: at.sp,
-            from: nr,
-            low: at.sp,
-            bp: at.bp,
-            size: 0,
-        }
-    }
-
-    /// The address of the frame, if it is recorded as it is.
-    #[inline(always)]
-    fn found<U: Unwinder>(&self, unwinder: &U, stack: &Stack) -> Option<u64> {
-        if self.sp > stack.end() {
-            return None;
-        }
-        // SAFETY: It is on the stack, and was reached by a plain step.
-        let ip = unsafe { unwinder.load_below(self.sp) };
-        (unwinder.shown(ip) == Some(ip) && !unwinder.is_replaced(ip)).then_some(ip)
-    }
-
-    /// Takes the last step back.
-    #[inline(always)]
-    fn back(&mut self) {
-        self.nr = self.nr.wrapping_sub(1);
-        self.sp = self.sp.wrapping_sub(self.size.wrapping_mul(8));
-    }
-}
-
-/// How a run ended.
-pub(super) enum Ran {
-    /// With the stack: the guide has all of its frames.
-    All,
-    /// At a frame that takes more than a hint.
-    Stopped,
-    /// At one that is not that of the guide.
-    Away,
-}
-
-/// Goes from frame to frame as long as they are those of a guide, and hints tell. Apart from the rest, so
-/// that all of it is in registers.
-///
-/// # Safety
-///
-/// The guide has the frame of `spot`, whose stack pointer is on the stack.
-#[inline(never)]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-unsafe fn run<U: Unwinder, G: Guide>(
-    unwinder: &U,
-    stack: &Stack,
-    guide: &G,
-    spot: &mut Spot,
-) -> Ran {
-    if U::BY_FRAMES {
-        // SAFETY: As required of the caller.
-        return unsafe { frames::run(unwinder, stack, guide, spot) };
-    }
-    let end = stack.end();
-    let (mut nr, mut sp) = (spot.nr, spot.sp);
-    let ran = 'run: loop {
-        // SAFETY: The guide has this frame.
-        let mut word = unsafe { guide.hinted(nr) };
-        loop {
-            let size = word.size();
-            if size == 0 {
-                break;
-            }
-            nr = nr.wrapping_add(1);
-            sp = sp.wrapping_add(size.wrapping_mul(8));
-            if sp <= end {
-                // SAFETY: A plain hint takes at least a word, so it is on the stack.
-                let ip = unsafe { unwinder.load_below(sp) };
-                // SAFETY: The hint of the last frame is not plain.
-                word = unsafe { guide.hinted(nr) };
-                if word.ip() == ip {
-                    continue;
-                }
-            }
-            spot.size = size;
-            break 'run Ran::Away;
-        }
-        let is_last = nr.wrapping_add(1) == guide.nr();
-        if let (Some(below), false) = (word.saved(), is_last) {
-            let saved = sp.wrapping_sub(below.wrapping_mul(8));
-            let bp = match saved >= spot.low {
-                // SAFETY: It is at least a word below the stack pointer, and not below that of the first frame.
-                true => unsafe { unwinder.load(saved) },
-                false => spot.bp,
-            };
-            if bp < sp || bp > end.wrapping_sub(frames::RECORD) {
-                break Ran::Stopped;
-            }
-            let up = bp.wrapping_add(frames::RECORD);
-            // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
-            let ip = unsafe { unwinder.load_below(up) };
-            let next = nr.wrapping_add(1);
-            // SAFETY: There is one more.
-            if unsafe { guide.hinted(next) }.ip() != ip {
-                break Ran::Stopped;
-            }
-            (nr, sp) = (next, up);
-            continue;
-        }
-        let rule = Rule::from_bits(word.bits());
-        match rule.kind() {
-            Kind::Call if !is_last => {
-                (spot.nr, spot.sp) = (nr, sp);
-                // SAFETY: Hints have led to the frame, and there is one more.
-                if !unsafe { call(unwinder, stack, guide, spot, rule) } {
-                    break Ran::Stopped;
-                }
-                (nr, sp) = (spot.nr, spot.sp);
-            }
-            Kind::Registers
-                if is_last && !rule.needs_bp() && unwinder.are_users(stack, rule.sp(sp, 0)) =>
-            {
-                break Ran::All;
-            }
-            Kind::End if is_last => break Ran::All,
-            _ => break Ran::Stopped,
-        }
-    };
-    (spot.nr, spot.sp) = (nr, sp);
-    ran
-}
-
-/// Goes to the caller by a rule that is not plain, if that is the guide's next frame. Returns whether it is.
-///
-/// # Safety
-///
-/// Hints have led to the frame of `spot`, which is not the guide's last one.
-#[inline(never)]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-unsafe fn call<U: Unwinder, G: Guide>(
-    unwinder: &U,
-    stack: &Stack,
-    guide: &G,
-    spot: &mut Spot,
-    rule: Rule,
-) -> bool {
-    // SAFETY: These frames were followed.
-    let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
-        return false;
-    };
-    let at = Registers {
-        ip: 0,
-        sp: spot.sp,
-        bp,
-    };
-    let Ok(caller) = based_call(unwinder, stack, at, rule) else {
-        return false;
-    };
-    let next = spot.nr.wrapping_add(1);
-    // SAFETY: There is one more.
-    if unsafe { guide.hinted(next) }.ip() != caller.ip {
-        return false;
-    }
-    *spot = Spot::new(caller, next);
-    true
-}
-
-/// The frame pointer of a frame that hints have led to. [`None`]: a hint has gone.
-///
-/// # Safety
-///
-/// So they have.
-#[inline(always)]
-unsafe fn saved_bp<U: Unwinder, G: Guide>(unwinder: &U, guide: &G, spot: &Spot) -> Option<u64> {
-    if U::BY_FRAMES {
-        // SAFETY: It was followed, so its record is on the stack.
-        return Some(unsafe { unwinder.load(frames::record(spot.sp)) });
-    }
-    let mut sp = spot.sp;
-    for index in (spot.from..spot.nr).rev() {
-        // SAFETY: There are more frames.
-        let rule = unsafe { guide.hinted(index) }.rule();
-        if rule == Rule::FRAME {
-            let saved = sp.wrapping_sub(u64::from(SAVED_BY_FRAME).wrapping_mul(8));
-            // SAFETY: It was followed, so its frame pointer was read there.
-            return Some(unsafe { unwinder.load(saved) });
-        }
-        let plain = rule.plain()?;
-        sp = sp.wrapping_sub(plain.size());
-        if let Some(offset) = plain.bp() {
-            // SAFETY: It was followed, so it is on the stack.
-            return Some(unsafe { unwinder.load(sp.wrapping_add(offset)) });
-        }
-    }
-    Some(spot.bp)
 }
 
 /// Writes the first frames of a guide.

@@ -70,28 +70,40 @@ impl Hinted {
 /// Makes the hints of a stack, from the innermost frame on.
 #[derive(Default)]
 pub struct Hints {
-    /// How far below the stack pointer the frame pointer was saved, in words, if that is known.
-    saved: Option<u32>,
+    /// How far above the first frame's the stack pointer is, in words.
+    sp: u32,
+    /// How far the place is where the frame pointer was saved, and one more; 0 if that is not known.
+    saved: u32,
 }
 
 impl Hints {
     /// The hint of the next frame, which has this rule.
     #[inline(always)]
     pub fn hint(&mut self, rule: Rule) -> u32 {
-        let saved = self.saved.take();
         if let Some(plain) = rule.plain() {
-            let words = |bytes: u64| bytes as u32 / 8;
-            let size = words(plain.size());
-            self.saved = match plain.bp() {
-                Some(offset) => Some(size - words(offset)),
-                None => saved.map(|below| below + size),
-            };
-        } else if rule == Rule::FRAME {
-            self.saved = Some(SAVED_BY_FRAME);
-            if let Some(below) = saved.filter(|below| *below <= SAVED_MAX) {
-                return SAVED | below << OFFSET_SHIFT;
+            if let Some(offset) = plain.bp() {
+                self.saved = self.sp.wrapping_add(offset as u32 / 8 + 1);
             }
+            self.sp = self.sp.wrapping_add(plain.size() as u32 / 8);
+            return rule.bits();
         }
-        rule.bits()
+        self.other(rule)
+    }
+
+    #[inline(never)]
+    fn other(&mut self, rule: Rule) -> u32 {
+        let below = (self.sp + 1).wrapping_sub(self.saved);
+        let is_known = self.saved != 0 && below <= SAVED_MAX;
+        self.saved = 0;
+        if rule != Rule::FRAME {
+            return rule.bits();
+        }
+        // Its own is right below the new stack pointer.
+        self.sp = SAVED_BY_FRAME;
+        self.saved = 1;
+        match is_known {
+            true => SAVED | below << OFFSET_SHIFT,
+            false => rule.bits(),
+        }
     }
 }

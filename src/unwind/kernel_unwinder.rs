@@ -8,6 +8,7 @@ use super::{
     walk::{self, Frame, Registers, Stack, WalkCounter},
     Notes, Walker,
 };
+use crate::map::Guide;
 use crate::shim::{self, stackmap_caller, stackmap_frame, stackmap_trial, Recording, Watched};
 use core::sync::atomic::Ordering;
 
@@ -53,7 +54,7 @@ impl<'a> KernelUnwinder<'a> {
     /// go and come again, but is always made from the same template: its rule is used only for what is in
     /// it now.
     #[cold]
-    fn tracer_rule(&self, ip: u64) -> Rule {
+    pub(super) fn tracer_rule(&self, ip: u64) -> Rule {
         // In the test at load there is no trace array, and no such text.
         if !self.recording.is_in_tracer(ip) {
             return Rule::UNKNOWN;
@@ -71,7 +72,7 @@ impl<'a> KernelUnwinder<'a> {
     pub(super) fn begin(&self, caller: &stackmap_caller) -> Option<Frame> {
         use walk::Unwinder;
 
-        let frame = Self::frame(caller, self.task());
+        let frame = self.frame(registers(caller));
         let is_here = frame.stack.holds(frame.at.sp.wrapping_sub(16), 16);
         (is_here && !self.is_replaced(caller.ip)).then_some(frame)
     }
@@ -83,7 +84,10 @@ impl<'a> KernelUnwinder<'a> {
         if self.is_replaced(caller.ip) {
             return None;
         }
-        let frame = Self::frame(caller, self.notes.irq_stack());
+        let frame = Frame {
+            stack: self.notes.irq_stack(),
+            ..self.frame(registers(caller))
+        };
         if frame.stack.holds(frame.at.sp.wrapping_sub(16), 16) {
             return Some(frame);
         }
@@ -98,18 +102,33 @@ impl<'a> KernelUnwinder<'a> {
         Some(frame)
     }
 
+    /// A frame on the task's stack.
     #[inline(always)]
-    fn frame(caller: &stackmap_caller, stack: Stack) -> Frame {
+    pub(super) fn frame(&self, at: Registers) -> Frame {
+        use walk::Unwinder;
+
         Frame {
-            at: Registers {
-                ip: caller.ip,
-                sp: caller.sp,
-                bp: caller.bp,
-            },
-            stack,
+            at,
+            stack: self.task(),
             interrupted: false,
             registers: 0,
         }
+    }
+
+    /// Counts the frames of a guide that has led to the end, but for so many.
+    #[inline(always)]
+    pub(super) fn count_known(&self, guide: &Guide<'_>, before: usize) {
+        let found = guide.nr().wrapping_sub(before);
+        self.notes.count(WalkCounter::Fast, found as u64);
+    }
+}
+
+#[inline(always)]
+fn registers(caller: &stackmap_caller) -> Registers {
+    Registers {
+        ip: caller.ip,
+        sp: caller.sp,
+        bp: caller.bp,
     }
 }
 
@@ -171,6 +190,22 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         self.tracer_rule(ip)
     }
 
+    #[inline(always)]
+    fn noted(&self, left: usize, ip: u64) -> Rule {
+        let noted = self.notes.left_out(left);
+        match noted.ip() == ip {
+            true => noted.rule(),
+            false => Rule::UNKNOWN,
+        }
+    }
+
+    #[inline(always)]
+    fn note(&self, left: usize, ip: u64, rule: Rule) {
+        if is_core(ip) && rule != Rule::UNKNOWN {
+            self.notes.leave_out(left, Hinted::new(ip, rule));
+        }
+    }
+
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
         let is_tracer = self.recording.is_in_tracer(ip);
@@ -209,11 +244,9 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if self.recording.trampoline().contains(&ip) {
             return Some(shim::STACKMAP_TRAMPOLINE_MARKER.into());
         }
-        let facts = shim::facts();
-        let is_core = || facts.stext <= ip && ip < facts.etext;
         // No trampoline has a rule in the table.
         let has_rule = || self.table.get(ip) != Rule::UNKNOWN;
-        (!self.recording.wants_tracer() || is_core() || has_rule()).then_some(ip)
+        (!self.recording.wants_tracer() || is_core(ip) || has_rule()).then_some(ip)
     }
 
     #[inline(always)]
@@ -309,6 +342,13 @@ unsafe fn load_at<const OFFSET: i32>(addr: u64) -> u64 {
 pub(super) fn is_stable(ip: u64) -> bool {
     // SAFETY: RCU is watching, and preemption is off, as for all that walks.
     unsafe { shim::stackmap_unwind_is_stable(ip as usize) }
+}
+
+/// Whether an address is in the kernel's own text, which stays.
+#[inline(always)]
+fn is_core(ip: u64) -> bool {
+    let facts = shim::facts();
+    facts.stext <= ip && ip < facts.etext
 }
 
 #[inline(always)]

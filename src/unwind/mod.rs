@@ -7,18 +7,23 @@
 //! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
 //! alone.
 
+mod by_guides;
 mod frames;
 pub mod guided;
 pub mod hints;
 mod kernel_unwinder;
 pub mod rules;
+mod run;
 mod step;
 pub mod walk;
 
+pub(crate) use self::by_guides::{
+    expected, expected_behind_tracer, hints, retrace, Begun, Position,
+};
 use self::{
-    hints::{Hinted, Hints},
-    kernel_unwinder::{is_replaced, is_stable, KernelUnwinder},
-    rules::{Rule, Rules, Set, Sets},
+    hints::Hinted,
+    kernel_unwinder::{is_stable, KernelUnwinder},
+    rules::{Rules, Set, Sets},
     walk::{Stack, WalkCounter},
 };
 use crate::{
@@ -34,6 +39,9 @@ const SETS: usize = 4096;
 
 /// As many as the test at load needs.
 const TEST_SETS: usize = 64;
+
+/// Frames left out whose rules are noted; a power of two.
+const LEFT_OUT: usize = 4;
 
 /// How often a stack is walked again, both ways, if text that goes may be why they differ: it goes
 /// in a few steps.
@@ -71,6 +79,8 @@ struct Notes {
     counts: [AtomicU64; WalkCounter::COUNT],
     /// Where the stack of this CPU for interrupts begins and ends. As long as the kernel runs, that stays.
     irq_stack: [AtomicU64; 2],
+    /// The last frames in the kernel's own text that were left out, with their rules, by how many were left.
+    left_out: [AtomicU64; LEFT_OUT],
 }
 
 /// None while only the kernel's unwinder walks stacks.
@@ -268,6 +278,16 @@ impl Notes {
         count.store(sum, Ordering::Relaxed);
     }
 
+    #[inline(always)]
+    fn left_out(&self, left: usize) -> Hinted {
+        Hinted(self.left_out[left % LEFT_OUT].load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn leave_out(&self, left: usize, frame: Hinted) {
+        self.left_out[left % LEFT_OUT].store(frame.0, Ordering::Relaxed);
+    }
+
     /// The stack of this CPU for interrupts; nothing until it is known.
     fn irq_stack(&self) -> Stack {
         let [begin, end] = &self.irq_stack;
@@ -289,29 +309,6 @@ pub(crate) enum Walked<'m> {
     Known(Guide<'m>, Option<Guide<'m>>),
     /// Its frames, and the guide that was left after so many of them.
     Frames(Frames, Option<(Guide<'m>, usize)>),
-}
-
-/// How far a walk has come.
-pub(crate) type Position<'m> = guided::Position<Guide<'m>>;
-
-/// Begins a walk on the task's stack, and goes as far as guides lead. Returns the guide that has all
-/// frames; if there is none, `left` is set to how far the walk has come, if it has begun.
-#[inline(always)]
-pub(crate) fn retrace<'m>(
-    recording: &Recording<'_>,
-    section: &Watched<'_>,
-    guides: &Guides<'m>,
-    left: &mut Option<Position<'m>>,
-) -> Option<Guide<'m>> {
-    let walker = WALKER.read(section).filter(|walker| !walker.verify)?;
-    let unwinder = KernelUnwinder::new(walker, section, recording)?;
-    let (caller, skip) = recording.caller()?;
-    let frame = unwinder.begin(caller)?;
-    let (nr, first) = (recording.known(), recording.first());
-    let guide = guided::retrace(&unwinder, frame, skip, nr, first, guides, left)?;
-    let found = guide.nr().wrapping_sub(nr);
-    unwinder.notes.count(WalkCounter::Fast, found as u64);
-    Some(guide)
 }
 
 /// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
@@ -448,67 +445,6 @@ fn by_rules<'m>(
             let frames = unsafe { recording.filled(nr) };
             Walked::Frames(frames, left)
         }
-    })
-}
-
-impl guided::Guide for Guide<'_> {
-    #[inline(always)]
-    fn nr(&self) -> usize {
-        Guide::nr(self)
-    }
-
-    #[inline(always)]
-    fn frame(&self, index: usize) -> Option<u64> {
-        Guide::frame(self, index)
-    }
-
-    #[inline(always)]
-    fn frames(&self) -> impl Iterator<Item = u64> {
-        Guide::frames(self)
-    }
-
-    #[inline(always)]
-    unsafe fn hinted(&self, index: usize) -> Hinted {
-        // SAFETY: As required of the caller.
-        Hinted(unsafe { self.word_unchecked(index) })
-    }
-}
-
-impl<'a> guided::Guides for Guides<'a> {
-    type Guide = Guide<'a>;
-
-    #[inline(always)]
-    fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        Guides::first(self, index, frame)
-    }
-
-    #[inline(always)]
-    fn next(&self, frame: u64) -> Option<Guide<'a>> {
-        Guides::next(self, frame)
-    }
-
-    #[inline(always)]
-    fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        Guides::other(self, guide, nr, frame)
-    }
-}
-
-/// Gives the hints of a stack, from the innermost frame on, by it and its caller's. Context: any.
-#[inline(always)]
-pub(crate) fn hints<'a>(
-    section: &'a Watched<'_>,
-    recording: &Recording<'a>,
-) -> Option<impl FnMut(u64, u64) -> u32 + 'a> {
-    // A stack that does not begin at a caller has no guide.
-    recording.caller()?;
-    let table = WALKER.read(section)?.rules.read(section)?.table();
-    let mut hints = Hints::default();
-    Some(move |ip, next| {
-        hints.hint(match is_replaced(next) {
-            // The kernel knows where the caller is.
-            true => Rule::UNKNOWN,
-            false => table.get(ip),
-        })
     })
 }
 

@@ -16,7 +16,7 @@
 
 /* Room for the state of the kernel's unwinder, which few stacks need. */
 #if defined(CONFIG_UNWINDER_ORC) || defined(CONFIG_UNWINDER_FRAME_POINTER)
-#define STACKMAP_UNWIND_STATE(name)	struct unwind_state name __uninitialized
+#define STACKMAP_UNWIND_STATE(name)	struct unwind_state name
 #else
 #define STACKMAP_UNWIND_STATE(name)	char name
 #endif

@@ -56,7 +56,7 @@ void stackmap_mismatch_flush(void)
 /* Whether both walks agree: the first round learns the rules, the second one uses them. */
 static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsigned int depth)
 {
-	STACKMAP_UNWIND_STATE(state);
+	STACKMAP_UNWIND_STATE(state) __uninitialized;
 	struct stackmap_stack stack = {
 		.context	= smp_processor_id() * STACKMAP_LEVELS,
 		.watched	= true,

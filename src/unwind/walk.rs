@@ -8,7 +8,7 @@
 //! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
 
 use super::{
-    guided::{copy, resume, retrace, Followed, Guide, Guides, Position},
+    guided::{copy, expected, resume, retrace, Followed, Guide, Guides, Position},
     rules::{Kind, Rule},
     step::{based_call, kind},
 };
@@ -160,6 +160,17 @@ pub trait Unwinder {
         self.rule(ip)
     }
 
+    /// The same of a frame that is left out, one of so many, if it is noted.
+    fn noted(&self, left: usize, ip: u64) -> Rule {
+        let _ = left;
+        self.rule(ip)
+    }
+
+    /// Notes it.
+    fn note(&self, left: usize, ip: u64, rule: Rule) {
+        let _ = (left, ip, rule);
+    }
+
     /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept, as of what a tracer has
     /// put in place of return addresses.
     fn learn(&mut self, ip: u64) -> Rule;
@@ -204,8 +215,8 @@ pub enum Walked<G> {
 /// Context: that of the [`Unwinder`].
 pub fn walk<U: Unwinder, G: Guides>(
     unwinder: &mut U,
-    frame: Frame,
-    skip: usize,
+    mut frame: Frame,
+    mut skip: usize,
     ips: &mut [MaybeUninit<u64>],
     nr: usize,
     guides: Option<G>,
@@ -217,7 +228,9 @@ pub fn walk<U: Unwinder, G: Guides>(
     };
     let mut left = None;
     if let (Some(guides), false) = (&guides, frame.interrupted) {
-        if let Some(guide) = retrace(unwinder, frame, skip, nr, before, guides, &mut left) {
+        let known = expected(unwinder, &mut frame, &mut skip, nr, before, guides);
+        let known = known.or_else(|| retrace(unwinder, frame, skip, nr, before, guides, &mut left));
+        if let Some(guide) = known {
             unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
             return Walked::Known(guide, None);
         }
