@@ -345,6 +345,7 @@ int stackmap_symbol(char text[STACKMAP_SYMBOL_LEN], unsigned long addr);
 /* unwind/kernel_unwinder.c: what the walk needs of it. Any context, but to prepare. */
 int stackmap_unwind_prepare(void);
 bool stackmap_unwind_is_stable(unsigned long ip);
+bool stackmap_unwind_is_bpf(unsigned long ip);
 bool stackmap_unwind_is_text(unsigned long ip);
 
 /* unwind/orc.c, unwind/frame_pointer.c: the kernel's unwinder, a step at a time. Any context. */

@@ -100,6 +100,42 @@ fn a_known_stack_takes_no_rule_and_no_step_of_the_kernel() {
 }
 
 #[test]
+fn text_that_may_go_leads_on_while_it_is_there() {
+    let frame = Shape {
+        link: Link::Bp,
+        words: 6,
+        saved: Some(4),
+        bp: 2,
+    };
+    // Also where the kernel leads to such a frame, not a hint.
+    for (at, steps) in (0..5).map(|at| (at, 0)).chain((1..5).map(|at| (at, 1))) {
+        let mut shapes = vec![plain(3); 5];
+        shapes[at] = frame;
+        if steps > 0 {
+            shapes[at - 1].link = Link::Odd;
+        }
+        let mut made = Made::new(shapes, End::User);
+        made.image = Some((at, true));
+        let all = made.walk(0, 1024);
+        assert_eq!((&all, made.steps), (&made.ips(), steps));
+        let known = [made.hinted(&all)];
+        let mut ips = vec![MaybeUninit::uninit(); 1024];
+        let begin = made.frames[0];
+        match walk(&mut made, begin, 0, &mut ips, 0, Some(Known(&known))) {
+            // It has no hint, and is to get none.
+            Walked::Known(guide, None) => assert!(guide.frames().eq(all.iter().copied())),
+            _ => panic!("the guide has all frames, and lacks no hint"),
+        }
+        assert_eq!(made.steps, 2 * steps);
+        // The kernel's unwinder ends there, too.
+        made.image = Some((at, false));
+        let ended = (all[..at].to_vec(), false);
+        assert_eq!(made.walk_with(Some(&known), 0, 1024), ended);
+        assert_eq!(made.walk_with(None, 0, 1024), ended);
+    }
+}
+
+#[test]
 fn a_frame_that_is_recorded_otherwise_is_compared_as_recorded() {
     let mut interrupt = plain(4);
     interrupt.link = Link::Interrupt;

@@ -130,6 +130,8 @@ pub(crate) struct Made {
     pub(crate) counts: [u64; WalkCounter::COUNT],
     /// The frame that is recorded as [`MARKER`].
     pub(crate) marked: Option<usize>,
+    /// The frame in text whose rule is asked for each time, and whether that text is still there.
+    pub(crate) image: Option<(usize, bool)>,
 }
 
 /// What is recorded for an address in a tracer's own text.
@@ -177,6 +179,7 @@ impl Made {
             steps: 0,
             counts: [0; WalkCounter::COUNT],
             marked: None,
+            image: None,
         };
         made.lay_out();
         made
@@ -236,6 +239,13 @@ impl Made {
 
     pub(crate) fn index_of(&self, ip: u64) -> usize {
         (ip.wrapping_sub(TEXT + 16) / 16) as usize
+    }
+
+    /// Whether the address is in text whose rule is asked for each time; and if so, whether that is there.
+    fn image(&self, ip: u64) -> Option<bool> {
+        let index = self.index_of(ip);
+        let image = self.image.filter(|image| image.0 == index);
+        image.map(|image| image.1)
     }
 
     /// What the kernel's unwinder does at a frame, from other pointers.
@@ -343,7 +353,15 @@ impl Unwinder for Made {
     }
 
     fn rule(&self, ip: u64) -> Rule {
-        self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN)
+        match self.image(ip) {
+            Some(true) => Rule::FRAME,
+            Some(false) => Rule::UNKNOWN,
+            None => self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN),
+        }
+    }
+
+    fn has_lasting_rule(&self, ip: u64) -> bool {
+        self.image(ip).is_none() && self.rule(ip) != Rule::UNKNOWN
     }
 
     fn marked_rule(&self, ip: u64) -> Rule {
@@ -399,7 +417,7 @@ impl Unwinder for Made {
             End::NoText => self.shapes.len(),
             _ => self.frames.len(),
         };
-        self.index_of(ip) < nr
+        self.index_of(ip) < nr && self.image(ip) != Some(false)
     }
 
     fn is_replaced(&self, ip: u64) -> bool {

@@ -6,6 +6,7 @@
 #define STACKMAP_SHIM_SHIM_H
 
 #include <linux/compiler.h>
+#include <linux/filter.h>
 #include <linux/ftrace.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -34,6 +35,7 @@ DECLARE_STATIC_CALL(stackmap_kallsyms, kallsyms_lookup_name);
 DECLARE_STATIC_CALL(stackmap_save_regs, stack_trace_save_regs);
 DECLARE_STATIC_CALL(stackmap_tracefs_remove_orig, tracefs_remove);
 DECLARE_STATIC_CALL(stackmap_module_text, __module_text_address);
+DECLARE_STATIC_CALL(stackmap_bpf_text, is_bpf_text_address);
 DECLARE_STATIC_CALL(stackmap_get_kprobe, get_kprobe);
 #ifdef CONFIG_X86_64
 DECLARE_STATIC_CALL(stackmap_text_poke, smp_text_poke_single);

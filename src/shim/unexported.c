@@ -19,6 +19,8 @@ DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, tracefs_remove);
 DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, tracer_tracing_is_on);
 DEFINE_STATIC_CALL_NULL(stackmap_module_text, __module_text_address);
 DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, get_kprobe);
+/* Without the function, nothing is taken for BPF text. */
+DEFINE_STATIC_CALL_RET0(stackmap_bpf_text, is_bpf_text_address);
 #ifdef CONFIG_X86_64
 DEFINE_STATIC_CALL_NULL(stackmap_text_poke, smp_text_poke_single);
 #endif
@@ -96,7 +98,7 @@ int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
 	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
-	void *get_probe, *poke, *ops_trampoline __maybe_unused;
+	void *bpf_text, *get_probe, *poke, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -145,6 +147,9 @@ int stackmap_symbols_resolve(void)
 	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;
 	if (module_text)
 		static_call_update(stackmap_module_text, module_text);
+	bpf_text = find("is_bpf_text_address");
+	if (bpf_text)
+		static_call_update(stackmap_bpf_text, bpf_text);
 
 	syms->text_mutex = find("text_mutex");
 	syms->kprobe_mutex = find("kprobe_mutex");

@@ -309,8 +309,14 @@ impl<G: Guide> Position<G> {
         loop {
             let rule = frame.rule(unwinder);
             let next = match rule.kind() {
-                // A hint would have led on.
-                Kind::Call if !frame.interrupted && guide.frame(nr) == Some(frame.at.ip) => None,
+                // A hint would have led on, if it may have one.
+                Kind::Call
+                    if !frame.interrupted
+                        && guide.frame(nr) == Some(frame.at.ip)
+                        && unwinder.has_lasting_rule(frame.at.ip) =>
+                {
+                    None
+                }
                 Kind::Call | Kind::Switch => frame.called(unwinder, rule).ok(),
                 Kind::Registers => frame.resumed(unwinder, rule),
                 Kind::End | Kind::Slow => None,

@@ -60,6 +60,24 @@ bool stackmap_unwind_is_stable(unsigned long ip)
 }
 
 /**
+ * stackmap_unwind_is_bpf - whether a call that returns to an address is one of a BPF image
+ * @ip: the address
+ *
+ * True while the kernel takes the image, a program or a trampoline, for text. Its memory is not
+ * reused before. The kernel's unwinder wants text at the address, and goes by what the byte before
+ * is in: a module comes first, and the byte behind an image counts as the image's. If both are an
+ * image's, the byte before is no module's.
+ *
+ * Context: any in which RCU is watching; preemption off.
+ */
+bool stackmap_unwind_is_bpf(unsigned long ip)
+{
+	if (ip >= stackmap_facts.stext && ip < stackmap_facts.etext)
+		return false;
+	return static_call(stackmap_bpf_text)(ip) && static_call(stackmap_bpf_text)(ip - 1);
+}
+
+/**
  * stackmap_unwind_is_text - whether there is text at an address, as the kernel's unwinder has it
  * @ip: the address
  *
@@ -83,6 +101,11 @@ int stackmap_unwind_prepare(void)
 }
 
 bool stackmap_unwind_is_stable(unsigned long ip)
+{
+	return false;
+}
+
+bool stackmap_unwind_is_bpf(unsigned long ip)
 {
 	return false;
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::map::Guide;
 use crate::shim::{self, stackmap_caller, stackmap_frame, stackmap_trial, Recording, Watched};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the pointers are on the stack for learning; the frame pointer twice, for two runs.
 const SP: u32 = 16;
@@ -21,6 +21,10 @@ const LINKS: [(u32, u32); 2] = [
     (shim::STACKMAP_LEARN_LINK_0, shim::STACKMAP_LEARN_LINKED_0),
     (shim::STACKMAP_LEARN_LINK_1, shim::STACKMAP_LEARN_LINKED_1),
 ];
+
+/// Whether the rule of BPF text is known: [`Rule::FRAME`], as the kernel's unwinder has shown. It has no tables
+/// for such text, and takes the same step from all of it.
+static BPF_BY_FRAMES: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's unwinder, for one walk.
 pub(super) struct KernelUnwinder<'a> {
@@ -64,6 +68,16 @@ impl<'a> KernelUnwinder<'a> {
             kept.rule()
         } else {
             Rule::UNKNOWN
+        }
+    }
+
+    /// The rule of an address in text that goes unannounced: none is kept for it, and the kernel is asked each
+    /// time whether the text is there.
+    #[cold]
+    fn fleeting_rule(&self, ip: u64) -> Rule {
+        match self.tracer_rule(ip) {
+            Rule::UNKNOWN if BPF_BY_FRAMES.load(Ordering::Relaxed) && is_bpf(ip) => Rule::FRAME,
+            rule => rule,
         }
     }
 
@@ -180,9 +194,13 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
         match self.table.get(ip) {
-            Rule::UNKNOWN => self.tracer_rule(ip),
+            Rule::UNKNOWN => self.fleeting_rule(ip),
             rule => rule,
         }
+    }
+
+    fn has_lasting_rule(&self, ip: u64) -> bool {
+        self.table.get(ip) != Rule::UNKNOWN
     }
 
     #[inline(always)]
@@ -209,7 +227,8 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     #[cold]
     fn learn(&mut self, ip: u64) -> Rule {
         let is_tracer = self.recording.is_in_tracer(ip);
-        if !is_tracer && (self.is_replaced(ip) || !is_stable(ip)) {
+        let is_stable = !is_tracer && !self.is_replaced(ip) && is_stable(ip);
+        if !is_tracer && !is_stable && !is_bpf(ip) {
             return Rule::UNKNOWN;
         }
         let run = |sp, bp, signal| run(ip, sp, bp, signal);
@@ -223,8 +242,10 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if is_tracer {
             let word = Hinted::new(ip, rule).0;
             self.recording.tracer_rule().store(word, Ordering::Relaxed);
-        } else {
+        } else if is_stable {
             self.rules.put(ip, rule);
+        } else if rule == Rule::FRAME {
+            BPF_BY_FRAMES.store(true, Ordering::Relaxed);
         }
         rule
     }
@@ -244,8 +265,8 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if self.recording.trampoline().contains(&ip) {
             return Some(shim::STACKMAP_TRAMPOLINE_MARKER.into());
         }
-        // No trampoline has a rule in the table.
-        let has_rule = || self.table.get(ip) != Rule::UNKNOWN;
+        // No other tracer's text has a rule.
+        let has_rule = || self.rule(ip) != Rule::UNKNOWN;
         (!self.recording.wants_tracer() || is_core(ip) || has_rule()).then_some(ip)
     }
 
@@ -349,6 +370,14 @@ pub(super) fn is_stable(ip: u64) -> bool {
 fn is_core(ip: u64) -> bool {
     let facts = shim::facts();
     facts.stext <= ip && ip < facts.etext
+}
+
+/// Whether a call that returns to an address is in a BPF image that is there now.
+///
+/// Context: as for [`is_stable`].
+fn is_bpf(ip: u64) -> bool {
+    // SAFETY: RCU is watching, and preemption is off, as for all that walks.
+    unsafe { shim::stackmap_unwind_is_bpf(ip as usize) }
 }
 
 #[inline(always)]

@@ -155,7 +155,12 @@ pub trait Unwinder {
     /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
-    /// The same of an address that is not recorded as it is.
+    /// Whether a stack may have that rule as a hint: not if the text goes unannounced.
+    fn has_lasting_rule(&self, ip: u64) -> bool {
+        self.rule(ip) != Rule::UNKNOWN
+    }
+
+    /// The rule of an address that is not recorded as it is.
     fn marked_rule(&self, ip: u64) -> Rule {
         self.rule(ip)
     }
@@ -299,7 +304,10 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                     let is_last = nr.wrapping_add(1) == known.nr();
                     // What is recorded as it is may have the hint; the last one, if it is not plain.
                     let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == ip;
-                    if has_none && rule.kind() != Kind::Slow && !(is_last && rule.plain().is_some())
+                    if has_none
+                        && rule.kind() != Kind::Slow
+                        && !(is_last && rule.plain().is_some())
+                        && unwinder.has_lasting_rule(ip)
                     {
                         lacks = Some(*known);
                     }
