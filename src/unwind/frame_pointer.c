@@ -30,7 +30,7 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
 	frame->ip = state->ip;
 	frame->interrupted = state->regs;
 	if (state->regs) {
-		/* The state knows where the next frame is. */
+		/* The kernel's state has these registers, and steps from them. */
 		frame->sp = (unsigned long)state->regs;
 		frame->bp = 0;
 	} else {
@@ -40,7 +40,11 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
 	frame->registers = 0;
 	frame->irq_stack = stack->type == STACK_TYPE_IRQ;
 	frame->begin = (unsigned long)stack->begin;
-	/* No frame ends at an odd address: no other stack ends where the task's does. */
+	/*
+	 * The walk takes a frame that ends at @end for the last one of the task. On other stacks
+	 * @end is odd, so that no frame does. That leaves out their last word: the kernel steps
+	 * from there.
+	 */
 	frame->end = stack->type == STACK_TYPE_TASK ? stackmap_frames_end(frame->begin) :
 						      (unsigned long)stack->end - 1;
 }
@@ -50,7 +54,8 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
  * @ip: the address that the call returns to
  * @sp: where the stack pointer is, a word of the stack for learning
  * @bp: where the frame pointer is
- * @signal: any; the frame of a call leaves it as false, any other outcome as the opposite
+ * @signal: any; @trial gets false for the frame of a call, and otherwise the opposite, so that
+ *	nothing looks like the end of a walk
  * @trial: set to what it did
  *
  * Context: any in which RCU is watching.

@@ -14,7 +14,27 @@
 //!  stack pointer ->  +---------------------+ <- the end of a task's frames: this is the last one
 //! ```
 //!
-//! The stack pointer of a frame is behind its return address, as it is for all rules.
+//! In the walk, `sp` of a frame is behind its return address, as for all rules, so its record is at
+//! `sp - 16`. `bp` is what this record contains: the address of the caller's record.
+//!
+//! # Why this is safe in any context
+//!
+//! A step reads two words, the record at `bp`, and only if that is between the end of the record before and
+//! the end of the same [`Stack`], whose memory is mapped as long as the walk lasts. So a wrong frame pointer
+//! can mislead a walk, but not make it fault. Each record is above the one before, so the walk ends. Nobody
+//! changes these words: all frames above are of functions that wait on this CPU for the walk to return. What
+//! is not a record takes a step of the kernel's unwinder, which may run in NMI as well.
+//!
+//! Each step checks what `update_stack_state()` and `is_last_task_frame()` of the kernel check:
+//!
+//! - `bp >= sp`: further up, and no overlap;
+//! - `bp <= end - 16`: the whole record is on this stack;
+//! - `bp % 8 == 0`: not the encoded address of registers;
+//! - it is not the last record: with `sp == end`, or 24 bytes below and with copies above. Of a record 8
+//!   bytes below the end, no `bp` passes the first two checks.
+//!
+//! A function that is interrupted before it has pushed its frame pointer hides its caller, as it does from
+//! the kernel's own unwinder.
 
 use super::{
     guided::Guide,
@@ -26,8 +46,8 @@ use super::{
 /// Bytes of a record.
 pub(super) const RECORD: u64 = 16;
 
-/// How far below the end of a task's frames the last record may be, too, with copies of its words above: a
-/// tracer leaves them.
+/// How far below the end of a task's frames the last record may be, too, with copies of its words above: an
+/// ftrace handler at the entry of the outermost function leaves them.
 const COPIED: u64 = 24;
 
 /// The record of the frame with this stack pointer.
@@ -36,12 +56,12 @@ pub(super) fn record(sp: u64) -> u64 {
     sp.wrapping_sub(RECORD)
 }
 
-/// Whether the frame pointer of the frame with this stack pointer leads to another record, as far as the
-/// kernel's unwinder looks at: on the same stack, and it does not overlap the one before.
+/// Whether `bp` is the address of a caller's record that the kernel's unwinder would step to without looking
+/// at more: see above.
 #[inline(always)]
 pub(super) fn leads_on<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64, bp: u64) -> bool {
     let end = stack.end();
-    let is_above = bp >= sp && bp <= end.wrapping_sub(RECORD) && bp % 8 == 0;
+    let is_above = bp >= sp && bp <= end.saturating_sub(RECORD) && bp % 8 == 0;
     is_above && !(sp == end.wrapping_sub(COPIED) && is_copied(unwinder, stack, sp))
 }
 

@@ -203,9 +203,9 @@ fn pass<U: Unwinder>(
     skip
 }
 
-/// The guide to begin with where the first frame is not recorded as it is, in text that calls a tracer of
-/// functions; and the frame from which it leads on, if that is known. Of all stacks that begin there, the caller tells which is
-/// likely.
+/// The guide to begin with where the first frame is in the trampoline of the function tracer, and the frame
+/// from which it leads on, if that is known. Many stacks begin there, so the guide is found by the second
+/// frame: the traced function.
 #[inline(never)]
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 fn begin<U: Unwinder, G: Guides>(
@@ -359,7 +359,7 @@ impl<G> Position<G> {
 pub enum Followed {
     /// With the stack: the guide has all of its frames.
     All,
-    /// At a frame that takes more than a hint.
+    /// At a frame that takes more than hints and steps between guides.
     Stopped,
     /// At the last frame that the guide shares: its caller is another one.
     Parted,

@@ -22,8 +22,8 @@ const LINKS: [(u32, u32); 2] = [
     (shim::STACKMAP_LEARN_LINK_1, shim::STACKMAP_LEARN_LINKED_1),
 ];
 
-/// Whether the rule of BPF text is known: [`Rule::FRAME`], as the kernel's unwinder has shown. It has no tables
-/// for such text, and takes the same step from all of it.
+/// Whether the rule of BPF text is known: [`Rule::FRAME`], as the kernel's unwinder has shown. It has no
+/// tables for such text, and takes the same step from all of it.
 static BPF_BY_FRAMES: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's unwinder, for one walk.
@@ -71,8 +71,8 @@ impl<'a> KernelUnwinder<'a> {
         }
     }
 
-    /// The rule of an address in text that goes unannounced: none is kept for it, and the kernel is asked each
-    /// time whether the text is there.
+    /// The rule of an address in text that goes unannounced: none is kept for it, and the kernel is asked
+    /// each time whether the text is there.
     #[cold]
     fn fleeting_rule(&self, ip: u64) -> Rule {
         match self.tracer_rule(ip) {

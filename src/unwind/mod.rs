@@ -2,10 +2,11 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! `walk.rs` is the walk, `step.rs` a step of it, `rules.rs` what it knows. Here is what it needs of the kernel, and how
-//! rules are learnt: the kernel's unwinder is run after a call of interest, on a stack whose words
-//! tell their own places. `Documentation/design.rst` says why a rule is a function of the address
-//! alone.
+//! `walk.rs` is the walk, `step.rs` a step of it, `guided.rs` the walk along guides and `run.rs` a run along
+//! one, `frames.rs` the walk by frame records, `rules.rs` the table of rules and `hints.rs` what guides have
+//! of them. `by_guides.rs` gives them the guides of the map, `kernel_unwinder.rs` the kernel, and learns
+//! rules. This file chooses how stacks are walked, and compares both walks. `Documentation/design.rst` says
+//! why a rule depends only on the address.
 
 mod by_guides;
 mod frames;

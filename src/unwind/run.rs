@@ -128,7 +128,7 @@ pub(super) unsafe fn steps<U: Unwinder, G: Guide, const CALLS: bool>(
         if let (Some(below), false) = (word.saved(), is_last) {
             let saved = sp.wrapping_sub(below.wrapping_mul(8));
             let bp = match saved >= spot.low {
-                // SAFETY: It is at least a word below the stack pointer, and not below that of the first frame.
+                // SAFETY: It is at least a word below the stack pointer, and not below `low`.
                 true => unsafe { unwinder.load(saved) },
                 false => spot.bp,
             };
@@ -220,6 +220,8 @@ pub(super) unsafe fn saved_bp<U: Unwinder, G: Guide>(
         return Some(unsafe { unwinder.load(frames::record(spot.sp)) });
     }
     let mut sp = spot.sp;
+    // Meanwhile a hint may go or come, but never becomes another rule: that depends only on text that stays
+    // until the section ends. So these are the words that the run has passed.
     for index in (spot.from..spot.nr).rev() {
         // SAFETY: There are more frames.
         let rule = unsafe { guide.hinted(index) }.rule();

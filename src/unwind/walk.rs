@@ -2,10 +2,10 @@
 
 //! The walk: from return address to return address, by rules.
 //!
-//! Where a rule is known, a step is a few loads from the stack. Where none is, where a tracer has put its
-//! own return address, and where another stack than the task's begins, the kernel's unwinder takes that
-//! one step, and the walk goes on from there. What the kernel gives is
-//! behind [`Unwinder`], so that the walk is tested on the host, on stacks that are made up.
+//! Where a rule is known, a step is a few loads from the stack. Where none is, where the return address was
+//! replaced, or where a rule leads to no stack that the walk knows, the kernel's unwinder takes that one
+//! step, and the walk goes on from there. The kernel is behind [`Unwinder`], so that the host tests the walk
+//! on stacks that are made up.
 
 use super::{
     guided::{copy, expected, resume, retrace, Followed, Guide, Guides, Position},
@@ -26,9 +26,10 @@ pub enum WalkCounter {
     Text,
     /// There is no rule for what is there.
     Odd,
-    /// It was interrupted.
+    /// It was interrupted and its rule is not known, or its frame pointer leads to registers, or the saved
+    /// registers are on no known stack or lead back.
     Registers,
-    /// A tracer has put its own return address there.
+    /// The return address was replaced: by the function graph tracer, a kretprobe or an fprobe.
     Return,
     /// The next frame is on another stack.
     Stack,
@@ -81,7 +82,7 @@ impl Stack {
         self.begin.wrapping_add(self.size)
     }
 
-    /// Whether a stack pointer is on it: there is nothing of it yet, or all, or a part.
+    /// Whether this can be a stack pointer of this stack, from its beginning to its end, both included.
     #[inline(always)]
     pub fn reaches(&self, sp: u64) -> bool {
         sp.wrapping_sub(self.begin) <= self.size
@@ -244,13 +245,14 @@ pub fn walk<U: Unwinder, G: Guides>(
     walk_on(unwinder, position, nr, ips, guides)
 }
 
-/// Walks on, from a frame that guides alone do not lead on from. So many frames were known before.
+/// Walks on, from a frame that guides alone do not lead on from. The first `nr_known` frames were known
+/// before.
 #[inline(never)]
 #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
 pub fn walk_on<U: Unwinder, G: Guides>(
     unwinder: &mut U,
     position: Position<G::Guide>,
-    before: usize,
+    nr_known: usize,
     ips: &mut [MaybeUninit<u64>],
     mut guides: Option<G>,
 ) -> Walked<G::Guide> {
@@ -261,30 +263,30 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         mut guide,
         parted,
     } = position;
-    let mut fast = nr.wrapping_sub(before) as u64;
-    let (mut left, mut lacks) = (None, None);
-    if let (true, Some(before)) = (parted, guide) {
-        copy(&before, nr, ips);
-        left = Some((before, nr.wrapping_add(1)));
+    let mut fast = nr.wrapping_sub(nr_known) as u64;
+    let (mut departed, mut lacks) = (None, None);
+    if let (true, Some(last)) = (parted, guide) {
+        copy(&last, nr, ips);
+        departed = Some((last, nr.wrapping_add(1)));
         (guide, guides) = (None, None);
     }
     loop {
         let ip = frame.at.ip;
-        if let (0, Some(known)) = (skip, &guides) {
+        if let (0, Some(others)) = (skip, &guides) {
             // The frames before this one are those of the guide, if there is one.
             let shown = unwinder.shown(ip);
             match guide {
                 // Where a frame is known before, only that one tells which guide begins alike.
-                None if nr == 0 => guide = shown.and_then(|frame| known.first(0, frame)),
+                None if nr == 0 => guide = shown.and_then(|frame| others.first(0, frame)),
                 None => {}
-                Some(before) if shown.is_some() && before.frame(nr) == shown => {}
+                Some(last) if shown.is_some() && last.frame(nr) == shown => {}
                 // It ends with the guide.
-                Some(before) if before.nr() == nr && !unwinder.is_text(ip) => break,
-                Some(before) => {
-                    guide = shown.and_then(|frame| known.other(&before, nr, frame));
+                Some(last) if last.nr() == nr && !unwinder.is_text(ip) => break,
+                Some(last) => {
+                    guide = shown.and_then(|frame| others.other(&last, nr, frame));
                     if guide.is_none() {
-                        copy(&before, nr, ips);
-                        left = Some((before, nr));
+                        copy(&last, nr, ips);
+                        departed = Some((last, nr));
                     }
                 }
             }
@@ -296,20 +298,21 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         let (mut rule, stuck) =
             if frame.interrupted || skip > 0 || !frame.stack.reaches(frame.at.sp) {
                 (frame.rule(unwinder), None)
-            } else if let (Some(known), Some(guides)) = (&guide, &guides) {
+            } else if let (Some(led_by), Some(guides)) = (&guide, &guides) {
                 // SAFETY: It has this frame.
-                let hinted = unsafe { known.hinted(nr) };
+                let hinted = unsafe { led_by.hinted(nr) };
                 if hinted.size() == 0 && hinted.rule() != Rule::FRAME {
                     let rule = unwinder.rule(ip);
-                    let is_last = nr.wrapping_add(1) == known.nr();
-                    // What is recorded as it is may have the hint; the last one, if it is not plain.
+                    let is_last = nr.wrapping_add(1) == led_by.nr();
+                    // Such a frame could have a hint: its address is recorded unchanged, and its rule may be
+                    // one. Only a last frame has no plain one.
                     let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == ip;
                     if has_none
                         && rule.kind() != Kind::Slow
                         && !(is_last && rule.plain().is_some())
                         && unwinder.has_lasting_rule(ip)
                     {
-                        lacks = Some(*known);
+                        lacks = Some(*led_by);
                     }
                     (rule, None)
                 } else {
@@ -340,7 +343,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                     ips,
                     nr,
                 };
-                let (rule, end) = calls.follow(unwinder, &frame.stack);
+                let (rule, end) = calls.walk(unwinder, &frame.stack);
                 let kept = calls.nr.wrapping_sub(nr) as u64;
                 Calls {
                     at: frame.at,
@@ -362,13 +365,13 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         let reason = match stuck {
             Some(reason) => reason,
             None => {
-                let known = rule != Rule::UNKNOWN;
-                if !known && !unwinder.is_text(frame.at.ip) {
+                let has_rule = rule != Rule::UNKNOWN;
+                if !has_rule && !unwinder.is_text(frame.at.ip) {
                     break;
                 }
                 match frame.address() {
                     // Interrupts come anywhere, and most addresses are hit once: not where a guide has it.
-                    Some(ip) if !known && (!frame.interrupted || guide.is_some()) => {
+                    Some(ip) if !has_rule && (!frame.interrupted || guide.is_some()) => {
                         rule = unwinder.learn(ip);
                     }
                     _ => {}
@@ -380,7 +383,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 } else if !keep(ips, &mut nr, frame.at.ip) {
                     break;
                 }
-                let how = if known {
+                let how = if has_rule {
                     WalkCounter::Fast
                 } else {
                     WalkCounter::New
@@ -423,7 +426,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             copy(&guide, nr, ips);
             Walked::Frames(nr, Some((guide, nr)))
         }
-        None => Walked::Frames(nr, left),
+        None => Walked::Frames(nr, departed),
     }
 }
 
@@ -463,7 +466,7 @@ impl Calls<'_> {
     /// Follows them. Apart from the walk, so that all of it is in registers.
     #[inline(never)]
     #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-    fn follow<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> (Rule, CallsEnd) {
+    fn walk<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> (Rule, CallsEnd) {
         let end = stack.end();
         let ips = &mut *self.ips;
         let (mut at, mut nr) = (self.at, self.nr);
