@@ -128,14 +128,14 @@ struct stackmap_stack {
 	unsigned int skip;	/* callers to leave out, the innermost */
 	bool watched;		/* RCU is watching: a grace period waits for this CPU */
 	bool from_caller;	/* it can be walked by rules; not from registers */
-	bool tracer_unknown;	/* stackmap_find_tracer() may know it; after stackmap_set_tracer() */
+	bool tracer_unknown;	/* stackmap_find_tracer() may; after stackmap_set_tracer() */
 	unsigned int round;	/* 0; how often the kernel's unwinder was asked again */
 	unsigned int nr;	/* frames that are known before the walk */
 	int nr_kernel;		/* frames that the kernel's unwinder has found, -1: not asked */
 	unsigned long *ips;	/* room for STACKMAP_MAX_FRAMES return addresses, innermost first */
 	unsigned long *kernel;	/* the same for the kernel's unwinder */
 	struct stackmap_caller caller;	/* on that stack, or on another one */
-	struct stackmap_text trampoline;	/* of the trace array's own function tracer; as well */
+	struct stackmap_text trampoline;	/* of the trace array's own tracer; as well */
 	struct unwind_state *state;	/* for stackmap_unwind_begin() or _step(), which set it */
 };
 

@@ -3,11 +3,11 @@
  * Attaches a BPF program that calls bpf_trace_printk(), and leaves it attached:
  * bpf HOW WHERE PATH [TIMES].
  *
- * HOW is raw_tracepoint, tail_call, kprobe, fentry or fexit, WHERE the name of a tracepoint or of a
- * function. The program prints "tp hit", "tc hit", "kp hit", "fe hit" or "fx hit", so many TIMES, has
- * the name stackmap_test in symbols, and stays until PATH, in the BPF file system, is removed. What a
- * program at a tracepoint calls by a tail call goes 0.1 s after it came, also while it runs. Made of
- * system calls alone: nothing but the compiler is needed.
+ * HOW is raw_tracepoint, tail_call, kprobe, fentry or fexit, WHERE the name of a tracepoint or
+ * of a function. The program prints "tp hit", "tc hit", "kp hit", "fe hit" or "fx hit", so many
+ * TIMES, has the name stackmap_test in symbols, and stays until PATH, in the BPF file system, is
+ * removed. What a program at a tracepoint calls by a tail call goes 0.1 s after it came, also while
+ * it runs. Made of system calls alone: nothing but the compiler is needed.
  */
 #include <linux/bpf.h>
 #include <linux/btf.h>
@@ -124,7 +124,7 @@ static int load(enum bpf_prog_type type, const struct bpf_insn *program, __u32 l
 	return ret;
 }
 
-/* So many times bpf_trace_printk(text, 8), the text, of up to 7 bytes, put on the program's stack. */
+/* So many times bpf_trace_printk(text, 8), the text, of up to 7 bytes, on the program's stack. */
 static int load_printk(enum bpf_prog_type type, const char *text, int times, const char *where,
 		       enum bpf_attach_type attach)
 {
@@ -149,9 +149,9 @@ static int load_printk(enum bpf_prog_type type, const char *text, int times, con
 }
 
 /*
- * A jump to the program of a file descriptor, through a map that holds it, twice, while this process
- * lives. Which of both is used is random: for a constant, the kernel would wait until nobody runs the
- * program before it lets go of it.
+ * A jump to the program of a file descriptor, through a map that holds it, twice, while this
+ * process lives. Which of both is used is random: for a constant, the kernel would wait until
+ * nobody runs the program before it lets go of it.
  */
 static int load_tail_call(enum bpf_prog_type type, int to)
 {
@@ -217,24 +217,28 @@ int main(int argc, char **argv)
 	const enum bpf_prog_type raw = BPF_PROG_TYPE_RAW_TRACEPOINT;
 	const char *how = argv[1], *where = argv[2];
 	union bpf_attr attr = { 0 };
-	int link, times;
+	const enum bpf_prog_type tracing = BPF_PROG_TYPE_TRACING;
+	int link, times, prog;
 
 	if (argc != 4 && argc != 5)
 		return 2;
 	times = argc == 5 ? atoi(argv[4]) : 1;
-	if (!strcmp(how, "kprobe"))
-		link = attach_kprobe(where, load_printk(BPF_PROG_TYPE_KPROBE, "kp hit", times, NULL, 0));
-	else if (!strcmp(how, "fentry"))
-		link = attach_tracepoint(NULL, load_printk(BPF_PROG_TYPE_TRACING, "fe hit", times, where,
-							   BPF_TRACE_FENTRY));
-	else if (!strcmp(how, "fexit"))
-		link = attach_tracepoint(NULL, load_printk(BPF_PROG_TYPE_TRACING, "fx hit", times, where,
-							   BPF_TRACE_FEXIT));
-	else if (!strcmp(how, "tail_call"))
-		link = attach_tracepoint(where, load_tail_call(raw, load_printk(raw, "tc hit", times,
-										NULL, 0)));
-	else
-		link = attach_tracepoint(where, load_printk(raw, "tp hit", times, NULL, 0));
+	if (!strcmp(how, "kprobe")) {
+		prog = load_printk(BPF_PROG_TYPE_KPROBE, "kp hit", times, NULL, 0);
+		link = attach_kprobe(where, prog);
+	} else if (!strcmp(how, "fentry")) {
+		prog = load_printk(tracing, "fe hit", times, where, BPF_TRACE_FENTRY);
+		link = attach_tracepoint(NULL, prog);
+	} else if (!strcmp(how, "fexit")) {
+		prog = load_printk(tracing, "fx hit", times, where, BPF_TRACE_FEXIT);
+		link = attach_tracepoint(NULL, prog);
+	} else if (!strcmp(how, "tail_call")) {
+		prog = load_tail_call(raw, load_printk(raw, "tc hit", times, NULL, 0));
+		link = attach_tracepoint(where, prog);
+	} else {
+		prog = load_printk(raw, "tp hit", times, NULL, 0);
+		link = attach_tracepoint(where, prog);
+	}
 	attr.pathname = address(argv[3]);
 	attr.bpf_fd = link;
 	if (link < 0 || bpf(BPF_OBJ_PIN, &attr)) {
