@@ -80,11 +80,11 @@ impl Counter {
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
     held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// Slots of the stacks that walks begin with, by their first frame. Bit 32 is set: there is one.
+    /// Slots of the stacks that walks begin with, by their first frame; see [`noted`].
     starts: [AtomicU64; STARTS],
     /// The same by the stack that came before, too: where stacks come in turn, the next one.
     nexts: [AtomicU64; NEXTS],
-    /// The slot of the last stack that a guide has told. Bit 32 is set: there is one.
+    /// The slot of the last stack that a guide has told.
     last: AtomicU64,
     /// References that are not held any more: they moved to the map, or a reset removed their stack. Each
     /// event with an id is one reference, so hits need no counter of their own.
@@ -155,8 +155,8 @@ impl Context {
 ///
 /// # Invariants
 ///
-/// Nobody else has the context as an owner. Only a reset writes it, too, while the section has no
-/// [`Current`]; who gets one afterwards sees these writes by O2.
+/// For as long as `'s` nobody else has the context as an owner. Only a reset writes it, too, while the section
+/// has no [`Current`]; who gets one afterwards sees these writes by O2.
 #[derive(Clone, Copy)]
 pub(super) struct Owned<'s> {
     ctx: &'s Context,
@@ -229,15 +229,24 @@ impl<'s> Owned<'s> {
     }
 
     /// What the context keeps for later records.
+    ///
+    /// # Safety
+    ///
+    /// The extent is of the map that has the context.
     #[inline(always)]
-    pub(super) fn keep(self, extent: Extent<'_>) {
-        self.ctx.spare.keep(extent);
+    pub(super) unsafe fn keep(self, extent: Extent<'_>) {
+        // SAFETY: By the invariant, and as required of the caller.
+        unsafe { self.ctx.spare.keep(extent) };
     }
 
     /// Takes so many words, if the context has them.
+    ///
+    /// # Safety
+    ///
+    /// `current` is of the map that has the context.
     #[inline(always)]
-    pub(super) fn take(self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
-        // SAFETY: By the invariant; `Entered` is of one map.
+    pub(super) unsafe fn take(self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
+        // SAFETY: By the invariant, and as required of the caller.
         unsafe { self.ctx.spare.take(current, words) }
     }
 
@@ -251,7 +260,7 @@ impl<'s> Owned<'s> {
     /// Sets it. Context: any.
     #[inline(always)]
     pub(super) fn set_start(self, frame: u64, slot: u32) {
-        self.ctx.starts[start_index(frame)].store(1 << 32 | u64::from(slot), Ordering::Relaxed);
+        self.ctx.starts[start_index(frame)].store(noted(slot), Ordering::Relaxed);
     }
 
     /// The slot of the stack that came after the last one and began with this frame, if it did so twice in a
@@ -267,7 +276,7 @@ impl<'s> Owned<'s> {
     /// the last one was this stack, too. Context: any.
     #[inline(always)]
     pub(super) fn set_next(self, frame: u64, slot: u32) -> bool {
-        let now = 1 << 32 | u64::from(slot);
+        let now = noted(slot);
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = &self.ctx.nexts[next_index(frame, last)];
         let new = match next.load(Ordering::Relaxed) & !TWICE == now {
@@ -282,9 +291,7 @@ impl<'s> Owned<'s> {
     /// Notes that the stack came that [`Context::next`] has told. Context: any.
     #[inline(always)]
     pub(super) fn set_last(self, slot: u32) {
-        self.ctx
-            .last
-            .store(1 << 32 | u64::from(slot), Ordering::Relaxed);
+        self.ctx.last.store(noted(slot), Ordering::Relaxed);
     }
 }
 
@@ -340,6 +347,12 @@ impl Held {
     const fn one_more(self) -> Self {
         Self(self.0.wrapping_add(Self::ONE))
     }
+}
+
+/// A slot of `starts`, `nexts` or `last`: bit 32 says that there is one.
+#[inline(always)]
+const fn noted(slot: u32) -> u64 {
+    1 << 32 | slot as u64
 }
 
 #[inline(always)]

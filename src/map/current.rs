@@ -7,7 +7,7 @@ use super::{
     pool::{Extent, Filled, Pool},
     sys::{Inside, Ordering},
     word::{self, Word},
-    Found, Id, Map,
+    Fallback, Found, Id, Map,
 };
 
 /// The map in one generation, for as long as a section.
@@ -20,7 +20,7 @@ use super::{
 pub(super) struct Current<'s> {
     map: &'s Map,
     generation: Generation,
-    section: Inside<'s>,
+    _section: Inside<'s>,
 }
 
 impl Map {
@@ -32,22 +32,12 @@ impl Map {
         Some(Current {
             map: self,
             generation,
-            section,
+            _section: section,
         })
     }
 }
 
 impl<'s> Current<'s> {
-    /// The pool of the map.
-    pub(super) const fn pool(self) -> &'s Pool {
-        &self.map.pool
-    }
-
-    /// The section.
-    pub(super) const fn section(self) -> Inside<'s> {
-        self.section
-    }
-
     /// The generation.
     pub(super) const fn generation(self) -> Generation {
         self.generation
@@ -62,9 +52,28 @@ impl<'s> Current<'s> {
         unsafe { Word::new(bits, &self.map.pool) }
     }
 
+    /// The pool of the map.
+    pub(super) const fn pool(self) -> &'s Pool {
+        &self.map.pool
+    }
+
+    /// Reserves words, see [`Pool::reserve`].
+    pub(super) fn reserve(
+        self,
+        words: u32,
+        leave: impl FnOnce(Extent<'s>),
+    ) -> Result<Extent<'s>, Fallback> {
+        // SAFETY: By the invariant.
+        unsafe { self.map.pool.reserve(words, leave) }
+    }
+
     /// Publishes the record of a stack with this hash in an empty slot. Returns the rest of its extent; or
     /// the record if the slot is not empty any more.
-    pub(super) fn publish(
+    ///
+    /// # Safety
+    ///
+    /// The record is in the pool of this map.
+    pub(super) unsafe fn publish(
         self,
         slot: u32,
         hash: u64,
@@ -79,7 +88,7 @@ impl<'s> Current<'s> {
             Ordering::Relaxed,
         );
         match swapped {
-            Ok(_) => Ok(record.into_rest()),
+            Ok(_) => Ok(record.rest()),
             Err(_) => Err(record),
         }
     }

@@ -5,13 +5,17 @@
 use super::{
     context::Owned,
     current::Current,
-    pool::{Filled, HEADER_WORDS},
+    pool::{Extent, Filled, HEADER_WORDS},
     sys::{Inside, Ordering},
     word::{fingerprint, Word},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
 };
 
 /// A map and the context that the holder owns, see [`Map::enter`].
+///
+/// # Invariants
+///
+/// `ctx` is one of `map`.
 pub struct Entered<'s> {
     pub(super) map: &'s Map,
     pub(super) ctx: Owned<'s>,
@@ -19,18 +23,19 @@ pub struct Entered<'s> {
 }
 
 impl Map {
-    /// Enters a context inside a section. The caller owns it until the result is dropped.
+    /// Enters a context inside a section. The caller owns it for as long as `'s`.
     ///
     /// # Safety
     ///
-    /// Until the result is dropped no other caller enters the context `index`; all earlier accesses
-    /// to it happened before this call.
+    /// For as long as `'s` no other caller enters the context `index`; all earlier accesses to it
+    /// happened before this call.
     ///
     /// # Panics
     ///
     /// If `index` is not below the number of contexts.
     #[inline(always)]
     pub unsafe fn enter<'s>(&'s self, section: Inside<'s>, index: usize) -> Entered<'s> {
+        // INVARIANT: It is one of this map.
         Entered {
             map: self,
             // SAFETY: As required of the caller.
@@ -74,7 +79,8 @@ impl<'s> Entered<'s> {
         self.map.current_in(self.section)
     }
 
-    /// Finds a stack by its hash, or inserts it. Without `INSERT`, any error if it is not there.
+    /// Finds a stack by its hash, or inserts it. Without `INSERT`, any error if it is not there. `current`
+    /// is of `self`, here and below.
     #[inline(never)]
     fn search<const INSERT: bool>(
         &self,
@@ -119,10 +125,11 @@ impl<'s> Entered<'s> {
                     Some(record) => record,
                     None => self.prepare(current, frames)?,
                 };
-                match current.publish(slot, probes.hash, record) {
+                // SAFETY: `prepare` has made the record in this map.
+                match unsafe { current.publish(slot, probes.hash, record) } {
                     Ok(rest) => {
                         if let Some(rest) = rest {
-                            self.ctx.keep(rest);
+                            self.keep(rest);
                         }
                         self.ctx.add(Counter::Inserts, 1);
                         self.count_ref(slot);
@@ -142,21 +149,21 @@ impl<'s> Entered<'s> {
         Err(Fallback::ProbeLimit)
     }
 
-    /// Claims an entry, takes an extent, and writes the record to its front.
+    /// Claims an entry, takes an extent, and writes the record to the front of the extent.
     fn prepare(&self, current: Current<'s>, frames: &[u64]) -> Result<Filled<'s>, Fallback> {
-        let (map, pool) = (self.map, current.pool());
-        if !pool.can_hold(frames) {
+        let map = self.map;
+        if !map.pool.can_hold(frames) {
             return Err(Fallback::PoolFull);
         }
         if !map.claim_entry() {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let keep = |passed_over| self.ctx.keep(passed_over);
-        let extent = match self.ctx.take(current, words) {
+        // SAFETY: By the invariant, both are of this map.
+        let extent = match unsafe { self.ctx.take(current, words) } {
             Some(extent) => extent,
-            None => pool
-                .reserve(current.section(), words, keep)
+            None => current
+                .reserve(words, |passed_over| self.keep(passed_over))
                 .inspect_err(|_| map.release_entry())?,
         };
         Ok(extent.fill(map.epoch.load(Ordering::Relaxed), frames))
@@ -165,9 +172,15 @@ impl<'s> Entered<'s> {
     /// Gives back the entry and the extent that [`Entered::prepare`] took.
     fn put_back(&self, prepared: Option<Filled<'_>>) {
         if let Some(record) = prepared {
-            self.ctx.keep(record.into_extent());
+            self.keep(record.unpublished());
             self.map.release_entry();
         }
+    }
+
+    /// Keeps an extent of this map for later records.
+    fn keep(&self, extent: Extent<'_>) {
+        // SAFETY: By the invariant, both are of this map.
+        unsafe { self.ctx.keep(extent) };
     }
 
     /// Counts a reference to the stack in `slot`, which this context has seen in this generation.

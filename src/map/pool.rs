@@ -99,12 +99,11 @@ impl<'s> Extent<'s> {
     ///
     /// # Panics
     ///
-    /// If it has less than [`HEADER_WORDS`] and a word for each frame.
+    /// If it has fewer words than the record.
     pub(super) fn fill(self, epoch: u32, frames: &[u64]) -> Filled<'s> {
-        let nr = frames.len();
-        assert!(HEADER_WORDS as usize + nr <= self.words as usize);
-        // SAFETY: By the invariant, the words are this extent's, as long as its section lasts.
+        // SAFETY: By the invariant, the words are there.
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
+        let words = &words[..HEADER_WORDS as usize + frames.len()];
         words[0].store(u64::from(epoch), Ordering::Relaxed);
         let mask = match self.pool.content {
             Words::Whole => u64::MAX,
@@ -113,16 +112,19 @@ impl<'s> Extent<'s> {
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
             word.store(*frame & mask, Ordering::Relaxed);
         }
-        // INVARIANT: So it is here.
-        Filled { extent: self, nr }
+        // INVARIANT: Just written.
+        Filled {
+            extent: self,
+            nr: frames.len(),
+        }
     }
 }
 
-/// An extent with a record at its front, which is not published.
+/// An extent with a record at its front, which nobody else sees yet.
 ///
 /// # Invariants
 ///
-/// Its first words are the header and `nr` frames.
+/// Its first words are a record of `nr` frames.
 pub(super) struct Filled<'s> {
     extent: Extent<'s>,
     nr: usize,
@@ -134,24 +136,23 @@ impl<'s> Filled<'s> {
         self.extent.offset
     }
 
-    /// The number of frames.
+    /// The number of its frames.
     pub(super) const fn nr(&self) -> usize {
         self.nr
     }
 
-    /// Takes the words of the record back: it will not be published.
-    pub(super) fn into_extent(self) -> Extent<'s> {
+    /// The extent, whose record is not published.
+    pub(super) fn unpublished(self) -> Extent<'s> {
         self.extent
     }
 
-    /// Leaves the words of the record to the slot that names it, and returns the rest if there is one.
-    pub(super) fn into_rest(self) -> Option<Extent<'s>> {
-        let words = HEADER_WORDS + self.nr as u32;
-        let extent = self.extent;
-        // INVARIANT: These are some of its words, and it is used up.
-        (words < extent.words).then(|| Extent {
-            offset: extent.offset + words,
-            words: extent.words - words,
+    /// What the record, which has been published, leaves of the extent.
+    pub(super) fn rest(self) -> Option<Extent<'s>> {
+        let (extent, record) = (self.extent, HEADER_WORDS + self.nr as u32);
+        // INVARIANT: They are words of the extent, which is used up, and not of the record.
+        (record < extent.words).then(|| Extent {
+            offset: extent.offset + record,
+            words: extent.words - record,
             ..extent
         })
     }
@@ -319,9 +320,12 @@ impl Pool {
     /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
     ///
     /// Words skipped at the end of a chunk go to `leave`.
-    pub(super) fn reserve<'s>(
+    ///
+    /// # Safety
+    ///
+    /// The caller is in a read-side section of the current generation for as long as `'s`.
+    pub(super) unsafe fn reserve<'s>(
         &'s self,
-        _section: Inside<'s>,
         words: u32,
         leave: impl FnOnce(Extent<'s>),
     ) -> Result<Extent<'s>, Fallback> {

@@ -15,8 +15,8 @@ use super::{
 ///
 /// # Invariants
 ///
-/// 0, or the offset of an extent of this generation and, in the upper half, the number of its words; nobody
-/// else has it.
+/// 0, or the offset of an extent of this generation of the map that has the context and, in the upper half,
+/// the number of its words; nobody else has it.
 pub(super) struct Spare(AtomicU64);
 
 impl Spare {
@@ -31,8 +31,12 @@ impl Spare {
         (self.0.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Keeps an extent if it is larger than the one that is kept. Context: any; owner only.
-    pub(super) fn keep(&self, extent: Extent<'_>) {
+    /// Keeps an extent if it is larger than the one that is kept. Context: any.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the context; the extent is of the map that has it.
+    pub(super) unsafe fn keep(&self, extent: Extent<'_>) {
         if extent.words() > self.words() {
             let spare = u64::from(extent.words()) << 32 | u64::from(extent.offset());
             // INVARIANT: The holder gives it up, and nobody else has it.
@@ -44,7 +48,7 @@ impl Spare {
     ///
     /// # Safety
     ///
-    /// The caller owns the context, which is one of the map of `current`.
+    /// The caller owns the context; `current` is of the map that has it.
     pub(super) unsafe fn take<'s>(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
         let spare = self.0.load(Ordering::Relaxed);
         if spare == 0 || spare >> 32 < u64::from(words) {

@@ -32,7 +32,7 @@ pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
 }
 
-/// The word that publishes a record of a stack with this hash.
+/// The word that publishes a record of this hash. It has as many frames as the word says, or more.
 pub(super) const fn naming(hash: u64, record: &Filled<'_>) -> u64 {
     (fingerprint(hash, record.nr()) as u64) << FINGERPRINT_SHIFT | record.offset() as u64
 }
