@@ -284,6 +284,23 @@ fn branches_at_one_frame_are_told_apart() {
     assert!(told > 280, "{told}");
 }
 
+#[test]
+fn the_first_slot_is_told_as_others_are() {
+    let map = map(10, 1);
+    assert_eq!(map.table_bytes(), 2048 * (8 + 8 + 4));
+    let mut stacks = (0..).map(|number| [TEXT, TEXT + number * 16]);
+    let first = stacks.find(|frames| SEED.hash(frames) % 2048 == 0);
+    let first = first.expect("there are infinitely many");
+    // It is not mistaken for none.
+    for (is_known, is_next) in [(false, false), (true, false), (true, true)] {
+        assert_eq!(
+            record(&map, 0, &first).map(|(_, is_known)| is_known),
+            Ok(is_known)
+        );
+        assert_eq!(next(&map).is_some(), is_next);
+    }
+}
+
 /// What is expected next to begin with the first frame.
 fn next(map: &Map) -> Option<Vec<u64>> {
     let section = ReadSide::enter();

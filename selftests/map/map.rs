@@ -7,7 +7,8 @@
 use std::collections::{HashMap, HashSet};
 
 use stackmap_map::{
-    ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES, PROBE_LIMIT,
+    record_bytes, ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX,
+    MAX_FRAMES, PROBE_LIMIT,
 };
 
 const SEED: Seed = Seed::new([1, 2]);
@@ -226,6 +227,9 @@ fn the_rest_of_a_chunk_is_used() {
             (spare * 8, reserved)
         );
     }
+    for (number, depth) in [(0, MAX_FRAMES), (32, 23), (32, 99), (32, 899)] {
+        assert!(find(&map, 0, &stack(number, depth)).is_some());
+    }
 }
 
 #[test]
@@ -405,8 +409,9 @@ fn a_map_reports_its_memory() {
     // Two slots a stack, and for each slot its references.
     assert_eq!(map.table_bytes(), 2048 * (8 + 4));
     assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 0));
-    for (depth, stored) in [(0, 8), (1, 24), (20, 192)] {
+    for (depth, bytes, stored) in [(0, 8, 8), (1, 16, 24), (20, 168, 192)] {
         record(&map, 0, &stack(1, depth)).unwrap();
+        assert_eq!(record_bytes(depth), bytes);
         assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, stored));
     }
 }
@@ -420,8 +425,8 @@ fn capacities_are_clamped() {
 
 #[test]
 fn a_map_has_no_more_contexts_than_its_references_allow() {
-    // The kernel's largest configuration: 8,192 CPUs, 5 levels of nesting.
-    const { assert!(CONTEXTS_MAX >= 8192 * 5) };
+    // The kernel's largest configuration has 8,192 CPUs and 5 levels of nesting: 40,960.
+    assert_eq!(CONTEXTS_MAX, ((1 << 32) - (1 << 31)) >> 15);
     assert!(Map::new(10, CONTEXTS_MAX, SEED).is_some());
     assert!(Map::new(10, CONTEXTS_MAX + 1, SEED).is_none());
 }
@@ -487,9 +492,12 @@ fn a_stack_is_read_in_place_and_knows_its_snapshot() {
     let (_, behind) = inserted(2);
     assert!(snapshot.includes(before) && !snapshot.includes(behind));
     assert!(map.snapshot().unwrap().includes(behind));
+    assert!(map.has(before) && map.has(behind));
     map.reset().unwrap();
+    assert!(!map.has(before));
     assert_eq!(map.read(first, |_, _| ()), None);
     let (_, later) = inserted(1);
+    assert!(map.has(later) && !map.has(behind));
     assert!(!snapshot.includes(later));
     let snapshot = map.snapshot().unwrap();
     assert!(snapshot.includes(later) && !snapshot.includes(before));
@@ -513,6 +521,34 @@ fn references_are_exact_in_every_representation() {
         map.total(Counter::Hits) + map.total(Counter::Inserts),
         50_000
     );
+}
+
+#[test]
+fn references_move_in_batches_from_every_place() {
+    const BATCH: u32 = 1 << 15;
+    let map = map(20, 1);
+    let stacks = (0..).map(|number| stack(number, 10));
+    let in_set = stacks.filter(|frames| SEED.hash(frames) % 128 == 127);
+    let stacks: Vec<_> = in_set.take(9).collect();
+    let mut expected = [0; 9];
+    let mut events = |nr, numbers: std::ops::Range<usize>| {
+        for _ in 0..nr {
+            for number in numbers.clone() {
+                record(&map, 0, &stacks[number]).unwrap();
+                expected[number] += 1;
+            }
+        }
+        let found = export(&map).into_values().collect::<HashMap<_, _>>();
+        for (frames, refs) in stacks.iter().zip(expected) {
+            assert_eq!(found.get(frames).copied().unwrap_or(0), refs);
+        }
+        let sum = map.total(Counter::Hits) + map.total(Counter::Inserts);
+        assert_eq!(sum, expected.iter().copied().map(u64::from).sum());
+    };
+    // One that stays the first of its set, two in turn, and one more than the set has room for.
+    events(2 * BATCH + 1, 0..1);
+    events(BATCH + 1, 1..3);
+    events(3, 0..9);
 }
 
 #[test]

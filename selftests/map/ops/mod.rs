@@ -175,6 +175,7 @@ impl Run {
             if let Err(reason) = result {
                 entered.add(reason.counter(), 1);
             }
+            assert_eq!(entered.wants_growth(), self.map.wants_growth());
             result
         };
         self.model.recorded(&self.map, context, frames, result);
