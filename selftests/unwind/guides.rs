@@ -166,6 +166,33 @@ fn a_frame_that_is_recorded_otherwise_is_compared_as_recorded() {
 }
 
 #[test]
+fn no_rule_leads_past_a_frame_that_is_recorded_otherwise() {
+    for at in 1..5 {
+        let mut made = Made::new(vec![plain(3); 5], End::User);
+        made.shapes[at] = Shape {
+            link: Link::Bp,
+            words: 3,
+            saved: Some(1),
+            bp: 2,
+        };
+        made.lay_out();
+        // Text of a tracer: it has a rule, which is no hint.
+        made.image = Some((at, true));
+        let raw = made.walk(0, 1024);
+        assert_eq!(raw, made.ips());
+        let mut known = vec![made.hinted(&raw)];
+        made.marked = Some(at);
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (raw.clone(), false), "{at}");
+        let mut wanted = raw;
+        wanted[at] = MARKER;
+        known.push(made.hinted(&wanted));
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted, true), "{at}");
+    }
+}
+
+#[test]
 fn a_frame_that_is_known_before_begins_each_guide() {
     let first = TEXT + 8;
     let mut made = Made::new(vec![plain(3); 4], End::User);

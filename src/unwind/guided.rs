@@ -309,11 +309,13 @@ impl<G: Guide> Position<G> {
         loop {
             let rule = frame.rule(unwinder);
             let next = match rule.kind() {
-                // A hint would have led on, if it may have one.
+                // A hint would have led on, if it may have one. Hints have led here by the address: it may be
+                // recorded otherwise.
                 Kind::Call
                     if !frame.interrupted
                         && guide.frame(nr) == Some(frame.at.ip)
-                        && unwinder.has_lasting_rule(frame.at.ip) =>
+                        && (unwinder.has_lasting_rule(frame.at.ip)
+                            || unwinder.shown(frame.at.ip) != Some(frame.at.ip)) =>
                 {
                     None
                 }
