@@ -92,8 +92,10 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
         1 => Just(Link::Switch),
         1 => Just(Link::Entry),
     ];
-    (link, 2..20_u64, proptest::option::of(0..20_u64), 0..20_u64).prop_map(
-        |(link, words, saved, bp)| Shape {
+    // Nearly all that is found by the frame pointer is where `push %rbp` has left it.
+    let bp = prop_oneof![2 => Just(2), 1 => 0..20_u64];
+    (link, 2..20_u64, proptest::option::of(0..20_u64), bp).prop_map(|(link, words, saved, bp)| {
+        Shape {
             link,
             // Registers take four; an entry has its link, and what it saves below the return address.
             words: if matches!(link, Link::Interrupt | Link::Exception | Link::Entry) {
@@ -109,8 +111,8 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
                 _ => at % (words - 1),
             }),
             bp: bp % words,
-        },
-    )
+        }
+    })
 }
 
 pub(crate) fn end() -> impl Strategy<Value = End> {

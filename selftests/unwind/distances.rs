@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Hints that tell where the frame pointer was saved lead on where it does, and nowhere else.
+
+mod made;
+
+use made::*;
+use stackmap_unwind::hints::Hinted;
+
+/// Words of the frame that saves the frame pointer.
+const WORDS: u64 = 9;
+
+/// A stack whose second frame saves the frame pointer, so many words above its stack pointer, and whose third
+/// one is found by it.
+fn saved_at(saved: u64) -> Made {
+    let save = Shape {
+        saved: Some(saved),
+        ..plain(WORDS)
+    };
+    let framed = Shape {
+        link: Link::Bp,
+        words: 6,
+        saved: Some(4),
+        bp: 2,
+    };
+    Made::new(vec![plain(3), save, framed, framed, plain(3)], End::User)
+}
+
+#[test]
+fn a_distance_takes_no_rule_wherever_a_run_begins() {
+    for saved in 0..WORDS - 1 {
+        let mut made = saved_at(saved);
+        let all = made.walk(0, 1024);
+        let known = made.hinted(&all);
+        assert_eq!(Hinted(known[2]).saved(), Some(WORDS - saved));
+        // Within: where it was saved, and right there, if that is the first word. Behind: it is known.
+        let mut without = known.clone();
+        without[1] &= 0xffff_ffff;
+        let behind = made.hinted(&all[1..]);
+        for (known, skip, learnt) in [(known, 0, 0), (behind, 1, 1), (without, 0, 1)] {
+            made.rules.clear();
+            made.learnt = 0;
+            let found = made.walk_with(Some(&[known]), skip, 1024);
+            assert_eq!(found, (all[skip..].to_vec(), true));
+            assert_eq!((made.learnt, made.steps), (learnt, 0), "{saved}, {skip}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_pointer_leads_no_further_than_the_stack() {
+    for saved in 0..WORDS - 1 {
+        let mut made = saved_at(saved);
+        let all = made.walk(0, 1024);
+        let known = [made.hinted(&all)];
+        let (at, sp) = (made.frames[1].at.sp + 8 * saved, made.frames[2].at.sp);
+        let stack = made.frames[0].stack;
+        let (begin, end) = (stack.begin(), stack.end());
+        for bp in [
+            0,
+            8,
+            !7,
+            !15,
+            begin,
+            sp - 24,
+            sp - 16,
+            end - 8,
+            end,
+            end + 8,
+        ] {
+            made.memory.insert(at, bp);
+            // There, the kernel knows the way.
+            made.frames[2].at.bp = bp;
+            made.steps = 0;
+            let found = made.walk_with(Some(&known), 0, 1024);
+            assert_eq!((found, made.steps), ((all.clone(), true), 1), "{bp:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_distance_does_not_lead_to_another_caller() {
+    let mut made = saved_at(0);
+    let all = made.walk(0, 1024);
+    let known = [made.hinted(&all)];
+    let at = made.frames[3].at.sp - 8;
+    let other = made.frames[5].at.ip;
+    assert_eq!(made.memory.insert(at, other), Some(made.frames[3].at.ip));
+    let (found, is_known) = made.walk_with(Some(&known), 0, 1024);
+    assert!(!is_known && found.starts_with(&[all[0], all[1], all[2], other]));
+}
