@@ -7,6 +7,7 @@ mod made;
 use made::*;
 use stackmap_unwind::{
     guided::{expected_behind, Guide, Guides},
+    hinted,
     walk::{walk, WalkCounter, Walked},
     Known, KnownStack,
 };
@@ -72,17 +73,56 @@ fn what_is_expected_next_has_the_frame_behind_one_that_is_known() {
     // All steps are alike: only that frame is another one.
     let mut other = frames.clone();
     other[1] = frames[2];
-    let known = [made.hinted(&other)];
-    let mut ips = vec![MaybeUninit::uninit(); 100];
-    ips[0].write(first);
-    let frame = made.frames[0];
-    match walk(&mut made, frame, 0, &mut ips, 1, Some(Expected(&known))) {
-        Walked::Frames(nr, None) => {
-            // SAFETY: So many were written.
-            let found = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-            assert!(found.eq(frames));
+    for known in [&other[..], &[first]] {
+        let known = [made.hinted(known)];
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        ips[0].write(first);
+        let frame = made.frames[0];
+        match walk(&mut made, frame, 0, &mut ips, 1, Some(Expected(&known))) {
+            Walked::Frames(nr, None) => {
+                // SAFETY: So many were written.
+                let found = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                assert!(found.eq(frames.iter().copied()));
+            }
+            _ => panic!("it is not that of the guide"),
         }
-        _ => panic!("it is not that of the guide"),
+    }
+}
+
+#[test]
+fn what_is_expected_next_does_not_begin_with_a_frame_that_is_left_out() {
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let all = made.walk(0, 1024);
+    let known = [made.hinted(&all)];
+    for skip in 1..4 {
+        // No rule leads past it, but hints would.
+        made.rules.clear();
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        let frame = made.frames[0];
+        match walk(&mut made, frame, skip, &mut ips, 0, Some(Expected(&known))) {
+            Walked::Frames(nr, None) => {
+                // SAFETY: So many were written.
+                let found = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+                assert!(found.eq(all[skip..].iter().copied()));
+            }
+            _ => panic!("the guide has frames that are left out"),
+        }
+    }
+}
+
+#[test]
+fn what_is_expected_next_is_not_looked_for_beside_the_stack() {
+    let end = STACKS[0] + SIZE;
+    let alike = Alike::new(1);
+    let known = [hinted(&[TEXT; 200], |_| alike.rule)];
+    for sp in [STACKS[0] - 800, STACKS[0] - 8, end + 8, 0, !7] {
+        let mut alike = Alike::new(1);
+        let frame = alike.frame(sp);
+        for skip in 0..2 {
+            let mut ips = vec![MaybeUninit::uninit(); 300];
+            let walked = walk(&mut alike, frame, skip, &mut ips, 0, Some(Expected(&known)));
+            assert!(matches!(walked, Walked::Frames(nr, None) if nr + skip == 1));
+        }
     }
 }
 
