@@ -79,7 +79,7 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fa
     }
     let left = left.or(guide.map(|guide| (guide, frames.len())));
     let found = entered.get_id(frames)?;
-    entered.learn(left, frames, found, |frame, _| hint(frame));
+    entered.make_guide(left, frames, found, |frame, _| hint(frame));
     Ok((found, false))
 }
 
@@ -258,7 +258,7 @@ fn a_hint_is_by_the_frame_and_the_one_behind_it() {
         // SAFETY: There is one thread.
         let entered = unsafe { map.enter(section.inside(), 0) };
         let found = entered.get_id(&frames).expect("an id");
-        entered.learn(None, &frames, found, give);
+        entered.make_guide(None, &frames, found, give);
     }
     let wanted = [
         (frames[0], frames[1]),

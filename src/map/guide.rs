@@ -73,7 +73,7 @@ impl Guide<'_> {
         unsafe { self.words.get_unchecked(index) }.load(Ordering::Relaxed)
     }
 
-    /// Gives its frames their hints, as [`Entered::learn`] does. Context: any.
+    /// Gives its frames their hints, as [`Entered::make_guide`] does. Context: any.
     #[cold]
     pub fn give_hints(&self, hint: impl FnMut(u64, u64) -> u32) {
         give_hints(self.words, hint);
@@ -105,11 +105,12 @@ impl<'a> Entered<'a> {
         })
     }
 
-    /// Makes a guide of a stack that `found` is of, with these frames. `guide` is the one that the walk has
-    /// left, and how many frames both share. `hint` gives the hint of a frame, by it and its caller's, 0 if
-    /// there is none. Does nothing in a map of [`Words::Whole`](super::Words). Context: any.
+    /// Makes the stack of `found`, which has these frames, a guide: gives it hints, and has it found by its
+    /// first frame, or by a branch from the guide that the walk has left, after so many frames. `hint` gives
+    /// the hint of a frame, by it and its caller's, 0 if there is none. Does nothing in a map of
+    /// [`Words::Whole`](super::Words). Context: any.
     #[cold]
-    pub fn learn(
+    pub fn make_guide(
         &self,
         guide: Option<(Guide<'_>, usize)>,
         frames: &[u64],

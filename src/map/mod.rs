@@ -125,7 +125,7 @@ pub use self::{
     guide::{Guide, Guides},
     hash::Seed,
     id::Id,
-    pool::{Frames, Words},
+    pool::{Frames, Words, LAST_HINT},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
         Inside, ReadSide,

@@ -48,7 +48,7 @@ pub enum Words {
 const FRAME: u64 = 0xffff_ffff;
 
 /// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
-const LAST: u64 = 0x000f_ffff_ffff_ffff;
+pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
 
 /// The frame of a word that has a hint.
 #[inline(always)]
@@ -463,7 +463,7 @@ pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64)
         let old = word.load(Ordering::Relaxed);
         let frame = frame_of(old);
         let (next, mask) = match more {
-            [] => (0, LAST),
+            [] => (0, LAST_HINT),
             [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
         };
         let hinted = (u64::from(hint(frame, next)) << 32 | frame & FRAME) & mask;

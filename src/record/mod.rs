@@ -241,7 +241,7 @@ fn record<'m, const USER: bool>(
                     store::KERNEL.request_growth();
                 }
             } else if let Some(hints) = unwind::hints(section, recording) {
-                entered.learn(left, frames, found, hints);
+                entered.make_guide(left, frames, found, hints);
             }
         }
         Err(reason) => {

@@ -11,10 +11,13 @@ use super::{
     WALKER,
 };
 use crate::{
-    map::{Guide, Guides},
+    map::{Guide, Guides, LAST_HINT},
     shim::{self, Recording, Watched},
 };
 use core::sync::atomic::Ordering;
+
+// A run relies on it: the hint of a guide's last frame has no size.
+const _: () = assert!(Hinted(LAST_HINT).size() == 0);
 
 /// How far a walk has come.
 pub(crate) type Position<'m> = guided::Position<Guide<'m>>;

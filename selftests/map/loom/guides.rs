@@ -50,7 +50,7 @@ fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fal
         return Ok((found, true));
     }
     let found = entered.get_id(frames)?;
-    entered.learn(left, frames, found, |_, _| HINT);
+    entered.make_guide(left, frames, found, |_, _| HINT);
     Ok((found, false))
 }
 
