@@ -10,8 +10,11 @@ use stackmap_unwind::hints::Hinted;
 /// Words of the frame that saves the frame pointer.
 const WORDS: u64 = 9;
 
-/// A stack whose second frame saves the frame pointer, so many words above its stack pointer, and whose third
-/// one is found by it.
+/// Words between that frame and the one that needs the frame pointer.
+const BETWEEN: u64 = 5;
+
+/// A stack whose second frame saves the frame pointer, so many words above its stack pointer, and whose fourth
+/// one has its caller where that leads.
 fn saved_at(saved: u64) -> Made {
     let save = Shape {
         saved: Some(saved),
@@ -23,7 +26,8 @@ fn saved_at(saved: u64) -> Made {
         saved: Some(4),
         bp: 2,
     };
-    Made::new(vec![plain(3), save, framed, framed, plain(3)], End::User)
+    let shapes = vec![plain(3), save, plain(BETWEEN), framed, framed, plain(3)];
+    Made::new(shapes, End::User)
 }
 
 #[test]
@@ -32,7 +36,7 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
         let mut made = saved_at(saved);
         let all = made.walk(0, 1024);
         let known = made.hinted(&all);
-        assert_eq!(Hinted(known[2]).saved(), Some(WORDS - saved));
+        assert_eq!(Hinted(known[3]).saved(), Some(WORDS + BETWEEN - saved));
         // Within: where it was saved, and right there, if that is the first word. Behind: it is known.
         let mut without = known.clone();
         without[1] &= 0xffff_ffff;
@@ -53,7 +57,7 @@ fn a_frame_pointer_leads_no_further_than_the_stack() {
         let mut made = saved_at(saved);
         let all = made.walk(0, 1024);
         let known = [made.hinted(&all)];
-        let (at, sp) = (made.frames[1].at.sp + 8 * saved, made.frames[2].at.sp);
+        let (at, sp) = (made.frames[1].at.sp + 8 * saved, made.frames[3].at.sp);
         let stack = made.frames[0].stack;
         let (begin, end) = (stack.begin(), stack.end());
         for bp in [
@@ -70,7 +74,7 @@ fn a_frame_pointer_leads_no_further_than_the_stack() {
         ] {
             made.memory.insert(at, bp);
             // There, the kernel knows the way.
-            made.frames[2].at.bp = bp;
+            made.frames[3].at.bp = bp;
             made.steps = 0;
             let found = made.walk_with(Some(&known), 0, 1024);
             assert_eq!((found, made.steps), ((all.clone(), true), 1), "{bp:#x}");
@@ -83,9 +87,9 @@ fn a_distance_does_not_lead_to_another_caller() {
     let mut made = saved_at(0);
     let all = made.walk(0, 1024);
     let known = [made.hinted(&all)];
-    let at = made.frames[3].at.sp - 8;
-    let other = made.frames[5].at.ip;
-    assert_eq!(made.memory.insert(at, other), Some(made.frames[3].at.ip));
+    let at = made.frames[4].at.sp - 8;
+    let other = made.frames[6].at.ip;
+    assert_eq!(made.memory.insert(at, other), Some(made.frames[4].at.ip));
     let (found, is_known) = made.walk_with(Some(&known), 0, 1024);
-    assert!(!is_known && found.starts_with(&[all[0], all[1], all[2], other]));
+    assert!(!is_known && found[..4] == all[..4] && found[4] == other);
 }

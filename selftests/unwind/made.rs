@@ -190,14 +190,11 @@ impl Made {
     /// Chooses frame pointers, and writes what the frames have on the stack.
     pub(crate) fn lay_out(&mut self) {
         let nr = self.shapes.len();
-        for index in 0..=nr {
-            let before = index.checked_sub(1);
-            self.frames[index].at.bp = match (self.shapes.get(index), before) {
-                (Some(shape), _) if shape.is_by_bp() => self.frames[index + 1].at.sp - 8 * shape.bp,
-                // It has stayed, if that is possible.
-                (_, Some(before)) if self.shapes[before].saved.is_none() => {
-                    self.frames[before].at.bp
-                }
+        for index in (0..=nr).rev() {
+            self.frames[index].at.bp = match self.shapes.get(index) {
+                Some(shape) if shape.is_by_bp() => self.frames[index + 1].at.sp - 8 * shape.bp,
+                // It stays for the caller, which may need it.
+                Some(shape) if shape.saved.is_none() => self.frames[index + 1].at.bp,
                 _ => 0xb0b0 + index as u64,
             };
         }
