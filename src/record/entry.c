@@ -23,8 +23,8 @@
 
 /* What a stack is recorded in. What is the same for each of them is set in advance. */
 struct stack_level {
-	struct stackmap_stack stack;
 	STACKMAP_UNWIND_STATE(state);
+	struct stackmap_stack stack;
 	unsigned long ips[STACKMAP_MAX_FRAMES];
 };
 
