@@ -58,6 +58,7 @@ impl<'a> KernelUnwinder<'a> {
     /// go and come again, but is always made from the same template: its rule is used only for what is in
     /// it now.
     #[cold]
+    #[link_section = ".kprobes.text"]
     pub(super) fn tracer_rule(&self, ip: u64) -> Rule {
         // In the test at load there is no trace array, and no such text.
         if !self.recording.is_in_tracer(ip) {
@@ -74,6 +75,7 @@ impl<'a> KernelUnwinder<'a> {
     /// The rule of an address in text that goes unannounced: none is kept for it, and the kernel is asked
     /// each time whether the text is there.
     #[cold]
+    #[link_section = ".kprobes.text"]
     fn fleeting_rule(&self, ip: u64) -> Rule {
         match self.tracer_rule(ip) {
             Rule::UNKNOWN if BPF_BY_FRAMES.load(Ordering::Relaxed) && is_bpf(ip) => Rule::FRAME,
@@ -199,6 +201,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         }
     }
 
+    #[link_section = ".kprobes.text"]
     fn has_lasting_rule(&self, ip: u64) -> bool {
         self.table.get(ip) != Rule::UNKNOWN
     }
