@@ -47,28 +47,9 @@ fn one_stack_two_inserts_one_id() {
     });
 }
 
-/// P1 and O1: the loser of a swap compares with the winner's record.
-#[test]
-fn two_stacks_race_for_one_slot() {
-    let (one, two) = (stack_at(2, 0, 2, 0), stack_at(2, 0, 2, 1));
-    exhaustively("two_stacks_race_for_one_slot", move || {
-        let map = map(2, 2);
-        prepare_two_stacks(&map);
-        let other = spawn(&map, move |map| id(map, 1, two));
-        let mine = id(&map, 0, one);
-        let theirs = other.join();
-        assert_ne!(mine, theirs);
-        assert_eq!(read(&map, mine), Some((one.to_vec(), 1)));
-        assert_eq!(read(&map, theirs), Some((two.to_vec(), 1)));
-        settle(&map);
-    });
-}
-
-/// P1: the hashes of two stacks are equal, and with them slot and fingerprint: the frames decide.
-#[test]
-fn two_stacks_of_one_hash() {
-    let [one, two] = stacks_of_one_hash();
-    exhaustively("two_stacks_of_one_hash", move || {
+/// Two CPUs insert two stacks that want the same slot.
+fn race_for_one_slot(name: &str, one: Frames, two: Frames) {
+    exhaustively(name, move || {
         let map = map(2, 2);
         prepare_two_stacks(&map);
         let other = spawn(&map, move |map| id(map, 1, two));
@@ -76,11 +57,26 @@ fn two_stacks_of_one_hash() {
         let theirs = other.join();
         assert_ne!(mine, theirs);
         for (context, frames, id) in [(0, two, theirs), (1, one, mine)] {
+            assert_eq!(read(&map, id), Some((frames.to_vec(), 1)));
             assert_eq!(super::id(&map, context, frames), id);
             assert_eq!(read(&map, id), Some((frames.to_vec(), 2)));
         }
         settle(&map);
     });
+}
+
+/// P1 and O1: the loser of a swap compares with the winner's record.
+#[test]
+fn two_stacks_race_for_one_slot() {
+    let (one, two) = (stack_at(2, 0, 2, 0), stack_at(2, 0, 2, 1));
+    race_for_one_slot("two_stacks_race_for_one_slot", one, two);
+}
+
+/// P1: the hashes of two stacks are equal, and with them slot and fingerprint: the frames decide.
+#[test]
+fn two_stacks_of_one_hash() {
+    let [one, two] = stacks_of_one_hash();
+    race_for_one_slot("two_stacks_of_one_hash", one, two);
 }
 
 /// P1: two CPUs insert the same two stacks, which want the same slot, in both orders.
