@@ -343,6 +343,29 @@ fn what_came_next_twice_is_expected_next() {
 }
 
 #[test]
+fn a_reset_takes_what_a_context_begins_with() {
+    let map = map(10, 2);
+    let frames = [TEXT, TEXT + 16, TEXT + 32];
+    for _ in 0..3 {
+        // It is in the same slot in each generation.
+        record(&map, 1, &frames).expect("an id");
+        {
+            let section = ReadSide::enter();
+            // SAFETY: There is one thread.
+            let entered = unsafe { map.enter(section.inside(), 0) };
+            let guides = entered.guides().expect("no reset runs");
+            assert!(guides.first(0, TEXT).is_none());
+            assert!(guides.next(0, TEXT).is_none());
+        }
+        for is_known in [false, true] {
+            let found = record(&map, 0, &frames).map(|(_, is_known)| is_known);
+            assert_eq!(found, Ok(is_known));
+        }
+        map.reset().expect("no other operation runs");
+    }
+}
+
+#[test]
 fn a_marker_is_not_what_a_stack_is_kept_by() {
     const MARKER: u64 = 0x7fff_ffff;
     let map = map(10, 1);

@@ -5,7 +5,12 @@
 mod made;
 
 use made::*;
-use stackmap_unwind::hints::Hinted;
+use stackmap_unwind::{
+    hints::Hinted,
+    walk::{walk, Walked},
+    Known,
+};
+use std::mem::MaybeUninit;
 
 /// Words of the frame that saves the frame pointer.
 const WORDS: u64 = 9;
@@ -49,6 +54,28 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
             assert_eq!((made.learnt, made.steps), (learnt, 0), "{saved}, {skip}");
         }
     }
+}
+
+#[test]
+fn what_is_below_the_first_frame_of_a_run_is_not_where_a_frame_pointer_was_saved() {
+    let first = TEXT + 8;
+    let mut other = saved_at(0);
+    let ip = other.walk(0, 1024)[1];
+    let mut made = saved_at(3);
+    let all = made.walk(0, 1024);
+    // A frame that is known before, and not on the stack, has saved it elsewhere, as its hint says.
+    made.rules.insert(first, other.rules[&ip]);
+    let frames = [&[first], &all[2..]].concat();
+    let known = [made.hinted(&frames)];
+    assert_eq!(Hinted(known[0][2]).saved(), Some(WORDS + BETWEEN));
+    made.rules.clear();
+    made.learnt = 0;
+    let mut ips = vec![MaybeUninit::uninit(); 100];
+    ips[0].write(first);
+    let frame = made.frames[2];
+    let walked = walk(&mut made, frame, 0, &mut ips, 1, Some(Known(&known)));
+    assert!(matches!(walked, Walked::Known(..)));
+    assert_eq!((made.learnt, made.steps), (0, 0));
 }
 
 #[test]
