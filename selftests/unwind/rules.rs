@@ -410,22 +410,30 @@ fn a_hint_tells_where_the_frame_pointer_was_saved() {
     let mut hints = Hints::default();
     let mut told = |rule| Hinted(u64::from(hints.hint(rule)) << 32);
     for (rule, saved) in [
-        // Nobody knows what the frames before have saved.
+        // None has saved it: it leads to below the first frame.
         (plain(9, None), None),
-        (Rule::FRAME, None),
+        (Rule::FRAME, Some(10)),
         (Rule::FRAME, Some(2)),
         (plain(5, None), None),
         (Rule::FRAME, Some(7)),
         (plain(6, Some(1)), None),
         (plain(3, None), None),
         (Rule::FRAME, Some(8)),
+        // A walk begins anew behind it, below which this leads.
         (Rule::SLOW, None),
+        (plain(4, None), None),
+        (Rule::FRAME, Some(7)),
+        // Nobody knows what it has saved, or will have when it has a rule.
+        (Rule::UNKNOWN, None),
         (plain(4, None), None),
         (Rule::FRAME, None),
         (plain(4, Some(0)), None),
         (plain(2047, None), None),
         (plain(2045, None), None),
         // It is too far.
+        (Rule::FRAME, None),
+        (plain(2047, None), None),
+        (plain(2047, None), None),
         (Rule::FRAME, None),
     ] {
         let hinted = told(rule);

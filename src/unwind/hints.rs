@@ -5,7 +5,8 @@
 //! The hint of a frame is its rule. Where that is [`Rule::FRAME`], the walk must know the frame pointer,
 //! which is where an inner frame has saved it. As long as all frames from there on have plain rules, that is
 //! at a fixed distance below the stack pointer, the same for each stack with these frames. Then the hint has
-//! the distance instead of an offset that is always the same, and a kind of its own.
+//! the distance instead of an offset that is always the same, and a kind of its own. If none of them has saved
+//! it, it is where the walk had it when it came to the first of them: the distance leads to below that.
 
 use super::rules::{Rule, KIND, OFFSET_BITS, OFFSET_SHIFT, SIZE_SHIFT};
 
@@ -70,11 +71,15 @@ impl Hinted {
 /// Makes the hints of a stack, from the innermost frame on.
 #[derive(Default)]
 pub struct Hints {
-    /// How far above the first frame's the stack pointer is, in words.
+    /// How far above the first frame's the stack pointer is, in words, or further.
     sp: u32,
-    /// How far the place is where the frame pointer was saved, and one more; 0 if that is not known.
+    /// How far the place is where the frame pointer was saved, and one more; 0, which is below all frames, if
+    /// none has saved it since the walk had it; or [`UNKNOWN`].
     saved: u32,
 }
+
+/// A frame has no rule, which may have saved the frame pointer.
+const UNKNOWN: u32 = u32::MAX;
 
 impl Hints {
     /// The hint of the next frame, which has this rule.
@@ -92,12 +97,13 @@ impl Hints {
 
     #[inline(never)]
     fn other(&mut self, rule: Rule) -> u32 {
-        let below = (self.sp + 1).wrapping_sub(self.saved);
-        let is_known = self.saved != 0 && below <= SAVED_MAX;
-        self.saved = 0;
         if rule != Rule::FRAME {
+            // A walk has the frame pointer behind a step that takes more than a hint.
+            self.saved = if rule == Rule::UNKNOWN { UNKNOWN } else { 0 };
             return rule.bits();
         }
+        let below = (self.sp + 1).wrapping_sub(self.saved);
+        let is_known = self.saved != UNKNOWN && below <= SAVED_MAX;
         // Its own is right below the new stack pointer.
         self.sp = SAVED_BY_FRAME;
         self.saved = 1;
