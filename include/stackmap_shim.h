@@ -94,7 +94,7 @@ enum stackmap_unreserved {
 struct stackmap_caller {
 	__u64 ip;		/* where its function goes on */
 	__u64 sp, bp;
-	__u64 begin, end;	/* the stack */
+	__u64 begin;		/* the stack, of STACKMAP_STACK_SIZE bytes */
 };
 
 /* A frame of a walk, and the stack that it is on. */
@@ -114,8 +114,6 @@ struct stackmap_facts {
 	__u64 return_to_handler;	/* where tracers have functions return; or 0 */
 	__u64 rethook_trampoline;
 	__u64 user_end;			/* of the addresses of user space */
-	__u32 regs_size;		/* of struct pt_regs, and where it has these: */
-	__u32 regs_ip, regs_cs, regs_sp, regs_bp;
 };
 
 /* It does not change after load. */

@@ -48,7 +48,7 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fa
     // SAFETY: Each thread of these tests uses a context of its own, inside a read-side section.
     let entered = unsafe { map.enter(section.inside(), context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    if let Some(next) = frames.first().and_then(|frame| guides.next(0, *frame)) {
+    if let Some(next) = frames.first().and_then(|frame| guides.next(*frame)) {
         check(&next);
         if next.frames().eq(frames.iter().copied()) {
             return Ok((guides.hit(&next), true));
@@ -307,7 +307,7 @@ fn next(map: &Map) -> Option<Vec<u64>> {
     // SAFETY: There is one thread.
     let entered = unsafe { map.enter(section.inside(), 0) };
     let guides = entered.guides().expect("no reset runs");
-    let next = guides.next(0, TEXT)?;
+    let next = guides.next(TEXT)?;
     Some(next.frames().collect())
 }
 
@@ -355,7 +355,7 @@ fn a_reset_takes_what_a_context_begins_with() {
             let entered = unsafe { map.enter(section.inside(), 0) };
             let guides = entered.guides().expect("no reset runs");
             assert!(guides.first(0, TEXT).is_none());
-            assert!(guides.next(0, TEXT).is_none());
+            assert!(guides.next(TEXT).is_none());
         }
         for is_known in [false, true] {
             let found = record(&map, 0, &frames).map(|(_, is_known)| is_known);

@@ -308,9 +308,12 @@ impl Guides for Fickle<'_> {
         self.any(|stack| stack.frame(index) == Some(frame))
     }
 
-    fn next(&self, index: usize, frame: u64) -> Option<Self> {
-        (self.chance() % 4 > 0).then_some(())?;
-        self.first(index, frame)
+    fn next(&self, frame: u64) -> Option<Self> {
+        match self.chance() % 4 {
+            0 => None,
+            1 => self.any(|_| true),
+            _ => self.first(0, frame),
+        }
     }
 
     fn other(&self, guide: &Self, nr: usize, frame: u64) -> Option<Self> {

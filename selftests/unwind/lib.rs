@@ -202,7 +202,7 @@ impl<'a> Guides for Known<'a> {
         self.0.iter().find(begins).map(|stack| KnownStack(stack))
     }
 
-    fn next(&self, _: usize, _: u64) -> Option<KnownStack<'a>> {
+    fn next(&self, _: u64) -> Option<KnownStack<'a>> {
         None
     }
 

@@ -167,14 +167,14 @@ impl<'a> Guides<'a> {
     /// frame number `index`. Context: any.
     #[inline(always)]
     pub fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.start(frame)?, 0, index, frame)
+        self.guide_with(self.entered.ctx.start(frame)?, 0, index, frame)
     }
 
-    /// The stack that came after the last one both times, if it is found by this frame and has that as its
-    /// frame number `index`. Context: any.
+    /// The stack that came after the last one both times, if it is found by this frame: it may have another
+    /// one. Context: any.
     #[inline(always)]
-    pub fn next(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.next(frame)?, NEXT, index, frame)
+    pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
+        self.guide(self.entered.ctx.next(frame)?, NEXT)
     }
 
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
@@ -182,17 +182,22 @@ impl<'a> Guides<'a> {
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         let branch = Branch::new(guide.slot(), nr);
         let mut slots = branch.slots(self.entered.map, frame);
-        slots.find_map(|slot| self.guide(slot, BRANCHED, nr, frame))
+        slots.find_map(|slot| self.guide_with(slot, BRANCHED, nr, frame))
     }
 
     #[inline(always)]
-    fn guide(&self, slot: u32, how: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        // Another CPU may have inserted it, and this one not have seen it yet.
-        let guide = Guide {
+    fn guide_with(&self, slot: u32, how: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        let guide = self.guide(slot, how)?;
+        (guide.frame(nr) == Some(frame)).then_some(guide)
+    }
+
+    #[inline(always)]
+    fn guide(&self, slot: u32, how: u64) -> Option<Guide<'a>> {
+        Some(Guide {
+            // Another CPU may have inserted it, and this one not have seen it yet.
             words: self.current.word(slot)?.record().words(),
             slot: u64::from(slot) | how,
-        };
-        (guide.frame(nr) == Some(frame)).then_some(guide)
+        })
     }
 
     /// The id of the stack that `guide` is. Context: any.

@@ -36,6 +36,16 @@ mod generated {
 
 pub(crate) use generated::*;
 
+/// What bindgen made of [`include/stackmap_sizes.h`](../../include/stackmap_sizes.h).
+#[allow(non_camel_case_types, unreachable_pub)]
+mod sizes {
+    use kernel::ffi;
+
+    include!(env!("STACKMAP_SIZES"));
+}
+
+pub(crate) use sizes::*;
+
 /// An errno of `kernel::bindings` as an error, where the kernel crate has no name for it.
 pub(crate) fn errno(code: u32) -> Error {
     Error::from_errno(-(code as c_int))
@@ -196,10 +206,10 @@ impl<'h> Recording<'h> {
         (stack.from_caller).then_some((&stack.caller, stack.skip as usize))
     }
 
-    /// The stack of the task.
+    /// Where the stack of the task begins, which has [`STACKMAP_STACK_SIZE`] bytes.
     #[inline(always)]
-    pub(crate) fn task_stack(&self) -> Range<u64> {
-        self.stack.caller.begin..self.stack.caller.end
+    pub(crate) fn task_stack(&self) -> u64 {
+        self.stack.caller.begin
     }
 
     /// Room for the state of the kernel's unwinder.

@@ -21,6 +21,7 @@
 
 #include <stackmap_functions.h>
 #include <stackmap_shim.h>
+#include <stackmap_sizes.h>
 
 struct pt_regs;
 struct trace_array;

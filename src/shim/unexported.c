@@ -135,13 +135,6 @@ int stackmap_symbols_resolve(void)
 		.return_to_handler	= find_address("return_to_handler"),
 		.rethook_trampoline	= find_address("arch_rethook_trampoline"),
 		.user_end		= TASK_SIZE_MAX,
-		.regs_size		= sizeof(struct pt_regs),
-#ifdef CONFIG_X86_64
-		.regs_ip		= offsetof(struct pt_regs, ip),
-		.regs_cs		= offsetof(struct pt_regs, cs),
-		.regs_sp		= offsetof(struct pt_regs, sp),
-		.regs_bp		= offsetof(struct pt_regs, bp),
-#endif
 	};
 	module_text = find("__module_text_address");
 	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;

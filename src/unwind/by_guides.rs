@@ -5,7 +5,7 @@
 use super::{
     guided,
     hints::{Hinted, Hints},
-    kernel_unwinder::{is_replaced, KernelUnwinder},
+    kernel_unwinder::{is_replaced, registers, KernelUnwinder},
     rules::Rule,
     walk::Registers,
     WALKER,
@@ -39,12 +39,12 @@ pub(crate) fn expected<'m>(
     let walker = WALKER.read(section).filter(|walker| !walker.verify)?;
     let unwinder = KernelUnwinder::new(walker, section, recording)?;
     let (caller, mut skip) = recording.caller()?;
-    let mut frame = unwinder.begin(caller)?;
+    let mut frame = unwinder.frame(registers(caller));
     let (nr, first) = (recording.known(), recording.first());
     let guide = guided::expected(&unwinder, &mut frame, &mut skip, nr, first, guides);
     match guide {
         Some(guide) => unwinder.count_known(&guide, nr),
-        None => *begun = Some(Begun(frame.at, skip)),
+        None => *begun = unwinder.is_frame(&frame).then_some(Begun(frame.at, skip)),
     }
     guide
 }
@@ -135,8 +135,8 @@ impl<'a> guided::Guides for Guides<'a> {
     }
 
     #[inline(always)]
-    fn next(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        Guides::next(self, index, frame)
+    fn next(&self, frame: u64) -> Option<Guide<'a>> {
+        Guides::next(self, frame)
     }
 
     #[inline(always)]

@@ -45,7 +45,7 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
 	 * @end is odd, so that no frame does. That leaves out their last word: the kernel steps
 	 * from there.
 	 */
-	frame->end = stack->type == STACK_TYPE_TASK ? stackmap_frames_end(frame->begin) :
+	frame->end = stack->type == STACK_TYPE_TASK ? frame->begin + STACKMAP_STACK_SIZE :
 						      (unsigned long)stack->end - 1;
 }
 

@@ -42,8 +42,9 @@ pub trait Guides: Copy {
     /// One to begin with, if it has this frame there.
     fn first(&self, index: usize, frame: u64) -> Option<Self::Guide>;
 
-    /// The one that all frames are likely to be those of, if it has this frame there.
-    fn next(&self, index: usize, frame: u64) -> Option<Self::Guide>;
+    /// The one that all frames are likely to be those of, if it is found by this one: that it has it is not
+    /// said.
+    fn next(&self, frame: u64) -> Option<Self::Guide>;
 
     /// One with the first `nr` frames of a guide, and then this one.
     fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
@@ -51,7 +52,8 @@ pub trait Guides: Copy {
 
 /// Leaves `skip` frames out as far as noted rules lead, then follows the guide that is expected next. Of the
 /// frames that follow, `nr` are known already: none, or the one at `before`. Returns the guide if it has all
-/// frames. If not, [`retrace`] goes on from where `frame` and `skip` are then.
+/// frames. If not, [`retrace`] goes on from where `frame` and `skip` are then, if the frame that it began with
+/// is one.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
@@ -64,18 +66,37 @@ pub fn expected<U: Unwinder, G: Guides>(
     guides: &G,
 ) -> Option<G::Guide> {
     let (mut at, stack) = (frame.at, frame.stack);
-    if !stack.reaches(at.sp) {
+    if !stack.has(&at) {
         return None;
     }
-    *skip = pass(unwinder, &stack, &mut at, *skip, |left, ip| {
-        unwinder.noted(left, ip)
+    // What is noted, or has a hint, is no address that a tracer has put there.
+    let left = pass(*skip, &mut at, |left, at| {
+        // SAFETY: It is on the stack.
+        unsafe { called(unwinder, &stack, at, unwinder.noted(left, at.ip)) }
     });
-    frame.at = at;
-    if *skip > 0 {
-        return None;
+    let guide = match left {
+        0 => next(unwinder, &stack, at, nr, before, guides),
+        _ => None,
+    };
+    if guide.is_none() && !unwinder.is_replaced(at.ip) {
+        (frame.at, *skip) = (at, left);
     }
-    let guide = guides.next(0, before.unwrap_or(at.ip))?;
-    leads(unwinder, &stack, at, nr, &guide).then_some(guide)
+    guide
+}
+
+/// The guide that is expected next, if it has the known frame and all from this one on.
+#[inline(always)]
+fn next<U: Unwinder, G: Guides>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    nr: usize,
+    before: Option<u64>,
+    guides: &G,
+) -> Option<G::Guide> {
+    let guide = guides.next(before.unwrap_or(at.ip))?;
+    let begins = before.is_none() || guide.frame(0) == before;
+    (begins && leads(unwinder, stack, at, nr, &guide)).then_some(guide)
 }
 
 /// The same where the first frame is in text that calls a tracer of functions, and this rule leads on: then
@@ -96,7 +117,7 @@ pub fn expected_behind<U: Unwinder, G: Guides>(
     }
     // SAFETY: It is on the stack.
     let at = unsafe { caller(unwinder, &stack, frame.at, rule) }?;
-    let guide = guides.next(1, at.ip)?;
+    let guide = guides.next(at.ip)?;
     let begins = guide.frame(0) == Some(marker);
     (begins && leads(unwinder, &stack, at, 1, &guide)).then_some(guide)
 }
@@ -115,10 +136,10 @@ fn leads<U: Unwinder, G: Guide>(
     }
     // SAFETY: There are more frames.
     let hinted = unsafe { guide.hinted(nr) };
-    // What has a hint is text that stays, which is recorded as it is.
-    if hinted.ip() != at.ip || hinted.bits() == 0 {
+    if hinted.ip() != at.ip {
         return false;
     }
+    // If it has a hint, and no other frame is led from, it is text that stays, which is recorded as it is.
     let mut spot = Spot::new(at, nr);
     // SAFETY: The guide has the frame, which is on the stack.
     let ran = unsafe { steps::<U, _, false>(unwinder, stack, guide, &mut spot) };
@@ -148,10 +169,11 @@ pub fn retrace<U: Unwinder, G: Guides>(
         *left = Some(position(at, skip, None));
         return None;
     }
-    let skip = pass(unwinder, &stack, &mut at, skip, |left, ip| {
-        let rule = unwinder.rule(ip);
-        unwinder.note(left, ip, rule);
-        rule
+    let skip = pass(skip, &mut at, |left, at| {
+        let rule = unwinder.rule(at.ip);
+        unwinder.note(left, at.ip, rule);
+        // SAFETY: It is on the stack.
+        unsafe { caller(unwinder, &stack, at, rule) }
     });
     if skip > 0 {
         *left = Some(position(at, skip, None));
@@ -182,19 +204,16 @@ pub fn retrace<U: Unwinder, G: Guides>(
     }
 }
 
-/// Leaves frames out by plain rules, which `rule` gives by how many are left and the address. Returns how
-/// many are left.
+/// Leaves frames out, as long as there is a caller, by how many are left and the frame. Returns how many are
+/// left.
 #[inline(always)]
-fn pass<U: Unwinder>(
-    unwinder: &U,
-    stack: &Stack,
-    at: &mut Registers,
+fn pass(
     mut skip: usize,
-    rule: impl Fn(usize, u64) -> Rule,
+    at: &mut Registers,
+    caller: impl Fn(usize, Registers) -> Option<Registers>,
 ) -> usize {
     while skip > 0 {
-        // SAFETY: It is on the stack.
-        let Some(caller) = (unsafe { caller(unwinder, stack, *at, rule(skip, at.ip)) }) else {
+        let Some(caller) = caller(skip, *at) else {
             break;
         };
         *at = caller;
@@ -231,7 +250,7 @@ fn begin<U: Unwinder, G: Guides>(
     )
 }
 
-/// The caller, if a plain rule leads to it, or a frame record.
+/// The caller, if a plain rule leads to it, or a frame record; not where a tracer has put its own address.
 ///
 /// # Safety
 ///
@@ -243,9 +262,26 @@ unsafe fn caller<U: Unwinder>(
     at: Registers,
     rule: Rule,
 ) -> Option<Registers> {
+    // SAFETY: As required of the caller.
+    let caller = unsafe { called(unwinder, stack, at, rule) };
+    caller.filter(|caller| !unwinder.is_replaced(caller.ip))
+}
+
+/// The same, whatever address there is.
+///
+/// # Safety
+///
+/// As for [`caller`].
+#[inline(always)]
+unsafe fn called<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Option<Registers> {
     if U::BY_FRAMES {
         let caller = based_call(unwinder, stack, at, rule).ok()?;
-        return (rule == Rule::FRAME && !unwinder.is_replaced(caller.ip)).then_some(caller);
+        return (rule == Rule::FRAME).then_some(caller);
     }
     let plain = rule.plain()?;
     let sp = at.sp.wrapping_add(plain.size());
@@ -254,9 +290,6 @@ unsafe fn caller<U: Unwinder>(
     }
     // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
     let ip = unsafe { unwinder.load_below(sp) };
-    if unwinder.is_replaced(ip) {
-        return None;
-    }
     let bp = match plain.bp() {
         // SAFETY: A plain rule has the word between.
         Some(offset) => unsafe { unwinder.load(at.sp.wrapping_add(offset)) },

@@ -86,11 +86,16 @@ impl<'a> KernelUnwinder<'a> {
     /// Begins at a caller that is on the task's stack.
     #[inline(always)]
     pub(super) fn begin(&self, caller: &stackmap_caller) -> Option<Frame> {
+        let frame = self.frame(registers(caller));
+        self.is_frame(&frame).then_some(frame)
+    }
+
+    /// Whether a walk can be at a frame: it is on its stack, with its return address and what is pushed before
+    /// that, and that is the caller's own.
+    pub(super) fn is_frame(&self, frame: &Frame) -> bool {
         use walk::Unwinder;
 
-        let frame = self.frame(registers(caller));
-        let is_here = frame.stack.holds(frame.at.sp.wrapping_sub(16), 16);
-        (is_here && !self.is_replaced(caller.ip)).then_some(frame)
+        frame.stack.has(&frame.at) && !self.is_replaced(frame.at.ip)
     }
 
     /// Begins at a caller on another stack.
@@ -104,7 +109,7 @@ impl<'a> KernelUnwinder<'a> {
             stack: self.notes.irq_stack(),
             ..self.frame(registers(caller))
         };
-        if frame.stack.holds(frame.at.sp.wrapping_sub(16), 16) {
+        if frame.stack.has(&frame.at) {
             return Some(frame);
         }
         let mut at = given(&frame);
@@ -140,7 +145,7 @@ impl<'a> KernelUnwinder<'a> {
 }
 
 #[inline(always)]
-fn registers(caller: &stackmap_caller) -> Registers {
+pub(super) fn registers(caller: &stackmap_caller) -> Registers {
     Registers {
         ip: caller.ip,
         sp: caller.sp,
@@ -222,7 +227,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn note(&self, left: usize, ip: u64, rule: Rule) {
-        if is_core(ip) && rule != Rule::UNKNOWN {
+        if is_core(ip) && !is_replaced(ip) && rule != Rule::UNKNOWN {
             self.notes.leave_out(left, Hinted::new(ip, rule));
         }
     }
@@ -275,37 +280,35 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[inline(always)]
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
-        let facts = shim::facts();
-        if !stack.holds(registers, facts.regs_size.into()) {
+        if !stack.holds(registers, shim::STACKMAP_REGS_SIZE.into()) {
             return false;
         }
         // SAFETY: All of the registers are on the stack, and these two are some of them.
-        let (cs, ip) = unsafe {
-            (
-                load(registers.wrapping_add(facts.regs_cs.into())),
-                load(registers.wrapping_add(facts.regs_ip.into())),
-            )
+        let [cs, ip] = unsafe {
+            [
+                load_at::<{ shim::STACKMAP_REGS_CS as i32 }>(registers),
+                load_at::<{ shim::STACKMAP_REGS_IP as i32 }>(registers),
+            ]
         };
-        cs & 3 != 0 && ip < facts.user_end
+        cs & 3 != 0 && ip < shim::facts().user_end
     }
 
     fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
-        let facts = shim::facts();
-        if !stack.holds(registers, facts.regs_size.into()) {
+        if !stack.holds(registers, shim::STACKMAP_REGS_SIZE.into()) {
             return None;
         }
         // SAFETY: All of the registers are on the stack, and these are some of them.
         let load = |at: u32| unsafe { load(registers.wrapping_add(at.into())) };
-        let [cs, ip] = [load(facts.regs_cs), load(facts.regs_ip)];
-        let [sp, bp] = [load(facts.regs_sp), load(facts.regs_bp)];
+        let [cs, ip] = [shim::STACKMAP_REGS_CS, shim::STACKMAP_REGS_IP].map(load);
+        let [sp, bp] = [shim::STACKMAP_REGS_SP, shim::STACKMAP_REGS_BP].map(load);
         (cs & 3 == 0).then_some(Registers { ip, sp, bp })
     }
 
     #[inline(always)]
     fn task(&self) -> Stack {
-        let stack = self.recording.task_stack();
+        let begin = self.recording.task_stack();
         // SAFETY: It is that of this task, which is running.
-        unsafe { Stack::new(stack.start, stack.end) }
+        unsafe { Stack::with_size(begin, shim::STACKMAP_STACK_SIZE.into()) }
     }
 
     #[cold]
@@ -410,13 +413,12 @@ fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
         return None;
     }
     if trial.some_regs {
-        let facts = shim::facts();
         let regs = word(trial.regs)?;
         let has = |at: u32, read: u64| index(read) == Some(regs + at / 8);
         let all = trial.all_regs
             && trial.signal
-            && has(facts.regs_ip, trial.ip)
-            && has(facts.regs_bp, trial.bp_word);
+            && has(shim::STACKMAP_REGS_IP, trial.ip)
+            && has(shim::STACKMAP_REGS_BP, trial.bp_word);
         return all.then_some(Outcome::Registers(regs));
     }
     if trial.signal {

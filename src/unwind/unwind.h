@@ -30,20 +30,6 @@
 extern unsigned long stackmap_learn_stack[STACKMAP_LEARN_WORDS];
 
 /*
- * Where the frames of the task's stack end, which begins at @begin. With frame pointers, the last
- * frame record is below the registers of user space, or room for them; by that, the kernel's
- * unwinder knows it.
- */
-static __always_inline unsigned long stackmap_frames_end(unsigned long begin)
-{
-#ifdef CONFIG_UNWINDER_FRAME_POINTER
-	return begin + ((void *)task_pt_regs(current) - task_stack_page(current));
-#else
-	return begin + THREAD_SIZE;
-#endif
-}
-
-/*
  * How many callers a walk leaves out where __ftrace_trace_stack() is to leave out @skip frames.
  * With ORC, the first one of these is the function itself; with other unwinders it is the caller.
  */
@@ -61,7 +47,6 @@ static __always_inline void set_caller(struct stackmap_caller *caller)
 	caller->sp = (unsigned long)(frame + 2);
 	caller->bp = frame[0];
 	caller->begin = (unsigned long)task_stack_page(current);
-	caller->end = stackmap_frames_end(caller->begin);
 }
 
 /*

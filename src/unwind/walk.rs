@@ -63,7 +63,17 @@ impl Stack {
     /// The memory in between, if there is any, may be read with [`Unwinder::load`], as long as the
     /// walk lasts.
     pub unsafe fn new(begin: u64, end: u64) -> Self {
-        let size = end.saturating_sub(begin);
+        // SAFETY: As required of the caller.
+        unsafe { Self::with_size(begin, end.saturating_sub(begin)) }
+    }
+
+    /// A stack of so many bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Stack::new`].
+    #[inline(always)]
+    pub unsafe fn with_size(begin: u64, size: u64) -> Self {
         // INVARIANT: As required of the caller; the last 7 bytes begin no word.
         Self {
             begin,
@@ -92,6 +102,12 @@ impl Stack {
     #[inline(always)]
     pub fn holds(&self, addr: u64, len: u64) -> bool {
         addr.wrapping_sub(self.begin) < self.size.saturating_sub(len.wrapping_sub(1))
+    }
+
+    /// Whether a frame can be at these registers: its return address and a word below that are on the stack.
+    #[inline(always)]
+    pub fn has(&self, at: &Registers) -> bool {
+        self.holds(at.sp.wrapping_sub(16), 16)
     }
 
     /// The word at `addr`, if it is on the stack.
@@ -166,10 +182,13 @@ pub trait Unwinder {
         self.rule(ip)
     }
 
-    /// The same of a frame that is left out, one of so many, if it is noted.
+    /// The same of a frame that is left out, one of so many, if it is noted; a replaced return address never is.
     fn noted(&self, left: usize, ip: u64) -> Rule {
         let _ = left;
-        self.rule(ip)
+        match self.is_replaced(ip) {
+            true => Rule::UNKNOWN,
+            false => self.rule(ip),
+        }
     }
 
     /// Notes it.

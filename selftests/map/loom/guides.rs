@@ -25,7 +25,7 @@ fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fal
     // SAFETY: In each model a context has one thread, which is in a read-side section.
     let entered = unsafe { map.enter(section.inside(), context) };
     let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    if let Some(next) = guides.next(0, frames[0]) {
+    if let Some(next) = guides.next(frames[0]) {
         if next.frames().eq(frames.iter().copied()) {
             return Ok((guides.hit(&next), true));
         }

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Sizes of the kernel that is built for, in bytes, as both Rust and C use them.
+ */
+#ifndef STACKMAP_SIZES_H
+#define STACKMAP_SIZES_H
+
+#include <linux/sched/task_stack.h>
+
+#include <asm/ptrace.h>
+
+enum {
+	/*
+	 * The stack of a task, up to where the last frame may end. With frame pointers, the last
+	 * frame record is below the registers of user space, or room for them; by that, the
+	 * kernel's unwinder knows it.
+	 */
+#ifdef CONFIG_UNWINDER_FRAME_POINTER
+	STACKMAP_STACK_SIZE	= THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING - sizeof(struct pt_regs),
+#else
+	STACKMAP_STACK_SIZE	= THREAD_SIZE,
+#endif
+	STACKMAP_REGS_SIZE	= sizeof(struct pt_regs),
+#ifdef CONFIG_X86_64
+	STACKMAP_REGS_IP	= offsetof(struct pt_regs, ip),
+	STACKMAP_REGS_CS	= offsetof(struct pt_regs, cs),
+	STACKMAP_REGS_SP	= offsetof(struct pt_regs, sp),
+	STACKMAP_REGS_BP	= offsetof(struct pt_regs, bp),
+#else
+	/* Stacks are not walked by rules there. */
+	STACKMAP_REGS_IP	= 0,
+	STACKMAP_REGS_CS	= 0,
+	STACKMAP_REGS_SP	= 0,
+	STACKMAP_REGS_BP	= 0,
+#endif
+};
+
+#endif /* STACKMAP_SIZES_H */
