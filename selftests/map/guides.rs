@@ -470,3 +470,54 @@ fn threads_find_each_others_stacks() {
         assert_eq!(counted, refs);
     }
 }
+
+#[test]
+fn a_branch_that_is_made_again_pushes_no_other_one_out() {
+    let map = map(10, 1);
+    // So many that many have the same hash.
+    let stacks: Vec<[u64; 2]> = (0..300).map(|n| [TEXT, TEXT + 16 * n]).collect();
+    for stack in &stacks {
+        record(&map, 0, stack).expect("an id");
+    }
+    let section = ReadSide::enter();
+    // SAFETY: There is one thread.
+    let entered = unsafe { map.enter(section.inside(), 0) };
+    let guides = entered.guides().expect("no reset runs");
+    let first = guides.first(0, TEXT).expect("a guide");
+    let told = || {
+        let others = stacks.iter().map(|stack| guides.other(&first, 1, stack[1]));
+        others.map(|other| other.is_some()).collect::<Vec<_>>()
+    };
+    let before = told();
+    for (stack, _) in stacks.iter().zip(&before).filter(|(_, is_told)| **is_told) {
+        let found = entered.get_id(stack).expect("an id");
+        for _ in 0..4 {
+            entered.make_guide(Some((first, 1)), stack, found, |frame, _| hint(frame));
+        }
+    }
+    assert_eq!(told(), before);
+}
+
+#[test]
+fn what_comes_next_is_told_by_any_first_frame() {
+    for first in [TEXT, TEXT | 0xff_ffff, !0 ^ 0xffff, !0] {
+        let map = map(10, 1);
+        let stacks = [1, 2, 3, 4].map(|function| [first, TEXT + function * 16]);
+        for _ in 0..5 {
+            for stack in &stacks {
+                record(&map, 0, stack).expect("an id");
+            }
+        }
+        for stack in &stacks {
+            {
+                let section = ReadSide::enter();
+                // SAFETY: There is one thread.
+                let entered = unsafe { map.enter(section.inside(), 0) };
+                let guides = entered.guides().expect("no reset runs");
+                let next = guides.next(0, first).expect("it came next before");
+                assert!(next.frames().eq(*stack), "{first:#x}");
+            }
+            record(&map, 0, stack).expect("an id");
+        }
+    }
+}

@@ -4,7 +4,13 @@
 
 #![cfg(not(loom))]
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use stackmap_map::{
     record_bytes, ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX,
@@ -12,6 +18,32 @@ use stackmap_map::{
 };
 
 const SEED: Seed = Seed::new([1, 2]);
+
+thread_local! {
+    /// Bytes that this thread has allocated, less those that it has freed.
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The allocator of these tests, which counts.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// SAFETY: It is the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.set(ALLOCATED.get().wrapping_add(layout.size()));
+        // SAFETY: As required of the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        ALLOCATED.set(ALLOCATED.get().wrapping_sub(layout.size()));
+        // SAFETY: As required of the caller.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
 
 fn map(bits: u32, contexts: usize) -> Map {
     Map::new(bits, contexts, SEED).expect("memory for a map")
@@ -597,4 +629,44 @@ fn threads_that_race_for_the_same_stacks_get_the_same_ids() {
         all.values().map(|(_, refs)| *refs as usize).sum::<usize>(),
         ok
     );
+}
+
+#[test]
+fn a_map_gives_its_memory_back() {
+    let before = ALLOCATED.get();
+    let map = map(14, 1);
+    let empty = ALLOCATED.get();
+    for number in 0..2000 {
+        record(&map, 0, &stack(number, 100)).unwrap();
+    }
+    assert!(ALLOCATED.get() - empty >= 2000 * record_bytes(100) - (1 << 20));
+    map.reset().unwrap();
+    assert_eq!(ALLOCATED.get(), empty);
+    record(&map, 0, &stack(0, 100)).unwrap();
+    drop(map);
+    assert_eq!(ALLOCATED.get(), before);
+}
+
+#[test]
+fn snapshots_and_resets_wait_for_sections_that_began_before() {
+    let map = map(10, 1);
+    let operations: [fn(&Map); 2] = [
+        |map| assert!(map.snapshot().is_ok()),
+        |map| map.reset().unwrap(),
+    ];
+    for operation in operations {
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let section = ReadSide::enter();
+            scope.spawn(|| {
+                operation(&map);
+                has_ended.store(true, Ordering::Relaxed);
+            });
+            // Time enough for one that does not wait.
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!has_ended.load(Ordering::Relaxed));
+            drop(section);
+        });
+        assert!(has_ended.load(Ordering::Relaxed));
+    }
 }

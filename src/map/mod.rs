@@ -65,7 +65,7 @@
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 28` accesses to atomic
 //!   words, where `P` is `PROBE_LIMIT`, `T` `CURSOR_TRIES` and `W` `HELD_WAYS`; a stack that guides tell
-//!   takes at most `n + 3W + 13`, 16 more for each other guide that it goes on with, and `3n` more if it
+//!   takes at most `2n + 3W + 22`, 16 more for each other guide that it goes on with, and `3n` more if it
 //!   gives hints. One access is one instruction on x86, and on arm64 with LSE; else a swap is a loop
 //!   there that only ends when no other CPU writes the same line between its load and its store: then it
 //!   is lock-free, not wait-free.

@@ -156,3 +156,40 @@ fn two_stacks_in_one_set_write_nothing_that_is_shared() {
         },
     );
 }
+
+/// Saturated references are not added to, however many hits come: they cannot wrap.
+#[test]
+fn references_that_have_saturated_stay() {
+    let frames = stack_at(1, 0, 1, 0);
+    exhaustively("references_that_have_saturated_stay", move || {
+        let map = map(1, 1);
+        let stack = id(&map, 0, frames);
+        // The most that a model counts is 8, and a context holds back two.
+        for _ in 1..9 {
+            id(&map, 0, frames);
+        }
+        assert_eq!(read(&map, stack), Some((frames.to_vec(), 8)));
+        let before = model::swaps();
+        for _ in 0..9 {
+            id(&map, 0, frames);
+        }
+        assert_eq!(model::swaps(), before);
+        assert_eq!(read(&map, stack), Some((frames.to_vec(), 8)));
+    });
+}
+
+/// P2: a slot that holds another stack of the same depth takes one step: its frames are not compared.
+#[test]
+fn a_probe_takes_one_step() {
+    let stacks = [0, 1].map(|n| stack_at(1, 2, 2, n));
+    exhaustively("a_probe_takes_one_step", move || {
+        let map = map(1, 1);
+        let hit = stacks.map(|frames| {
+            id(&map, 0, frames);
+            let before = model::steps();
+            id(&map, 0, frames);
+            model::steps() - before
+        });
+        assert_eq!(hit[1], hit[0] + 1);
+    });
+}

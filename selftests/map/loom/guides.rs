@@ -45,7 +45,7 @@ fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fal
     if let Some(guide) = guide.filter(|guide| guide.nr() == frames.len()) {
         let found = guides.hit(&guide);
         let steps = model::steps() - before;
-        let most = frames.len() + 3 * 2 + 13 + 16 * branches;
+        let most = 2 * frames.len() + 3 * 2 + 22 + 16 * branches;
         assert!(steps <= most, "P2: {steps} steps");
         return Ok((found, true));
     }
@@ -106,5 +106,42 @@ fn hints_that_are_removed() {
         assert_eq!((found.id, is_known), (id, true));
         assert_eq!(read(&map, id), Some((frames.to_vec(), 3)));
         settle(&map);
+    });
+}
+
+/// P2: to find that what is expected next has come takes: the generation, the last stack, the next, its slot,
+/// its chunk, its first frame, all of its frames, two for the reference, and to note it.
+#[test]
+fn what_comes_next_takes_few_steps() {
+    exhaustively("what_comes_next_takes_few_steps", || {
+        let map = hinted(1, 1);
+        let frames = TEXT;
+        for _ in 0..5 {
+            along(&map, 0, &frames).expect("an id");
+        }
+        let before = model::steps();
+        let (_, is_known) = along(&map, 0, &frames).expect("an id");
+        assert!(is_known);
+        assert_eq!(model::steps() - before, frames.len() + 9);
+    });
+}
+
+/// Words that have no hint are read but not written when hints are taken: other CPUs have them cached.
+#[test]
+fn hints_are_removed_once() {
+    exhaustively("hints_are_removed_once", || {
+        let map = hinted(1, 1);
+        let frames = TEXT;
+        along(&map, 0, &frames).expect("an id");
+        let remove = |text: fn(u64) -> bool| {
+            let before = model::steps();
+            map.remove_hints(text);
+            model::steps() - before
+        };
+        let none = remove(|_| false);
+        // The last frame has no hint here: of that, only the size would be left.
+        let hinted = frames.len() - 1;
+        assert_eq!(remove(|_| true), none + hinted);
+        assert_eq!(remove(|_| true), none);
     });
 }
