@@ -16,12 +16,16 @@ use super::{
         sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
         AtomicU32, AtomicU64, Inside, NotThreadSafe, Ordering,
     },
+    word::{halves, high},
     BITS_MAX,
 };
 use core::marker::PhantomData;
 
-/// In [`Context::nexts`]: this stack came next the last two times.
-const TWICE: u64 = 1 << 33;
+/// The higher half of a word of `starts`, `nexts` or `last` that has a slot in the lower half.
+const ONCE: u32 = 1;
+
+/// The same in `nexts`, where the stack came next the last two times.
+pub(super) const TWICE: u32 = 2;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -80,7 +84,7 @@ impl Counter {
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
     held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// Slots of the stacks that walks begin with, by their first frame; see [`noted`].
+    /// Slots of the stacks that walks begin with, by their first frame, with [`ONCE`]; or 0.
     starts: [AtomicU64; STARTS],
     /// The same by the stack that came before, too: where stacks come in turn, the next one.
     nexts: [AtomicU64; NEXTS],
@@ -250,48 +254,46 @@ impl<'s> Owned<'s> {
         unsafe { self.ctx.spare.take(current, words) }
     }
 
-    /// The slot of the stack to begin with, whose first frame is most likely this. Context: any.
+    /// The slot, with [`ONCE`], of the stack to begin with, whose first frame is most likely this. Context: any.
     #[inline(always)]
-    pub(super) fn start(self, frame: u64) -> Option<u32> {
+    pub(super) fn start(self, frame: u64) -> Option<u64> {
         let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
-        (start != 0).then_some(start as u32)
+        (start != 0).then_some(start)
     }
 
     /// Sets it. Context: any.
     #[inline(always)]
     pub(super) fn set_start(self, frame: u64, slot: u32) {
-        self.ctx.starts[start_index(frame)].store(noted(slot), Ordering::Relaxed);
+        self.ctx.starts[start_index(frame)].store(halves(ONCE, slot), Ordering::Relaxed);
     }
 
-    /// The slot of the stack that came after the last one and began with this frame, if it did so twice in a
-    /// row. Context: any.
+    /// The slot, with [`TWICE`], of the stack that came after the last one and began with this frame, if it did
+    /// so twice in a row. Context: any.
     #[inline(always)]
-    pub(super) fn next(self, frame: u64) -> Option<u32> {
+    pub(super) fn next(self, frame: u64) -> Option<u64> {
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
-        (next & TWICE != 0).then_some(next as u32)
+        (high(next) == TWICE).then_some(next)
     }
 
     /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
     /// the last one was this stack, too. Context: any.
     #[inline(always)]
     pub(super) fn set_next(self, frame: u64, slot: u32) -> bool {
-        let now = noted(slot);
+        let (once, twice) = (halves(ONCE, slot), halves(TWICE, slot));
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = &self.ctx.nexts[next_index(frame, last)];
-        let new = match next.load(Ordering::Relaxed) & !TWICE == now {
-            true => now | TWICE,
-            false => now,
-        };
-        next.store(new, Ordering::Relaxed);
-        self.ctx.last.store(now, Ordering::Relaxed);
-        last == now
+        let old = next.load(Ordering::Relaxed);
+        let is_again = old == once || old == twice;
+        next.store(if is_again { twice } else { once }, Ordering::Relaxed);
+        self.ctx.last.store(once, Ordering::Relaxed);
+        last == once
     }
 
     /// Notes that the stack came that [`Context::next`] has told. Context: any.
     #[inline(always)]
     pub(super) fn set_last(self, slot: u32) {
-        self.ctx.last.store(noted(slot), Ordering::Relaxed);
+        self.ctx.last.store(halves(ONCE, slot), Ordering::Relaxed);
     }
 }
 
@@ -318,18 +320,18 @@ impl Held {
     /// The first reference to the stack in `slot`.
     #[inline(always)]
     const fn first(slot: u32) -> Self {
-        Self(Self::ONE | slot >> HELD_SETS.ilog2())
+        Self(slot / HELD_SETS as u32).one_more()
     }
 
     /// Whether it is of `slot`, whose set it is in.
     #[inline(always)]
     const fn is_of(self, slot: u32) -> bool {
-        self.0 % Self::ONE == slot >> HELD_SETS.ilog2()
+        self.0 % Self::ONE == slot / HELD_SETS as u32
     }
 
     /// The slot that it is of, which is of the same set as another one.
     const fn slot(self, other: u32) -> u32 {
-        ((self.0 % Self::ONE) << HELD_SETS.ilog2()) | (other % HELD_SETS as u32)
+        self.0 % Self::ONE * HELD_SETS as u32 + other % HELD_SETS as u32
     }
 
     #[inline(always)]
@@ -347,12 +349,6 @@ impl Held {
     const fn one_more(self) -> Self {
         Self(self.0.wrapping_add(Self::ONE))
     }
-}
-
-/// A slot of `starts`, `nexts` or `last`: bit 32 says that there is one.
-#[inline(always)]
-const fn noted(slot: u32) -> u64 {
-    1 << 32 | slot as u64
 }
 
 #[inline(always)]

@@ -45,11 +45,11 @@ impl Map {
     pub fn reset(&self) -> Result<(), ControlError> {
         self.exclusively(|| {
             let state = self.state.load(Ordering::Relaxed);
-            self.state.store(state | RESETTING, Ordering::Relaxed);
+            self.state.store(RESETTING, Ordering::Relaxed);
             synchronize();
             // No CPU is inside `get_id` any more: each claimed entry belongs to a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
-            for slot in self.slots.iter().chain(self.branches.iter()) {
+            for slot in self.slots.iter().chain(self.branches.iter().flatten()) {
                 // Most slots are empty; writing them would only dirty cache lines.
                 if slot.load(Ordering::Relaxed) != word::EMPTY {
                     slot.store(word::EMPTY, Ordering::Relaxed);

@@ -78,7 +78,7 @@ impl<'s> Current<'s> {
         slot: u32,
         hash: u64,
         record: Filled<'s>,
-    ) -> Result<Option<Extent<'s>>, Filled<'s>> {
+    ) -> Result<Extent<'s>, Filled<'s>> {
         let new = word::naming(hash, &record);
         // ORDERING: Release; O1, pairs with the load in `word`.
         let swapped = self.map.slots[slot as usize].compare_exchange(

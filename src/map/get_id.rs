@@ -128,9 +128,7 @@ impl<'s> Entered<'s> {
                 // SAFETY: `prepare` has made the record in this map.
                 match unsafe { current.publish(slot, probes.hash, record) } {
                     Ok(rest) => {
-                        if let Some(rest) = rest {
-                            self.keep(rest);
-                        }
+                        self.keep(rest);
                         self.ctx.add(Counter::Inserts, 1);
                         self.count_ref(slot);
                         return Ok(current.found(slot, true));

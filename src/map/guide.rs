@@ -10,11 +10,13 @@
 //! to the end is the stack. The one that a walk begins with is one of its context, by the first frame.
 
 use super::{
+    context::TWICE,
     current::Current,
     get_id::Entered,
     id::Id,
     pool::{frame_of, give_hints},
     sys::{AtomicU64, Ordering},
+    word::{halves, high},
     Found, Map,
 };
 
@@ -27,16 +29,13 @@ use super::{
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     words: &'a [AtomicU64],
-    /// The slot; and [`BRANCHED`], if another guide led to this one, or [`NEXT`], if the last stack did. A
-    /// whole word: without padding, it is copied faster.
+    /// The slot, in the lower half, and [`TWICE`], if the last stack led to this one. A whole word: without
+    /// padding, it is copied faster.
     slot: u64,
 }
 
-const BRANCHED: u64 = 1 << 32;
-const NEXT: u64 = 1 << 33;
-
-/// Entries that one branch may be in; a power of two.
-const BRANCH_WAYS: usize = 4;
+/// Entries that one branch may be in.
+pub(super) const BRANCH_WAYS: usize = 4;
 
 impl Guide<'_> {
     #[inline(always)]
@@ -167,14 +166,14 @@ impl<'a> Guides<'a> {
     /// frame number `index`. Context: any.
     #[inline(always)]
     pub fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        self.guide_with(self.entered.ctx.start(frame)?, 0, index, frame)
+        self.guide_with(self.entered.ctx.start(frame)?, index, frame)
     }
 
     /// The stack that came after the last one both times, if it is found by this frame: it may have another
     /// one. Context: any.
     #[inline(always)]
     pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.next(frame)?, NEXT)
+        self.guide(self.entered.ctx.next(frame)?)
     }
 
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
@@ -182,22 +181,20 @@ impl<'a> Guides<'a> {
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         let branch = Branch::new(guide.slot(), nr);
         let mut slots = branch.slots(self.entered.map, frame);
-        slots.find_map(|slot| self.guide_with(slot, BRANCHED, nr, frame))
+        slots.find_map(|slot| self.guide_with(slot.into(), nr, frame))
     }
 
     #[inline(always)]
-    fn guide_with(&self, slot: u32, how: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        let guide = self.guide(slot, how)?;
+    fn guide_with(&self, slot: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        let guide = self.guide(slot)?;
         (guide.frame(nr) == Some(frame)).then_some(guide)
     }
 
     #[inline(always)]
-    fn guide(&self, slot: u32, how: u64) -> Option<Guide<'a>> {
-        Some(Guide {
-            // Another CPU may have inserted it, and this one not have seen it yet.
-            words: self.current.word(slot)?.record().words(),
-            slot: u64::from(slot) | how,
-        })
+    fn guide(&self, slot: u64) -> Option<Guide<'a>> {
+        // Another CPU may have inserted it, and this one not have seen it yet.
+        let words = self.current.word(slot as u32)?.record().words();
+        Some(Guide { words, slot })
     }
 
     /// The id of the stack that `guide` is. Context: any.
@@ -211,11 +208,11 @@ impl<'a> Guides<'a> {
     pub fn hit(&self, guide: &Guide<'_>) -> Found {
         let ctx = self.entered.ctx;
         self.entered.count_ref(guide.slot());
-        if guide.slot & NEXT != 0 {
+        if high(guide.slot) == TWICE {
             ctx.set_last(guide.slot());
         } else {
             let first = start_frame(guide.frames());
-            if ctx.set_next(first, guide.slot()) && guide.slot & BRANCHED != 0 {
+            if ctx.set_next(first, guide.slot()) {
                 ctx.set_start(first, guide.slot());
             }
         }
@@ -223,7 +220,8 @@ impl<'a> Guides<'a> {
     }
 }
 
-/// A link from one guide to another: the slots of both, and how many frames they share.
+/// From which guide a branch leads, and after how many frames: the higher half of an entry. The lower half is
+/// the slot that it leads to.
 ///
 /// ```text
 ///  63   62       53 52    32 31  0
@@ -232,20 +230,22 @@ impl<'a> Guides<'a> {
 /// +----+-----------+--------+-----+
 /// ```
 #[derive(Clone, Copy)]
-struct Branch(u64);
+struct Branch(u32);
 
 impl Branch {
     #[inline(always)]
     const fn new(from: u32, nr: usize) -> Self {
-        Self(1 << 63 | (nr as u64) << 53 | (from as u64) << 32)
+        Self(1 << 31 | (nr as u32) << 21 | from)
     }
 
     /// Where it may be kept.
     #[inline(always)]
     fn entries(self, map: &Map, frame: u64) -> &[AtomicU64] {
-        let hash = ((self.0 >> 32) ^ frame << 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let first = (hash >> 32) as usize & (map.slots.len() - 1) & !(BRANCH_WAYS - 1);
-        map.branches.get(first..first + BRANCH_WAYS).unwrap_or(&[])
+        let hash = halves(frame as u32, self.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mask = map.branches.len().wrapping_sub(1);
+        // The highest 19 bits: the largest map has 2^19 sets.
+        let set = map.branches.get((hash >> 45) as usize & mask);
+        set.map_or(&[], |set| set)
     }
 
     /// Where it may lead. Branches that have all but the frame in common are told apart by comparing it.
@@ -254,20 +254,21 @@ impl Branch {
         let entries = self.entries(map, frame).iter();
         let entries = entries.map(|entry| entry.load(Ordering::Relaxed));
         entries
-            .filter(move |entry| (entry ^ self.0) >> 32 == 0)
+            .filter(move |entry| high(*entry) == self.0)
             .map(|entry| entry as u32)
     }
 
     /// Keeps it, in the place of the oldest if there is no other. What another CPU keeps at the same time
     /// may get lost.
     fn set(self, map: &Map, frame: u64, slot: u32) {
-        let mut new = self.0 | u64::from(slot);
+        let this = halves(self.0, slot);
+        let mut new = this;
         for entry in self.entries(map, frame) {
             let old = entry.load(Ordering::Relaxed);
             if old != new {
                 entry.store(new, Ordering::Relaxed);
             }
-            if old == 0 || old == self.0 | u64::from(slot) {
+            if old == 0 || old == this {
                 break;
             }
             new = old;

@@ -10,7 +10,7 @@
 //! ```text
 //!  63         43 42      32 31          0
 //! +-------------+----------+-------------+
-//! |  hash tag   |    nr    |   record    |
+//! |    hash     |    nr    |   record    |
 //! +-------------+----------+-------------+
 //! ```
 //!
@@ -133,6 +133,7 @@ pub use self::{
 };
 
 use self::{
+    guide::BRANCH_WAYS,
     id::{Generation, Layout},
     pool::{Pool, HEADER_WORDS},
     sys::{
@@ -147,18 +148,17 @@ pub const BITS_DEFAULT: u32 = 14;
 /// The largest `bits`, see [`BITS_DEFAULT`].
 pub const BITS_MAX: u32 = 20;
 
-/// The maximum number of contexts of a map. If each adds a batch at the same time to the references of a
-/// stack just below `REFS_MAX`, these stay below 2^32.
-pub const CONTEXTS_MAX: usize =
-    ((u32::MAX as u64 - (REFS_MAX - 1)) / REFS_BATCH_MAX as u64) as usize;
+/// The maximum number of contexts of a map. If each adds a batch at the same time to references that are
+/// just below `REFS_MAX`, these stay below 2^32.
+pub const CONTEXTS_MAX: usize = ((u32::MAX as u64 - REFS_MAX) / REFS_BATCH_MAX as u64) as usize;
 
 /// Bytes of the pool that the record of a stack of so many frames takes.
 pub const fn record_bytes(frames: usize) -> usize {
     8 * (HEADER_WORDS as usize + frames)
 }
 
-/// Set in the state while a reset runs, above the bits of an id.
-const RESETTING: u32 = 1 << 31;
+/// The state while a reset runs: no generation is 0.
+const RESETTING: u32 = 0;
 
 /// The id of a stack that was recorded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -214,14 +214,14 @@ impl Fallback {
 pub struct Map {
     slots: Array<AtomicU64>,
     refs: Array<AtomicU32>,
-    /// As many as slots, if there are guides.
-    branches: Array<AtomicU64>,
+    /// As many as slots, if there are guides. Those of one element have the same hash.
+    branches: Array<[AtomicU64; BRANCH_WAYS]>,
     pool: Pool,
     contexts: Array<Context>,
     seed: Seed,
     layout: Layout,
     capacity: u32,
-    /// The generation, and [`RESETTING`].
+    /// The generation, or [`RESETTING`].
     state: AtomicU32,
     /// Raised by every [`Snapshot`]; written into each record.
     epoch: AtomicU32,
@@ -251,13 +251,13 @@ impl Map {
         let layout = Layout::new(bits + 1);
         let branches = match words {
             Words::Whole => 0,
-            Words::Hinted => 2 << bits,
+            Words::Hinted => (2 << bits) / BRANCH_WAYS,
         };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
             slots: Array::new(2 << bits, || AtomicU64::new(word::EMPTY))?,
             refs: Array::new(2 << bits, || AtomicU32::new(0))?,
-            branches: Array::new(branches, || AtomicU64::new(0))?,
+            branches: Array::new(branches, || core::array::from_fn(|_| AtomicU64::new(0)))?,
             pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
             seed,
@@ -311,7 +311,8 @@ impl Map {
 
     /// Bytes of the table: of slots, references and branches, but not of contexts.
     pub fn table_bytes(&self) -> u64 {
-        (self.slots.len() + self.branches.len()) as u64 * 8 + self.refs.len() as u64 * 4
+        let branches = self.branches.iter().flatten().count();
+        (self.slots.len() + branches) as u64 * 8 + self.refs.len() as u64 * 4
     }
 
     /// The sum of a counter over all contexts since the last reset.
@@ -334,7 +335,7 @@ impl Map {
     fn generation(&self) -> Option<Generation> {
         // ORDERING: Acquire; O2, pairs with the store in `reset`.
         let state = self.state.load(Ordering::Acquire);
-        (state & RESETTING == 0).then_some(Generation::from_bits(state))
+        (state != RESETTING).then_some(Generation::from_bits(state))
     }
 
     /// The references of the stack in a slot that have moved there, at most [`REFS_MAX`].

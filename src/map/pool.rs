@@ -24,6 +24,7 @@ use super::{
         sizes::{CHUNK_WORDS, CURSOR_TRIES},
         Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
     },
+    word::halves,
     Fallback,
 };
 use core::marker::PhantomData;
@@ -146,15 +147,15 @@ impl<'s> Filled<'s> {
         self.extent
     }
 
-    /// What the record, which has been published, leaves of the extent.
-    pub(super) fn rest(self) -> Option<Extent<'s>> {
+    /// What the record, which has been published, leaves of the extent, if only no words.
+    pub(super) fn rest(self) -> Extent<'s> {
         let (extent, record) = (self.extent, HEADER_WORDS + self.nr as u32);
         // INVARIANT: They are words of the extent, which is used up, and not of the record.
-        (record < extent.words).then(|| Extent {
+        Extent {
             offset: extent.offset + record,
             words: extent.words - record,
             ..extent
-        })
+        }
     }
 }
 
@@ -466,7 +467,7 @@ pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64)
             [] => (0, LAST_HINT),
             [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
         };
-        let hinted = (u64::from(hint(frame, next)) << 32 | frame & FRAME) & mask;
+        let hinted = halves(hint(frame, next), frame as u32) & mask;
         if hinted & !FRAME != 0 && hinted != old {
             word.store(hinted, Ordering::Relaxed);
         }

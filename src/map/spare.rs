@@ -9,6 +9,7 @@ use super::{
     current::Current,
     pool::Extent,
     sys::{AtomicU64, Ordering},
+    word::{halves, high},
 };
 
 /// The extent that one context keeps. Only its owner changes it.
@@ -28,7 +29,7 @@ impl Spare {
 
     /// The number of its words. Context: any.
     pub(super) fn words(&self) -> u32 {
-        (self.0.load(Ordering::Relaxed) >> 32) as u32
+        high(self.0.load(Ordering::Relaxed))
     }
 
     /// Keeps an extent if it is larger than the one that is kept. Context: any.
@@ -38,26 +39,26 @@ impl Spare {
     /// The caller owns the context; the extent is of the map that has it.
     pub(super) unsafe fn keep(&self, extent: Extent<'_>) {
         if extent.words() > self.words() {
-            let spare = u64::from(extent.words()) << 32 | u64::from(extent.offset());
+            let spare = halves(extent.words(), extent.offset());
             // INVARIANT: The holder gives it up, and nobody else has it.
             self.0.store(spare, Ordering::Relaxed);
         }
     }
 
-    /// Takes the extent if it has so many words.
+    /// Takes the extent if it has so many words, at least one.
     ///
     /// # Safety
     ///
     /// The caller owns the context; `current` is of the map that has it.
     pub(super) unsafe fn take<'s>(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
         let spare = self.0.load(Ordering::Relaxed);
-        if spare == 0 || spare >> 32 < u64::from(words) {
+        if high(spare) < words {
             return None;
         }
         // INVARIANT: It is kept no longer.
         self.0.store(0, Ordering::Relaxed);
         // SAFETY: By the invariant, it was given up in this generation; only the owner takes it.
-        Some(unsafe { Extent::again(current.pool(), spare as u32, (spare >> 32) as u32) })
+        Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 
     /// Forgets it. Meanwhile no owner keeps or takes one: a reset runs.

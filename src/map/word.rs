@@ -5,13 +5,13 @@
 //! ```text
 //!  63         43 42      32 31          0
 //! +-------------+----------+-------------+
-//! |  hash tag   |    nr    |   record    |
+//! |    hash     |    nr    |   record    |
 //! +-------------+----------+-------------+
 //! |<---- fingerprint ----->|
 //! ```
 //!
-//! The record's offset is never 0, so a word that names one is never 0. The tag is the highest bits
-//! of the hash. The lowest bits select the slot, so tag and slot are independent.
+//! The record's offset is never 0, so a word that names one is never 0. The fingerprint has the highest bits
+//! of the hash. The lowest bits select the slot, so fingerprint and slot are independent.
 
 use super::{
     pool::{Filled, Pool, Record},
@@ -19,22 +19,33 @@ use super::{
 };
 use core::{marker::PhantomData, num::NonZeroU64};
 
-const NR_BITS: u32 = 11;
-const FINGERPRINT_SHIFT: u32 = 32;
-const TAG_SHIFT: u32 = FINGERPRINT_SHIFT + NR_BITS;
+/// The bits of a fingerprint that are the number of frames.
+const NR: u32 = (1 << 11) - 1;
 
 /// What an empty slot holds.
 pub(super) const EMPTY: u64 = 0;
 
-/// The fingerprint of a stack: the tag of its hash, and its number of frames.
+/// A word of two halves.
+#[inline(always)]
+pub(super) const fn halves(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+/// The higher half of a word.
+#[inline(always)]
+pub(super) const fn high(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+/// The fingerprint of a stack: the highest bits of its hash, and its number of frames.
 #[inline(always)]
 pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
-    (hash >> TAG_SHIFT << NR_BITS) as u32 | nr as u32
+    high(hash) & !NR | nr as u32
 }
 
 /// The word that publishes a record of this hash. It has as many frames as the word says, or more.
 pub(super) const fn naming(hash: u64, record: &Filled<'_>) -> u64 {
-    (fingerprint(hash, record.nr()) as u64) << FINGERPRINT_SHIFT | record.offset() as u64
+    halves(fingerprint(hash, record.nr()), record.offset())
 }
 
 /// What a slot holds that is not empty, for as long as a section.
@@ -68,15 +79,15 @@ impl<'s> Word<'s> {
 
     #[inline(always)]
     pub(super) const fn has(self, fingerprint: u32) -> bool {
-        (self.bits.get() >> FINGERPRINT_SHIFT) as u32 == fingerprint
+        high(self.bits.get()) == fingerprint
     }
 
     /// The record that it names.
     #[inline(always)]
     pub(super) fn record(self) -> Record<'s> {
         let bits = self.bits.get();
-        let nr = (bits >> FINGERPRINT_SHIFT) as usize & ((1 << NR_BITS) - 1);
+        let nr = high(bits) & NR;
         // SAFETY: By the invariant, a record of so many frames is there.
-        unsafe { self.pool.record(bits as u32, nr) }
+        unsafe { self.pool.record(bits as u32, nr as usize) }
     }
 }
