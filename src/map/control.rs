@@ -73,7 +73,7 @@ impl Map {
             self.entries.store(0, Ordering::Relaxed);
             let generation = Generation::from_bits(state);
             let next = if used {
-                self.layout.next(generation)
+                generation.next(self.slots.len() as u32)
             } else {
                 generation
             };

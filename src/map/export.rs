@@ -142,9 +142,9 @@ impl Map {
 
     /// The slot that an id names, and its record.
     fn find_id<'s>(&self, current: Current<'s>, id: Id) -> Option<(u32, Record<'s>)> {
-        let slot = self.layout.slot(id);
+        let slot = id.slot(self.slots.len() as u32);
         let word = current.word(slot)?;
-        (self.layout.generation(id) == current.generation()).then(|| (slot, word.record()))
+        (current.id(slot) == id).then(|| (slot, word.record()))
     }
 
     /// Calls `visit` for each stack of the snapshot from slot `from` on, until `visit` returns a value.

@@ -120,7 +120,7 @@ impl<'a> Entered<'a> {
         if !self.map.pool.has_hints() {
             return;
         }
-        let slot = self.map.layout.slot(found.id);
+        let slot = found.id.slot(self.map.slots.len() as u32);
         // Nothing leads to a stack that ends where the guide goes on.
         let Some(frame) = frames.get(guide.map_or(0, |(_, nr)| nr)) else {
             return;

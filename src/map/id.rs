@@ -41,9 +41,15 @@ impl Id {
     pub const fn get(self) -> u32 {
         self.0
     }
+
+    /// The slot that it names in a table of `slots`, always one of the table.
+    pub(super) const fn slot(self, slots: u32) -> u32 {
+        self.0 & (slots - 1)
+    }
 }
 
-/// A generation of ids: the bits above the slot, not shifted down. Never 0.
+/// A generation of ids: the bits above the slot, not shifted down. Never 0. `slots`, the number of slots of the
+/// table, is a power of two, and at least 2.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Generation(u32);
 
@@ -64,42 +70,18 @@ impl Generation {
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
-}
-
-/// How ids divide their bits in a table of `2^slot_bits` slots, at least 2.
-#[derive(Clone, Copy)]
-pub(super) struct Layout {
-    slot_bits: u32,
-}
-
-impl Layout {
-    pub(super) const fn new(slot_bits: u32) -> Self {
-        Self { slot_bits }
-    }
-
-    /// The slot that an id names, always one of the table.
-    pub(super) const fn slot(self, id: Id) -> u32 {
-        id.0 & ((1 << self.slot_bits) - 1)
-    }
-
-    /// The generation that an id is of.
-    pub(super) const fn generation(self, id: Id) -> Generation {
-        Generation(id.0 >> self.slot_bits << self.slot_bits)
-    }
 
     /// The first generation of a map with this seed; all generations are equally likely.
-    pub(super) fn first(self, seed: Seed) -> Generation {
-        let generations = (1 << (31 - self.slot_bits)) - 1;
-        Generation((1 + seed.draw(generations)) << self.slot_bits)
+    pub(super) fn first(seed: Seed, slots: u32) -> Self {
+        let generations = (1 << 31) / slots - 1;
+        Self((1 + seed.draw(generations)) * slots)
     }
 
-    /// The generation after `generation`; the highest one is followed by the lowest.
-    pub(super) const fn next(self, generation: Generation) -> Generation {
-        let next = generation.0 + (1 << self.slot_bits);
-        if next > i32::MAX as u32 {
-            Generation(1 << self.slot_bits)
-        } else {
-            Generation(next)
+    /// The generation after this one; the highest one is followed by the lowest.
+    pub(super) const fn next(self, slots: u32) -> Self {
+        match (self.0 + slots) % (1 << 31) {
+            0 => Self(slots),
+            next => Self(next),
         }
     }
 }

@@ -134,7 +134,7 @@ pub use self::{
 
 use self::{
     guide::BRANCH_WAYS,
-    id::{Generation, Layout},
+    id::Generation,
     pool::{Pool, HEADER_WORDS},
     sys::{
         sizes::{CHUNK_WORDS, REFS_BATCH_MAX, REFS_MAX},
@@ -204,7 +204,7 @@ impl Fallback {
 ///
 /// # Invariants
 ///
-/// - `slots.len()` is a power of two and not 0; it is the number of slots that `layout` knows.
+/// - `slots.len()` is a power of two and at least 2.
 /// - In a generation a slot changes once, from 0 to a word that names a filled record. The frames and the
 ///   epoch of a published record stay. Only a reset makes the slot 0 again.
 /// - `refs` has an element for each slot: the references that have moved there in this generation, at most
@@ -219,7 +219,6 @@ pub struct Map {
     pool: Pool,
     contexts: Array<Context>,
     seed: Seed,
-    layout: Layout,
     capacity: u32,
     /// The generation, or [`RESETTING`].
     state: AtomicU32,
@@ -248,7 +247,6 @@ impl Map {
         }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
-        let layout = Layout::new(bits + 1);
         let branches = match words {
             Words::Whole => 0,
             Words::Hinted => (2 << bits) / BRANCH_WAYS,
@@ -261,9 +259,8 @@ impl Map {
             pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
             seed,
-            layout,
             capacity: 1 << bits,
-            state: AtomicU32::new(layout.first(seed).bits()),
+            state: AtomicU32::new(Generation::first(seed, 2 << bits).bits()),
             epoch: AtomicU32::new(0),
             control: AtomicU32::new(0),
             before: core::array::from_fn(|_| AtomicU64::new(0)),
