@@ -3,6 +3,10 @@
 //! What one CPU owns at one level of nesting: references that it holds back, counters, a spare, and the
 //! stacks that walks begin with, see `guide.rs`.
 //!
+//! A *spare* is words of the pool that the context has reserved, has not published, and keeps for reuse. They
+//! come from lost races, from the ends of chunks, and from the rest of a spare that was larger than its
+//! record. Of two only the larger is kept: the other is lost until the reset. Both are rare.
+//!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
 //! reference is first counted here, beside the slot of its stack; the count moves to the map when other
 //! stacks need the room. A reader adds the counts that are still held here, see [`Context::held`], so the
@@ -10,16 +14,15 @@
 
 use super::{
     current::Current,
+    get_id::Entered,
     pool::Extent,
-    spare::Spare,
     sys::{
         sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
-        AtomicU32, AtomicU64, Inside, NotThreadSafe, Ordering,
+        AtomicU32, AtomicU64, Ordering,
     },
     word::{halves, high},
     BITS_MAX,
 };
-use core::marker::PhantomData;
 
 /// The higher half of a word of `starts`, `nexts` or `last` that has a slot in the lower half.
 const ONCE: u32 = 1;
@@ -71,7 +74,7 @@ impl Counter {
 
 /// What one CPU owns at one level of nesting.
 ///
-/// Only the owner writes, see `Owned`, so plain loads and stores replace atomic additions. Other CPUs
+/// Only the owner writes, see [`Entered`], so plain loads and stores replace atomic additions. Other CPUs
 /// read at any time. The alignment keeps two contexts out of one pair of cache lines, because CPUs fetch
 /// such a pair together.
 ///
@@ -80,6 +83,7 @@ impl Counter {
 /// - Each slot of `held`, `starts`, `nexts` and `last` is of a stack that the owner has seen in this
 ///   generation.
 /// - All references that were counted here since the map was made are in `held` or `moved`.
+/// - An extent in `spare` is of this generation, and nobody else has it.
 #[repr(align(128))]
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
@@ -95,7 +99,8 @@ pub struct Context {
     moved: AtomicU64,
     /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
     counters: [AtomicU64; Counter::COUNT],
-    spare: Spare,
+    /// The offset of its spare, below the number of words; or 0.
+    spare: AtomicU64,
 }
 
 impl Context {
@@ -108,7 +113,7 @@ impl Context {
             last: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
-            spare: Spare::new(),
+            spare: AtomicU64::new(0),
         }
     }
 
@@ -137,7 +142,7 @@ impl Context {
 
     /// Words of the spare. Context: any.
     pub(super) fn spare_words(&self) -> u32 {
-        self.spare.words()
+        high(self.spare.load(Ordering::Relaxed))
     }
 
     /// Clears all but the counters. Meanwhile the owner of the context may only add to counters.
@@ -151,59 +156,32 @@ impl Context {
         for slot in remembered {
             slot.store(0, Ordering::Relaxed);
         }
-        self.spare.clear();
+        self.spare.store(0, Ordering::Relaxed);
     }
 }
 
-/// A context, for its owner, as long as a section.
-///
-/// # Invariants
-///
-/// For as long as `'s` nobody else has the context as an owner. Only a reset writes it, too, while the section
-/// has no [`Current`]; who gets one afterwards sees these writes by O2.
-#[derive(Clone, Copy)]
-pub(super) struct Owned<'s> {
-    ctx: &'s Context,
-    not_thread_safe: NotThreadSafe,
-    section: PhantomData<Inside<'s>>,
-}
-
-impl<'s> Owned<'s> {
-    /// # Safety
-    ///
-    /// As for [`Map::enter`](super::Map::enter).
-    #[inline(always)]
-    pub(super) unsafe fn new(ctx: &'s Context) -> Self {
-        // INVARIANT: By the requirement.
-        Self {
-            ctx,
-            not_thread_safe: PhantomData,
-            section: PhantomData,
-        }
-    }
-
+/// What the owner of a context does with it.
+impl<'s> Entered<'s> {
     /// Adds to a counter, saturating. Context: any.
     #[inline(always)]
-    pub(super) fn add(self, counter: Counter, n: u64) {
+    pub fn add(&self, counter: Counter, n: u64) {
         add(&self.ctx.counters[counter as usize], n);
     }
 
-    /// Counts a reference to the stack in `slot`, which the context has seen in this generation.
-    ///
-    /// The references of a stack that has to make room go to `flush(slot, refs)`. Context: any.
+    /// Counts a reference to the stack in `slot`, which the context has seen in this generation. Context: any.
     #[inline(always)]
-    pub(super) fn hold_ref(self, slot: u32, flush: impl FnOnce(u32, u32)) {
+    pub(super) fn count_ref(&self, slot: u32) {
         let last = &self.ctx.held_set(slot)[0];
         let held = Held::load(last);
         if held.is_of(slot) && held.has_room() {
             last.store(held.one_more().0, Ordering::Relaxed);
         } else {
-            self.hold_ref_behind(slot, flush);
+            self.count_ref_behind(slot);
         }
     }
 
     #[inline(never)]
-    fn hold_ref_behind(self, slot: u32, flush: impl FnOnce(u32, u32)) {
+    fn count_ref_behind(&self, slot: u32) {
         let set = self.ctx.held_set(slot);
         let of_slot = set.iter().find(|way| Held::load(way).is_of(slot));
         let mut new = Held::first(slot);
@@ -228,49 +206,48 @@ impl<'s> Owned<'s> {
             }
         }
         // INVARIANT: What is not held any more has moved.
-        flush(new.slot(slot), new.refs());
+        self.map.add_refs(new.slot(slot), new.refs());
         add(&self.ctx.moved, new.refs().into());
     }
 
-    /// What the context keeps for later records.
-    ///
-    /// # Safety
-    ///
-    /// The extent is of the map that has the context.
-    #[inline(always)]
-    pub(super) unsafe fn keep(self, extent: Extent<'_>) {
-        // SAFETY: By the invariant, and as required of the caller.
-        unsafe { self.ctx.spare.keep(extent) };
+    /// Keeps an extent of this map for later records, if it is larger than the spare. Context: any.
+    pub(super) fn keep(&self, extent: Extent<'_>) {
+        if extent.words() > self.ctx.spare_words() {
+            let spare = halves(extent.words(), extent.offset());
+            // INVARIANT: The holder gives it up, and nobody else has it.
+            self.ctx.spare.store(spare, Ordering::Relaxed);
+        }
     }
 
-    /// Takes so many words, if the context has them.
-    ///
-    /// # Safety
-    ///
-    /// `current` is of the map that has the context.
-    #[inline(always)]
-    pub(super) unsafe fn take(self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
-        // SAFETY: By the invariant, and as required of the caller.
-        unsafe { self.ctx.spare.take(current, words) }
+    /// Takes the spare if it has so many words, at least one. `current` is of this map. Context: any.
+    pub(super) fn take(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
+        let spare = self.ctx.spare.load(Ordering::Relaxed);
+        if high(spare) < words {
+            return None;
+        }
+        // INVARIANT: It is kept no longer.
+        self.ctx.spare.store(0, Ordering::Relaxed);
+        // SAFETY: By the invariant, it was given up in this generation; only the owner takes it.
+        Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 
     /// The slot, with [`ONCE`], of the stack to begin with, whose first frame is most likely this. Context: any.
     #[inline(always)]
-    pub(super) fn start(self, frame: u64) -> Option<u64> {
+    pub(super) fn start(&self, frame: u64) -> Option<u64> {
         let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
         (start != 0).then_some(start)
     }
 
     /// Sets it. Context: any.
     #[inline(always)]
-    pub(super) fn set_start(self, frame: u64, slot: u32) {
+    pub(super) fn set_start(&self, frame: u64, slot: u32) {
         self.ctx.starts[start_index(frame)].store(halves(ONCE, slot), Ordering::Relaxed);
     }
 
     /// The slot, with [`TWICE`], of the stack that came after the last one and began with this frame, if it did
     /// so twice in a row. Context: any.
     #[inline(always)]
-    pub(super) fn next(self, frame: u64) -> Option<u64> {
+    pub(super) fn next(&self, frame: u64) -> Option<u64> {
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
         (high(next) == TWICE).then_some(next)
@@ -279,7 +256,7 @@ impl<'s> Owned<'s> {
     /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
     /// the last one was this stack, too. Context: any.
     #[inline(always)]
-    pub(super) fn set_next(self, frame: u64, slot: u32) -> bool {
+    pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
         let (once, twice) = (halves(ONCE, slot), halves(TWICE, slot));
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = &self.ctx.nexts[next_index(frame, last)];
@@ -292,7 +269,7 @@ impl<'s> Owned<'s> {
 
     /// Notes that the stack came that [`Context::next`] has told. Context: any.
     #[inline(always)]
-    pub(super) fn set_last(self, slot: u32) {
+    pub(super) fn set_last(&self, slot: u32) {
         self.ctx.last.store(halves(ONCE, slot), Ordering::Relaxed);
     }
 }

@@ -3,9 +3,9 @@
 //! From a stack to its id: the path of every event that no guide tells.
 
 use super::{
-    context::Owned,
+    context::Context,
     current::Current,
-    pool::{Extent, Filled, HEADER_WORDS},
+    pool::{Filled, HEADER_WORDS},
     sys::{Inside, Ordering},
     word::{fingerprint, Word},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
@@ -15,10 +15,12 @@ use super::{
 ///
 /// # Invariants
 ///
-/// `ctx` is one of `map`.
+/// - `ctx` is one of `map`. For as long as `'s` nobody else owns it.
+/// - Only a reset writes it, too, while the section has no [`Current`]; who gets one afterwards sees these
+///   writes by O2.
 pub struct Entered<'s> {
     pub(super) map: &'s Map,
-    pub(super) ctx: Owned<'s>,
+    pub(super) ctx: &'s Context,
     section: Inside<'s>,
 }
 
@@ -35,11 +37,10 @@ impl Map {
     /// If `index` is not below the number of contexts.
     #[inline(always)]
     pub unsafe fn enter<'s>(&'s self, section: Inside<'s>, index: usize) -> Entered<'s> {
-        // INVARIANT: It is one of this map.
+        // INVARIANT: It is one of this map; and by the requirement.
         Entered {
             map: self,
-            // SAFETY: As required of the caller.
-            ctx: unsafe { Owned::new(&self.contexts[index]) },
+            ctx: &self.contexts[index],
             section,
         }
     }
@@ -60,12 +61,6 @@ impl<'s> Entered<'s> {
     /// Finds the id of a stack that has one, and counts it. Context: any, NMI included.
     pub fn find(&self, frames: &[u64]) -> Option<Found> {
         self.search::<false>(self.current()?, frames).ok()
-    }
-
-    /// Adds to a counter. Context: any.
-    #[inline(always)]
-    pub fn add(&self, counter: Counter, n: u64) {
-        self.ctx.add(counter, n);
     }
 
     /// Whether [`Map::grow`] should be called soon. Context: any.
@@ -129,7 +124,7 @@ impl<'s> Entered<'s> {
                 match unsafe { current.publish(slot, probes.hash, record) } {
                     Ok(rest) => {
                         self.keep(rest);
-                        self.ctx.add(Counter::Inserts, 1);
+                        self.add(Counter::Inserts, 1);
                         self.count_ref(slot);
                         return Ok(current.found(slot, true));
                     }
@@ -157,8 +152,7 @@ impl<'s> Entered<'s> {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        // SAFETY: By the invariant, both are of this map.
-        let extent = match unsafe { self.ctx.take(current, words) } {
+        let extent = match self.take(current, words) {
             Some(extent) => extent,
             None => current
                 .reserve(words, |passed_over| self.keep(passed_over))
@@ -173,19 +167,6 @@ impl<'s> Entered<'s> {
             self.keep(record.unpublished());
             self.map.release_entry();
         }
-    }
-
-    /// Keeps an extent of this map for later records.
-    fn keep(&self, extent: Extent<'_>) {
-        // SAFETY: By the invariant, both are of this map.
-        unsafe { self.ctx.keep(extent) };
-    }
-
-    /// Counts a reference to the stack in `slot`, which this context has seen in this generation.
-    #[inline(always)]
-    pub(super) fn count_ref(&self, slot: u32) {
-        let flush = |slot, refs| self.map.add_refs(slot, refs);
-        self.ctx.hold_ref(slot, flush);
     }
 }
 

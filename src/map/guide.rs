@@ -130,9 +130,7 @@ impl<'a> Entered<'a> {
         };
         word.record().give_hints(hint);
         match guide {
-            None => self
-                .ctx
-                .set_start(start_frame(frames.iter().copied()), slot),
+            None => self.set_start(start_frame(frames.iter().copied()), slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
         }
     }
@@ -166,14 +164,14 @@ impl<'a> Guides<'a> {
     /// frame number `index`. Context: any.
     #[inline(always)]
     pub fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        self.guide_with(self.entered.ctx.start(frame)?, index, frame)
+        self.guide_with(self.entered.start(frame)?, index, frame)
     }
 
     /// The stack that came after the last one both times, if it is found by this frame: it may have another
     /// one. Context: any.
     #[inline(always)]
     pub fn next(&self, frame: u64) -> Option<Guide<'a>> {
-        self.guide(self.entered.ctx.next(frame)?)
+        self.guide(self.entered.next(frame)?)
     }
 
     /// One that has the first `nr` frames of `guide`, and then this one. Context: any.
@@ -206,14 +204,14 @@ impl<'a> Guides<'a> {
     /// Counts the stack that a walk has found to be that of `guide`. Context: any; owner only.
     #[inline(always)]
     pub fn hit(&self, guide: &Guide<'_>) -> Found {
-        let ctx = self.entered.ctx;
-        self.entered.count_ref(guide.slot());
+        let entered = self.entered;
+        entered.count_ref(guide.slot());
         if high(guide.slot) == TWICE {
-            ctx.set_last(guide.slot());
+            entered.set_last(guide.slot());
         } else {
             let first = start_frame(guide.frames());
-            if ctx.set_next(first, guide.slot()) {
-                ctx.set_start(first, guide.slot());
+            if entered.set_next(first, guide.slot()) {
+                entered.set_start(first, guide.slot());
             }
         }
         self.current.found(guide.slot(), false)

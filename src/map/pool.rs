@@ -17,7 +17,7 @@
 //! never change; only hints come and go.
 //!
 //! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
-//! not published, because the writer lost a race, become the *spare* of its context, see `spare.rs`.
+//! not published, because the writer lost a race, become the *spare* of its context, see `context.rs`.
 
 use super::{
     sys::{

@@ -38,16 +38,13 @@ use core::{marker::PhantomData, ops::Deref};
 /// A read-side critical section in process context: what a reset waits for.
 pub use self::imp::ReadSide;
 
-/// Neither `Send` nor `Sync`.
-pub(super) type NotThreadSafe = PhantomData<*const ()>;
-
-/// Evidence of a read-side section: a grace period that begins in it ends after it.
+/// Evidence of a read-side section: a grace period that begins in it ends after it. Neither `Send` nor `Sync`.
 ///
 /// # Invariants
 ///
 /// The holder is in such a section, on one CPU or in one task, for as long as `'s`.
 #[derive(Clone, Copy)]
-pub struct Inside<'s>(PhantomData<&'s ()>, NotThreadSafe);
+pub struct Inside<'s>(PhantomData<&'s ()>, PhantomData<*const ()>);
 
 impl Inside<'_> {
     /// # Safety
