@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! P8: the hash spreads stacks over slots and tags no worse than a random function would.
+//! P8: the hash spreads stacks over slots and fingerprints no worse than a random function would.
 //!
 //! The stacks are those of a guest (`data/`, see `data/capture`), and such as differ as little as
 //! stacks can. For each set and each of many seeds the counts of stacks in equal parts of the hash's
@@ -10,8 +10,8 @@
 use stackmap_map::{Seed, PROBE_LIMIT};
 use std::{collections::HashSet, path::Path};
 
-/// Bits of the hash that are the tag of a slot, its highest; see `src/map/word.rs`.
-const TAG_BITS: u32 = 21;
+/// Bits of the hash that are in a fingerprint, its highest; see `src/map/record.rs`.
+const FINGERPRINT_BITS: u32 = 21;
 
 const SEEDS: u64 = 64;
 
@@ -150,7 +150,7 @@ fn check(name: &str, stacks: &Stacks) {
     let stacks: Vec<&Vec<u64>> = distinct.into_iter().collect();
     let nr = stacks.len();
     let bits = (nr / 4).ilog2();
-    let (mut slots, mut tags, mut worst) = (0.0, 0.0, 0.0_f64);
+    let (mut slots, mut fingerprints, mut worst) = (0.0, 0.0, 0.0_f64);
     let (mut mean, mut longest, mut same_word) = (0.0, 0, 0);
     for seed in 0..SEEDS {
         let seed = Seed::new([seed, seed << 32]);
@@ -160,14 +160,14 @@ fn check(name: &str, stacks: &Stacks) {
         let part = |shift: u32| hashes.iter().map(move |hash| (hash >> shift) as usize);
         let mask = (1 << bits) - 1;
         let slot = chi_square(part(0).map(|h| h & mask), mask + 1, nr);
-        let tag = chi_square(part(64 - bits), mask + 1, nr);
-        // The lowest bits of the tag, which distinguish stacks with the same home slot.
-        let low_tag = chi_square(part(64 - TAG_BITS).map(|h| h & mask), mask + 1, nr);
-        (slots, tags) = (slots + slot, tags + tag);
-        worst = worst.max(slot).max(tag).max(low_tag);
+        let fingerprint = chi_square(part(64 - bits), mask + 1, nr);
+        // The lowest bits of the fingerprint, which distinguish stacks with the same home slot.
+        let low = chi_square(part(64 - FINGERPRINT_BITS).map(|h| h & mask), mask + 1, nr);
+        (slots, fingerprints) = (slots + slot, fingerprints + fingerprint);
+        worst = worst.max(slot).max(fingerprint).max(low);
         let words: HashSet<u64> = hashes
             .iter()
-            .map(|hash| hash >> (64 - TAG_BITS) << 32 | hash & 0xffff)
+            .map(|hash| hash >> (64 - FINGERPRINT_BITS) << 32 | hash & 0xffff)
             .collect();
         same_word += nr - words.len();
         let probes = probes(&hashes);
@@ -175,21 +175,27 @@ fn check(name: &str, stacks: &Stacks) {
         longest = longest.max(probes.into_iter().max().unwrap_or(0));
     }
     let seeds = SEEDS as f64;
-    let (slots, tags, mean) = (slots / seeds, tags / seeds, mean / seeds);
+    let (slots, fingerprints, mean) = (slots / seeds, fingerprints / seeds, mean / seeds);
     println!(
-        "# {name}: {nr} stacks, {SEEDS} seeds: chi-square of slots {slots:+.2} and tags {tags:+.2} \
+        "# {name}: {nr} stacks, {SEEDS} seeds: chi-square of slots {slots:+.2} and fingerprints {fingerprints:+.2} \
          standard deviations in the mean, {worst:+.1} at worst; probes {mean:.3} in the mean, \
-         {longest} at most; {same_word} with the tag and home of another"
+         {longest} at most; {same_word} with the fingerprint and home of another"
     );
     // The mean over 64 seeds has a standard deviation of 1/8.
-    assert!(slots < 0.6 && tags < 0.6, "{name}: worse than random");
+    assert!(
+        slots < 0.6 && fingerprints < 0.6,
+        "{name}: worse than random"
+    );
     assert!(worst < 6.5, "{name}: far worse than random with one seed");
     // The last insert into a table that is half full makes (1 + 1/(1 - 1/2)^2) / 2 = 2.5 probes,
     // the mean of all is (1 + 1/(1 - 1/2)) / 2 = 1.5: those of a set are between.
     assert!(mean < 2.6, "{name}: {mean} probes");
     assert!(longest <= PROBE_LIMIT, "{name}: {longest} probes");
     // Random: nr^2 / 2^38 pairs for a seed.
-    assert!(same_word <= 8, "{name}: {same_word} share tag and home");
+    assert!(
+        same_word <= 8,
+        "{name}: {same_word} share fingerprint and home"
+    );
 }
 
 #[test]

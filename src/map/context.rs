@@ -16,11 +16,11 @@ use super::{
     current::Current,
     get_id::Entered,
     pool::Extent,
+    record::{halves, high},
     sys::{
         sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
         AtomicU32, AtomicU64, Ordering,
     },
-    word::{halves, high},
     BITS_MAX,
 };
 

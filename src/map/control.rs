@@ -4,8 +4,9 @@
 
 use super::{
     id::Generation,
+    record,
     sys::{synchronize, Ordering},
-    word, Counter, Map, RESETTING,
+    Counter, Map, RESETTING,
 };
 
 /// Why a control operation did nothing.
@@ -51,8 +52,8 @@ impl Map {
             let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter().chain(self.branches.iter().flatten()) {
                 // Most slots are empty; writing them would only dirty cache lines.
-                if slot.load(Ordering::Relaxed) != word::EMPTY {
-                    slot.store(word::EMPTY, Ordering::Relaxed);
+                if slot.load(Ordering::Relaxed) != record::EMPTY {
+                    slot.store(record::EMPTY, Ordering::Relaxed);
                 }
             }
             for refs in self.refs.iter() {

@@ -5,8 +5,8 @@
 use super::{
     id::Generation,
     pool::{Extent, Filled, Pool},
+    record::{self, Record},
     sys::{Inside, Ordering},
-    word::{self, Word},
     Fallback, Found, Id, Map,
 };
 
@@ -43,13 +43,13 @@ impl<'s> Current<'s> {
         self.generation
     }
 
-    /// What a slot holds; [`None`] if it is empty.
+    /// The record that a slot names; [`None`] if it is empty.
     #[inline(always)]
-    pub(super) fn word(self, slot: u32) -> Option<Word<'s>> {
+    pub(super) fn record(self, slot: u32) -> Option<Record<'s>> {
         // ORDERING: Acquire; O1, pairs with the swap in `publish`.
-        let bits = self.map.slots[slot as usize].load(Ordering::Acquire);
+        let word = self.map.slots[slot as usize].load(Ordering::Acquire);
         // SAFETY: By the invariant, this is the generation of the section.
-        unsafe { Word::new(bits, &self.map.pool) }
+        unsafe { Record::new(word, &self.map.pool) }
     }
 
     /// The pool of the map.
@@ -79,10 +79,10 @@ impl<'s> Current<'s> {
         hash: u64,
         record: Filled<'s>,
     ) -> Result<Extent<'s>, Filled<'s>> {
-        let new = word::naming(hash, &record);
-        // ORDERING: Release; O1, pairs with the load in `word`.
+        let new = record::naming(hash, &record);
+        // ORDERING: Release; O1, pairs with the load in `record`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
-            word::EMPTY,
+            record::EMPTY,
             new,
             Ordering::Release,
             Ordering::Relaxed,

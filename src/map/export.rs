@@ -10,12 +10,11 @@
 use super::{
     current::Current,
     id::Generation,
-    pool::{Frames, Record},
+    record::{Frames, Record},
     sys::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
         synchronize, Ordering,
     },
-    word::Word,
     Id, Map, ReadSide, MAX_FRAMES,
 };
 
@@ -143,8 +142,8 @@ impl Map {
     /// The slot that an id names, and its record.
     fn find_id<'s>(&self, current: Current<'s>, id: Id) -> Option<(u32, Record<'s>)> {
         let slot = id.slot(self.slots.len() as u32);
-        let word = current.word(slot)?;
-        (current.id(slot) == id).then(|| (slot, word.record()))
+        let record = current.record(slot)?;
+        (current.id(slot) == id).then_some((slot, record))
     }
 
     /// Calls `visit` for each stack of the snapshot from slot `from` on, until `visit` returns a value.
@@ -154,11 +153,14 @@ impl Map {
         from: u32,
         mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
     ) -> Result<Option<R>, Stale> {
-        self.each(Some(snapshot.0.generation), from, |current, slot, word| {
-            let record = word.record();
-            let included = snapshot.includes_epoch(record.epoch());
-            included.then(|| visit(current, slot, record)).flatten()
-        })
+        self.each(
+            Some(snapshot.0.generation),
+            from,
+            |current, slot, record| {
+                let included = snapshot.includes_epoch(record.epoch());
+                included.then(|| visit(current, slot, record)).flatten()
+            },
+        )
     }
 
     /// Calls `visit` for each slot from `from` on that holds something, until `visit` returns a value, as
@@ -167,7 +169,7 @@ impl Map {
         &self,
         generation: Option<Generation>,
         from: u32,
-        mut visit: impl FnMut(Current<'_>, u32, Word<'_>) -> Option<R>,
+        mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
     ) -> Result<Option<R>, Stale> {
         let end = self.slots.len() as u32;
         let mut from = from;
@@ -180,8 +182,8 @@ impl Map {
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;
             for slot in part {
-                let word = current.word(slot);
-                if let Some(result) = word.and_then(|word| visit(current, slot, word)) {
+                let record = current.record(slot);
+                if let Some(result) = record.and_then(|record| visit(current, slot, record)) {
                     return Ok(Some(result));
                 }
             }

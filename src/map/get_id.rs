@@ -6,8 +6,8 @@ use super::{
     context::Context,
     current::Current,
     pool::{Filled, HEADER_WORDS},
+    record::{fingerprint, Record},
     sys::{Inside, Ordering},
-    word::{fingerprint, Word},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
 };
 
@@ -88,10 +88,10 @@ impl<'s> Entered<'s> {
         let probes = Probes::new(self.map, frames);
         for probe in 0..PROBE_LIMIT {
             let slot = probes.slot(probe);
-            match current.word(slot) {
+            match current.record(slot) {
                 None if INSERT => return self.insert(current, frames, &probes, probe),
                 None => break,
-                Some(word) if probes.found(word, frames) => {
+                Some(record) if probes.found(record, frames) => {
                     self.count_ref(slot);
                     return Ok(current.found(slot, false));
                 }
@@ -114,8 +114,8 @@ impl<'s> Entered<'s> {
         let mut prepared = None;
         for probe in from..PROBE_LIMIT {
             let slot = probes.slot(probe);
-            let mut word = current.word(slot);
-            if word.is_none() {
+            let mut there = current.record(slot);
+            if there.is_none() {
                 let record = match prepared.take() {
                     Some(record) => record,
                     None => self.prepare(current, frames)?,
@@ -130,9 +130,9 @@ impl<'s> Entered<'s> {
                     }
                     Err(record) => prepared = Some(record),
                 }
-                word = current.word(slot);
+                there = current.record(slot);
             }
-            if word.is_some_and(|word| probes.found(word, frames)) {
+            if there.is_some_and(|record| probes.found(record, frames)) {
                 self.put_back(prepared);
                 self.count_ref(slot);
                 return Ok(current.found(slot, false));
@@ -194,9 +194,9 @@ impl Probes {
         (self.hash as u32).wrapping_add(probe) & self.mask
     }
 
-    /// Whether a slot names the record of the stack, which has these frames.
+    /// Whether a record is that of the stack, which has these frames.
     #[inline(always)]
-    fn found(&self, word: Word<'_>, frames: &[u64]) -> bool {
-        word.has(self.fingerprint) && word.record().holds(frames)
+    fn found(&self, record: Record<'_>, frames: &[u64]) -> bool {
+        record.has(self.fingerprint) && record.holds(frames)
     }
 }

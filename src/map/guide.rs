@@ -14,9 +14,8 @@ use super::{
     current::Current,
     get_id::Entered,
     id::Id,
-    pool::{frame_of, give_hints},
+    record::{frame_of, give_hints, halves, high},
     sys::{AtomicU64, Ordering},
-    word::{halves, high},
     Found, Map,
 };
 
@@ -125,10 +124,10 @@ impl<'a> Entered<'a> {
         let Some(frame) = frames.get(guide.map_or(0, |(_, nr)| nr)) else {
             return;
         };
-        let Some(word) = self.current().and_then(|current| current.word(slot)) else {
+        let Some(record) = self.current().and_then(|current| current.record(slot)) else {
             return;
         };
-        word.record().give_hints(hint);
+        record.give_hints(hint);
         match guide {
             None => self.set_start(start_frame(frames.iter().copied()), slot),
             Some((guide, nr)) => Branch::new(guide.slot(), nr).set(self.map, *frame, slot),
@@ -152,8 +151,8 @@ impl Map {
     /// Removes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
     pub fn remove_hints(&self, text: impl Fn(u64) -> bool) {
         // A reset takes everything.
-        let _ = self.each(self.generation(), 0, |_, _, word| {
-            word.record().remove_hints(&text);
+        let _ = self.each(self.generation(), 0, |_, _, record| {
+            record.remove_hints(&text);
             None::<()>
         });
     }

@@ -46,7 +46,7 @@
 //! map. Exports check the generation inside their read-side section.
 //!
 //! What holds only inside a section has a type that only a section gives: [`Inside`] shows that there is
-//! one, `Current` that its generation was read there, `Word` and `Record` that a stack was published in it,
+//! one, `Current` that its generation was read there, `Record` that a stack was published in it,
 //! `Extent` that words are nobody else's, `Filled` that a record was written to them, [`Entered`] that a
 //! context is nobody else's. None of them outlives the section. Words are taken only with a `Current`, because a reset
 //! takes all of them back.
@@ -111,8 +111,8 @@ mod guide;
 mod hash;
 mod id;
 mod pool;
+mod record;
 mod sys;
-mod word;
 
 #[cfg(loom)]
 pub use self::sys::model;
@@ -124,7 +124,8 @@ pub use self::{
     guide::{Guide, Guides},
     hash::Seed,
     id::Id,
-    pool::{Frames, Words, LAST_HINT},
+    pool::Words,
+    record::{Frames, LAST_HINT},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
         Inside, ReadSide,
@@ -252,7 +253,7 @@ impl Map {
         };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
-            slots: Array::new(2 << bits, || AtomicU64::new(word::EMPTY))?,
+            slots: Array::new(2 << bits, || AtomicU64::new(record::EMPTY))?,
             refs: Array::new(2 << bits, || AtomicU32::new(0))?,
             branches: Array::new(branches, || core::array::from_fn(|_| AtomicU64::new(0)))?,
             pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,

@@ -20,11 +20,11 @@
 //! not published, because the writer lost a race, become the *spare* of its context, see `context.rs`.
 
 use super::{
+    record::{frame_of, FRAME},
     sys::{
         sizes::{CHUNK_WORDS, CURSOR_TRIES},
         Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
     },
-    word::halves,
     Fallback,
 };
 use core::marker::PhantomData;
@@ -43,18 +43,6 @@ pub enum Words {
     /// A frame is what sign extension makes of the lower half of a word; the upper half is a hint, see
     /// [`Guide`](super::Guide).
     Hinted,
-}
-
-/// What a word with a hint has of the frame.
-const FRAME: u64 = 0xffff_ffff;
-
-/// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
-pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
-
-/// The frame of a word that has a hint.
-#[inline(always)]
-pub(super) const fn frame_of(word: u64) -> u64 {
-    word as i32 as u64
 }
 
 /// Words of the pool that its holder alone may write, for as long as a section.
@@ -156,96 +144,6 @@ impl<'s> Filled<'s> {
             words: extent.words - record,
             ..extent
         }
-    }
-}
-
-/// A published stack, for as long as a section.
-///
-/// # Invariants
-///
-/// `frames` are the words of a record that some [`Word`](super::word::Word) of the section names, and
-/// `epoch` is the word in front of them.
-#[derive(Clone, Copy)]
-pub(super) struct Record<'s> {
-    content: Words,
-    epoch: &'s AtomicU64,
-    frames: &'s [AtomicU64],
-}
-
-impl<'s> Record<'s> {
-    /// The number of frames.
-    #[inline(always)]
-    pub(super) const fn nr(self) -> usize {
-        self.frames.len()
-    }
-
-    /// The words of the frames, with hints or without.
-    #[inline(always)]
-    pub(super) const fn words(self) -> &'s [AtomicU64] {
-        self.frames
-    }
-
-    /// The frames.
-    pub(super) fn frames(self) -> Frames<'s> {
-        Frames {
-            content: self.content,
-            words: self.frames.iter(),
-        }
-    }
-
-    /// Whether its frames are these. Their number is that of the record, by the fingerprint.
-    #[inline(always)]
-    pub(super) fn holds(self, frames: &[u64]) -> bool {
-        debug_assert_eq!(self.nr(), frames.len());
-        match self.content {
-            Words::Whole => all_equal(self.frames, frames, |word| word),
-            Words::Hinted => all_equal(self.frames, frames, frame_of),
-        }
-    }
-
-    /// The epoch that it was inserted in.
-    pub(super) fn epoch(self) -> u32 {
-        self.epoch.load(Ordering::Relaxed) as u32
-    }
-
-    /// Removes the hints of the frames in `text`, and of those behind them, which may tell of them.
-    pub(super) fn remove_hints(self, text: impl Fn(u64) -> bool) {
-        if self.content == Words::Whole {
-            return;
-        }
-        let mut gone = false;
-        for word in self.frames {
-            let hinted = word.load(Ordering::Relaxed);
-            gone = gone || text(frame_of(hinted));
-            if gone && hinted & !FRAME != 0 {
-                word.store(hinted & FRAME, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Gives the frames their hints, the innermost first, each by the frame and its caller's, 0 if there is
-    /// none. Hints that are there stay if there are none: their rules were replaced. Words that stay are not
-    /// written: other CPUs read them.
-    pub(super) fn give_hints(self, hint: impl FnMut(u64, u64) -> u32) {
-        give_hints(self.frames, hint);
-    }
-}
-
-/// The frames of a stack, innermost first, read directly from the pool.
-pub struct Frames<'s> {
-    content: Words,
-    words: core::slice::Iter<'s, AtomicU64>,
-}
-
-impl Iterator for Frames<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        let word = self.words.next()?.load(Ordering::Relaxed);
-        Some(match self.content {
-            Words::Whole => word,
-            Words::Hinted => frame_of(word),
-        })
     }
 }
 
@@ -373,7 +271,7 @@ impl Pool {
     /// The words belong to an extent, or to a record in it, of the current generation, and the caller is
     /// in a read-side section of that generation for as long as the result is used.
     #[inline(always)]
-    unsafe fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
+    pub(super) unsafe fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
         let within = offset % CHUNK_WORDS;
         debug_assert!(within as usize + words <= CHUNK_WORDS as usize);
         // Relaxed: the reservation acquired O3, and its offset came through O1 or is the caller's.
@@ -386,23 +284,6 @@ impl Pool {
         // SAFETY: By the type invariants the chunk is not null and contains the words; it is not
         // freed before the caller's read-side section ends.
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
-    }
-
-    /// A record of `nr` frames.
-    ///
-    /// # Safety
-    ///
-    /// A word that was loaded in the caller's section names it, which lasts as long as the result.
-    #[inline(always)]
-    pub(super) unsafe fn record(&self, offset: u32, nr: usize) -> Record<'_> {
-        // SAFETY: As required of the caller; a published record has all of its words.
-        let words = unsafe { self.words(offset, HEADER_WORDS as usize + nr) };
-        // INVARIANT: By the requirement.
-        Record {
-            content: self.content,
-            epoch: &words[0],
-            frames: &words[HEADER_WORDS as usize..],
-        }
     }
 
     /// Whether frames have hints.
@@ -456,40 +337,4 @@ impl Drop for Pool {
         // SAFETY: The exclusive borrow shows that no other user of the pool exists.
         unsafe { self.free_from(0) };
     }
-}
-
-/// See [`Record::give_hints`].
-pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
-    while let [word, more @ ..] = words {
-        let old = word.load(Ordering::Relaxed);
-        let frame = frame_of(old);
-        let (next, mask) = match more {
-            [] => (0, LAST_HINT),
-            [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
-        };
-        let hinted = halves(hint(frame, next), frame as u32) & mask;
-        if hinted & !FRAME != 0 && hinted != old {
-            word.store(hinted, Ordering::Relaxed);
-        }
-        words = more;
-    }
-}
-
-/// Whether the words of a record are those of a stack; eight at a time.
-#[inline(always)]
-fn all_equal(mut words: &[AtomicU64], mut frames: &[u64], frame_of: impl Fn(u64) -> u64) -> bool {
-    let equal = |words: &[AtomicU64], frames: &[u64]| {
-        let mut pairs = words.iter().zip(frames);
-        pairs.all(|(word, frame)| frame_of(word.load(Ordering::Relaxed)) == *frame)
-    };
-    while let (Some((eight_words, more_words)), Some((eight_frames, more_frames))) = (
-        words.split_first_chunk::<8>(),
-        frames.split_first_chunk::<8>(),
-    ) {
-        if !equal(eight_words, eight_frames) {
-            return false;
-        }
-        (words, frames) = (more_words, more_frames);
-    }
-    frames.is_empty() || equal(words, frames)
 }
