@@ -5,7 +5,7 @@
 use super::{
     id::Generation,
     pool::{Extent, Filled, Pool},
-    record::{self, Record},
+    record::{fingerprint, halves, Record, EMPTY},
     sys::{Inside, Ordering},
     Fallback, Found, Id, Map,
 };
@@ -79,11 +79,12 @@ impl<'s> Current<'s> {
         hash: u64,
         record: Filled<'s>,
     ) -> Result<Extent<'s>, Filled<'s>> {
-        let new = record::naming(hash, &record);
+        // It has as many frames as the word says.
+        let word = halves(fingerprint(hash, record.nr()), record.offset());
         // ORDERING: Release; O1, pairs with the load in `record`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
-            record::EMPTY,
-            new,
+            EMPTY,
+            word,
             Ordering::Release,
             Ordering::Relaxed,
         );

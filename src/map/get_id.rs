@@ -6,7 +6,7 @@ use super::{
     context::Context,
     current::Current,
     pool::{Filled, HEADER_WORDS},
-    record::{fingerprint, Record},
+    record::fingerprint,
     sys::{Inside, Ordering},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
 };
@@ -85,13 +85,14 @@ impl<'s> Entered<'s> {
         if frames.len() > MAX_FRAMES {
             return Err(Fallback::PoolFull);
         }
-        let probes = Probes::new(self.map, frames);
+        let hash = self.map.seed.hash(frames);
+        let fingerprint = fingerprint(hash, frames.len());
         for probe in 0..PROBE_LIMIT {
-            let slot = probes.slot(probe);
+            let slot = self.map.probed(hash, probe);
             match current.record(slot) {
-                None if INSERT => return self.insert(current, frames, &probes, probe),
+                None if INSERT => return self.insert(current, frames, hash, probe),
                 None => break,
-                Some(record) if probes.found(record, frames) => {
+                Some(record) if record.is(fingerprint, frames) => {
                     self.count_ref(slot);
                     return Ok(current.found(slot, false));
                 }
@@ -101,19 +102,20 @@ impl<'s> Entered<'s> {
         Err(Fallback::ProbeLimit)
     }
 
-    /// Inserts a stack that the first `from` probes did not find.
+    /// Inserts a stack of this hash that the first `from` probes did not find.
     #[cold]
     #[inline(never)]
     fn insert(
         &self,
         current: Current<'s>,
         frames: &[u64],
-        probes: &Probes,
+        hash: u64,
         from: u32,
     ) -> Result<Found, Fallback> {
+        let fingerprint = fingerprint(hash, frames.len());
         let mut prepared = None;
         for probe in from..PROBE_LIMIT {
-            let slot = probes.slot(probe);
+            let slot = self.map.probed(hash, probe);
             let mut there = current.record(slot);
             if there.is_none() {
                 let record = match prepared.take() {
@@ -121,7 +123,7 @@ impl<'s> Entered<'s> {
                     None => self.prepare(current, frames)?,
                 };
                 // SAFETY: `prepare` has made the record in this map.
-                match unsafe { current.publish(slot, probes.hash, record) } {
+                match unsafe { current.publish(slot, hash, record) } {
                     Ok(rest) => {
                         self.keep(rest);
                         self.add(Counter::Inserts, 1);
@@ -132,7 +134,7 @@ impl<'s> Entered<'s> {
                 }
                 there = current.record(slot);
             }
-            if there.is_some_and(|record| probes.found(record, frames)) {
+            if there.is_some_and(|record| record.is(fingerprint, frames)) {
                 self.put_back(prepared);
                 self.count_ref(slot);
                 return Ok(current.found(slot, false));
@@ -170,33 +172,10 @@ impl<'s> Entered<'s> {
     }
 }
 
-/// Where a stack is searched for, and as what.
-struct Probes {
-    hash: u64,
-    mask: u32,
-    fingerprint: u32,
-}
-
-impl Probes {
+impl Map {
+    /// The slot that is looked at after `probe` others for a stack of this hash.
     #[inline(always)]
-    fn new(map: &Map, frames: &[u64]) -> Self {
-        let hash = map.seed.hash(frames);
-        Self {
-            hash,
-            mask: map.slots.len() as u32 - 1,
-            fingerprint: fingerprint(hash, frames.len()),
-        }
-    }
-
-    /// The slot of the `probe`-th probe.
-    #[inline(always)]
-    const fn slot(&self, probe: u32) -> u32 {
-        (self.hash as u32).wrapping_add(probe) & self.mask
-    }
-
-    /// Whether a record is that of the stack, which has these frames.
-    #[inline(always)]
-    fn found(&self, record: Record<'_>, frames: &[u64]) -> bool {
-        record.has(self.fingerprint) && record.holds(frames)
+    fn probed(&self, hash: u64, probe: u32) -> u32 {
+        (hash as u32).wrapping_add(probe) & (self.slots.len() as u32).wrapping_sub(1)
     }
 }

@@ -14,7 +14,7 @@
 //! of the hash. The lowest bits select the slot, so fingerprint and slot are independent.
 
 use super::{
-    pool::{Filled, Pool, HEADER_WORDS},
+    pool::{Pool, HEADER_WORDS},
     sys::{AtomicU64, Inside, Ordering},
 };
 use core::{marker::PhantomData, num::NonZeroU64};
@@ -41,11 +41,6 @@ pub(super) const fn high(word: u64) -> u32 {
 #[inline(always)]
 pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     high(hash) & !NR | nr as u32
-}
-
-/// The word that publishes a record of this hash. It has as many frames as the word says, or more.
-pub(super) const fn naming(hash: u64, record: &Filled<'_>) -> u64 {
-    halves(fingerprint(hash, record.nr()), record.offset())
 }
 
 /// What a word with a hint has of the frame.
@@ -89,12 +84,6 @@ impl<'s> Record<'s> {
         })
     }
 
-    /// Whether this is its fingerprint. Does not read the record.
-    #[inline(always)]
-    pub(super) const fn has(self, fingerprint: u32) -> bool {
-        high(self.word.get()) == fingerprint
-    }
-
     /// The number of frames.
     #[inline(always)]
     pub(super) const fn nr(self) -> usize {
@@ -123,14 +112,15 @@ impl<'s> Record<'s> {
         }
     }
 
-    /// Whether its frames are these. Their number is that of the record, by the fingerprint.
+    /// Whether it is of the stack that has this fingerprint and these frames. Its own are read only if it has
+    /// the same fingerprint, and so as many.
     #[inline(always)]
-    pub(super) fn holds(self, frames: &[u64]) -> bool {
-        debug_assert_eq!(self.nr(), frames.len());
-        match self.pool.has_hints() {
-            false => all_equal(self.words(), frames, |word| word),
-            true => all_equal(self.words(), frames, frame_of),
-        }
+    pub(super) fn is(self, fingerprint: u32, frames: &[u64]) -> bool {
+        high(self.word.get()) == fingerprint
+            && match self.pool.has_hints() {
+                false => all_equal(self.words(), frames, |word| word),
+                true => all_equal(self.words(), frames, frame_of),
+            }
     }
 
     /// The epoch that it was inserted in.
