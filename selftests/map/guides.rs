@@ -514,7 +514,7 @@ fn what_comes_next_is_told_by_any_first_frame() {
                 // SAFETY: There is one thread.
                 let entered = unsafe { map.enter(section.inside(), 0) };
                 let guides = entered.guides().expect("no reset runs");
-                let next = guides.next(0, first).expect("it came next before");
+                let next = guides.next(first).expect("it came next before");
                 assert!(next.frames().eq(*stack), "{first:#x}");
             }
             record(&map, 0, stack).expect("an id");

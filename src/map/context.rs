@@ -83,7 +83,7 @@ impl Counter {
 /// - Each slot of `held`, `starts`, `nexts` and `last` is of a stack that the owner has seen in this
 ///   generation.
 /// - All references that were counted here since the map was made are in `held` or `moved`.
-/// - An extent in `spare` is of this generation, and nobody else has it.
+/// - An extent in `spare` is of the same map and of this generation, and nobody else has it.
 #[repr(align(128))]
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
@@ -210,24 +210,32 @@ impl<'s> Entered<'s> {
         add(&self.ctx.moved, new.refs().into());
     }
 
-    /// Keeps an extent of this map for later records, if it is larger than the spare. Context: any.
-    pub(super) fn keep(&self, extent: Extent<'_>) {
+    /// Keeps an extent for later records, if it is larger than the spare. Context: any.
+    ///
+    /// # Safety
+    ///
+    /// The extent is of this map.
+    pub(super) unsafe fn keep(&self, extent: Extent<'_>) {
         if extent.words() > self.ctx.spare_words() {
             let spare = halves(extent.words(), extent.offset());
-            // INVARIANT: The holder gives it up, and nobody else has it.
+            // INVARIANT: By the requirement; the holder gives it up, and nobody else has it.
             self.ctx.spare.store(spare, Ordering::Relaxed);
         }
     }
 
-    /// Takes the spare if it has so many words, at least one. `current` is of this map. Context: any.
-    pub(super) fn take(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
+    /// Takes the spare if it has so many words, at least one. Context: any.
+    ///
+    /// # Safety
+    ///
+    /// `current` is of this map.
+    pub(super) unsafe fn take(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
         let spare = self.ctx.spare.load(Ordering::Relaxed);
         if high(spare) < words {
             return None;
         }
         // INVARIANT: It is kept no longer.
         self.ctx.spare.store(0, Ordering::Relaxed);
-        // SAFETY: By the invariant, it was given up in this generation; only the owner takes it.
+        // SAFETY: By the invariant, it was given up in this generation of the map; only the owner takes it.
         Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 

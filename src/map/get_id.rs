@@ -125,7 +125,8 @@ impl<'s> Entered<'s> {
                 // SAFETY: `prepare` has made the record in this map.
                 match unsafe { current.publish(slot, hash, record) } {
                     Ok(rest) => {
-                        self.keep(rest);
+                        // SAFETY: As above.
+                        unsafe { self.keep(rest) };
                         self.add(Counter::Inserts, 1);
                         self.count_ref(slot);
                         return Ok(current.found(slot, true));
@@ -154,10 +155,12 @@ impl<'s> Entered<'s> {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let extent = match self.take(current, words) {
+        // SAFETY: Each `Current` here is of this map.
+        let extent = match unsafe { self.take(current, words) } {
             Some(extent) => extent,
             None => current
-                .reserve(words, |passed_over| self.keep(passed_over))
+                // SAFETY: By that, it is reserved in this map.
+                .reserve(words, |passed_over| unsafe { self.keep(passed_over) })
                 .inspect_err(|_| map.release_entry())?,
         };
         Ok(extent.fill(map.epoch.load(Ordering::Relaxed), frames))
@@ -166,7 +169,8 @@ impl<'s> Entered<'s> {
     /// Gives back the entry and the extent that [`Entered::prepare`] took.
     fn put_back(&self, prepared: Option<Filled<'_>>) {
         if let Some(record) = prepared {
-            self.keep(record.unpublished());
+            // SAFETY: `prepare` has made the record in this map.
+            unsafe { self.keep(record.unpublished()) };
             self.map.release_entry();
         }
     }

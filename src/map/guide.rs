@@ -190,7 +190,7 @@ impl<'a> Guides<'a> {
     #[inline(always)]
     fn guide(&self, slot: u64) -> Option<Guide<'a>> {
         // Another CPU may have inserted it, and this one not have seen it yet.
-        let words = self.current.word(slot as u32)?.record().words();
+        let words = self.current.record(slot as u32)?.words();
         Some(Guide { words, slot })
     }
 
