@@ -29,10 +29,11 @@ bootstrap() {
 }
 
 build_toolchain() {
-	local packages
+	local packages=()
 
 	still toolchain_key
-	packages=$(IFS=,; echo "${toolchain_packages[*]},$gcc")
+	packages=("${toolchain_packages[@]}" "${compiler_packages[@]}")
+	packages=$(IFS=,; echo "${packages[*]}")
 	if [[ $(id -u) = 0 ]]; then
 		bootstrap minbase "$packages" "$1"
 	else
