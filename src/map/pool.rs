@@ -40,12 +40,16 @@ pub enum Words {
     /// Any word is a frame.
     Whole,
     /// A frame is what sign extension makes of the lower half of a word; the upper half is a hint, see
-    /// [`Guide`](super::Guide).
+    /// [`Guide`](super::Guide). On arm64, which needs no hints, any word is a frame.
     Hinted,
 }
 
+/// Whether words have hints. On arm64 a walk takes the same step from each address and needs none, and
+/// kernel addresses differ in their upper half: there, a word is a frame.
+const HINTS: bool = cfg!(not(CONFIG_ARM64));
+
 /// What a word with a hint has of the frame.
-const FRAME: u64 = 0xffff_ffff;
+const FRAME: u64 = if HINTS { 0xffff_ffff } else { u64::MAX };
 
 /// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
 pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
@@ -53,7 +57,10 @@ pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
 /// The frame of a word that has a hint.
 #[inline(always)]
 pub(super) const fn frame_of(word: u64) -> u64 {
-    word as i32 as u64
+    match HINTS {
+        true => word as i32 as u64,
+        false => word,
+    }
 }
 
 /// Words of the pool that its holder alone may write, for as long as a section.
@@ -404,7 +411,7 @@ impl Pool {
         }
     }
 
-    /// Whether frames have hints.
+    /// Whether stacks guide walks, by their frames and the hints of these.
     pub(super) fn has_hints(&self) -> bool {
         self.content == Words::Hinted
     }
@@ -459,6 +466,9 @@ impl Drop for Pool {
 
 /// See [`Record::give_hints`].
 pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
+    if !HINTS {
+        return;
+    }
     while let [word, more @ ..] = words {
         let old = word.load(Ordering::Relaxed);
         let frame = frame_of(old);

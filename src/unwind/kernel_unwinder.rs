@@ -35,7 +35,12 @@ pub(super) struct KernelUnwinder<'a> {
     pub(super) notes: &'a Notes,
     /// Whether its state is set.
     begun: bool,
+    /// Whether it could not take a step that the walk needs: its whole walk may find more.
+    pub(super) gave_up: bool,
 }
+
+/// Whether there is the same rule for any address, text or not: on arm64, see `frames.rs`.
+const ANY_ADDRESS: bool = cfg!(CONFIG_ARM64);
 
 impl<'a> KernelUnwinder<'a> {
     #[inline(always)]
@@ -51,6 +56,7 @@ impl<'a> KernelUnwinder<'a> {
             table: rules.table(),
             notes: walker.notes.get(recording.context())?,
             begun: false,
+            gave_up: false,
         })
     }
 
@@ -179,7 +185,8 @@ fn taken(frame: &stackmap_frame) -> Frame {
 }
 
 impl walk::Unwinder for KernelUnwinder<'_> {
-    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER);
+    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER) || cfg!(CONFIG_ARM64);
+    const HAS_MARKS: bool = cfg!(CONFIG_ARM64);
 
     #[inline(always)]
     unsafe fn load(&self, addr: u64) -> u64 {
@@ -193,8 +200,20 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         unsafe { load_at::<-8>(addr) }
     }
 
+    #[cfg(CONFIG_ARM64)]
+    #[inline(always)]
+    fn returns_to(&self, word: u64) -> u64 {
+        word | shim::facts().signature
+    }
+
     #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
+        if ANY_ADDRESS {
+            return match self.is_replaced(ip) {
+                true => Rule::UNKNOWN,
+                false => Rule::FRAME,
+            };
+        }
         match self.table.get(ip) {
             Rule::UNKNOWN => self.fleeting_rule(ip),
             rule => rule,
@@ -203,7 +222,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[link_section = ".kprobes.text"]
     fn has_lasting_rule(&self, ip: u64) -> bool {
-        self.table.get(ip) != Rule::UNKNOWN
+        ANY_ADDRESS || self.table.get(ip) != Rule::UNKNOWN
     }
 
     #[inline(always)]
@@ -315,6 +334,8 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
         self.begun = true;
+        // Where nothing marks an end, a step that fails is how the kernel's own walk ends.
+        self.gave_up = Self::HAS_MARKS && !stepped && frame.at.bp != frame.stack.end();
         stepped.then(|| taken(&at))
     }
 

@@ -32,14 +32,26 @@ extern unsigned long stackmap_learn_stack[STACKMAP_LEARN_WORDS];
 /*
  * Where the frames of the task's stack end, which begins at @begin. With frame pointers, the last
  * frame record is below the registers of user space, or room for them; by that, the kernel's
- * unwinder knows it.
+ * unwinder knows it. On arm64, a record there marks the end: the last frame's leads to it.
  */
 static __always_inline unsigned long stackmap_frames_end(unsigned long begin)
 {
 #ifdef CONFIG_UNWINDER_FRAME_POINTER
 	return begin + ((void *)task_pt_regs(current) - task_stack_page(current));
+#elif defined(CONFIG_ARM64)
+	return begin + ((void *)&task_pt_regs(current)->stackframe - task_stack_page(current));
 #else
 	return begin + THREAD_SIZE;
+#endif
+}
+
+/* The return address that a word of a stack has. */
+static __always_inline unsigned long stackmap_returns_to(unsigned long word)
+{
+#ifdef CONFIG_ARM64
+	return ptrauth_strip_kernel_insn_pac(word);
+#else
+	return word;
 #endif
 }
 
@@ -57,7 +69,7 @@ static __always_inline void set_caller(struct stackmap_caller *caller)
 {
 	const unsigned long *frame = __builtin_frame_address(0);
 
-	caller->ip = frame[1];
+	caller->ip = stackmap_returns_to(frame[1]);
 	caller->sp = (unsigned long)(frame + 2);
 	caller->bp = frame[0];
 	caller->begin = (unsigned long)task_stack_page(current);
