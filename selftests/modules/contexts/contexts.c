@@ -21,6 +21,8 @@
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
+#include <linux/preempt.h>
+#include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
 #ifdef CONFIG_X86
@@ -99,7 +101,7 @@ static void nmi_send(void)
 	__apic_send_IPI_mask(cpu_online_mask, NMI_VECTOR);
 }
 #else
-static void in_nmi_context(struct irq_work *work)
+static void in_nmi_context(void *unused)
 {
 	preempt_count_add(NMI_OFFSET);
 	hit("nmi");
@@ -107,7 +109,12 @@ static void in_nmi_context(struct irq_work *work)
 	atomic_dec(&nmis_wanted);
 }
 
-static DEFINE_PER_CPU(struct irq_work, nmi_hit) = IRQ_WORK_INIT_HARD(in_nmi_context);
+static void in_nmi_here(struct irq_work *work)
+{
+	in_nmi_context(NULL);
+}
+
+static struct irq_work nmi_here = IRQ_WORK_INIT_HARD(in_nmi_here);
 
 static int nmi_begin(void)
 {
@@ -120,11 +127,10 @@ static void nmi_end(void)
 
 static void nmi_send(void)
 {
-	int cpu;
-
-	/* Also on this one by an interrupt, in which no other comes. */
-	for_each_online_cpu(cpu)
-		irq_work_queue_on(per_cpu_ptr(&nmi_hit, cpu), cpu);
+	preempt_disable();
+	smp_call_function(in_nmi_context, NULL, false);
+	irq_work_queue(&nmi_here);
+	preempt_enable();
 }
 #endif
 
