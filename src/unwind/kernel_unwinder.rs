@@ -36,7 +36,8 @@ pub(super) struct KernelUnwinder<'a> {
     /// Whether its state is set.
     begun: bool,
     /// Whether it could not take a step that the walk needs: its whole walk may find more.
-    pub(super) gave_up: bool,
+    #[cfg(CONFIG_ARM64)]
+    gave_up: bool,
 }
 
 /// Whether there is the same rule for any address, text or not: on arm64, see `frames.rs`.
@@ -56,6 +57,7 @@ impl<'a> KernelUnwinder<'a> {
             table: rules.table(),
             notes: walker.notes.get(recording.context())?,
             begun: false,
+            #[cfg(CONFIG_ARM64)]
             gave_up: false,
         })
     }
@@ -135,6 +137,15 @@ impl<'a> KernelUnwinder<'a> {
             interrupted: false,
             registers: 0,
         }
+    }
+
+    /// Whether the walk has ended where a step could not be taken that the kernel's unwinder may take in a walk
+    /// of its own: then that has to find the whole stack.
+    pub(super) fn gave_up(&self) -> bool {
+        #[cfg(CONFIG_ARM64)]
+        return self.gave_up;
+        #[cfg(not(CONFIG_ARM64))]
+        false
     }
 
     /// Counts the frames of a guide that has led to the end, but for so many.
@@ -334,8 +345,11 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
         self.begun = true;
-        // Where nothing marks an end, a step that fails is how the kernel's own walk ends.
-        self.gave_up = Self::HAS_MARKS && !stepped && frame.at.bp != frame.stack.end();
+        // Only the mark of the task's last record ends a walk.
+        #[cfg(CONFIG_ARM64)]
+        {
+            self.gave_up = !stepped && frame.at.bp != frame.stack.end();
+        }
         stepped.then(|| taken(&at))
     }
 

@@ -439,7 +439,7 @@ fn by_rules<'m>(
             walk::walk(&mut unwinder, frame, skip, room, nr, guides)
         }
     };
-    if unwinder.gave_up {
+    if unwinder.gave_up() {
         return None;
     }
     Some(match walked {
