@@ -115,8 +115,13 @@ impl guided::Guide for Guide<'_> {
     }
 
     #[inline(always)]
-    fn frames(&self) -> impl Iterator<Item = u64> {
+    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
         Guide::frames(self)
+    }
+
+    #[inline(always)]
+    fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
+        Guide::frames_behind(self, nr)
     }
 
     #[inline(always)]

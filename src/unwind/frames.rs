@@ -122,6 +122,9 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
     guide: &G,
     spot: &mut Spot,
 ) -> Ran {
+    if U::HAS_MARKS {
+        return run_to_mark(unwinder, stack, guide, spot);
+    }
     let end = stack.end();
     let (mut nr, mut sp) = (spot.nr, spot.sp);
     let Some(mut bp) = stack.word(unwinder, record(sp)) else {
@@ -139,17 +142,14 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
         }
         let next = nr.wrapping_add(1);
         if next == guide.nr() {
-            break match is_last::<U>(end, sp, bp) {
-                true => Ran::All,
-                false => Ran::Stopped,
-            };
+            break if sp == end { Ran::All } else { Ran::Stopped };
         }
         if !leads_on(unwinder, stack, sp, bp) {
             break Ran::Stopped;
         }
         let up = bp.wrapping_add(RECORD);
         // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
-        let ip = unwinder.returns_to(unsafe { unwinder.load_below(up) });
+        let ip = unsafe { unwinder.load_below(up) };
         // SAFETY: There is one more.
         word = unsafe { guide.hinted(next) };
         nr = next;
@@ -163,5 +163,53 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
         bp = unsafe { unwinder.load(bp) };
     };
     (spot.nr, spot.sp) = (nr, sp);
+    ran
+}
+
+/// The same with marks: frames need no hints then. That records are aligned is checked once, for all of them;
+/// where one is not, it is as if the run had not begun, and the walk goes step by step.
+#[inline(always)]
+fn run_to_mark<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    guide: &G,
+    spot: &mut Spot,
+) -> Ran {
+    let end = stack.end();
+    let limit = end.saturating_sub(RECORD);
+    let (mut sp, mut size) = (spot.sp, spot.size);
+    let Some(mut bp) = stack.word(unwinder, record(sp)) else {
+        return Ran::Stopped;
+    };
+    let mut frames = guide.frames_behind(spot.nr.wrapping_add(1));
+    let mut bits = sp;
+    // How the run ends, and how many frames behind that of the spot have been taken from the guide.
+    let (ran, ahead) = loop {
+        let Some(frame) = frames.next() else {
+            let ran = if bp == end { Ran::All } else { Ran::Stopped };
+            break (ran, 0);
+        };
+        if bp < sp || bp > limit {
+            break (Ran::Stopped, 1);
+        }
+        bits |= bp;
+        let up = bp.wrapping_add(RECORD);
+        // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
+        let ip = unwinder.returns_to(unsafe { unwinder.load_below(up) });
+        if ip != frame {
+            size = up.wrapping_sub(sp) / 8;
+            sp = up;
+            break (Ran::Away, 0);
+        }
+        sp = up;
+        // SAFETY: As above.
+        bp = unsafe { unwinder.load(bp) };
+    };
+    if bits % 8 != 0 {
+        return Ran::Stopped;
+    }
+    let taken = guide.nr().wrapping_sub(frames.len());
+    spot.nr = taken.wrapping_sub(1 + ahead);
+    (spot.sp, spot.size) = (sp, size);
     ran
 }
