@@ -344,12 +344,12 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         // SAFETY: As for `begin`; it sets the state if nothing has.
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
-        self.begun = true;
         // Only the mark of the task's last record ends a walk.
         #[cfg(CONFIG_ARM64)]
         {
             self.gave_up = !stepped && frame.at.bp != frame.stack.end();
         }
+        self.begun = true;
         stepped.then(|| taken(&at))
     }
 

@@ -29,11 +29,10 @@ bootstrap() {
 }
 
 build_toolchain() {
-	local packages=()
+	local packages
 
 	still toolchain_key
-	packages=("${toolchain_packages[@]}" "${compiler_packages[@]}")
-	packages=$(IFS=,; echo "${packages[*]}")
+	packages=$(IFS=,; echo "${toolchain_packages[*]},${compiler_packages[*]}")
 	if [[ $(id -u) = 0 ]]; then
 		bootstrap minbase "$packages" "$1"
 	else

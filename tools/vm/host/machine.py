@@ -25,8 +25,6 @@ ALONE_UNTIL_READY = "maxcpus=1"
 BOOT = "root=/dev/vda rw boot=stackmap init=/lib/stackmap/init"
 
 
-
-
 @dataclasses.dataclass(frozen=True)
 class Arch:
     """A machine of QEMU: what it has, and how its kernel names that."""
