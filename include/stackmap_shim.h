@@ -351,7 +351,7 @@ bool stackmap_unwind_is_stable(unsigned long ip);
 bool stackmap_unwind_is_bpf(unsigned long ip);
 bool stackmap_unwind_is_text(unsigned long ip);
 
-/* unwind/orc.c, frame_pointer.c, frame_record.c: the kernel's unwinder, a step at a time. Any context. */
+/* unwind/orc.c, frame_pointer.c, frame_record.c: steps of the kernel's unwinder. Any context. */
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);

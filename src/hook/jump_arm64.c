@@ -19,10 +19,11 @@
  * CPU behind it does not notice. Whoever is inside the veneer when the hook is removed still finds
  * it there: it is cleared when stackmap_hook_drain() has waited.
  *
- * A kprobe that is placed on the entry while this is the branch executes its copy of the branch until
- * it is removed. Then the branch stays when the hook is removed, and the veneer begins with a branch
- * to the bypass: the function as it was. That does not lead into the module, so it can be unloaded. The
- * text is restored when the hook is removed, or the module loaded or unloaded, after that kprobe is gone.
+ * A kprobe that is placed on the entry while this is the branch executes its copy of the branch
+ * until it is removed. Then the branch stays when the hook is removed, and the veneer begins with a
+ * branch to the bypass: the function as it was. That does not lead into the module, so it can be
+ * unloaded. The text is restored when the hook is removed, or the module loaded or unloaded, after
+ * that kprobe is gone.
  */
 #include <linux/bits.h>
 #include <linux/cpu.h>
@@ -54,16 +55,16 @@ void stackmap_original(struct trace_array *tr, struct trace_buffer *buffer, unsi
 		       int skip, struct pt_regs *regs);
 
 asm(".pushsection .text, \"ax\", %progbits\n"
-    ".balign 8\n"
-    ".global stackmap_original\n"
-    ".type stackmap_original, %function\n"
-    "stackmap_original:\n"
-    "	hint	#25\n"
-    "	adrp	x16, stackmap_behind\n"
-    "	ldr	x16, [x16, #:lo12:stackmap_behind]\n"
-    "	br	x16\n"
-    ".size stackmap_original, . - stackmap_original\n"
-    ".popsection\n");
+	".balign 8\n"
+	".global stackmap_original\n"
+	".type stackmap_original, %function\n"
+	"stackmap_original:\n"
+	"	hint	#25\n"
+	"	adrp	x16, stackmap_behind\n"
+	"	ldr	x16, [x16, #:lo12:stackmap_behind]\n"
+	"	br	x16\n"
+	".size stackmap_original, . - stackmap_original\n"
+	".popsection\n");
 
 static u32 *entry(void)
 {

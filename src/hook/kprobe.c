@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in jump_x86.c and jump_arm64.c.
+ * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in
+ * jump_x86.c and jump_arm64.c.
  */
 #include <linux/cpu.h>
 #include <linux/kprobes.h>

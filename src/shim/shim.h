@@ -65,7 +65,7 @@ struct stackmap_symbols {
 	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
 	const void *btf, *btf_end;	/* the kernel's BTF, NULL if it has none */
 #ifdef CONFIG_ARM64
-	unsigned long * __percpu *irq_stack_ptr;	/* each CPU's stack for interrupts; optional */
+	unsigned long * __percpu *irq_stack_ptr;	/* optional: stacks for interrupts */
 #endif
 };
 

@@ -3,10 +3,10 @@
  * The steps that the walk by frame records does not take by itself, on arm64: to registers and from
  * them, and from the CPU's stack for interrupts to the task's.
  *
- * The kernel's unwinder has no function that takes one step. These take it with the same checks, see
- * kunwind_next_frame_record() and what it calls in arch/arm64/kernel/stacktrace.c. Where it would go
- * to another stack, end with an error, or look up a return address that a tracer has replaced, the
- * walk gives up, and the kernel's unwinder walks the whole stack.
+ * The kernel's unwinder has no function that takes one step. These take it with the same checks,
+ * see kunwind_next_frame_record() and what it calls in arch/arm64/kernel/stacktrace.c. Where it
+ * would go to another stack, end with an error, or look up a return address that a tracer has
+ * replaced, the walk gives up, and the kernel's unwinder walks the whole stack.
  */
 #include <linux/percpu.h>
 #include <linux/ptrace.h>
@@ -85,7 +85,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	return true;
 }
 
-/* Goes to the registers whose record @meta is, if that says so, and they are on the frame's stack. */
+/* Goes to the registers whose record @meta is, if it says so and they are on the frame's stack. */
 static bool step_to_registers(struct stackmap_frame *frame, const struct frame_record_meta *meta,
 			      unsigned long end)
 {

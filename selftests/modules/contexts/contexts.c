@@ -7,8 +7,8 @@
  * which records when a function is entered and when it returns. The fprobe is registered only
  * during that time: beside the function graph tracer a fprobe makes Linux 7.2 and 7.3 warn.
  *
- * On arm64, Debian's kernels have no NMI. There, an interrupt stands for it that counts as an NMI: so
- * ftrace takes it for one, and only its stack is that of an interrupt.
+ * On arm64, Debian's kernels have no NMI. There, an interrupt stands for it that counts as an NMI:
+ * so ftrace takes it for one, and only its stack is that of an interrupt.
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>

@@ -25,11 +25,8 @@
 #include <linux/string.h>
 #include <linux/trace_events.h>
 
-#ifdef CONFIG_ARM64
-#define RETURN	"	hint #34\n	ret\n"	/* bti c */
-#else
+#ifndef CONFIG_ARM64
 #include <asm/ibt.h>
-#define RETURN	ASM_ENDBR ASM_RET
 #endif
 
 #define FRAMES	24
@@ -56,7 +53,13 @@ asmlinkage void override_return(void);
 asm(".pushsection .text, \"ax\"\n"
 	".type override_return, %function\n"
 	"override_return:\n"
-	RETURN
+#ifdef CONFIG_ARM64
+	"	hint #34\n"	/* bti c */
+	"	ret\n"
+#else
+	ASM_ENDBR
+	ASM_RET
+#endif
 	".size override_return, .-override_return\n"
 	".popsection\n");
 

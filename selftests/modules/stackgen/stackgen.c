@@ -209,11 +209,13 @@ static int find_end(unsigned long *end)
 		.symbol_name = "kallsyms_lookup_name",
 		.flags = KPROBE_FLAG_DISABLED,
 	};
+	unsigned long (*lookup)(const char *name);
 	int ret = register_kprobe(&kp);
 
 	if (ret)
 		return ret;
-	*end = ((typeof(&kallsyms_lookup_name))kp.addr)("_etext");
+	lookup = (void *)kp.addr;
+	*end = lookup("_etext");
 	unregister_kprobe(&kp);
 	return *end ? 0 : -ENOENT;
 }
