@@ -14,7 +14,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test rt-test kcsan-test fp-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
+	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
 
 ##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
 
@@ -91,6 +91,9 @@ debug-test: ## guests with KASAN, lockdep (1 hour); rt-test: PREEMPT_RT
 
 rt-test:
 	@selftests/suite --results 'make rt-test' --kernel deb13-rt --kernel debug-rt guest
+
+arm64-test: ## guests with Debian's arm64 kernel
+	@selftests/suite --results 'make arm64-test' --kernel deb13-arm64 guest
 
 kcsan-test: ## guests with a KCSAN kernel, which finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest

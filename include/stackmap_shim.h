@@ -114,6 +114,9 @@ struct stackmap_facts {
 	__u64 return_to_handler;	/* where tracers have functions return; or 0 */
 	__u64 rethook_trampoline;
 	__u64 user_end;			/* of the addresses of user space */
+#ifdef CONFIG_ARM64
+	__u64 signature;		/* the bits of a return address that may be one */
+#endif
 };
 
 /* It does not change after load. */
@@ -346,7 +349,7 @@ bool stackmap_unwind_is_stable(unsigned long ip);
 bool stackmap_unwind_is_bpf(unsigned long ip);
 bool stackmap_unwind_is_text(unsigned long ip);
 
-/* unwind/orc.c, unwind/frame_pointer.c: the kernel's unwinder, a step at a time. Any context. */
+/* unwind/orc.c, frame_pointer.c, frame_record.c: steps of the kernel's unwinder. Any context. */
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
@@ -369,7 +372,7 @@ bool stackmap_is_tracer(unsigned long ip);
 void stackmap_set_tracer(struct stackmap_stack *stack);
 void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr);
 
-/* hook/kprobe.c, hook/jump.c: how the kernel calls it. Process context, callers serialise. */
+/* hook/kprobe.c, hook/jump_*.c: how the kernel calls it. Process context, callers serialise. */
 int stackmap_hook_check(enum stackmap_hook hook);
 int stackmap_hook_install(enum stackmap_hook hook);
 int stackmap_hook_remove(enum stackmap_hook hook);

@@ -13,10 +13,14 @@ enum {
 	/*
 	 * The stack of a task, up to where the last frame may end. With frame pointers, the last
 	 * frame record is below the registers of user space, or room for them; by that, the
-	 * kernel's unwinder knows it.
+	 * kernel's unwinder knows it. On arm64, a record there marks the end: the last frame's
+	 * leads to it.
 	 */
 #ifdef CONFIG_UNWINDER_FRAME_POINTER
 	STACKMAP_STACK_SIZE	= THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING - sizeof(struct pt_regs),
+#elif defined(CONFIG_ARM64)
+	STACKMAP_STACK_SIZE	= THREAD_SIZE - sizeof(struct pt_regs) +
+				  offsetof(struct pt_regs, stackframe),
 #else
 	STACKMAP_STACK_SIZE	= THREAD_SIZE,
 #endif

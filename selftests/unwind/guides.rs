@@ -288,7 +288,7 @@ impl Guide for Fickle<'_> {
         self.stack().frame(index)
     }
 
-    fn frames(&self) -> impl Iterator<Item = u64> {
+    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
         self.known[self.index].iter().map(|word| Hinted(*word).ip())
     }
 

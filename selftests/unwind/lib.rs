@@ -185,7 +185,7 @@ impl Guide for KnownStack<'_> {
         self.0.get(index).map(|word| Hinted(*word).ip())
     }
 
-    fn frames(&self) -> impl Iterator<Item = u64> {
+    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
         self.0.iter().map(|word| Hinted(*word).ip())
     }
 

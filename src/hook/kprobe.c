@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in jump.c.
+ * The hooks at the entry of __ftrace_trace_stack(): the kprobe here, the jump in
+ * jump_x86.c and jump_arm64.c.
  */
 #include <linux/cpu.h>
 #include <linux/kprobes.h>
@@ -112,6 +113,7 @@ void stackmap_hook_drain(void)
 	on_each_cpu(do_nothing, NULL, true);
 	cpus_read_unlock();
 	synchronize_rcu_tasks();
+	stackmap_jump_drained();
 }
 
 /**

@@ -79,8 +79,15 @@ impl Guide<'_> {
 
     /// Its frames.
     #[inline(always)]
-    pub fn frames(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         let words = self.words.iter();
+        words.map(|word| frame_of(word.load(Ordering::Relaxed)))
+    }
+
+    /// Those behind so many.
+    #[inline(always)]
+    pub fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> + '_ {
+        let words = self.words.get(nr..).unwrap_or(&[]).iter();
         words.map(|word| frame_of(word.load(Ordering::Relaxed)))
     }
 }

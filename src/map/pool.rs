@@ -41,7 +41,7 @@ pub enum Words {
     /// Any word is a frame.
     Whole,
     /// A frame is what sign extension makes of the lower half of a word; the upper half is a hint, see
-    /// [`Guide`](super::Guide).
+    /// [`Guide`](super::Guide). On arm64, which needs no hints, any word is a frame.
     Hinted,
 }
 
@@ -286,7 +286,7 @@ impl Pool {
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
     }
 
-    /// Whether frames have hints.
+    /// Whether stacks guide walks, by their frames and the hints of these.
     pub(super) fn has_hints(&self) -> bool {
         self.content == Words::Hinted
     }

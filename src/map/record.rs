@@ -43,8 +43,12 @@ pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     high(hash) & !NR | nr as u32
 }
 
+/// Whether words have hints. On arm64 a walk takes the same step from each address and needs none, and
+/// kernel addresses differ in their upper half: there, a word is a frame.
+const HINTS: bool = cfg!(not(CONFIG_ARM64));
+
 /// What a word with a hint has of the frame.
-pub(super) const FRAME: u64 = 0xffff_ffff;
+pub(super) const FRAME: u64 = if HINTS { 0xffff_ffff } else { u64::MAX };
 
 /// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
 pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
@@ -52,7 +56,10 @@ pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
 /// The frame of a word that has a hint.
 #[inline(always)]
 pub(super) const fn frame_of(word: u64) -> u64 {
-    word as i32 as u64
+    match HINTS {
+        true => word as i32 as u64,
+        false => word,
+    }
 }
 
 /// A published stack, for as long as a section.
@@ -168,6 +175,9 @@ impl Iterator for Frames<'_> {
 
 /// See [`Record::give_hints`].
 pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
+    if !HINTS {
+        return;
+    }
     while let [word, more @ ..] = words {
         let old = word.load(Ordering::Relaxed);
         let frame = frame_of(old);

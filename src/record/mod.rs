@@ -240,8 +240,10 @@ fn record<'m, const USER: bool>(
                 if entered.wants_growth() {
                     store::KERNEL.request_growth();
                 }
-            } else if let Some(hints) = unwind::hints(section, recording) {
-                entered.make_guide(left, frames, found, hints);
+            } else if unwind::may_guide(frames) {
+                if let Some(hints) = unwind::hints(section, recording) {
+                    entered.make_guide(left, frames, found, hints);
+                }
             }
         }
         Err(reason) => {

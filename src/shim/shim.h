@@ -15,7 +15,7 @@
 #include <linux/stacktrace.h>
 #include <linux/static_call.h>
 #include <linux/tracefs.h>
-#ifdef CONFIG_X86_64
+#if defined(CONFIG_X86_64) || defined(CONFIG_ARM64)
 #include <asm/text-patching.h>
 #endif
 
@@ -40,6 +40,9 @@ DECLARE_STATIC_CALL(stackmap_bpf_text, is_bpf_text_address);
 DECLARE_STATIC_CALL(stackmap_get_kprobe, get_kprobe);
 #ifdef CONFIG_X86_64
 DECLARE_STATIC_CALL(stackmap_text_poke, smp_text_poke_single);
+#elif defined(CONFIG_ARM64)
+DECLARE_STATIC_CALL(stackmap_patch_text, aarch64_insn_patch_text);
+DECLARE_STATIC_CALL(stackmap_copy_text, aarch64_insn_copy);
 #endif
 #ifdef CONFIG_DYNAMIC_FTRACE
 DECLARE_STATIC_CALL(stackmap_ops_trampoline, ftrace_ops_trampoline);
@@ -62,6 +65,9 @@ struct stackmap_symbols {
 	struct mutex *text_mutex;	/* held while text changes */
 	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
 	const void *btf, *btf_end;	/* the kernel's BTF, NULL if it has none */
+#ifdef CONFIG_ARM64
+	unsigned long * __percpu *irq_stack_ptr;	/* optional: stacks for interrupts */
+#endif
 };
 
 extern struct stackmap_symbols stackmap_symbols __ro_after_init;
@@ -77,6 +83,13 @@ void *stackmap_jump_original(void);
 int stackmap_jump_check(void);
 int stackmap_jump_install(void);
 int stackmap_jump_remove(void);
+#ifdef CONFIG_ARM64
+void stackmap_jump_drained(void);
+#else
+static inline void stackmap_jump_drained(void)
+{
+}
+#endif
 
 /* Whether the event files are those of our events, in any trace array. */
 bool stackmap_events_are(const struct stackmap_served *served);

@@ -23,9 +23,26 @@ DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, get_kprobe);
 DEFINE_STATIC_CALL_RET0(stackmap_bpf_text, is_bpf_text_address);
 #ifdef CONFIG_X86_64
 DEFINE_STATIC_CALL_NULL(stackmap_text_poke, smp_text_poke_single);
+#elif defined(CONFIG_ARM64)
+DEFINE_STATIC_CALL_NULL(stackmap_patch_text, aarch64_insn_patch_text);
+DEFINE_STATIC_CALL_NULL(stackmap_copy_text, aarch64_insn_copy);
 #endif
 #ifdef CONFIG_DYNAMIC_FTRACE
 DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
+#endif
+
+/* Where a kretprobe has a function return to. */
+#ifdef CONFIG_ARM64
+#define KRETPROBE_TRAMPOLINE	"__kretprobe_trampoline"
+#else
+#define KRETPROBE_TRAMPOLINE	"arch_rethook_trampoline"
+#endif
+
+/* What changes the kernel's text. */
+#ifdef CONFIG_ARM64
+#define TEXT_POKE	"aarch64_insn_patch_text"
+#else
+#define TEXT_POKE	"smp_text_poke_single"
 #endif
 
 struct stackmap_symbols stackmap_symbols __ro_after_init;
@@ -98,7 +115,7 @@ int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
 	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
-	void *bpf_text, *get_probe, *poke, *ops_trampoline __maybe_unused;
+	void *bpf_text, *get_probe, *poke, *copy __maybe_unused, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
 	if (ret)
@@ -133,11 +150,23 @@ int stackmap_symbols_resolve(void)
 		.stext			= find_address("_stext"),
 		.etext			= find_address("_etext"),
 		.return_to_handler	= find_address("return_to_handler"),
-		.rethook_trampoline	= find_address("arch_rethook_trampoline"),
+		.rethook_trampoline	= find_address(KRETPROBE_TRAMPOLINE),
 		.user_end		= TASK_SIZE_MAX,
+#ifdef CONFIG_ARM64
+		/* Bit 55, which tells the kernel's addresses from others, is in no signature. */
+		.signature		= ptrauth_kernel_pac_mask() & ~BIT_ULL(55),
+#endif
 	};
 	module_text = find("__module_text_address");
+#ifdef CONFIG_ARM64
+	syms->irq_stack_ptr = find("irq_stack_ptr");
+	/* Both are looked for on stacks, where they are not what a function has returned to. */
+	syms->can_unwind = syms->irq_stack_ptr &&
+		(stackmap_facts.return_to_handler || !IS_ENABLED(CONFIG_FUNCTION_GRAPH_TRACER)) &&
+		(stackmap_facts.rethook_trampoline || !IS_ENABLED(CONFIG_KRETPROBES));
+#else
 	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;
+#endif
 	if (module_text)
 		static_call_update(stackmap_module_text, module_text);
 	bpf_text = find("is_bpf_text_address");
@@ -147,12 +176,19 @@ int stackmap_symbols_resolve(void)
 	syms->text_mutex = find("text_mutex");
 	syms->kprobe_mutex = find("kprobe_mutex");
 	get_probe = find("get_kprobe");
-	poke = find("smp_text_poke_single");
+	poke = find(TEXT_POKE);
 	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
+#ifdef CONFIG_ARM64
+	copy = find("aarch64_insn_copy");
+	syms->can_poke = syms->can_poke && copy && stackmap_facts.etext;
+#endif
 	if (syms->can_poke) {
 		static_call_update(stackmap_get_kprobe, get_probe);
 #ifdef CONFIG_X86_64
 		static_call_update(stackmap_text_poke, poke);
+#elif defined(CONFIG_ARM64)
+		static_call_update(stackmap_patch_text, poke);
+		static_call_update(stackmap_copy_text, copy);
 #endif
 	}
 

@@ -7,7 +7,7 @@ use super::{
     hints::{Hinted, Hints},
     kernel_unwinder::{is_replaced, registers, KernelUnwinder},
     rules::Rule,
-    walk::Registers,
+    walk::{Registers, Unwinder},
     WALKER,
 };
 use crate::{
@@ -115,8 +115,13 @@ impl guided::Guide for Guide<'_> {
     }
 
     #[inline(always)]
-    fn frames(&self) -> impl Iterator<Item = u64> {
+    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
         Guide::frames(self)
+    }
+
+    #[inline(always)]
+    fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
+        Guide::frames_behind(self, nr)
     }
 
     #[inline(always)]
@@ -143,6 +148,13 @@ impl<'a> guided::Guides for Guides<'a> {
     fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         Guides::other(self, guide, nr, frame)
     }
+}
+
+/// Whether a stack with these frames may guide others: where frames need no hints, it may have none that a
+/// tracer has put there, since another task returns elsewhere from it. Context: any.
+#[inline(always)]
+pub(crate) fn may_guide(frames: &[u64]) -> bool {
+    !KernelUnwinder::HAS_MARKS || !frames.iter().any(|ip| is_replaced(*ip))
 }
 
 /// Gives the hints of a stack, from the innermost frame on, by it and its caller's. Context: any.

@@ -33,6 +33,15 @@
 //! - it is not the last record: with `sp == end`, or 24 bytes below and with copies above. Of a record 8
 //!   bytes below the end, no `bp` passes the first two checks.
 //!
+//! # Marks
+//!
+//! On arm64 the kernel marks ends and registers itself, by a record of two zeros and a word that says which. The
+//! frame pointer of the last frame leads to such a record, at a fixed place of the task's stack, which the walk
+//! has as the end. What was interrupted has one among its registers: the walk finds a return address there that
+//! is none, and has the step taken for it. Else the same is checked as above, as `kunwind_next_frame_record()`
+//! and `unwind_consume_stack()` of the kernel do. The kernel's unwinder asks nothing of the addresses, so any
+//! has the rule. It strips the signatures of return addresses (PAC), and so does the walk.
+//!
 //! A function that is interrupted before it has pushed its frame pointer hides its caller, as it does from
 //! the kernel's own unwinder.
 
@@ -50,6 +59,22 @@ pub(super) const RECORD: u64 = 16;
 /// ftrace handler at the entry of the outermost function leaves them.
 const COPIED: u64 = 24;
 
+/// Whether a frame is the last one of a task, whose frames end at `end`.
+#[inline(always)]
+pub(super) fn is_last<U: Unwinder>(end: u64, sp: u64, bp: u64) -> bool {
+    match U::HAS_MARKS {
+        true => bp == end,
+        false => sp == end,
+    }
+}
+
+/// Whether what was found as a return address is none, so that it marks what was interrupted. Bit 55 tells
+/// addresses of the kernel from others, also where the bits above are a signature.
+#[inline(always)]
+pub(super) fn is_mark<U: Unwinder>(ip: u64) -> bool {
+    U::HAS_MARKS && ip >> 55 & 1 == 0
+}
+
 /// The record of the frame with this stack pointer.
 #[inline(always)]
 pub(super) fn record(sp: u64) -> u64 {
@@ -62,7 +87,8 @@ pub(super) fn record(sp: u64) -> u64 {
 pub(super) fn leads_on<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64, bp: u64) -> bool {
     let end = stack.end();
     let is_above = bp >= sp && bp <= end.saturating_sub(RECORD) && bp % 8 == 0;
-    is_above && !(sp == end.wrapping_sub(COPIED) && is_copied(unwinder, stack, sp))
+    let may_be_copied = !U::HAS_MARKS && sp == end.wrapping_sub(COPIED);
+    is_above && !(may_be_copied && is_copied(unwinder, stack, sp))
 }
 
 /// Whether the words of a record are above it a second time. No other stack than a task's ends where it
@@ -96,6 +122,9 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
     guide: &G,
     spot: &mut Spot,
 ) -> Ran {
+    if U::HAS_MARKS {
+        return run_to_mark(unwinder, stack, guide, spot);
+    }
     let end = stack.end();
     let (mut nr, mut sp) = (spot.nr, spot.sp);
     let Some(mut bp) = stack.word(unwinder, record(sp)) else {
@@ -134,5 +163,53 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
         bp = unsafe { unwinder.load(bp) };
     };
     (spot.nr, spot.sp) = (nr, sp);
+    ran
+}
+
+/// The same with marks: frames need no hints then. That records are aligned is checked once, for all of them;
+/// where one is not, it is as if the run had not begun, and the walk goes step by step.
+#[inline(always)]
+fn run_to_mark<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    guide: &G,
+    spot: &mut Spot,
+) -> Ran {
+    let end = stack.end();
+    let limit = end.saturating_sub(RECORD);
+    let (mut sp, mut size) = (spot.sp, spot.size);
+    let Some(mut bp) = stack.word(unwinder, record(sp)) else {
+        return Ran::Stopped;
+    };
+    let mut frames = guide.frames_behind(spot.nr.wrapping_add(1));
+    let mut bits = sp;
+    // How the run ends, and how many frames behind that of the spot have been taken from the guide.
+    let (ran, ahead) = loop {
+        let Some(frame) = frames.next() else {
+            let ran = if bp == end { Ran::All } else { Ran::Stopped };
+            break (ran, 0);
+        };
+        if bp < sp || bp > limit {
+            break (Ran::Stopped, 1);
+        }
+        bits |= bp;
+        let up = bp.wrapping_add(RECORD);
+        // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
+        let ip = unwinder.returns_to(unsafe { unwinder.load_below(up) });
+        if ip != frame {
+            size = up.wrapping_sub(sp) / 8;
+            sp = up;
+            break (Ran::Away, 0);
+        }
+        sp = up;
+        // SAFETY: As above.
+        bp = unsafe { unwinder.load(bp) };
+    };
+    if bits % 8 != 0 {
+        return Ran::Stopped;
+    }
+    let taken = guide.nr().wrapping_sub(frames.len());
+    spot.nr = taken.wrapping_sub(1 + ahead);
+    (spot.sp, spot.size) = (sp, size);
     ran
 }

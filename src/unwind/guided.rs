@@ -24,7 +24,16 @@ pub trait Guide: Copy {
     fn frame(&self, index: usize) -> Option<u64>;
 
     /// The frames.
-    fn frames(&self) -> impl Iterator<Item = u64>;
+    fn frames(&self) -> impl ExactSizeIterator<Item = u64>;
+
+    /// Those behind so many.
+    fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
+        let mut frames = self.frames();
+        if nr > 0 {
+            let _ = frames.nth(nr - 1);
+        }
+        frames
+    }
 
     /// A frame with its hint.
     ///

@@ -19,20 +19,30 @@ const SAVED_MAX: u32 = (1 << OFFSET_BITS) - 1;
 /// How far below the stack pointer behind a [`Rule::FRAME`] the frame pointer was saved, in words.
 pub(super) const SAVED_BY_FRAME: u32 = 2;
 
-/// An address in text, its lower half, and in the upper half its hint.
+/// Whether there are no hints but the one that is not kept, [`Rule::FRAME`]: on arm64, where the kernel's
+/// unwinder takes the same step from any address.
+const NONE: bool = cfg!(CONFIG_ARM64);
+
+/// An address in text, its lower half, and in the upper half its hint. On arm64 all of it is the address.
 #[derive(Clone, Copy)]
 pub struct Hinted(pub u64);
 
 impl Hinted {
     /// Both; the hint is a rule.
     pub const fn new(ip: u64, rule: Rule) -> Self {
-        Self((rule.bits() as u64) << 32 | ip & 0xffff_ffff)
+        match NONE {
+            true => Self(ip),
+            false => Self((rule.bits() as u64) << 32 | ip & 0xffff_ffff),
+        }
     }
 
     /// The address.
     #[inline(always)]
     pub const fn ip(self) -> u64 {
-        self.0 as i32 as u64
+        match NONE {
+            true => self.0,
+            false => self.0 as i32 as u64,
+        }
     }
 
     /// Its rule; [`Rule::UNKNOWN`] if there is none.
@@ -47,13 +57,19 @@ impl Hinted {
     /// The hint.
     #[inline(always)]
     pub const fn bits(self) -> u32 {
-        (self.0 >> 32) as u32
+        match NONE {
+            true => Rule::FRAME.bits(),
+            false => (self.0 >> 32) as u32,
+        }
     }
 
     /// How far the stack pointer of the caller is, in words; 0 if the rule is not plain.
     #[inline(always)]
     pub const fn size(self) -> u64 {
-        self.0 >> (32 + SIZE_SHIFT)
+        match NONE {
+            true => 0,
+            false => self.0 >> (32 + SIZE_SHIFT),
+        }
     }
 
     /// How far below the stack pointer the frame pointer was saved, in words, at least one; [`None`] if that

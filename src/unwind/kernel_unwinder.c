@@ -2,7 +2,7 @@
 /*
  * What the walk needs of the kernel's own unwinder, whichever it is. Its steps, for the walk where
  * no rule applies and for learning rules, are in orc.c and frame_pointer.c; with another unwinder,
- * stacks are not walked by rules.
+ * stacks are not walked by rules. For arm64, frame_record.c has all of this.
  */
 #include <linux/module.h>
 #include <linux/sched.h>

@@ -35,7 +35,13 @@ pub(super) struct KernelUnwinder<'a> {
     pub(super) notes: &'a Notes,
     /// Whether its state is set.
     begun: bool,
+    /// Whether it could not take a step that the walk needs: its whole walk may find more.
+    #[cfg(CONFIG_ARM64)]
+    gave_up: bool,
 }
+
+/// Whether there is the same rule for any address, text or not: on arm64, see `frames.rs`.
+const ANY_ADDRESS: bool = cfg!(CONFIG_ARM64);
 
 impl<'a> KernelUnwinder<'a> {
     #[inline(always)]
@@ -51,6 +57,8 @@ impl<'a> KernelUnwinder<'a> {
             table: rules.table(),
             notes: walker.notes.get(recording.context())?,
             begun: false,
+            #[cfg(CONFIG_ARM64)]
+            gave_up: false,
         })
     }
 
@@ -136,6 +144,15 @@ impl<'a> KernelUnwinder<'a> {
         }
     }
 
+    /// Whether the walk has ended where a step could not be taken that the kernel's unwinder may take in a walk
+    /// of its own: then that has to find the whole stack.
+    pub(super) fn gave_up(&self) -> bool {
+        #[cfg(CONFIG_ARM64)]
+        return self.gave_up;
+        #[cfg(not(CONFIG_ARM64))]
+        false
+    }
+
     /// Counts the frames of a guide that has led to the end, but for so many.
     #[inline(always)]
     pub(super) fn count_known(&self, guide: &Guide<'_>, before: usize) {
@@ -184,7 +201,8 @@ fn taken(frame: &stackmap_frame) -> Frame {
 }
 
 impl walk::Unwinder for KernelUnwinder<'_> {
-    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER);
+    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER) || cfg!(CONFIG_ARM64);
+    const HAS_MARKS: bool = cfg!(CONFIG_ARM64);
 
     #[inline(always)]
     unsafe fn load(&self, addr: u64) -> u64 {
@@ -198,8 +216,20 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         unsafe { load_at::<-8>(addr) }
     }
 
+    #[cfg(CONFIG_ARM64)]
+    #[inline(always)]
+    fn returns_to(&self, word: u64) -> u64 {
+        word | shim::facts().signature
+    }
+
     #[inline(always)]
     fn rule(&self, ip: u64) -> Rule {
+        if ANY_ADDRESS {
+            return match self.is_replaced(ip) {
+                true => Rule::UNKNOWN,
+                false => Rule::FRAME,
+            };
+        }
         match self.table.get(ip) {
             Rule::UNKNOWN => self.fleeting_rule(ip),
             rule => rule,
@@ -208,7 +238,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[link_section = ".kprobes.text"]
     fn has_lasting_rule(&self, ip: u64) -> bool {
-        self.table.get(ip) != Rule::UNKNOWN
+        ANY_ADDRESS || self.table.get(ip) != Rule::UNKNOWN
     }
 
     #[inline(always)]
@@ -317,6 +347,11 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         // SAFETY: As for `begin`; it sets the state if nothing has.
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
+        // Only the mark of the task's last record ends a walk.
+        #[cfg(CONFIG_ARM64)]
+        {
+            self.gave_up = !stepped && frame.at.bp != frame.stack.end();
+        }
         self.begun = true;
         stepped.then(|| taken(&at))
     }
@@ -355,8 +390,18 @@ unsafe fn load_at<const OFFSET: i32>(addr: u64) -> u64 {
         };
         word
     }
-    // Stacks are not walked by rules there.
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(all(target_arch = "aarch64", CONFIG_KASAN))]
+    {
+        let word;
+        // SAFETY: As above.
+        unsafe {
+            core::arch::asm!("ldr {}, [{}, {}]", out(reg) word, in(reg) addr, const OFFSET,
+                 options(nostack, preserves_flags, readonly))
+        };
+        word
+    }
+    // Where the compiler may choose the instruction, a step takes one less.
+    #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", CONFIG_KASAN))))]
     // SAFETY: As required of the caller.
     unsafe {
         (addr.wrapping_add_signed(OFFSET.into()) as *const u64).read_volatile()

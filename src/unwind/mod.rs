@@ -19,7 +19,7 @@ mod step;
 pub mod walk;
 
 pub(crate) use self::by_guides::{
-    expected, expected_behind_tracer, hints, retrace, Begun, Position,
+    expected, expected_behind_tracer, hints, may_guide, retrace, Begun, Position,
 };
 use self::{
     hints::Hinted,
@@ -35,11 +35,11 @@ use crate::{
 use core::sync::atomic::{AtomicU64, Ordering};
 use kernel::{error::to_result, prelude::*, sync::Arc};
 
-/// Cache lines of rules: 32,768 rules in 256 KiB.
-const SETS: usize = 4096;
+/// Cache lines of rules: 32,768 rules in 256 KiB. On arm64 none is kept.
+const SETS: usize = if cfg!(CONFIG_ARM64) { 1 } else { 4096 };
 
 /// As many as the test at load needs.
-const TEST_SETS: usize = 64;
+const TEST_SETS: usize = if cfg!(CONFIG_ARM64) { 1 } else { 64 };
 
 /// Frames left out whose rules are noted; a power of two.
 const LEFT_OUT: usize = 4;
@@ -439,6 +439,9 @@ fn by_rules<'m>(
             walk::walk(&mut unwinder, frame, skip, room, nr, guides)
         }
     };
+    if unwinder.gave_up() {
+        return None;
+    }
     Some(match walked {
         walk::Walked::Known(guide, lacks) => Walked::Known(guide, lacks),
         walk::Walked::Frames(nr, left) => {

@@ -44,8 +44,9 @@ impl Spot {
             return None;
         }
         // SAFETY: It is on the stack, and was reached by a plain step.
-        let ip = unsafe { unwinder.load_below(self.sp) };
-        (unwinder.shown(ip) == Some(ip) && !unwinder.is_replaced(ip)).then_some(ip)
+        let ip = unwinder.returns_to(unsafe { unwinder.load_below(self.sp) });
+        let is_here = !frames::is_mark::<U>(ip) && unwinder.shown(ip) == Some(ip);
+        (is_here && !unwinder.is_replaced(ip)).then_some(ip)
     }
 
     /// Takes the last step back.

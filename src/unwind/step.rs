@@ -111,7 +111,7 @@ fn switch<U: Unwinder>(
 /// What a rule says where the stack ends, too.
 #[inline(always)]
 pub(super) fn kind<U: Unwinder>(rule: Rule, stack: &Stack, at: Registers) -> Kind {
-    if U::BY_FRAMES && rule == Rule::FRAME && at.sp == stack.end() {
+    if U::BY_FRAMES && rule == Rule::FRAME && frames::is_last::<U>(stack.end(), at.sp, at.bp) {
         return Kind::End;
     }
     rule.kind()
@@ -133,7 +133,10 @@ pub(super) fn based_call<U: Unwinder>(
     if sp <= at.sp {
         return Err(WalkCounter::Stack);
     }
-    let ip = word(sp.wrapping_sub(8))?;
+    let ip = unwinder.returns_to(word(sp.wrapping_sub(8))?);
+    if frames::is_mark::<U>(ip) {
+        return Err(WalkCounter::Registers);
+    }
     let bp = match rule.bp_at(at.sp, sp) {
         Some(at) => word(at)?,
         None => at.bp,

@@ -29,6 +29,16 @@
 
 extern unsigned long stackmap_learn_stack[STACKMAP_LEARN_WORDS];
 
+/* The return address that a word of a stack has. */
+static __always_inline unsigned long stackmap_returns_to(unsigned long word)
+{
+#ifdef CONFIG_ARM64
+	return ptrauth_strip_kernel_insn_pac(word);
+#else
+	return word;
+#endif
+}
+
 /*
  * How many callers a walk leaves out where __ftrace_trace_stack() is to leave out @skip frames.
  * With ORC, the first one of these is the function itself; with other unwinders it is the caller.
@@ -43,7 +53,7 @@ static __always_inline void set_caller(struct stackmap_caller *caller)
 {
 	const unsigned long *frame = __builtin_frame_address(0);
 
-	caller->ip = frame[1];
+	caller->ip = stackmap_returns_to(frame[1]);
 	caller->sp = (unsigned long)(frame + 2);
 	caller->bp = frame[0];
 	caller->begin = (unsigned long)task_stack_page(current);

@@ -151,6 +151,10 @@ pub trait Unwinder {
     /// [`Rule::FRAME`], and the stack of a task ends where its last frame does.
     const BY_FRAMES: bool = false;
 
+    /// Whether, besides, the kernel has marked the last record and registers by records of their own, as on
+    /// arm64. Then the stack of a task ends where the frame pointer of its last frame leads.
+    const HAS_MARKS: bool = false;
+
     /// Reads a word of a stack.
     ///
     /// # Safety
@@ -166,6 +170,12 @@ pub trait Unwinder {
     unsafe fn load_below(&self, addr: u64) -> u64 {
         // SAFETY: As required of the caller.
         unsafe { self.load(addr.wrapping_sub(8)) }
+    }
+
+    /// The return address that a word of a stack has: the CPU may have signed it.
+    #[inline(always)]
+    fn returns_to(&self, word: u64) -> u64 {
+        word
     }
 
     /// The rule of the call that returns to `ip`; [`Rule::UNKNOWN`] if there is none. Where there

@@ -27,6 +27,12 @@
 
 #ifdef CONFIG_X86
 #include <asm/vdso.h>
+#else
+/* Its vDSO is not read on other architectures: nothing has one of these. */
+struct vdso_image {
+	void *data;
+	unsigned long size;
+};
 #endif
 
 #include "../shim/shim.h"
@@ -103,7 +109,7 @@ static u64 inode_of(const struct inode *inode)
 
 static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
 {
-	const struct mm_struct *mm = vma->vm_mm;
+	const struct mm_struct *mm __maybe_unused = vma->vm_mm;
 	const struct inode *inode;
 	struct timespec64 ctime;
 

@@ -54,7 +54,7 @@ build_tree() {
 	local said
 
 	said=$(in_chroot "$checkout/tools/rust-tree" "$source_tree" "$packages/usr/src/linux-headers-$release" \
-		"$1" CC="x86_64-linux-gnu-$gcc" | tee >(cat >&2) | tail -n 1)
+		"$1" "${make_arguments[@]}" | tee >(cat >&2) | tail -n 1)
 	say "         $said"
 	# What the build wrote of its own path is the path it will be renamed to.
 	grep -rlIF "$1" "$1" --include=Makefile --include='*.cmd' --include='*.json' |

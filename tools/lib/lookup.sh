@@ -2,6 +2,9 @@
 # shellcheck shell=bash
 # Which versions: what the suites of a kernel offer now, asked once and remembered.
 
+# shellcheck source-path=SCRIPTDIR
+. "$lib/arch.sh"
+
 # The packages of the toolchain chroot, besides the kernel's compiler.
 toolchain_packages=(
 	apt bash bc bindgen binutils bison busybox-static clang cpio diffutils e2fsprogs flex gcc
@@ -25,20 +28,22 @@ kernel_names() {
 # load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by; $own says whether
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline=''
+	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline='' arch=amd64
 	make_arguments=() configs=() except=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null
 	. "$lib/kernels/$kernel"
 	[[ ${#configs[@]} = 0 ]] || own=yes
-	[[ ${#make_arguments[@]} -gt 0 ]] || make_arguments=(CC="x86_64-linux-gnu-$gcc")
+	load_arch
 }
 
-# The apt of this machine, with a state of its own: its lists, keys and settings stay untouched.
+# The apt of this machine, with a state of its own: its lists, keys and settings stay untouched. What the
+# host runs is amd64, also where the kernel is not.
 setup_apt() {
-	local archive keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	local archive foreign='' keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
+	[[ $arch = amd64 ]] || foreign="\"$arch\";"
 	apt=$cache/apt/$base
 	export APT_CONFIG=$apt/apt.conf
 	need apt-get apt
@@ -56,7 +61,7 @@ setup_apt() {
 		Dir::Etc::sourcelist "$apt/sources.list";
 		Acquire::Languages "none";
 		APT::Architecture "amd64";
-		APT::Architectures "amd64";
+		APT::Architectures { "amd64"; $foreign };
 		APT::Get::AllowUnauthenticated "false";
 		APT::Install-Recommends "false";
 		APT::Sandbox::User "root";
@@ -93,7 +98,7 @@ closure() {
 # chosen_file: where the choice for $kernel is remembered.
 chosen_file() {
 	echo "$cache/chosen/$base-$(key_of "$lib/kernels/$base" "$mirror" \
-		"${toolchain_packages[*]} ${debian_userland_packages[*]} $(declare -f choose)")"
+		"${toolchain_packages[*]} ${compiler_packages[*]} ${debian_userland_packages[*]} $(declare -f choose)")"
 }
 
 # lookup [refresh]: sets $release, $version, $source_package, and the keys of the two roots.
@@ -135,8 +140,8 @@ choose() {
 	echo "release=$release"
 	echo "version=$version"
 	echo "source_package=linux-source-$(cut -d. -f1,2 <<< "$release")"
-	closure=$(closure "${toolchain_packages[@]}" "$gcc")
-	echo "compilers='$(grep -E "^(rustc|bindgen|$gcc)=" <<< "$closure" | xargs | tr '=' ' ')'"
+	closure=$(closure "${toolchain_packages[@]}" "${compiler_packages[@]}")
+	echo "compilers='$(grep -E "^(rustc|bindgen|${compiler_packages[0]})=" <<< "$closure" | xargs | tr '=' ' ')'"
 	echo "toolchain_key=$(sha256sum <<< "$closure" | cut -c1-12)"
 
 	wanted=$(apt-cache policy "${debian_userland_packages[@]}" |

@@ -32,7 +32,7 @@ build_toolchain() {
 	local packages
 
 	still toolchain_key
-	packages=$(IFS=,; echo "${toolchain_packages[*]},$gcc")
+	packages=$(IFS=,; echo "${toolchain_packages[*]},${compiler_packages[*]}")
 	if [[ $(id -u) = 0 ]]; then
 		bootstrap minbase "$packages" "$1"
 	else

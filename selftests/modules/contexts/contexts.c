@@ -6,6 +6,9 @@
  * each CPU for nmi. The contexts are task, softirq, hardirq, nmi, kprobe, kretprobe, and fprobe,
  * which records when a function is entered and when it returns. The fprobe is registered only
  * during that time: beside the function graph tracer a fprobe makes Linux 7.2 and 7.3 warn.
+ *
+ * On arm64, Debian's kernels have no NMI. There, an interrupt stands for it that counts as an NMI:
+ * so ftrace takes it for one, and only its stack is that of an interrupt.
  */
 #include <linux/atomic.h>
 #include <linux/completion.h>
@@ -18,10 +21,14 @@
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/percpu.h>
+#include <linux/preempt.h>
+#include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/uaccess.h>
+#ifdef CONFIG_X86
 #include <asm/apic.h>
 #include <asm/nmi.h>
+#endif
 
 #define CREATE_TRACE_POINTS
 #include "contexts_trace.h"
@@ -70,6 +77,7 @@ static void in_hardirq_context(struct irq_work *work)
 
 static struct irq_work hardirq_hit = IRQ_WORK_INIT_HARD(in_hardirq_context);
 
+#ifdef CONFIG_X86
 static int in_nmi_context(unsigned int type, struct pt_regs *regs)
 {
 	if (atomic_dec_if_positive(&nmis_wanted) < 0)
@@ -77,6 +85,54 @@ static int in_nmi_context(unsigned int type, struct pt_regs *regs)
 	hit("nmi");
 	return NMI_HANDLED;
 }
+
+static int nmi_begin(void)
+{
+	return register_nmi_handler(NMI_LOCAL, in_nmi_context, 0, "contexts");
+}
+
+static void nmi_end(void)
+{
+	unregister_nmi_handler(NMI_LOCAL, "contexts");
+}
+
+static void nmi_send(void)
+{
+	__apic_send_IPI_mask(cpu_online_mask, NMI_VECTOR);
+}
+#else
+static void in_nmi_context(void *unused)
+{
+	preempt_count_add(NMI_OFFSET);
+	hit("nmi");
+	preempt_count_sub(NMI_OFFSET);
+	atomic_dec(&nmis_wanted);
+}
+
+static void in_nmi_here(struct irq_work *work)
+{
+	in_nmi_context(NULL);
+}
+
+static struct irq_work nmi_here = IRQ_WORK_INIT_HARD(in_nmi_here);
+
+static int nmi_begin(void)
+{
+	return 0;
+}
+
+static void nmi_end(void)
+{
+}
+
+static void nmi_send(void)
+{
+	preempt_disable();
+	smp_call_function(in_nmi_context, NULL, false);
+	irq_work_queue(&nmi_here);
+	preempt_enable();
+}
+#endif
 
 /* What is probed, each by one kind of probe. */
 #define PROBED(name)			\
@@ -154,7 +210,7 @@ static void run_nmi(void)
 	int tries;
 
 	atomic_set(&nmis_wanted, num_online_cpus());
-	__apic_send_IPI_mask(cpu_online_mask, NMI_VECTOR);
+	nmi_send();
 	for (tries = 0; atomic_read(&nmis_wanted) && tries < 1000; tries++)
 		usleep_range(100, 200);
 }
@@ -222,7 +278,7 @@ static int __init contexts_init(void)
 {
 	int ret;
 
-	ret = register_nmi_handler(NMI_LOCAL, in_nmi_context, 0, "contexts");
+	ret = nmi_begin();
 	if (ret)
 		return ret;
 	ret = register_kprobe(&kprobe);
@@ -240,7 +296,7 @@ static int __init contexts_init(void)
 kprobe:
 	unregister_kprobe(&kprobe);
 nmi:
-	unregister_nmi_handler(NMI_LOCAL, "contexts");
+	nmi_end();
 	return ret;
 }
 module_init(contexts_init);
@@ -250,7 +306,7 @@ static void __exit contexts_exit(void)
 	debugfs_remove(dir);
 	unregister_kretprobe(&kretprobe);
 	unregister_kprobe(&kprobe);
-	unregister_nmi_handler(NMI_LOCAL, "contexts");
+	nmi_end();
 }
 module_exit(contexts_exit);
 

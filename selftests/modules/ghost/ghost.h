@@ -13,9 +13,26 @@
 
 #ifdef WORDS
 /*
- * A frame of so many words, each of which is the return address. The code is the same for any
- * number up to 15.
+ * A frame of so many words, each of which is the return address; on arm64, of twice as many. The
+ * code is the same for any number up to 15.
  */
+#ifdef CONFIG_ARM64
+asm(".pushsection .text\n"
+	".type " __stringify(inner) ", %function\n"
+	__stringify(inner) ":\n"
+	"	stp x29, x30, [sp, #-16]!\n"
+	"	mov x29, sp\n"
+	"	mov x0, #" __stringify(WORDS) "\n"
+	"1:	stp x30, x30, [sp, #-16]!\n"
+	"	subs x0, x0, #1\n"
+	"	b.ne 1b\n"
+	"	bl trace_dump_stack\n"
+	"	mov sp, x29\n"
+	"	ldp x29, x30, [sp], #16\n"
+	"	ret\n"
+	".size " __stringify(inner) ", . - " __stringify(inner) "\n"
+	".popsection");
+#else
 asm(".pushsection .text\n"
 	".type " __stringify(inner) ", @function\n"
 	__stringify(inner) ":\n"
@@ -30,6 +47,7 @@ asm(".pushsection .text\n"
 	"	" ASM_RET
 	".size " __stringify(inner) ", . - " __stringify(inner) "\n"
 	".popsection");
+#endif
 void inner(void);
 #else
 static noinline void inner(void)

@@ -25,7 +25,9 @@
 #include <linux/string.h>
 #include <linux/trace_events.h>
 
+#ifndef CONFIG_ARM64
 #include <asm/ibt.h>
+#endif
 
 #define FRAMES	24
 
@@ -49,10 +51,15 @@ module_param(hits, uint, 0400);
 /* Returns to the caller of the function that was probed; the return value is set. */
 asmlinkage void override_return(void);
 asm(".pushsection .text, \"ax\"\n"
-	".type override_return, @function\n"
+	".type override_return, %function\n"
 	"override_return:\n"
+#ifdef CONFIG_ARM64
+	"	hint #34\n"	/* bti c */
+	"	ret\n"
+#else
 	ASM_ENDBR
 	ASM_RET
+#endif
 	".size override_return, .-override_return\n"
 	".popsection\n");
 
@@ -72,13 +79,23 @@ static bool in_stackmap(unsigned long address)
 	return strstr(symbol, "[stackmap]");
 }
 
+/* Where the function returns to at whose entry these registers are. */
+static unsigned long caller_of(struct pt_regs *regs)
+{
+#ifdef CONFIG_ARM64
+	return ptrauth_strip_kernel_insn_pac(regs->regs[30]);
+#else
+	return regs_get_kernel_stack_nth(regs, 0);
+#endif
+}
+
 static bool from_stackmap(struct pt_regs *regs)
 {
 	unsigned long calls[FRAMES];
 	unsigned int i, nr;
 
-	/* The kernel's walk is wrong after a breakpoint on a push instruction. */
-	if (in_stackmap(regs_get_kernel_stack_nth(regs, 0)))
+	/* The kernel's walk is wrong before a function has pushed anything. */
+	if (in_stackmap(caller_of(regs)))
 		return true;
 	nr = stack_trace_save(calls, FRAMES, 0);
 	for (i = 0; i < nr; i++)

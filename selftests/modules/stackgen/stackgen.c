@@ -19,6 +19,7 @@
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/kernel.h>
+#include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/kthread.h>
 #include <linux/ktime.h>
@@ -200,6 +201,26 @@ static int find_entry(unsigned long *entry)
 	return 0;
 }
 
+#ifdef CONFIG_ARM64
+/* The end of the kernel's text: there may be something of the hook before it. */
+static int find_end(unsigned long *end)
+{
+	struct kprobe kp = {
+		.symbol_name = "kallsyms_lookup_name",
+		.flags = KPROBE_FLAG_DISABLED,
+	};
+	unsigned long (*lookup)(const char *name);
+	int ret = register_kprobe(&kp);
+
+	if (ret)
+		return ret;
+	lookup = (void *)kp.addr;
+	*end = lookup("_etext");
+	unregister_kprobe(&kp);
+	return *end ? 0 : -ENOENT;
+}
+#endif
+
 static int text_show(struct seq_file *m, void *data)
 {
 	unsigned long entry;
@@ -210,7 +231,16 @@ static int text_show(struct seq_file *m, void *data)
 		return ret;
 	if (copy_from_kernel_nofault(text, (void *)entry - 16, sizeof(text)))
 		return -EFAULT;
-	seq_printf(m, "%*ph\n", (int)sizeof(text), text);
+	seq_printf(m, "%*ph", (int)sizeof(text), text);
+#ifdef CONFIG_ARM64
+	ret = find_end(&entry);
+	if (ret)
+		return ret;
+	if (copy_from_kernel_nofault(text, (void *)entry - sizeof(text), sizeof(text)))
+		return -EFAULT;
+	seq_printf(m, " %*ph", (int)sizeof(text), text);
+#endif
+	seq_putc(m, '\n');
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(text);

@@ -381,7 +381,11 @@ static int million_get(void *data, u64 *value)
 
 	local_irq_save(flags);
 	start = get_cycles();
+#ifdef CONFIG_ARM64
+	asm volatile("1: subs %0, %0, #1; b.ne 1b" : "+r" (n) : : "cc");
+#else
 	asm volatile("1: dec %0; jnz 1b" : "+r" (n));
+#endif
 	*value = get_cycles() - start;
 	local_irq_restore(flags);
 	return 0;

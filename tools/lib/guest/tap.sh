@@ -18,6 +18,10 @@ fi
 by_frames() {
 	! grep -q ' unwind_module_init$' /proc/kallsyms
 }
+# is_arm64 - whether it is that of arm64: then it takes the same step from any address, so there are no rules to learn.
+is_arm64() {
+	[ "$(uname -m)" = aarch64 ]
+}
 if by_frames; then
 	# It says so once, without the module as well, where an NMI has hit while another one was running.
 	echo 'stackmap-expect: WARNING: stack recursion on stack type' >/dev/kmsg

@@ -5,6 +5,7 @@ import os
 import shlex
 
 from host.cpio import Archive
+from host.machine import ARCHES
 
 
 # A command named by its path there is the guest's own.
@@ -73,6 +74,8 @@ def write(stream, options, files, module, terminal, merge):
         "alone": "yes" if options.tcg == "multi" else "",
         "share": ("copied" if files["OWN"] else "mounted") if options.share else "",
         "tty": "yes" if terminal else "",
+        "terminal": ARCHES[files["ARCH"]].terminal,
+        "control": ARCHES[files["ARCH"]].control,
         "merge": "yes" if merge else "",
         "term": os.environ.get("TERM", "vt100"),
         "rows": str(terminal.lines if terminal else 24),
@@ -80,7 +83,7 @@ def write(stream, options, files, module, terminal, merge):
     }
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in settings.items())
     if options.initramfs:
-        write_boot(archive, prefix, os.path.join(files["CHROOT"], "bin/busybox"))
+        write_boot(archive, prefix, files["BUSYBOX"])
         archive.file(prefix + "etc/stackmap-run", text.encode())
     archive.file("etc/stackmap-run", text.encode())
     archive.end()

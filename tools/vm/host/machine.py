@@ -2,18 +2,17 @@
 """QEMU: its command line, its channels and its end."""
 
 import ctypes
+import dataclasses
 import glob
 import os
 import signal
 import socket
 import subprocess
 
-QEMU = "qemu-system-x86_64"
-
 # Nothing here changes what the kernel does, only how it tells and how it ends. The time limits of
 # its own watchdogs are those of an emulated machine on a busy host, which may also be late with the timer that it checks.
 KERNEL_ARGUMENTS = (
-    "console=ttyS0,115200 ignore_loglevel printk.devkmsg=on panic=-1 oops=panic panic_on_warn=0 no_timer_check "
+    "ignore_loglevel printk.devkmsg=on panic=-1 oops=panic panic_on_warn=0 "
     # The self-tests of the ciphers are a quarter of the boot.
     "cryptomgr.notests "
     "rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30")
@@ -24,6 +23,34 @@ ALONE_UNTIL_READY = "maxcpus=1"
 
 # For an initramfs of initramfs-tools.
 BOOT = "root=/dev/vda rw boot=stackmap init=/lib/stackmap/init"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arch:
+    """A machine of QEMU: what it has, and how its kernel names that."""
+
+    machine: tuple
+    # What the CPU needs besides, where guest time is to count instructions.
+    icount_cpu: str
+    # The two serial lines besides the console.
+    lines: tuple
+    kernel: str
+    terminal: str
+    control: str
+
+
+ARCHES = {
+    "amd64": Arch(
+        machine=("-machine", "q35,hpet=off", "-cpu", "max"), icount_cpu="",
+        lines=("-serial", "chardev:tty", "-serial", "chardev:control"),
+        kernel="console=ttyS0,115200 no_timer_check", terminal="/dev/ttyS1", control="/dev/ttyS2"),
+    # QEMU computes the architecture's pointer authentication much slower than its own. The counter, from which
+    # the kernel has its clocks, counts at 62.5 MHz: with --icount, a nanosecond is an instruction.
+    "arm64": Arch(
+        machine=("-machine", "virt", "-cpu", "max,pauth-impdef=on"), icount_cpu=",cntfrq=1000000000",
+        lines=("-device", "pci-serial,chardev=tty", "-device", "pci-serial,chardev=control"),
+        kernel="console=ttyAMA0", terminal="/dev/ttyS0", control="/dev/ttyS1"),
+}
 
 
 def _die_with_parent():
@@ -41,11 +68,15 @@ class Machine:
     """A QEMU process and the sockets of its serial lines and ports."""
 
     def __init__(self, options, files, initrd, directory):
+        arch = ARCHES[files["ARCH"]]
+        machine = list(arch.machine)
+        if options.icount:
+            machine[-1] += arch.icount_cpu
         self.channels = {}
         self._listening = {}
         self.arguments = [
-            QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-            "-machine", "q35,hpet=off", "-cpu", "max",
+            files["QEMU"], "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+            *machine,
             # A socket each: the firmware's MP table, from which a kernel without ACPI knows them, has one CPU of
             # each.
             "-smp", f"{options.smp},sockets={options.smp},cores=1,threads=1",
@@ -53,14 +84,14 @@ class Machine:
             "-accel", f"tcg,thread={options.tcg}",
             "-kernel", files["VMLINUZ"], "-initrd", initrd,
             "-append", " ".join((
-                KERNEL_ARGUMENTS, ALONE_UNTIL_READY if options.tcg == "multi" else "",
+                arch.kernel, KERNEL_ARGUMENTS, ALONE_UNTIL_READY if options.tcg == "multi" else "",
                 BOOT if options.initramfs else "", files["CMDLINE"], options.append)),
         ]
         if options.icount:
             self.arguments += ["-icount", "shift=0,sleep=off"]
         for name in ("console", "tty", "control"):
             self._channel(directory, name)
-            self.arguments += ["-serial", f"chardev:{name}"]
+        self.arguments += ["-serial", "chardev:console", *arch.lines]
         self.arguments += ["-device", "virtio-serial-pci"]
         copied = options.share and files["OWN"]
         for number, name in enumerate(("out", "err", "share") if copied else ("out", "err"), 1):

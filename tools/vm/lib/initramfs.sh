@@ -8,8 +8,27 @@ initramfs_modules=(
 	loop brd null_blk zram dummy veth tun
 )
 
+# build_busybox DIR: the busybox of another architecture, of the release that the chroot has.
+build_busybox() {
+	setup_apt
+	mkdir "$1/deb"
+	(cd "$1/deb" && apt-get -qq download "busybox-static:$arch")
+	dpkg-deb -x "$1"/deb/*.deb "$1"
+	rm -r "$1/deb"
+	[[ -x $1/usr/bin/busybox ]] || mv "$1/bin" "$1/usr/"
+}
+
+# guest_busybox: sets $busybox to the one that the guest runs.
+guest_busybox() {
+	busybox=$chroot/bin/busybox
+	[[ $arch = amd64 ]] && return
+	entry "busybox-$suite-$arch" "$(key_of "$toolchain_key" "$(declare -f build_busybox)")" \
+		"busybox of $suite for $arch" 'about 5 seconds' build_busybox
+	busybox=$entry/usr/bin/busybox
+}
+
 build_initramfs() {
-	local root=$1/root name file busybox=$chroot/bin/busybox
+	local root=$1/root name file
 
 	mkdir -p "$root"/{bin,sbin,usr/bin,usr/sbin,etc,proc,sys,dev,run,tmp,root,lib/stackmap}
 	chmod 1777 "$root/tmp"
@@ -17,7 +36,7 @@ build_initramfs() {
 	ln "$root/bin/busybox" "$root/lib/stackmap/busybox"
 	while read -r file; do
 		[[ -e $root/$file ]] || ln -s /bin/busybox "$root/$file"
-	done < <("$busybox" --list-full)
+	done < <("$chroot/bin/busybox" --list-full)
 	cp "$vm/guest/init" "$root/init"
 	cp "$vm/guest/session" "$vm/guest/overlay" "$root/lib/stackmap/"
 	chmod 755 "$root/init"
@@ -47,8 +66,9 @@ build_initramfs() {
 	rm -rf "$root" "$1/list"
 }
 
-# initramfs: sets $initramfs.
+# initramfs: sets $initramfs and $busybox.
 initramfs() {
+	guest_busybox
 	entry "initramfs-$kernel" "$(key_of "${packages##*/}" "$toolchain_key" "$vm/guest/init" \
 		"$vm/guest/session" "$vm/guest/overlay" "$vm/host/cpio.py" "${initramfs_modules[*]}" \
 		"$(declare -f build_initramfs)")" \

@@ -14,7 +14,7 @@ entries() {
 		initramfs
 		(
 			userland debian
-			[[ $base != "$kernel" ]] || machine
+			[[ $base != "$kernel" || $arch != amd64 ]] || machine
 		)
 		echo "$cache/module/$kernel-$tree_key"
 		chosen_file
@@ -26,7 +26,7 @@ prune() {
 	local used path
 
 	used=$(entries)
-	for path in "$cache"/{target,toolchain,kernel,source,tree,initramfs,userland,builder,machine}-* \
+	for path in "$cache"/{target,toolchain,kernel,source,tree,busybox,initramfs,userland,builder,machine}-* \
 		"$cache"/module/* "$cache"/chosen/*; do
 		if [[ -e $path ]] && ! grep -qxF "$path" <<< "$used"; then
 			say "removing ${path#"$cache/"}"

@@ -35,6 +35,10 @@ build_userland_archive() {
 userland() {
 	root='' archive=''
 	[[ $1 = debian ]] || return 0
+	if [[ $arch != amd64 ]]; then
+		[[ $listing ]] && return
+		die "there is no Debian userland for $arch: its packages cannot be configured on this machine"
+	fi
 	if [[ $own ]]; then
 		entry "userland-archive-$base" "$(key_of "$userland_key" "$(declare -f bootstrap build_userland_archive)")" \
 			"Debian userland as an archive" 'about 1 minute' build_userland_archive

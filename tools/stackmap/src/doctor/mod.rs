@@ -146,9 +146,9 @@ impl System {
             Check::new(Good, "kernel", format!("{release} {machine}")),
             self.check_user(),
         ];
-        if machine != "x86_64" {
+        if !["x86_64", "aarch64"].contains(&machine.as_str()) {
             let check = Check::new(Bad, "machine", machine);
-            checks.push(check.advise("the module is for x86_64"));
+            checks.push(check.advise("the module is for x86_64 and aarch64"));
         }
         checks.push(match &tracefs {
             Ok(tracefs) => Check::new(Good, "tracefs", tracefs.root().display().to_string()),

@@ -34,12 +34,10 @@
 #include <linux/string.h>
 #include <linux/unaligned.h>
 
-#include "../shim/shim.h"
-
-#ifdef CONFIG_X86_64
-
 #include <asm/ibt.h>
 #include <asm/text-patching.h>
+
+#include "../shim/shim.h"
 
 #define PADDING		16
 #define ENTRY_LEN	4	/* of ENDBR64 */
@@ -242,27 +240,3 @@ int stackmap_jump_remove(void)
 	unlock();
 	return ret;
 }
-
-#else /* !CONFIG_X86_64 */
-
-void *stackmap_jump_original(void)
-{
-	return stackmap_symbols.trace_stack;
-}
-
-int stackmap_jump_check(void)
-{
-	return -EOPNOTSUPP;
-}
-
-int stackmap_jump_install(void)
-{
-	return -EOPNOTSUPP;
-}
-
-int stackmap_jump_remove(void)
-{
-	return 0;
-}
-
-#endif

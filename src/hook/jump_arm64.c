@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The jump hook of arm64: a branch at the entry of __ftrace_trace_stack(), and where it leads to, a
+ * veneer in the padding between the kernel's text and _etext.
+ *
+ *	before:					hooked:
+ *	entry:	paciasp				entry:	b	veneer
+ *	...					...
+ *	_etext - 20: 0 (five times)		veneer:	adrp	x16, stackmap_trace_stack
+ *							add	x16, x16, #...
+ *							br	x16
+ *						bypass:	paciasp
+ *							b	entry + 4
+ *
+ * A module may be anywhere within 2 GiB of the kernel, out of reach of a branch; the padding is
+ * within reach. A call leaves x16 and x17 to what is between it and its target.
+ *
+ * The entry is changed as for a kprobe, with all CPUs stopped. A CPU at the entry goes on there, a
+ * CPU behind it does not notice. Whoever is inside the veneer when the hook is removed still finds
+ * it there: it is cleared when stackmap_hook_drain() has waited.
+ *
+ * A kprobe that is placed on the entry while this is the branch executes its copy of the branch
+ * until it is removed. Then the branch stays when the hook is removed, and the veneer begins with a
+ * branch to the bypass: the function as it was. That does not lead into the module, so it can be
+ * unloaded. The text is restored when the hook is removed, or the module loaded or unloaded, after
+ * that kprobe is gone.
+ */
+#include <linux/bits.h>
+#include <linux/cpu.h>
+#include <linux/errno.h>
+#include <linux/math.h>
+#include <linux/sizes.h>
+#include <linux/string.h>
+
+#include "../shim/shim.h"
+
+#define INSN_PACIASP	0xd503233f
+#define INSN_ADRP_X16	0x90000010
+#define INSN_ADD_X16	0x91000210	/* add x16, x16, #0 */
+#define INSN_BR_X16	0xd61f0200
+#define INSN_B		0x14000000
+
+/* Words of the veneer. */
+enum {
+	TO_MODULE	= 0,
+	BYPASS		= 3,
+	VENEER_WORDS	= 5,
+};
+
+/* Where stackmap_original() goes on: behind the instruction that the hook replaces. */
+unsigned long stackmap_behind __ro_after_init;
+
+/* The kernel's own function, hooked or not: its first instruction, and on behind that. */
+void stackmap_original(struct trace_array *tr, struct trace_buffer *buffer, unsigned int trace_ctx,
+		       int skip, struct pt_regs *regs);
+
+asm(".pushsection .text, \"ax\", %progbits\n"
+	".balign 8\n"
+	".global stackmap_original\n"
+	".type stackmap_original, %function\n"
+	"stackmap_original:\n"
+	"	hint	#25\n"
+	"	adrp	x16, stackmap_behind\n"
+	"	ldr	x16, [x16, #:lo12:stackmap_behind]\n"
+	"	br	x16\n"
+	".size stackmap_original, . - stackmap_original\n"
+	".popsection\n");
+
+static u32 *entry(void)
+{
+	return stackmap_symbols.trace_stack;
+}
+
+static u32 *veneer(void)
+{
+	return (u32 *)stackmap_facts.etext - VENEER_WORDS;
+}
+
+static u32 branch(const u32 *from, const u32 *to)
+{
+	return INSN_B | ((to - from) & GENMASK(25, 0));
+}
+
+/* The instruction at the entry, also under a kprobe. */
+static u32 first(void)
+{
+	const struct kprobe *kp = static_call(stackmap_get_kprobe)(entry());
+
+	return kp ? kp->opcode : *entry();
+}
+
+/* Whether a kprobe is on what the hook changes. */
+static bool probed(void)
+{
+	int i;
+
+	for (i = 0; i < VENEER_WORDS; i++)
+		if (static_call(stackmap_get_kprobe)(veneer() + i))
+			return true;
+	return static_call(stackmap_get_kprobe)(entry());
+}
+
+/* Whether the veneer is there, from this load or an earlier one. */
+static bool has_veneer(void)
+{
+	const u32 *words = veneer();
+
+	return words[BYPASS] == INSN_PACIASP &&
+	       words[BYPASS + 1] == branch(words + BYPASS + 1, entry() + 1);
+}
+
+static bool has_jump(void)
+{
+	return has_veneer() && first() == branch(entry(), veneer());
+}
+
+static void lock(void)
+{
+	/* The order in which a kprobe is armed. */
+	mutex_lock(stackmap_symbols.kprobe_mutex);
+	cpus_read_lock();
+	mutex_lock(stackmap_symbols.text_mutex);
+}
+
+static void unlock(void)
+{
+	mutex_unlock(stackmap_symbols.text_mutex);
+	cpus_read_unlock();
+	mutex_unlock(stackmap_symbols.kprobe_mutex);
+}
+
+/* Changes an instruction with all CPUs stopped. */
+static int patch(u32 *at, u32 insn)
+{
+	void *addr = at;
+
+	return static_call(stackmap_patch_text)(&addr, &insn, 1);
+}
+
+/* Writes instructions that nobody executes. */
+static void write_words(u32 *at, u32 *insns, int nr)
+{
+	static_call(stackmap_copy_text)(at, insns, nr * sizeof(*insns));
+}
+
+static void clear_veneer(void)
+{
+	u32 zero[VENEER_WORDS] = { };
+
+	write_words(veneer(), zero, VENEER_WORDS);
+}
+
+static int check(void)
+{
+	const long to_module = (long)stackmap_trace_stack - (long)veneer();
+	const long to_veneer = (long)veneer() - (long)entry();
+
+	/* What branches to the middle of a function through a register is not allowed to there. */
+	if (IS_ENABLED(CONFIG_ARM64_BTI_KERNEL))
+		return -EOPNOTSUPP;
+	/* The branch reaches 128 MiB, adrp a bit less than 4 GiB. */
+	if (to_veneer <= 0 || to_veneer >= SZ_128M || abs(to_module) >= 2L * SZ_2G - SZ_64K)
+		return -ERANGE;
+	if (has_jump())
+		return 0;
+	if (first() != INSN_PACIASP || memchr_inv(veneer(), 0, VENEER_WORDS * sizeof(u32)))
+		return -EOPNOTSUPP;
+	return probed() ? -EBUSY : 0;
+}
+
+/**
+ * stackmap_jump_original - address of the original __ftrace_trace_stack(), hooked or not
+ *
+ * Context: process, may sleep. All symbols are resolved.
+ * Return: the address of code that does what the function does without a hook or a kprobe at its
+ * entry, or the entry if it has another instruction than expected.
+ */
+void *stackmap_jump_original(void)
+{
+	void *original = entry();
+
+	if (!stackmap_symbols.can_poke || IS_ENABLED(CONFIG_ARM64_BTI_KERNEL))
+		return original;
+	stackmap_behind = (unsigned long)(entry() + 1);
+	lock();
+	if (first() == INSN_PACIASP || has_jump())
+		original = stackmap_original;
+	unlock();
+	return original;
+}
+
+/**
+ * stackmap_jump_check - whether the jump would fit
+ *
+ * Context: process.
+ * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, -EOPNOTSUPP if the entry or the
+ * padding is not as expected, -ERANGE if something is too far away, -EBUSY if there is a kprobe.
+ */
+int stackmap_jump_check(void)
+{
+	int ret;
+
+	if (!stackmap_symbols.can_poke)
+		return -ENOENT;
+	lock();
+	ret = check();
+	unlock();
+	return ret;
+}
+
+/**
+ * stackmap_jump_install - install the jump hook
+ *
+ * Context: process, may sleep.
+ * Return: as stackmap_jump_check(), or what stop_machine() says.
+ */
+int stackmap_jump_install(void)
+{
+	const unsigned long to = (unsigned long)stackmap_trace_stack;
+	const long pages = (long)(to >> 12) - (long)((unsigned long)veneer() >> 12);
+	u32 insns[VENEER_WORDS] = {
+		INSN_ADRP_X16 | (pages & GENMASK(1, 0)) << 29 | (pages >> 2 & GENMASK(18, 0)) << 5,
+		INSN_ADD_X16 | (to & GENMASK(11, 0)) << 10,
+		INSN_BR_X16,
+		INSN_PACIASP,
+		branch(veneer() + BYPASS + 1, entry() + 1),
+	};
+	int ret;
+
+	if (!stackmap_symbols.can_poke)
+		return -ENOENT;
+
+	lock();
+	ret = check();
+	if (!ret && has_jump()) {
+		/* The bypass is used, and nothing else: an earlier user has waited for that. */
+		write_words(veneer() + 1, insns + 1, BYPASS - 1);
+		ret = patch(veneer() + TO_MODULE, insns[TO_MODULE]);
+	} else if (!ret) {
+		write_words(veneer(), insns, VENEER_WORDS);
+		ret = patch(entry(), branch(entry(), veneer()));
+		if (ret)
+			clear_veneer();
+	}
+	unlock();
+	return ret;
+}
+
+/**
+ * stackmap_jump_remove - remove the jump hook, if installed, and restore the text
+ *
+ * The veneer stays until stackmap_jump_drained(), if somebody may be inside it.
+ *
+ * Context: process, may sleep.
+ * Return: 0, or -EBUSY if a kprobe prevents restoring the text: the jump bypasses the module.
+ */
+int stackmap_jump_remove(void)
+{
+	const u32 to_bypass = stackmap_symbols.can_poke ?
+		branch(veneer() + TO_MODULE, veneer() + BYPASS) : 0;
+	bool bypassed = false;
+	int ret = 0;
+
+	if (!stackmap_symbols.can_poke)
+		return 0;
+	lock();
+	if (has_jump() && static_call(stackmap_get_kprobe)(entry())) {
+		if (veneer()[TO_MODULE] != to_bypass)
+			patch(veneer() + TO_MODULE, to_bypass);
+		ret = -EBUSY;
+	} else if (has_jump()) {
+		bypassed = veneer()[TO_MODULE] == to_bypass;
+		patch(entry(), INSN_PACIASP);
+	}
+	unlock();
+	/* Nobody else waits, where the hook was removed before. */
+	if (bypassed)
+		stackmap_hook_drain();
+	return ret;
+}
+
+/**
+ * stackmap_jump_drained - clear the veneer, where the entry does not lead to it
+ *
+ * Context: process, may sleep; nobody is inside it, unless the entry leads to it.
+ */
+void stackmap_jump_drained(void)
+{
+	if (!stackmap_symbols.can_poke)
+		return;
+	lock();
+	if (has_veneer() && !has_jump() && !probed())
+		clear_veneer();
+	unlock();
+}
