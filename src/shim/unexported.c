@@ -31,20 +31,6 @@ DEFINE_STATIC_CALL_NULL(stackmap_copy_text, aarch64_insn_copy);
 DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
 
-/* Where a kretprobe has a function return to. */
-#ifdef CONFIG_ARM64
-#define KRETPROBE_TRAMPOLINE	"__kretprobe_trampoline"
-#else
-#define KRETPROBE_TRAMPOLINE	"arch_rethook_trampoline"
-#endif
-
-/* What changes the kernel's text. */
-#ifdef CONFIG_ARM64
-#define TEXT_POKE	"aarch64_insn_patch_text"
-#else
-#define TEXT_POKE	"smp_text_poke_single"
-#endif
-
 struct stackmap_symbols stackmap_symbols __ro_after_init;
 struct stackmap_facts stackmap_facts __ro_after_init;
 
@@ -150,7 +136,11 @@ int stackmap_symbols_resolve(void)
 		.stext			= find_address("_stext"),
 		.etext			= find_address("_etext"),
 		.return_to_handler	= find_address("return_to_handler"),
-		.rethook_trampoline	= find_address(KRETPROBE_TRAMPOLINE),
+#ifdef CONFIG_ARM64
+		.rethook_trampoline	= find_address("__kretprobe_trampoline"),
+#else
+		.rethook_trampoline	= find_address("arch_rethook_trampoline"),
+#endif
 		.user_end		= TASK_SIZE_MAX,
 #ifdef CONFIG_ARM64
 		/* Bit 55, which tells the kernel's addresses from others, is in no signature. */
@@ -176,11 +166,14 @@ int stackmap_symbols_resolve(void)
 	syms->text_mutex = find("text_mutex");
 	syms->kprobe_mutex = find("kprobe_mutex");
 	get_probe = find("get_kprobe");
-	poke = find(TEXT_POKE);
-	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
 #ifdef CONFIG_ARM64
+	poke = find("aarch64_insn_patch_text");
 	copy = find("aarch64_insn_copy");
-	syms->can_poke = syms->can_poke && copy && stackmap_facts.etext;
+	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke && copy &&
+			 stackmap_facts.etext;
+#else
+	poke = find("smp_text_poke_single");
+	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
 #endif
 	if (syms->can_poke) {
 		static_call_update(stackmap_get_kprobe, get_probe);

@@ -98,6 +98,17 @@ const FOR_THE_JUMP: [&str; 4] = [
 /// kernel's unwinder.
 const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
 
+/// The same on arm64, each.
+const FOR_THE_JUMP_ON_ARM64: [&str; 6] = [
+    "aarch64_insn_patch_text",
+    "aarch64_insn_copy",
+    "get_kprobe",
+    "text_mutex",
+    "kprobe_mutex",
+    "_etext",
+];
+const FOR_THE_CACHE_ON_ARM64: [&str; 1] = ["irq_stack_ptr"];
+
 /// The unexported symbols that user stacks need; without them there are none.
 const FOR_USER_STACKS: [&str; 10] = [
     "unwind_deferred_init",
@@ -146,7 +157,8 @@ impl System {
             Check::new(Good, "kernel", format!("{release} {machine}")),
             self.check_user(),
         ];
-        if !["x86_64", "aarch64"].contains(&machine.as_str()) {
+        let is_arm64 = machine == "aarch64";
+        if machine != "x86_64" && !is_arm64 {
             let check = Check::new(Bad, "machine", machine);
             checks.push(check.advise("the module is for x86_64 and aarch64"));
         }
@@ -156,7 +168,7 @@ impl System {
         });
         let config = Config::read(&self.root, &release);
         checks.extend(self.check_config(config.as_ref(), loaded));
-        checks.extend(self.check_functions(loaded));
+        checks.extend(self.check_functions(loaded, is_arm64));
         checks.extend(self.check_lockdown());
         if loaded {
             checks.push(Check::new(Good, "module", "loaded"));
@@ -215,7 +227,7 @@ impl System {
         checks
     }
 
-    fn check_functions(&self, loaded: bool) -> Vec<Check> {
+    fn check_functions(&self, loaded: bool, is_arm64: bool) -> Vec<Check> {
         let Ok(text) = std::fs::read(self.path("proc/kallsyms")) else {
             return vec![Check::new(
                 Warning,
@@ -240,15 +252,19 @@ impl System {
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("this kernel is too old or too new for the module"),
         });
+        let (for_the_jump, for_the_cache) = match is_arm64 {
+            true => (&FOR_THE_JUMP_ON_ARM64[..], &FOR_THE_CACHE_ON_ARM64[..]),
+            false => (&FOR_THE_JUMP[..], &FOR_THE_CACHE[..]),
+        };
         // A loaded module reports its hook and its unwinder itself.
         for (names, what, cost) in [
             (
-                &FOR_THE_JUMP[..],
+                for_the_jump,
                 "hook",
                 "the module will use a kprobe, which costs more for each event than a jump",
             ),
             (
-                &FOR_THE_CACHE,
+                for_the_cache,
                 "unwinder",
                 "the module will use the kernel's unwinder: an id costs as much as a full stack",
             ),
