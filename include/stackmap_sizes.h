@@ -17,7 +17,8 @@ enum {
 	 * leads to it.
 	 */
 #ifdef CONFIG_UNWINDER_FRAME_POINTER
-	STACKMAP_STACK_SIZE	= THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING - sizeof(struct pt_regs),
+	STACKMAP_STACK_SIZE	= THREAD_SIZE - TOP_OF_KERNEL_STACK_PADDING -
+				  sizeof(struct pt_regs),
 #elif defined(CONFIG_ARM64)
 	STACKMAP_STACK_SIZE	= THREAD_SIZE - sizeof(struct pt_regs) +
 				  offsetof(struct pt_regs, stackframe),
