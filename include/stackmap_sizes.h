@@ -32,7 +32,7 @@ enum {
 	STACKMAP_REGS_SP	= offsetof(struct pt_regs, sp),
 	STACKMAP_REGS_BP	= offsetof(struct pt_regs, bp),
 #else
-	/* Stacks are not walked by rules there. */
+	/* No rule leads to registers there. */
 	STACKMAP_REGS_IP	= 0,
 	STACKMAP_REGS_CS	= 0,
 	STACKMAP_REGS_SP	= 0,

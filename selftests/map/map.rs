@@ -4,20 +4,17 @@
 
 #![cfg(not(loom))]
 
+mod maps;
+
+use maps::*;
+use stackmap_map::{
+    record_bytes, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES, PROBE_LIMIT,
+};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     collections::{HashMap, HashSet},
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
 };
-
-use stackmap_map::{
-    record_bytes, ControlError, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX,
-    MAX_FRAMES, PROBE_LIMIT,
-};
-
-const SEED: Seed = Seed::new([1, 2]);
 
 thread_local! {
     /// Bytes that this thread has allocated, less those that it has freed.
@@ -43,66 +40,6 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: As required of the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
-}
-
-fn map(bits: u32, contexts: usize) -> Map {
-    Map::new(bits, contexts, SEED).expect("memory for a map")
-}
-
-/// Records a stack as one event of the context `index`; the pool does not grow.
-fn get_id(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
-    let section = ReadSide::enter();
-    // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
-    let entered = unsafe { map.enter(section.inside(), index) };
-    entered.get_id(frames).map(|found| found.id)
-}
-
-/// Records a stack, growing the pool as the module does.
-fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
-    let result = get_id(map, index, frames);
-    if map.wants_growth() {
-        match map.grow() {
-            Ok(()) | Err(ControlError::Busy) => {}
-            Err(error) => panic!("growth failed: {error:?}"),
-        }
-    }
-    result
-}
-
-/// A stack that differs from those of other numbers only in its deepest frame.
-fn stack(number: u64, depth: usize) -> Vec<u64> {
-    let mut frames: Vec<u64> = (0..depth as u64)
-        .map(|i| 0xffff_ffff_8100_0000 + i * 64)
-        .collect();
-    if let Some(last) = frames.last_mut() {
-        *last += number;
-    }
-    frames
-}
-
-fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
-    let mut buffer = [0; MAX_FRAMES];
-    let stack = map.lookup(id, &mut buffer)?;
-    assert_eq!(stack.id, id);
-    Some((buffer[..stack.nr].to_vec(), stack.ref_count))
-}
-
-/// All stacks of the map by one export.
-fn export(map: &Map) -> HashMap<Id, (Vec<u64>, u32)> {
-    let snapshot = map.snapshot().expect("no reset runs");
-    let mut buffer = [0; MAX_FRAMES];
-    let mut from = 0;
-    let mut all = HashMap::new();
-    while let Some(stack) = map
-        .next(&snapshot, from, &mut buffer)
-        .expect("no reset runs")
-    {
-        from = stack.next();
-        let old = all.insert(stack.id, (buffer[..stack.nr].to_vec(), stack.ref_count));
-        assert_eq!(old, None, "an id was exported twice");
-    }
-    assert_eq!(map.count(&snapshot), Ok(all.len() as u32));
-    all
 }
 
 /// Finds a stack as one event of the context `index`.
@@ -322,76 +259,6 @@ fn a_full_pool_with_growth_pending_is_reported() {
 }
 
 #[test]
-fn after_a_reset_old_ids_resolve_to_nothing() {
-    let map = map(10, 1);
-    let mut old = HashSet::new();
-    for round in 0..1200 {
-        let id = record(&map, 0, &stack(round % 3, 20)).unwrap();
-        assert!(old.insert(id), "an id came back after {round} resets");
-        map.reset().unwrap();
-        assert_eq!((map.entries(), map.total(Counter::Inserts)), (0, 0));
-        assert_eq!(read(&map, id), None);
-    }
-}
-
-#[test]
-fn the_largest_map_recognises_stale_ids_for_1022_resets() {
-    let map = map(20, 1);
-    let first = record(&map, 0, &stack(0, 8)).unwrap();
-    for resets in 1..=1024 {
-        map.reset().unwrap();
-        let id = record(&map, 0, &stack(0, 8)).unwrap();
-        assert!(i32::try_from(id.get()).is_ok());
-        // There are 1,023 generations: then the first one is used again.
-        assert_eq!(id == first, resets == 1023);
-        assert_eq!(read(&map, first).is_some(), resets == 1023);
-    }
-}
-
-#[test]
-fn resets_of_an_empty_map_make_no_stale_id_valid() {
-    let map = map(20, 1);
-    let first = record(&map, 0, &stack(0, 8)).unwrap();
-    // As many resets as there are generations.
-    for _ in 0..1023 {
-        map.reset().unwrap();
-    }
-    assert_eq!(read(&map, first), None);
-    let second = record(&map, 0, &stack(0, 8)).unwrap();
-    assert_ne!(second, first);
-    map.reset().unwrap();
-    assert_eq!((read(&map, first), read(&map, second)), (None, None));
-}
-
-#[test]
-fn a_reset_of_an_empty_map_clears_counters() {
-    let map = map(10, 1);
-    let too_deep = record(&map, 0, &stack(0, MAX_FRAMES + 1));
-    assert_eq!(too_deep, Err(Fallback::PoolFull));
-    {
-        let section = ReadSide::enter();
-        // SAFETY: The only thread; inside a read-side section.
-        unsafe { map.enter(section.inside(), 0) }.add(Counter::DropPool, 1);
-    }
-    assert_eq!((map.entries(), map.total(Counter::DropPool)), (0, 1));
-    map.reset().unwrap();
-    assert_eq!(map.total(Counter::DropPool), 0);
-}
-
-#[test]
-fn an_export_of_an_empty_map_outlives_its_reset() {
-    let map = map(10, 1);
-    let snapshot = map.snapshot().unwrap();
-    map.reset().unwrap();
-    record(&map, 0, &stack(0, 20)).unwrap();
-    // It is as empty as it was when it began.
-    assert_eq!(map.count(&snapshot), Ok(0));
-    assert_eq!(map.next(&snapshot, 0, &mut [0; MAX_FRAMES]), Ok(None));
-    map.reset().unwrap();
-    assert!(map.count(&snapshot).is_err());
-}
-
-#[test]
 fn the_first_generation_follows_from_the_seed() {
     let mut generations = HashSet::new();
     for seed in 0..64 {
@@ -403,35 +270,6 @@ fn the_first_generation_follows_from_the_seed() {
     }
     // Two of 64 have the same of 1,048,575 with a probability of 0.2 %, three never.
     assert!(generations.len() >= 63, "{} generations", generations.len());
-}
-
-#[test]
-fn an_export_that_overlaps_a_reset_is_stale() {
-    let map = map(10, 1);
-    record(&map, 0, &stack(0, 20)).unwrap();
-    let snapshot = map.snapshot().unwrap();
-    map.reset().unwrap();
-    record(&map, 0, &stack(0, 20)).unwrap();
-    assert!(map.next(&snapshot, 0, &mut [0; MAX_FRAMES]).is_err());
-    assert!(map.count(&snapshot).is_err());
-}
-
-#[test]
-fn an_export_that_has_read_the_last_slot_has_read_all() {
-    let map = map(10, 1);
-    let last = map.table_size() as u64 - 1;
-    let frames = (0..).map(|number| stack(number, 20));
-    let at_last = frames
-        .into_iter()
-        .find(|frames| SEED.hash(frames) & last == last);
-    let id = record(&map, 0, &at_last.unwrap()).unwrap();
-    let snapshot = map.snapshot().unwrap();
-    let mut buffer = [0; MAX_FRAMES];
-    let stack = map.next(&snapshot, 0, &mut buffer).unwrap().unwrap();
-    assert_eq!((stack.id, u64::from(stack.next())), (id, last + 1));
-    map.reset().unwrap();
-    assert_eq!(map.next(&snapshot, stack.next(), &mut buffer), Ok(None));
-    assert!(map.next(&snapshot, 0, &mut buffer).is_err());
 }
 
 #[test]
@@ -489,50 +327,6 @@ fn counters_saturate() {
         }
     }
     assert_eq!(map.total(Counter::BytesSaved), u64::MAX);
-}
-
-#[test]
-fn an_export_holds_what_was_there_when_it_began() {
-    let map = map(14, 1);
-    for number in 0..500 {
-        record(&map, 0, &stack(number, 20)).unwrap();
-    }
-    let snapshot = map.snapshot().unwrap();
-    for number in 500..1000 {
-        record(&map, 0, &stack(number, 20)).unwrap();
-    }
-    assert_eq!(map.count(&snapshot), Ok(500));
-    assert_eq!(export(&map).len(), 1000);
-}
-
-#[test]
-fn a_stack_is_read_in_place_and_knows_its_snapshot() {
-    let map = map(10, 1);
-    let inserted = |number| {
-        let frames = stack(number, 20);
-        let id = record(&map, 0, &frames).unwrap();
-        let (inserted, read) = map
-            .read(id, |inserted, frames| {
-                (inserted, frames.collect::<Vec<_>>())
-            })
-            .unwrap();
-        assert_eq!(read, frames);
-        (id, inserted)
-    };
-    let (first, before) = inserted(1);
-    let snapshot = map.snapshot().unwrap();
-    let (_, behind) = inserted(2);
-    assert!(snapshot.includes(before) && !snapshot.includes(behind));
-    assert!(map.snapshot().unwrap().includes(behind));
-    assert!(map.has(before) && map.has(behind));
-    map.reset().unwrap();
-    assert!(!map.has(before));
-    assert_eq!(map.read(first, |_, _| ()), None);
-    let (_, later) = inserted(1);
-    assert!(map.has(later) && !map.has(behind));
-    assert!(!snapshot.includes(later));
-    let snapshot = map.snapshot().unwrap();
-    assert!(snapshot.includes(later) && !snapshot.includes(before));
 }
 
 #[test]
@@ -645,28 +439,4 @@ fn a_map_gives_its_memory_back() {
     record(&map, 0, &stack(0, 100)).unwrap();
     drop(map);
     assert_eq!(ALLOCATED.get(), before);
-}
-
-#[test]
-fn snapshots_and_resets_wait_for_sections_that_began_before() {
-    let map = map(10, 1);
-    let operations: [fn(&Map); 2] = [
-        |map| assert!(map.snapshot().is_ok()),
-        |map| map.reset().unwrap(),
-    ];
-    for operation in operations {
-        let has_ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let section = ReadSide::enter();
-            scope.spawn(|| {
-                operation(&map);
-                has_ended.store(true, Ordering::Relaxed);
-            });
-            // Time enough for one that does not wait.
-            std::thread::sleep(Duration::from_millis(200));
-            assert!(!has_ended.load(Ordering::Relaxed));
-            drop(section);
-        });
-        assert!(has_ended.load(Ordering::Relaxed));
-    }
 }
