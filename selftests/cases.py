@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The cases of the project's tests, the kernels that they run on, and the programs that they want."""
+
+import dataclasses
+import os
+import pathlib
+import re
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+TESTS = TOP / "selftests"
+MODULES = (*(TESTS / "modules" / name for name in ("stackgen", "override", "stackformat", "contexts", "ghost")),
+           TOP / "tools/bench/stackcost")
+# The programs that guests run: their sources, and how to build them.
+STATIC = ("-static",)
+# Two builds that are one program: the debug information of one is that of the other. Or that say so.
+BUILD_ID = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
+PROGRAMS = {
+    **{name: (f"selftests/programs/{name}.c", STATIC)
+       for name in ("bpf", "callers", "deferred", "permit", "reopen")},
+    # Without rules its frame pointers are followed, whatever they are.
+    "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
+    "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
+    "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
+    "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
+    "known": ("selftests/programs/known.c", ("-O2", "-g", "-static-pie", BUILD_ID)),
+    "known-stripped": ("selftests/programs/known.c", ("-O2", "-s", "-static-pie", BUILD_ID)),
+    **{f"room-{size}": ("selftests/programs/room.c",
+                        ("-O2", "-static-pie", "-Wno-maybe-uninitialized", f"-DROOM={size}", BUILD_ID))
+       for size in (40, 72)},
+    "compat": ("selftests/programs/compat.c", (*STATIC, "-m32", "-nostdlib", "-fno-pic")),
+    "entry": ("tools/bench/guest/entry.c", ("-O2", "-static-pie"))}
+
+
+def library(number, *flags, rotation=0, build_id=True):
+    """A library that programs/libraries.c opens: its name there is its build-id, or a word for one without."""
+    name, link = f"{number:040x}", f"-Wl,--build-id=0x{number:040x}"
+    if not build_id:
+        name, link = f"content-{number}", "-Wl,--build-id=none"
+    return ("selftests/programs/library.c", ("-O2", "-shared", "-fPIC", "-fno-optimize-sibling-calls", link,
+                                             f"-DROTATION={rotation}", f'-DNAME="{name}"', *flags))
+
+
+COMPILERS = {".c": ("gcc", "-O1", "-Wall", "-Wextra", "-Werror"), ".cpp": ("clang++", "-O1", "-Wall", "-Wextra", "-Werror"),
+             ".rs": ("rustc", "--edition=2021", "-O", "-Dwarnings", "-Clink-arg=-Wl,--build-id")}
+# Those of one case only.
+LIBRARIES = {
+    f"{number}.so": library(number, *flags, rotation=number, build_id=build_id) for number, (flags, build_id) in enumerate((
+        *[((), True)] * 7, *[((), False)] * 7, *[(("-fno-omit-frame-pointer",), True)] * 3,
+        *[(("-Wl,-z,noseparate-code",), False)] * 3))}
+OPENER = {"libraries": ("selftests/programs/libraries.c",
+                        ("-O2", "-pie", "-fPIE", "-rdynamic", "-fno-optimize-sibling-calls"))}
+NAMES = {
+    "names-cpp": ("selftests/programs/names.cpp", ("-g",)),
+    "names-cpp-stripped": ("selftests/programs/names.cpp", ("-s",)),
+    "names-rust": ("selftests/programs/names.rs", ("-g",)),
+    "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",))}
+KERNELS = ("deb13", "deb14")
+# Stock kernels of another architecture, too, but only where they are named: their compiler, and the programs that
+# cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
+ARM64 = ("deb13-arm64", "deb14-arm64")
+CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
+ARM64_PROGRAMS = ("bpf", "permit", "reopen")
+# Placeholders in a command: the static build of the tool, and the build with fault injection (--fault).
+TOOL, FAULTY_TOOL = "{tool}", "{faulty-tool}"
+# And the directory of the programs.
+BUILT = "{programs}"
+# Debug kernels, slower than the others by about this factor.
+DEBUG, KCSAN, DEBUG_RT, PATIENCE = "debug", "kcsan", "debug-rt", 8
+WATCHED = (DEBUG, KCSAN, DEBUG_RT)
+# A stock kernel, too, but only where it is named.
+RT = "deb13-rt"
+# One with frame pointers, without an ENDBR where the jump would be.
+FRAMES = "fp"
+# Built here, small.
+SMALL = (*WATCHED, FRAMES)
+HOOKS = ("jump", "kprobe")
+# Switches of the option, and loads of the module.
+CYCLES, LONG_CYCLES = ("10", "3"), ("200", "50")
+# Nested kprobes are skipped, so the kernel records the full stack.
+MISSED = {
+    "contexts": ("kprobe", "kretprobe"),
+    "sources": (
+        "func_stack_trace_kprobe", "func_stack_trace_kretprobe", "trace_printk_kprobe", "trace_printk_kretprobe",
+        "kprobe_event", "kretprobe_event", "bpf_kprobe"),
+}
+CACHE = pathlib.Path(os.environ.get("STACKMAP_CACHE") or pathlib.Path.home() / ".cache/stackmap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Something that prints TAP, or test results of cargo, or just succeeds."""
+
+    name: str
+    command: tuple
+    # The kernel of its guest.
+    kernel: str = ""
+    # Whether the command starts guests itself.
+    starts_guests: bool = False
+    oracle: tuple = None
+    # Which script compares.
+    judge: str = "oracle"
+    # The kernels that must be set up before it starts.
+    needs: tuple = ()
+
+    @property
+    def tools(self):
+        """Which builds of the command-line tool are in its command."""
+        return {tool for tool in (TOOL, FAULTY_TOOL) if any(tool in word for word in self.command)}
+
+
+def guest(name, kernel, *args, vm=(), timeout=300, oracle=None, judge="oracle"):
+    """A script of selftests/guest in a guest."""
+    label = " ".join((name, *args))
+    timeout *= PATIENCE if kernel in WATCHED else 1
+    command = (*vm, "--timeout", str(timeout), "--", str(TESTS / "guest" / name), *args)
+    return Case(f"{kernel}: {label}", command, kernel=kernel, oracle=oracle, judge=judge)
+
+
+def hooks(kernel):
+    """The hooks that a kernel can take."""
+    return HOOKS[1:] if kernel == FRAMES else HOOKS
+
+
+def contexts(kernel, hook):
+    """Events from all contexts, and stacks from all that asks for one."""
+    for name, least in (("contexts", "1500"), ("sources", "600")):
+        missed = MISSED[name] if hook == "kprobe" else ()
+        arguments, oracle = [hook], ["--of", name, "--least", least, "--full", "100"]
+        if name == "sources" and kernel in SMALL:
+            # Built small, without BPF.
+            arguments.append("nobpf")
+            oracle += ["--without", "bpf_"]
+            missed = [source for source in missed if not source.startswith("bpf_")]
+        if name == "sources" and kernel in ARM64:
+            # There is no NMI in which it prints.
+            oracle += ["--without", "sysrq"]
+        yield guest(name, kernel, *arguments, oracle=(*oracle, "--missed", ",".join(missed)))
+
+
+def by_hook(kernel, hook):
+    """What depends on the hook more than on the kernel."""
+    yield from contexts(kernel, hook)
+    yield guest("lifetime", kernel, hook)
+    yield guest("instances", kernel, hook)
+
+
+def record(kernel, signal):
+    """The tool's recording, interrupted by a signal at each of its steps."""
+    script = str(TOP / "tools/stackmap/tests/guest/record")
+    attack = str(TOP / "tools/stackmap/tests/guest/attack")
+    return Case(f"{kernel}: the tool: record {signal}",
+                ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--add", f"{FAULTY_TOOL}:/faults/stackmap",
+                 "--add", f"{attack}:/bin/attack", "--", script, signal), kernel=kernel)
+
+
+def user_side(kernel):
+    """User stacks by the tool: from record to names."""
+    script = str(TOP / "tools/stackmap/tests/guest/user")
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
+    return Case(f"{kernel}: the tool: user", command, kernel=kernel)
+
+
+def names(kernel):
+    """The names of user frames, compared with those of others."""
+    script = str(TOP / "tools/stackmap/tests/guest/names")
+    programs = [word for name in NAMES for word in ("--add", f"{BUILT}/{name}:/tests/{name}")]
+    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", *programs, "--", script)
+    return Case(f"{kernel}: the tool: names", command, kernel=kernel, oracle=(TOOL,),
+                judge=TOP / "tools/stackmap/tests/names")
+
+
+def libraries(kernel, calls, **more):
+    """Stacks of code in libraries that come and go."""
+    added = [word for name in (*LIBRARIES, *OPENER) for word in ("--add", f"{BUILT}/{name}:/tests/libraries/{name}")]
+    return guest("user-libraries", kernel, str(calls), vm=("--userland", "debian", *added), judge="user-oracle",
+                 oracle=("--libraries", str(calls // 2), str(4 * calls)), **more)
+
+
+def ftracetest(kernel, shell):
+    """Our own cases of ftracetest, by one of the shells."""
+    return Case(f"{kernel}: ftracetest in {shell}", (str(TESTS / "ftrace/kselftest"), "--kernel", kernel, "--own", shell),
+                kernel=kernel, starts_guests=True)
+
+
+def race(kernel):
+    """Two CPUs on two of the machine's."""
+    return guest("race", kernel, vm=("--tcg", "multi"))
+
+
+def every_case(kernel):
+    """All scripts for one kernel, the longest first."""
+    stock = kernel not in SMALL
+    if stock:
+        yield from (record(kernel, signal) for signal in ("INT", "TERM"))
+        yield user_side(kernel)
+        yield names(kernel)
+        yield guest("reload", kernel)
+        yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
+    # It compares /proc/slabinfo, which this kernel lacks.
+    if kernel != DEBUG_RT:
+        yield from (guest("cycles", kernel, hook, *CYCLES, timeout=600) for hook in hooks(kernel))
+    yield guest("faults", kernel, vm=("--userland", "debian"), timeout=600)
+    yield race(kernel)
+    # The children of trace-cmd stream die in a kernel built small; without the module, too.
+    yield guest("userland", kernel, *(() if stock else ("nostream",)), vm=("--userland", "debian"), timeout=600)
+    for more in ((), ("instance",)):
+        yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in hooks(kernel))
+    # With an instance whose buffer is kept over a boot.
+    yield guest("contract", kernel, vm=("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace"))
+    yield guest("user-stacks", kernel)
+    calls = "2000" if kernel in WATCHED else "20000"
+    yield guest("user-oracle", kernel, calls, oracle=(str(2 * int(calls)),), judge="user-oracle")
+    # That one counts time in ticks, and is too fast for them: a file that is written twice in one is the same file.
+    if kernel != FRAMES:
+        yield libraries(kernel, 500 if kernel in WATCHED else 4000, timeout=600)
+        yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
+    yield guest("symbols", kernel)
+    yield guest("symbols-faults", kernel)
+    yield guest("files", kernel, "5")
+    yield guest("unwind", kernel)
+    yield guest("reset", kernel)
+    for hook in hooks(kernel):
+        yield from by_hook(kernel, hook)
+    yield guest("exhaustion", kernel, vm=("--icount",))
+    if kernel == KERNELS[0]:
+        bench = TOP / "tools/bench/guest"
+        yield Case(f"{kernel}: instructions",
+                   ("--icount", "--add", f"{bench}:/bench", "--timeout", "600", "--", str(bench / "gate")), kernel=kernel)
+    yield guest("prototypes", kernel)
+    yield guest("hotplug", kernel)
+    yield guest("depth", kernel)
+    if kernel == FRAMES:
+        yield guest("storm", kernel, *hooks(kernel), "120", timeout=20 * 60)
+    if kernel == DEBUG:
+        yield guest("kunit", kernel)
+        yield guest("leak", kernel)
+        yield Case(f"{kernel}: gdb", (str(TESTS / "gdb"),), kernel=kernel, starts_guests=True)
+
+
+# What "make test" leaves to "make long-test": what the other kernel or hook shows, too, or what no kernel is known to
+# make a difference to. Parts of names, after that of the kernel.
+LATER = {
+    "deb13": ("kprobe", "oracle jump instance", "ftracetest", "the tool: record TERM"),
+    "deb14": (
+        "contexts jump", "sources jump", "lifetime jump", "instances jump", "cycles jump", "oracle kprobe instance",
+        "ftracetest", "the tool", "race", "reload",
+        "faults", "files", "reset", "exhaustion", "depth", "symbols", "unwind", "userland"),
+    RT: ("oracle kprobe instance", "ftracetest", "the tool: record TERM", "the tool: names"),
+    DEBUG: ("oracle kprobe instance",),
+    KCSAN: ("oracle kprobe instance",),
+    DEBUG_RT: ("oracle kprobe instance",),
+}
+
+
+def arm64_cases(kernel):
+    """The scripts that make sense on arm64. Not those of user stacks, of the tool, which is built for the host, and
+    of the Debian userland, whose packages only a machine of that architecture can configure.
+    """
+    yield guest("reload", kernel)
+    yield from (guest("cycles", kernel, hook, *CYCLES, timeout=900) for hook in HOOKS)
+    yield race(kernel)
+    for more in ((), ("instance",)):
+        yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in HOOKS)
+    yield guest("contract", kernel, vm=("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace"))
+    yield guest("symbols", kernel)
+    yield guest("symbols-faults", kernel)
+    yield guest("files", kernel, "5")
+    yield guest("unwind", kernel)
+    yield guest("reset", kernel)
+    for hook in HOOKS:
+        yield from by_hook(kernel, hook)
+    yield guest("exhaustion", kernel, vm=("--icount",))
+    yield guest("prototypes", kernel)
+    yield guest("hotplug", kernel)
+    yield guest("depth", kernel)
+
+
+def is_later(case):
+    """Whether it is left to the long tests."""
+    name = case.name.removeprefix(f"{case.kernel}: ")
+    return any(re.search(rf"\b{part}\b", name) for part in LATER.get(case.kernel, ()))
+
+
+def guest_cases(kernel):
+    """What "make test" runs of a kernel."""
+    cases = {KCSAN: kcsan_cases, **dict.fromkeys(ARM64, arm64_cases)}.get(kernel, every_case)(kernel)
+    yield from (case for case in cases if not is_later(case))
+
+
+def kcsan_cases(kernel):
+    """What lets the hot path, its readers and the control path meet, for one that looks for data races."""
+    yield guest("kcsan", kernel, vm=("--tcg", "multi"))
+    yield race(kernel)
+    for hook in HOOKS:
+        yield from by_hook(kernel, hook)
+    yield guest("oracle", kernel, HOOKS[0], oracle=())
+    yield guest("reset", kernel)
+    yield guest("symbols", kernel)
+    yield guest("unwind", kernel)
+    yield guest("user-stacks", kernel)
+    yield guest("user-attacks", kernel, "0")
+    yield guest("user-oracle", kernel, "2000", oracle=("4000",), judge="user-oracle")
+
+
+def long_cases(kernel):
+    """What takes minutes: everything that moves at once, more cycles of the option and the module, and the rest."""
+    seconds = 600 if kernel in WATCHED else 120
+    for hook in hooks(kernel):
+        yield guest("storm", kernel, hook, str(seconds), timeout=20 * 60)
+    if kernel in ARM64:
+        return
+    yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
+    if kernel not in (KCSAN, DEBUG_RT):
+        for hook in hooks(kernel):
+            yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=900)
+    yield guest("unwind", kernel, "4" if kernel in WATCHED else "20", timeout=20 * 60)
+    if kernel not in WATCHED:
+        yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
+        yield libraries(kernel, 25000, timeout=20 * 60)
+    # Of the cycles there are more above.
+    yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
+
+
+def package_cases(kernel):
+    """The Debian packages, installed in a chroot; and what kernels say that want signatures."""
+    if kernel not in KERNELS:
+        return
+    yield Case(f"packages: {kernel}", (str(TESTS / "packages"), kernel))
+    tool = ("--add", f"{TOOL}:/bin/stackmap")
+    for parameter in ("module.sig_enforce=1", "lockdown=integrity"):
+        yield guest("signing", kernel, parameter, vm=("--append", parameter, *tool))
+    yield guest("signing", kernel, "loaded", vm=tool)
+
+
+def host_cases():
+    """Tests that need no guest, or start their own."""
+    stock = KERNELS[:1]
+    yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
+    yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
+    yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
+    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=KERNELS)
+    yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
+    yield Case("host: models of the map's races", (str(TESTS / "map/models"),))
+    yield Case("host: instructions of the map", (str(TOP / "tools/bench/gate"),))
+    yield Case("host: one more kernel", (str(TESTS / "kernels"),))
+    yield Case("host: what DKMS is told", (str(TESTS / "dkms"),))
+    yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
+
+
+def lint_cases():
+    """Each checker is one test."""
+    stock = KERNELS[:1]
+    for what, needs in (("rustfmt", stock), ("clippy-host", ()), ("clippy-kernel", stock), ("checkpatch", stock),
+                        ("shellcheck", ()), ("python", ()), ("docs", stock), ("mutations", ()), ("clippy-fuzz", ()),
+                        ("layout", ())):
+        yield Case(f"lint: {what}", (str(TESTS / "lint"), what), needs=needs)
