@@ -26,13 +26,13 @@
  * that kprobe is gone.
  */
 #include <linux/bits.h>
-#include <linux/cpu.h>
 #include <linux/errno.h>
 #include <linux/math.h>
 #include <linux/sizes.h>
 #include <linux/string.h>
 
 #include "../shim/shim.h"
+#include "jump.h"
 
 #define INSN_PACIASP	0xd503233f
 #define INSN_ADRP_X16	0x90000010
@@ -114,21 +114,6 @@ static bool has_jump(void)
 	return has_veneer() && first() == branch(entry(), veneer());
 }
 
-static void lock(void)
-{
-	/* The order in which a kprobe is armed. */
-	mutex_lock(stackmap_symbols.kprobe_mutex);
-	cpus_read_lock();
-	mutex_lock(stackmap_symbols.text_mutex);
-}
-
-static void unlock(void)
-{
-	mutex_unlock(stackmap_symbols.text_mutex);
-	cpus_read_unlock();
-	mutex_unlock(stackmap_symbols.kprobe_mutex);
-}
-
 /* Changes an instruction with all CPUs stopped. */
 static int patch(u32 *at, u32 insn)
 {
@@ -182,10 +167,10 @@ void *stackmap_jump_original(void)
 	if (!stackmap_symbols.can_poke || IS_ENABLED(CONFIG_ARM64_BTI_KERNEL))
 		return original;
 	stackmap_behind = (unsigned long)(entry() + 1);
-	lock();
+	jump_lock();
 	if (first() == INSN_PACIASP || has_jump())
 		original = stackmap_original;
-	unlock();
+	jump_unlock();
 	return original;
 }
 
@@ -202,9 +187,9 @@ int stackmap_jump_check(void)
 
 	if (!stackmap_symbols.can_poke)
 		return -ENOENT;
-	lock();
+	jump_lock();
 	ret = check();
-	unlock();
+	jump_unlock();
 	return ret;
 }
 
@@ -230,7 +215,7 @@ int stackmap_jump_install(void)
 	if (!stackmap_symbols.can_poke)
 		return -ENOENT;
 
-	lock();
+	jump_lock();
 	ret = check();
 	if (!ret && has_jump()) {
 		/* The bypass is used, and nothing else: an earlier user has waited for that. */
@@ -242,7 +227,7 @@ int stackmap_jump_install(void)
 		if (ret)
 			clear_veneer();
 	}
-	unlock();
+	jump_unlock();
 	return ret;
 }
 
@@ -263,7 +248,7 @@ int stackmap_jump_remove(void)
 
 	if (!stackmap_symbols.can_poke)
 		return 0;
-	lock();
+	jump_lock();
 	if (has_jump() && static_call(stackmap_get_kprobe)(entry())) {
 		if (veneer()[TO_MODULE] != to_bypass)
 			patch(veneer() + TO_MODULE, to_bypass);
@@ -272,7 +257,7 @@ int stackmap_jump_remove(void)
 		bypassed = veneer()[TO_MODULE] == to_bypass;
 		patch(entry(), INSN_PACIASP);
 	}
-	unlock();
+	jump_unlock();
 	/* Nobody else waits, where the hook was removed before. */
 	if (bypassed)
 		stackmap_hook_drain();
@@ -288,8 +273,8 @@ void stackmap_jump_drained(void)
 {
 	if (!stackmap_symbols.can_poke)
 		return;
-	lock();
+	jump_lock();
 	if (has_veneer() && !has_jump() && !probed())
 		clear_veneer();
-	unlock();
+	jump_unlock();
 }

@@ -29,7 +29,7 @@
  * a module loaded later.
  */
 #include <linux/bug.h>
-#include <linux/cpu.h>
+#include <linux/cache.h>
 #include <linux/errno.h>
 #include <linux/string.h>
 #include <linux/unaligned.h>
@@ -38,6 +38,7 @@
 #include <asm/text-patching.h>
 
 #include "../shim/shim.h"
+#include "jump.h"
 
 #define PADDING		16
 #define ENTRY_LEN	4	/* of ENDBR64 */
@@ -113,21 +114,6 @@ static bool has_jumps(u8 was[ENTRY_LEN])
 	return false;
 }
 
-static void lock(void)
-{
-	/* The order in which a kprobe is armed. */
-	mutex_lock(stackmap_symbols.kprobe_mutex);
-	cpus_read_lock();
-	mutex_lock(stackmap_symbols.text_mutex);
-}
-
-static void unlock(void)
-{
-	mutex_unlock(stackmap_symbols.text_mutex);
-	cpus_read_unlock();
-	mutex_unlock(stackmap_symbols.kprobe_mutex);
-}
-
 static int check(void)
 {
 	u8 was[ENTRY_LEN];
@@ -156,10 +142,10 @@ void *stackmap_jump_original(void)
 		return entry() + ENTRY_LEN;
 	if (!stackmap_symbols.can_poke)
 		return entry();
-	lock();
+	jump_lock();
 	if (has_jumps(was))
 		original += ENTRY_LEN;
-	unlock();
+	jump_unlock();
 	return original;
 }
 
@@ -176,9 +162,9 @@ int stackmap_jump_check(void)
 
 	if (!stackmap_symbols.can_poke)
 		return -ENOENT;
-	lock();
+	jump_lock();
 	ret = check();
-	unlock();
+	jump_unlock();
 	return ret;
 }
 
@@ -199,7 +185,7 @@ int stackmap_jump_install(void)
 	/* From the end of the padding, where the entry is. */
 	jump.disp = (u8 *)stackmap_trace_stack - entry();
 
-	lock();
+	jump_lock();
 	ret = check();
 	if (!ret && has_jumps(was)) {
 		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);
@@ -210,7 +196,7 @@ int stackmap_jump_install(void)
 		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);
 		poke(0, entry_jump, ENTRY_LEN, to_padding);
 	}
-	unlock();
+	jump_unlock();
 	return ret;
 }
 
@@ -227,7 +213,7 @@ int stackmap_jump_remove(void)
 
 	if (!stackmap_symbols.can_poke)
 		return 0;
-	lock();
+	jump_lock();
 	if (has_jumps(was) && probed()) {
 		poke(JUMP, jump_past_endbr, JMP32_INSN_SIZE, NULL);
 		ret = -EBUSY;
@@ -237,6 +223,6 @@ int stackmap_jump_remove(void)
 		poke(JUMP, nops, sizeof(nops), to_entry);
 		poke(HIDE, nops, sizeof(nops), do_nothing_5);
 	}
-	unlock();
+	jump_unlock();
 	return ret;
 }
