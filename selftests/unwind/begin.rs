@@ -66,6 +66,23 @@ fn what_is_expected_next_is_the_stack_if_all_frames_are_its() {
 }
 
 #[test]
+fn what_is_expected_next_has_the_frame_that_is_known() {
+    let first = TEXT + 8;
+    let mut made = Made::new(vec![plain(3); 4], End::User);
+    let frames = [&[first], &made.walk(0, 1024)[..]].concat();
+    let mut other = frames.clone();
+    other[0] += 8;
+    for (known, is_it) in [(&frames, true), (&other, false)] {
+        let known = [made.hinted(known)];
+        let mut ips = vec![MaybeUninit::uninit(); 100];
+        ips[0].write(first);
+        let frame = made.frames[0];
+        let walked = walk(&mut made, frame, 0, &mut ips, 1, Some(Expected(&known)));
+        assert_eq!(matches!(walked, Walked::Known(..)), is_it);
+    }
+}
+
+#[test]
 fn what_is_expected_next_has_the_frame_behind_one_that_is_known() {
     let first = TEXT + 8;
     let mut made = Made::new(vec![plain(3); 4], End::User);

@@ -57,6 +57,23 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
 }
 
 #[test]
+fn the_first_word_of_a_run_may_be_where_a_frame_pointer_was_saved() {
+    let mut made = saved_at(0);
+    let all = made.walk(0, 1024);
+    let known = [made.hinted(&all[1..])];
+    made.rules.clear();
+    made.learnt = 0;
+    let mut frame = made.frames[1];
+    // The frame that saves it has another value there: that leads to the same caller, on another way.
+    frame.at.bp = made.frames[3].at.sp + 8;
+    made.memory.insert(frame.at.bp + 8, made.frames[4].at.ip);
+    let mut ips = vec![MaybeUninit::uninit(); 100];
+    let walked = walk(&mut made, frame, 0, &mut ips, 0, Some(Known(&known)));
+    assert!(matches!(walked, Walked::Known(..)));
+    assert_eq!((made.learnt, made.steps), (0, 0));
+}
+
+#[test]
 fn what_is_below_the_first_frame_of_a_run_is_not_where_a_frame_pointer_was_saved() {
     let first = TEXT + 8;
     let mut other = saved_at(0);

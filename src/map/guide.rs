@@ -16,7 +16,7 @@ use super::{
     id::Id,
     record::{frame_of, give_hints, halves, high},
     sys::{AtomicU64, Ordering},
-    Found, Map,
+    Found, Map, BITS_MAX, MAX_FRAMES,
 };
 
 /// A stack of the map whose frames are compared with those of a walk.
@@ -235,6 +235,9 @@ impl<'a> Guides<'a> {
 /// ```
 #[derive(Clone, Copy)]
 struct Branch(u32);
+
+// There is room for both: of the frames, a branch leaves at least one.
+const _: () = assert!(MAX_FRAMES <= 1 << 10 && BITS_MAX < 21);
 
 impl Branch {
     #[inline(always)]
