@@ -9,7 +9,7 @@ use crate::{
     published::Section,
     shim::{stackmap_stack, Recording, Unreserved, Watched},
     store,
-    unwind::{self, Begun, Position, Walked},
+    unwind::{self, Begun, Walked},
     user,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,14 +110,13 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
         let guide = unwind::expected(&recording, &section, guides, &mut begun)
             .or_else(|| unwind::expected_behind_tracer(&mut recording, &section, guides, begun));
         if let Some(guide) = guide {
-            known::<USER>(&mut recording, &section, &entered, guides, &guide);
-            return true;
+            return told::<USER>(&mut recording, &section, &entered, guides, &guide);
         }
     }
     by_guides::<USER>(&mut recording, &section, &entered, guides, begun)
 }
 
-/// Records a stack that is not the one that was expected.
+/// Records a stack that is not the one that was expected. Returns false as [`stackmap_record`] does.
 #[inline(never)]
 #[link_section = ".kprobes.text"]
 fn by_guides<'m, const USER: bool>(
@@ -131,11 +130,50 @@ fn by_guides<'m, const USER: bool>(
     let mut position = None;
     if let (Some(guides), Some(begun)) = (&guides, begun) {
         if let Some(guide) = unwind::retrace(recording, section, guides, begun, &mut position) {
-            known::<USER>(recording, section, entered, guides, &guide);
-            return true;
+            return told::<USER>(recording, section, entered, guides, &guide);
         }
     }
-    record::<USER>(recording, section, entered, guides, position)
+    let walked = unwind::frames(recording, Some(section), guides, position);
+    walked.is_some_and(|walked| {
+        record::<USER>(recording, section, entered, guides, walked);
+        true
+    })
+}
+
+/// Records a stack that guides have told. Returns false as [`stackmap_record`] does.
+#[inline(always)]
+fn told<const USER: bool>(
+    recording: &mut Recording<'_>,
+    section: &Watched<'_>,
+    entered: &Entered<'_>,
+    guides: &Guides<'_>,
+    guide: &Guide<'_>,
+) -> bool {
+    // If each one is compared, the kernel's unwinder has found it before.
+    if recording.kernels().is_some() {
+        return told_twice::<USER>(recording, section, entered, guides, guide);
+    }
+    known::<USER>(recording, section, entered, guides, guide);
+    true
+}
+
+/// Records a stack that guides and the kernel's unwinder have told.
+#[cold]
+#[inline(never)]
+#[link_section = ".kprobes.text"]
+fn told_twice<const USER: bool>(
+    recording: &mut Recording<'_>,
+    section: &Watched<'_>,
+    entered: &Entered<'_>,
+    guides: &Guides<'_>,
+    guide: &Guide<'_>,
+) -> bool {
+    recording.set_tracer();
+    let walked = unwind::compared(recording, section, Walked::Known(*guide, None));
+    walked.is_some_and(|walked| {
+        record::<USER>(recording, section, entered, Some(*guides), walked);
+        true
+    })
 }
 
 /// There is no map only while the option is turned on or off.
@@ -195,18 +233,15 @@ fn count_saved(recording: &Recording<'_>, entered: &Entered<'_>, has_user: bool,
     entered.add(Counter::BytesSaved, saved);
 }
 
-/// Walks a stack that guides alone do not tell, and records it.
+/// Records a stack that was walked.
 #[inline(always)]
-fn record<'m, const USER: bool>(
+fn record<const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
-    entered: &Entered<'m>,
-    guides: Option<Guides<'m>>,
-    position: Option<Position<'m>>,
-) -> bool {
-    let Some(walked) = unwind::frames(recording, Some(section), guides, position) else {
-        return false;
-    };
+    entered: &Entered<'_>,
+    guides: Option<Guides<'_>>,
+    walked: Walked<'_>,
+) {
     let (frames, left) = match (walked, &guides) {
         (Walked::Frames(frames, left), _) => (frames, left),
         (Walked::Known(guide, lacks), Some(guides)) => {
@@ -216,18 +251,18 @@ fn record<'m, const USER: bool>(
                     lacks.give_hints(hints);
                 }
             }
-            return true;
+            return;
         }
         // No guide without guides.
-        (Walked::Known(..), None) => return true,
+        (Walked::Known(..), None) => return,
     };
     let frames = recording.frames(frames);
     let event = match recording.reserve_id(cookie::<USER>(recording, section)) {
         Ok(event) => event,
-        Err(Unreserved::NoRoom) => return true,
+        Err(Unreserved::NoRoom) => return,
         Err(Unreserved::Foreign) => {
             count_full(recording, frames, &FOREIGN);
-            return true;
+            return;
         }
     };
     match entered.get_id(frames) {
@@ -256,7 +291,6 @@ fn record<'m, const USER: bool>(
             }
         }
     }
-    true
 }
 
 /// Records a full stack, and counts it in a counter outside the map.

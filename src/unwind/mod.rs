@@ -323,21 +323,13 @@ pub(crate) fn frames<'m>(
     let walker = section.and_then(|section| WALKER.read(section));
     if let (Some(walker), Some(section)) = (walker, section) {
         if let Some(walked) = by_rules(walker, section, recording, guides, position) {
-            let frames = match &walked {
-                Walked::Known(..) if !walker.verify => return Some(walked),
-                // It is recorded as it is.
-                Walked::Known(guide, _) => copied(recording, guide),
-                Walked::Frames(frames, _) => {
-                    mark(recording, *frames);
-                    *frames
-                }
-            };
-            if !walker.verify {
-                return Some(walked);
+            // A guide is recorded as it is.
+            if let Walked::Frames(frames, _) = walked {
+                mark(recording, frames);
             }
-            return match compared(recording, frames)? {
-                Compared::Same => Some(walked),
-                Compared::Other(frames) => Some(Walked::Frames(frames, None)),
+            return match walker.verify {
+                true => compared(recording, section, walked),
+                false => Some(walked),
             };
         }
     }
@@ -364,23 +356,27 @@ pub(crate) fn copied(recording: &mut Recording<'_>, guide: &Guide<'_>) -> Frames
     unsafe { recording.filled(nr) }
 }
 
-/// What two walks of a stack have found.
-enum Compared {
-    Same,
-    /// The kernel's frames.
-    Other(Frames),
-}
-
-/// Which of two walks of a stack is taken: the kernel's if they differ. [`None`]: both are made
-/// again.
+/// Which of two walks of a stack is taken, if each one is compared: the kernel's if they differ. [`None`]: both
+/// are made again.
 #[cold]
-fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Compared> {
+pub(crate) fn compared<'m>(
+    recording: &mut Recording<'_>,
+    section: &Watched<'_>,
+    walked: Walked<'m>,
+) -> Option<Walked<'m>> {
+    if !WALKER.read(section)?.verify {
+        return Some(walked);
+    }
+    let ours = match &walked {
+        Walked::Known(guide, _) => copied(recording, guide),
+        Walked::Frames(frames, _) => *frames,
+    };
     let kernels = recording.kernels()?;
     mark(recording, kernels);
     let (our, their) = (recording.frames(ours), recording.frames(kernels));
     if our == their {
         VERIFIED.fetch_add(1, Ordering::Relaxed);
-        return Some(Compared::Same);
+        return Some(walked);
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
@@ -400,7 +396,7 @@ fn compared(recording: &mut Recording<'_>, ours: Frames) -> Option<Compared> {
         ip: our.get(same).copied().unwrap_or(0),
         kernel_ip: their.get(same).copied().unwrap_or(0),
     });
-    Some(Compared::Other(kernels))
+    Some(Walked::Frames(kernels, None))
 }
 
 /// Stacks for which both walks gave the same frames. Context: any.
