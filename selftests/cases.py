@@ -313,7 +313,8 @@ def long_cases(kernel):
     if kernel not in (KCSAN, DEBUG_RT):
         for hook in hooks(kernel):
             yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=900)
-    yield guest("unwind", kernel, "4" if kernel in WATCHED else "20", timeout=20 * 60)
+    # More than 5 million stacks are compared.
+    yield guest("unwind", kernel, "4" if kernel in WATCHED else "50", timeout=30 * 60)
     if kernel not in WATCHED:
         yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
         yield libraries(kernel, 25000, timeout=20 * 60)
