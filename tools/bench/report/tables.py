@@ -7,6 +7,8 @@ from . import guests
 
 DEPTHS = (0, 4, 12, 28, 44, 100)
 EVENTS = {"syscalls": "syscalls:*", "kmem": "kmem:*", "sched": "sched:*", "functions": "function tracer"}
+# Causes of steps of the kernel's unwinder; the last one is of whole stacks.
+SLOW = ("slow_new", "slow_text", "slow_odd", "slow_regs", "slow_return", "slow_stack", "slow_whole")
 KERNEL_DEPTHS = (12, 28, 44)
 PERCENTS = (5, 50, 95, 100)
 WORKLOADS = {"slab": "kmem:*", "block": "block:*", "network": "functions veth_xmit, tcp_v4_rcv"}
@@ -173,6 +175,17 @@ def tracepoints(found):
         ("events", "events recorded", "mean depth", "distinct stacks", "full stack", *kinds.values()), rows,
         chart("tracepoints", "An id over a full stack, at the kernel's own events", "times a full stack", "bars",
               EVENTS.values(), ratios, TRACEPOINT_AIM), after)
+
+
+def slow_frames(found):
+    """What the walk leaves to the kernel's unwinder."""
+    one = found["tracepoints"]
+    return Section(
+        "Frames that the kernel's unwinder finds",
+        "The same workloads with their first round, by the jump: frames that a rule or a guide has found, those that took a "
+        "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked.",
+        ("events", "by rules", *(cause.split("_")[1] for cause in SLOW)),
+        [[name, one[f"fast.{key}"], *(one[f"{cause}.{key}"] for cause in SLOW)] for key, name in EVENTS.items()])
 
 
 def kernels(found):
@@ -401,7 +414,7 @@ def cpus(found):
         chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
 
 
-SECTIONS = (cost, breakdown, tracepoints, kernels, filled, user, perf, retention, memory, others, growth, cpus)
+SECTIONS = (cost, breakdown, tracepoints, slow_frames, kernels, filled, user, perf, retention, memory, others, growth, cpus)
 
 
 def repeat(found, name):
