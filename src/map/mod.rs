@@ -78,7 +78,7 @@
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
 //!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`.
 //! - **P6** The table takes 24 bytes for each stack of capacity, and where there are guides 16 more
-//!   for branches; a context takes 5.2 KiB. The pool has the bytes of its records, at most two chunks ahead,
+//!   for branches; a context takes 6.6 KiB. The pool has the bytes of its records, at most two chunks ahead,
 //!   a spare for each context, and what is lost: at most a thirtieth at the ends of chunks, and at most a
 //!   record for each lost swap after which the stack was found in the map or refused.
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. The frames and the
