@@ -6,7 +6,8 @@
  *	before:					hooked:
  *	entry:	paciasp				entry:	b	veneer
  *	...					...
- *	_etext - 20: 0 (five times)		veneer:	adrp	x16, stackmap_trace_stack
+ *	_etext - 24: 0 (six times)			ldxr	xzr, [sp]
+ *						veneer:	adrp	x16, stackmap_trace_stack
  *							add	x16, x16, #...
  *							br	x16
  *						bypass:	paciasp
@@ -14,6 +15,13 @@
  *
  * A module may be anywhere within 2 GiB of the kernel, out of reach of a branch; the padding is
  * within reach. A call leaves x16 and x17 to what is between it and its target.
+ *
+ * Nobody executes the load exclusive: it keeps kprobes off the words behind it, since they are refused
+ * between a load exclusive and the next store exclusive. A kprobe there would put its breakpoint over
+ * what is written later, or its copy of an instruction that leads to the module over the bypass.
+ *
+ * Erratum 843419 of the Cortex-A53 is about an adrp at the end of a page with a load or store right
+ * behind it. Here an add is, so the veneer may be anywhere.
  *
  * The entry is changed as for a kprobe, with all CPUs stopped. A CPU at the entry goes on there, a
  * CPU behind it does not notice. Whoever is inside the veneer when the hook is removed still finds
@@ -35,6 +43,7 @@
 #include "jump.h"
 
 #define INSN_PACIASP	0xd503233f
+#define INSN_LDXR	0xc85f7fff	/* ldxr xzr, [sp] */
 #define INSN_ADRP_X16	0x90000010
 #define INSN_ADD_X16	0x91000210	/* add x16, x16, #0 */
 #define INSN_BR_X16	0xd61f0200
@@ -42,9 +51,10 @@
 
 /* Words of the veneer. */
 enum {
-	TO_MODULE	= 0,
-	BYPASS		= 3,
-	VENEER_WORDS	= 5,
+	GUARD		= 0,
+	TO_MODULE	= 1,
+	BYPASS		= 4,
+	VENEER_WORDS	= 6,
 };
 
 /* Where stackmap_original() goes on: behind the instruction that the hook replaces. */
@@ -76,6 +86,12 @@ static u32 *veneer(void)
 	return (u32 *)stackmap_facts.etext - VENEER_WORDS;
 }
 
+/* Where the entry leads to. */
+static u32 *target(void)
+{
+	return veneer() + TO_MODULE;
+}
+
 static u32 branch(const u32 *from, const u32 *to)
 {
 	return INSN_B | ((to - from) & GENMASK(25, 0));
@@ -89,7 +105,7 @@ static u32 first(void)
 	return kp ? kp->opcode : *entry();
 }
 
-/* Whether a kprobe is on what the hook changes. */
+/* Whether a kprobe is on what the hook changes, before it has. */
 static bool probed(void)
 {
 	int i;
@@ -105,13 +121,13 @@ static bool has_veneer(void)
 {
 	const u32 *words = veneer();
 
-	return words[BYPASS] == INSN_PACIASP &&
+	return words[GUARD] == INSN_LDXR && words[BYPASS] == INSN_PACIASP &&
 	       words[BYPASS + 1] == branch(words + BYPASS + 1, entry() + 1);
 }
 
 static bool has_jump(void)
 {
-	return has_veneer() && first() == branch(entry(), veneer());
+	return has_veneer() && first() == branch(entry(), target());
 }
 
 /* Changes an instruction with all CPUs stopped. */
@@ -137,8 +153,8 @@ static void clear_veneer(void)
 
 static int check(void)
 {
-	const long to_module = (long)stackmap_trace_stack - (long)veneer();
-	const long to_veneer = (long)veneer() - (long)entry();
+	const long to_module = (long)stackmap_trace_stack - (long)target();
+	const long to_veneer = (long)target() - (long)entry();
 
 	/* What branches to the middle of a function through a register is not allowed to there. */
 	if (IS_ENABLED(CONFIG_ARM64_BTI_KERNEL))
@@ -148,9 +164,11 @@ static int check(void)
 		return -ERANGE;
 	if (has_jump())
 		return 0;
+	if (probed())
+		return -EBUSY;
 	if (first() != INSN_PACIASP || memchr_inv(veneer(), 0, VENEER_WORDS * sizeof(u32)))
 		return -EOPNOTSUPP;
-	return probed() ? -EBUSY : 0;
+	return 0;
 }
 
 /**
@@ -202,8 +220,9 @@ int stackmap_jump_check(void)
 int stackmap_jump_install(void)
 {
 	const unsigned long to = (unsigned long)stackmap_trace_stack;
-	const long pages = (long)(to >> 12) - (long)((unsigned long)veneer() >> 12);
+	const long pages = (long)(to >> 12) - (long)((unsigned long)target() >> 12);
 	u32 insns[VENEER_WORDS] = {
+		INSN_LDXR,
 		INSN_ADRP_X16 | (pages & GENMASK(1, 0)) << 29 | (pages >> 2 & GENMASK(18, 0)) << 5,
 		INSN_ADD_X16 | (to & GENMASK(11, 0)) << 10,
 		INSN_BR_X16,
@@ -219,11 +238,11 @@ int stackmap_jump_install(void)
 	ret = check();
 	if (!ret && has_jump()) {
 		/* The bypass is used, and nothing else: an earlier user has waited for that. */
-		write_words(veneer() + 1, insns + 1, BYPASS - 1);
-		ret = patch(veneer() + TO_MODULE, insns[TO_MODULE]);
+		write_words(target() + 1, insns + TO_MODULE + 1, BYPASS - TO_MODULE - 1);
+		ret = patch(target(), insns[TO_MODULE]);
 	} else if (!ret) {
 		write_words(veneer(), insns, VENEER_WORDS);
-		ret = patch(entry(), branch(entry(), veneer()));
+		ret = patch(entry(), branch(entry(), target()));
 		if (ret)
 			clear_veneer();
 	}
@@ -242,7 +261,7 @@ int stackmap_jump_install(void)
 int stackmap_jump_remove(void)
 {
 	const u32 to_bypass = stackmap_symbols.can_poke ?
-		branch(veneer() + TO_MODULE, veneer() + BYPASS) : 0;
+		branch(target(), veneer() + BYPASS) : 0;
 	bool bypassed = false;
 	int ret = 0;
 
@@ -250,11 +269,11 @@ int stackmap_jump_remove(void)
 		return 0;
 	jump_lock();
 	if (has_jump() && static_call(stackmap_get_kprobe)(entry())) {
-		if (veneer()[TO_MODULE] != to_bypass)
-			patch(veneer() + TO_MODULE, to_bypass);
+		if (*target() != to_bypass)
+			patch(target(), to_bypass);
 		ret = -EBUSY;
 	} else if (has_jump()) {
-		bypassed = veneer()[TO_MODULE] == to_bypass;
+		bypassed = *target() == to_bypass;
 		patch(entry(), INSN_PACIASP);
 	}
 	jump_unlock();
@@ -274,7 +293,7 @@ void stackmap_jump_drained(void)
 	if (!stackmap_symbols.can_poke)
 		return;
 	jump_lock();
-	if (has_veneer() && !has_jump() && !probed())
+	if (has_veneer() && !has_jump())
 		clear_veneer();
 	jump_unlock();
 }

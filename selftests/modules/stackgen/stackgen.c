@@ -10,6 +10,8 @@
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
+ *	end_probe	write N: puts a kprobe N bytes before the end of the kernel's text; 0 removes it
+ *		(arm64 only)
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
  *	leak	write 1: allocates memory and forgets it
  *	foreign	write 1: prints into the instance "foreign" from inside the kernel
@@ -291,6 +293,36 @@ static int probe_at_set(void *data, u64 offset)
 }
 DEFINE_DEBUGFS_ATTRIBUTE_SIGNED(probe_at_fops, NULL, probe_at_set, "%lld\n");
 
+#ifdef CONFIG_ARM64
+static struct kprobe end_probe;
+
+static int end_probe_set(void *data, u64 before)
+{
+	unsigned long end;
+	int ret;
+
+	if (!before == !end_probe.addr)
+		return -EBUSY;
+	if (!before) {
+		unregister_kprobe(&end_probe);
+		end_probe.addr = NULL;
+		return 0;
+	}
+	ret = find_end(&end);
+	if (ret)
+		return ret;
+	end_probe = (struct kprobe) {
+		.addr = (void *)end - before,
+		.pre_handler = probe_hit,
+	};
+	ret = register_kprobe(&end_probe);
+	if (ret)
+		end_probe.addr = NULL;
+	return ret;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(end_probe_fops, NULL, end_probe_set, "%llu\n");
+#endif
+
 static int leak_set(void *data, u64 on)
 {
 	void *lost = kmalloc(100, GFP_KERNEL);
@@ -324,6 +356,9 @@ static int __init stackgen_init(void)
 	debugfs_create_u64("cost", 0400, dir, &cost);
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
 	debugfs_create_file_unsafe("probe_at", 0200, dir, NULL, &probe_at_fops);
+#ifdef CONFIG_ARM64
+	debugfs_create_file_unsafe("end_probe", 0200, dir, NULL, &end_probe_fops);
+#endif
 	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
 	debugfs_create_file_unsafe("leak", 0200, dir, NULL, &leak_fops);
 	debugfs_create_file_unsafe("foreign", 0200, dir, NULL, &foreign_fops);
@@ -336,6 +371,10 @@ static void __exit stackgen_exit(void)
 	debugfs_remove(dir);
 	if (probe.addr)
 		unregister_kprobe(&probe);
+#ifdef CONFIG_ARM64
+	if (end_probe.addr)
+		unregister_kprobe(&end_probe);
+#endif
 }
 module_exit(stackgen_exit);
 
