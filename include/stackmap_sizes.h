@@ -8,6 +8,9 @@
 #include <linux/sched/task_stack.h>
 
 #include <asm/ptrace.h>
+#ifdef CONFIG_ARM64
+#include <asm/stacktrace/frame.h>
+#endif
 
 enum {
 	/*
@@ -26,6 +29,10 @@ enum {
 	STACKMAP_STACK_SIZE	= THREAD_SIZE,
 #endif
 	STACKMAP_REGS_SIZE	= sizeof(struct pt_regs),
+#ifdef CONFIG_ARM64
+	/* What the record there says. */
+	STACKMAP_MARK_FINAL	= FRAME_META_TYPE_FINAL,
+#endif
 #ifdef CONFIG_X86_64
 	STACKMAP_REGS_IP	= offsetof(struct pt_regs, ip),
 	STACKMAP_REGS_CS	= offsetof(struct pt_regs, cs),

@@ -81,6 +81,11 @@ impl Kernel {
         }
     }
 
+    /// Whether the record where a task's frames end says that it is the last one.
+    fn has_last(&self) -> bool {
+        [0, 8, 16].map(|at| self.word(LAST + at)) == [0, 0, FINAL]
+    }
+
     /// `unwind_find_stack()` and `unwind_consume_stack()`.
     fn consume(&self, state: &mut State, addr: u64, len: u64) -> Option<()> {
         let stack = stack_of(addr, len)?;
@@ -193,6 +198,10 @@ impl Unwinder for Kernel {
         self.word(addr)
     }
 
+    fn ends(&self, stack: &Stack) -> bool {
+        stack.begin() == STACKS[TASK] && self.has_last()
+    }
+
     fn returns_to(&self, word: u64) -> u64 {
         word | SIGNATURE
     }
@@ -243,8 +252,8 @@ impl Unwinder for Kernel {
             low: frame.at.sp,
             left: [false, stack != TASK],
         };
-        let is_end = stack == TASK && frame.at.bp == LAST;
-        let next = self.next(state).filter(|_| !is_end);
+        let is_end = stack == TASK && frame.at.bp == LAST && self.has_last();
+        let next = self.next(state);
         let next = next.filter(|next| next.pc < TEXT + 0x1000);
         self.gave_up = next.is_none() && !is_end;
         next.map(|next| Frame {
@@ -315,7 +324,8 @@ fn stack() -> impl Strategy<Value = Vec<Word>> {
     })
 }
 
-fn made(stacks: [Vec<Word>; 2]) -> Kernel {
+/// With a record where a task's frames end.
+fn made(stacks: [Vec<Word>; 2], last_record: [u64; 3]) -> Kernel {
     let signed = |ip: u64, bits: u64| ip & !SIGNATURE | bits & SIGNATURE;
     let mut words = [Vec::new(), Vec::new()];
     for ((stack, begin), words) in stacks.iter().zip(STACKS).zip(&mut words) {
@@ -332,7 +342,7 @@ fn made(stacks: [Vec<Word>; 2]) -> Kernel {
         }
     }
     let last = ((LAST - STACKS[TASK]) / 8) as usize;
-    words[TASK][last..last + 3].copy_from_slice(&[0, 0, FINAL]);
+    words[TASK][last..last + 3].copy_from_slice(&last_record);
     Kernel {
         words,
         gave_up: false,
@@ -354,8 +364,10 @@ proptest! {
         skip in 0..4_usize,
         room in prop_oneof![Just(200_usize), 1..20_usize],
         cut in 0..20_usize,
+        last in prop_oneof![6 => Just([0, 0, FINAL]), 1 => Just([0, 0, REGISTERS]),
+                            1 => (prop_oneof![Just(0), Just(LAST + 24)], 0..2_u64, 0..3_u64).prop_map(<[u64; 3]>::from)],
     ) {
-        let mut kernel = made([stacks.0, stacks.1]);
+        let mut kernel = made([stacks.0, stacks.1], last);
         let stack = usize::from(on_task);
         let start = kernel.start(stack, STACKS[stack] + first);
         if start.pc == REPLACED {
@@ -388,7 +400,7 @@ fn plain(nr: usize) -> (Kernel, State) {
         stack[4 * index + 1] = Word::Text(index as u64, u64::MAX << 60);
     }
     stack[4 * nr - 4] = Word::Last;
-    let kernel = made([stack.clone(), stack]);
+    let kernel = made([stack.clone(), stack], [0, 0, FINAL]);
     let start = kernel.start(TASK, STACKS[TASK]);
     (kernel, start)
 }
@@ -410,6 +422,24 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
         kernel.walk(start, 3, 100, &[known(&wanted[3..])]),
         (wanted[3..].to_vec(), true)
     );
+}
+
+#[test]
+fn a_record_at_the_end_that_is_not_the_last_is_left_to_the_kernel() {
+    let (mut kernel, start) = plain(12);
+    let frames = kernel.frames(start, 0, 100);
+    let at = ((LAST - STACKS[TASK]) / 8) as usize;
+    for record in [[0, 0, 0], [0, 0, 3], [8, 0, FINAL], [0, TEXT + 96, FINAL]] {
+        kernel.words[TASK][at..at + 3].copy_from_slice(&record);
+        let wanted = kernel.frames(start, 0, 100);
+        for known in [&[][..], &[known(&frames)]] {
+            let found = kernel.walk(start, 0, 100, known).0;
+            assert!(
+                kernel.steps > 0 && (kernel.gave_up || found == wanted),
+                "{record:x?}"
+            );
+        }
+    }
 }
 
 #[test]

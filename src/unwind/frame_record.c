@@ -125,8 +125,6 @@ bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *sta
 	unsigned long end = on_task ? task + THREAD_SIZE : frame->end;
 	unsigned long fp, lr;
 
-	if (on_task && record == frame->end)
-		return false;
 	if (record & 7)
 		return false;
 	if (!is_on(record, sizeof(struct frame_record), frame->sp, end)) {

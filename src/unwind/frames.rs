@@ -37,7 +37,7 @@
 //!
 //! On arm64 the kernel marks ends and registers itself, by a record of two zeros and a word that says which. The
 //! frame pointer of the last frame leads to such a record, at a fixed place of the task's stack, which the walk
-//! has as the end. What was interrupted has one among its registers: the walk finds a return address there that
+//! has as the end. A record there that says something else is left to the kernel's unwinder. What was interrupted has one among its registers: the walk finds a return address there that
 //! is none, and has the step taken for it. Else the same is checked as above, as `kunwind_next_frame_record()`
 //! and `unwind_consume_stack()` of the kernel do. The kernel's unwinder asks nothing of the addresses, so any
 //! has the rule. It strips the signatures of return addresses (PAC), and so does the walk.
@@ -59,12 +59,12 @@ pub(super) const RECORD: u64 = 16;
 /// ftrace handler at the entry of the outermost function leaves them.
 const COPIED: u64 = 24;
 
-/// Whether a frame is the last one of a task, whose frames end at `end`.
+/// Whether a frame is the last one of a task, on its stack.
 #[inline(always)]
-pub(super) fn is_last<U: Unwinder>(end: u64, sp: u64, bp: u64) -> bool {
+pub(super) fn is_last<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64, bp: u64) -> bool {
     match U::HAS_MARKS {
-        true => bp == end,
-        false => sp == end,
+        true => bp == stack.end() && unwinder.ends(stack),
+        false => sp == stack.end(),
     }
 }
 
@@ -186,8 +186,8 @@ fn run_to_mark<U: Unwinder, G: Guide>(
     // How the run ends, and how many frames behind that of the spot have been taken from the guide.
     let (ran, ahead) = loop {
         let Some(frame) = frames.next() else {
-            let ran = if bp == end { Ran::All } else { Ran::Stopped };
-            break (ran, 0);
+            let is_last = bp == end && unwinder.ends(stack);
+            break (if is_last { Ran::All } else { Ran::Stopped }, 0);
         };
         if bp < sp || bp > limit {
             break (Ran::Stopped, 1);

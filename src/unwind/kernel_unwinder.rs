@@ -218,6 +218,18 @@ impl walk::Unwinder for KernelUnwinder<'_> {
 
     #[cfg(CONFIG_ARM64)]
     #[inline(always)]
+    fn ends(&self, stack: &Stack) -> bool {
+        // Behind another stack there may be nothing.
+        if stack.begin() != self.task().begin() {
+            return false;
+        }
+        // SAFETY: Behind a task's frames is room for the registers of user space, with this record.
+        let [fp, lr, kind] = [0, 8, 16].map(|at| unsafe { load(stack.end().wrapping_add(at)) });
+        fp | lr == 0 && kind == shim::STACKMAP_MARK_FINAL.into()
+    }
+
+    #[cfg(CONFIG_ARM64)]
+    #[inline(always)]
     fn returns_to(&self, word: u64) -> u64 {
         word | shim::facts().signature
     }
@@ -350,7 +362,8 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         // Only the mark of the task's last record ends a walk.
         #[cfg(CONFIG_ARM64)]
         {
-            self.gave_up = !stepped && frame.at.bp != frame.stack.end();
+            let is_last = frame.at.bp == frame.stack.end() && self.ends(&frame.stack);
+            self.gave_up = !stepped && !is_last;
         }
         self.begun = true;
         stepped.then(|| taken(&at))

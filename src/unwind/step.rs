@@ -110,8 +110,8 @@ fn switch<U: Unwinder>(
 
 /// What a rule says where the stack ends, too.
 #[inline(always)]
-pub(super) fn kind<U: Unwinder>(rule: Rule, stack: &Stack, at: Registers) -> Kind {
-    if U::BY_FRAMES && rule == Rule::FRAME && frames::is_last::<U>(stack.end(), at.sp, at.bp) {
+pub(super) fn kind<U: Unwinder>(unwinder: &U, rule: Rule, stack: &Stack, at: Registers) -> Kind {
+    if U::BY_FRAMES && rule == Rule::FRAME && frames::is_last(unwinder, stack, at.sp, at.bp) {
         return Kind::End;
     }
     rule.kind()

@@ -155,6 +155,12 @@ pub trait Unwinder {
     /// arm64. Then the stack of a task ends where the frame pointer of its last frame leads.
     const HAS_MARKS: bool = false;
 
+    /// Whether the record where a stack ends is such a mark of the last one.
+    fn ends(&self, stack: &Stack) -> bool {
+        let _ = stack;
+        false
+    }
+
     /// Reads a word of a stack.
     ///
     /// # Safety
@@ -417,7 +423,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 } else {
                     WalkCounter::New
                 };
-                let next = match kind::<U>(rule, &frame.stack, frame.at) {
+                let next = match kind(unwinder, rule, &frame.stack, frame.at) {
                     Kind::Call | Kind::Switch => frame.called(unwinder, rule),
                     Kind::Registers
                         if !unwinder.are_users(&frame.stack, rule.sp(frame.at.sp, frame.at.bp)) =>
@@ -504,7 +510,7 @@ impl Calls<'_> {
         let (rule, found) = loop {
             let rule = unwinder.rule(at.ip);
             let Some(plain) = rule.plain() else {
-                if kind::<U>(rule, stack, at) != Kind::Call {
+                if kind(unwinder, rule, stack, at) != Kind::Call {
                     // A tracer's address has no rule, and the kernel knows which address was there.
                     if sp != at.sp && unwinder.is_replaced(at.ip) {
                         let last = nr.wrapping_sub(1);
