@@ -55,8 +55,8 @@ NAMES = {
     "names-rust": ("selftests/programs/names.rs", ("-g",)),
     "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",))}
 KERNELS = ("deb13", "deb14")
-# Stock kernels of another architecture, too, but only where they are named: their compiler, and the programs that
-# cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
+# Stock kernels of another architecture: where they are not named, only `other_cases` run there. Their compiler, and the
+# programs that cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
 ARM64 = ("deb13-arm64", "deb14-arm64")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
 ARM64_PROGRAMS = ("bpf", "permit", "reopen")
@@ -285,6 +285,12 @@ def guest_cases(kernel):
     """What "make test" runs of a kernel."""
     cases = {KCSAN: kcsan_cases, **dict.fromkeys(ARM64, arm64_cases)}.get(kernel, every_case)(kernel)
     yield from (case for case in cases if not is_later(case))
+
+
+def other_cases():
+    """What "make test" runs besides on another architecture: that ids are right, in all contexts, too."""
+    yield guest("oracle", ARM64[0], HOOKS[0], oracle=())
+    yield next(contexts(ARM64[0], HOOKS[0]))
 
 
 def kcsan_cases(kernel):
