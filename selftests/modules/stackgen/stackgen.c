@@ -12,6 +12,8 @@
  *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
  *	end_probe	write N: puts a kprobe N bytes before the end of the kernel's text; 0 removes it
  *		(arm64 only)
+ *	astray	write N: records a stack with a frame pointer that leads astray, in one of NR_ASTRAY ways
+ *		(arm64 only)
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
  *	leak	write 1: allocates memory and forgets it
  *	foreign	write 1: prints into the instance "foreign" from inside the kernel
@@ -29,6 +31,11 @@
 #include <linux/slab.h>
 #include <linux/trace.h>
 #include <linux/uaccess.h>
+#ifdef CONFIG_ARM64
+#include <linux/sched/task_stack.h>
+
+#include <asm/stacktrace/frame.h>
+#endif
 
 #define DEPTH_MAX	250
 
@@ -323,6 +330,76 @@ static int end_probe_set(void *data, u64 before)
 DEFINE_DEBUGFS_ATTRIBUTE(end_probe_fops, NULL, end_probe_set, "%llu\n");
 #endif
 
+#ifdef CONFIG_ARM64
+/* Records a stack with another frame pointer than its own. */
+static noinline void record_with(unsigned long fp)
+{
+	asm volatile("mov	x19, x29\n"
+		     "mov	x29, %0\n"
+		     "mov	w0, #0\n"
+		     "bl	trace_dump_stack\n"
+		     "mov	x29, x19\n"
+		     : : "r" (fp)
+		     : "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11",
+		       "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x30", "cc", "memory");
+}
+
+#define NR_ASTRAY	12
+
+/*
+ * The kernel's unwinder ends with an error at these, or takes what it finds. Not those for which it
+ * warns.
+ */
+static int astray_set(void *data, u64 how)
+{
+	const unsigned long task = (unsigned long)task_stack_page(current);
+	const unsigned long own = (unsigned long)__builtin_frame_address(0);
+	const unsigned long final = (unsigned long)&task_pt_regs(current)->stackframe;
+	/* Room for registers, and a record behind them. */
+	unsigned long words[2 * sizeof(struct pt_regs) / 8] = { };
+	struct pt_regs *regs = (struct pt_regs *)words;
+	struct frame_record *record = (struct frame_record *)(regs + 1);
+	const unsigned long ways[NR_ASTRAY] = {
+		own,			/* this one is right */
+		own + 4,		/* not aligned */
+		task + 64,		/* below */
+		(unsigned long)record,	/* to itself */
+		(unsigned long)regs,	/* what is no return address */
+		(unsigned long)&regs->stackframe,	/* registers, which lead on */
+		(unsigned long)&regs->regs[2],	/* registers that begin below */
+		task + THREAD_SIZE - 8,	/* half on the stack */
+		final + 8,		/* behind the last record */
+		4096,
+		(unsigned long)task_stack_page(&init_task) + THREAD_SIZE - 512,
+		final,
+	};
+
+	if (how >= NR_ASTRAY)
+		return -EINVAL;
+	record->fp = (unsigned long)record;
+	record->lr = _THIS_IP_;
+	switch (how) {
+	case 4:
+		words[0] = own;
+		words[1] = 4321;
+		break;
+	case 5:
+	case 6:
+		regs->regs[2] = (unsigned long)&regs->stackframe;
+		regs->regs[3] = _THIS_IP_;
+		regs->stackframe.type = FRAME_META_TYPE_PT_REGS;
+		regs->pc = _THIS_IP_;
+		regs->regs[29] = own;
+		break;
+	}
+	barrier_data(words);
+	record_with(ways[how]);
+	barrier_data(words);
+	return 0;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(astray_fops, NULL, astray_set, "%llu\n");
+#endif
+
 static int leak_set(void *data, u64 on)
 {
 	void *lost = kmalloc(100, GFP_KERNEL);
@@ -357,6 +434,7 @@ static int __init stackgen_init(void)
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
 	debugfs_create_file_unsafe("probe_at", 0200, dir, NULL, &probe_at_fops);
 #ifdef CONFIG_ARM64
+	debugfs_create_file_unsafe("astray", 0200, dir, NULL, &astray_fops);
 	debugfs_create_file_unsafe("end_probe", 0200, dir, NULL, &end_probe_fops);
 #endif
 	debugfs_create_file("text", 0400, dir, NULL, &text_fops);
