@@ -11,6 +11,9 @@
  *						  2:	int3 (twice, never executed)
  *	  4:	...				  4:	...
  *
+ * With CONFIG_CFI, the hash of the function's type is at -16, and 11 NOPs are behind it: they are enough,
+ * and the hash stays. With FineIBT the padding is full of code, and the jump does not fit.
+ *
  * The entry's first instruction is four bytes long in any form (ENDBR64, or the NOP that sealing
  * makes of it), so no CPU can be interrupted inside it. A CPU at 0 or 4 executes valid code before,
  * during and after the change. A CPU at -5 while the padding is restored runs NOPs into the entry.
@@ -123,7 +126,7 @@ static int check(void)
 		return -ERANGE;
 	if (has_jumps(was))
 		return 0;
-	if (memchr_inv(entry() - PADDING, BYTES_NOP1, PADDING) || !is_endbr_or_sealed(entry()))
+	if (memchr_inv(entry() + HIDE, BYTES_NOP1, -HIDE) || !is_endbr_or_sealed(entry()))
 		return -EOPNOTSUPP;
 	return probed() ? -EBUSY : 0;
 }
