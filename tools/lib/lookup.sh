@@ -28,7 +28,7 @@ kernel_names() {
 # load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by; $own says whether
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 own='' patience=1 memory=1024 cmdline='' arch=amd64
+	kernel=$1 base=$1 own='' built_as='' patience=1 memory=1024 cmdline='' arch=amd64
 	make_arguments=() configs=() except=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"

@@ -57,6 +57,9 @@ leave_out_excepted() {
 
 # own_tree: sets $packages, $tree and $release, as kernel_tree does for a kernel of Debian.
 own_tree() {
+	# Its tree may be that of another one, which is booted otherwise.
+	local kernel=${built_as:-$kernel}
+
 	[[ ${#except[@]} = 0 ]] || leave_out_excepted
 	tree_key=$(key_of "$version" "$toolchain_key" "${configs[@]}" "${make_arguments[*]}" \
 		"$(declare -f build_own verify_config)")

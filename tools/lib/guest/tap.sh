@@ -111,9 +111,9 @@ note() {
 	echo "# $*"
 }
 
-# natural_hook - the hook that fits the kernel: the jump needs an ENDBR.
+# natural_hook - the hook that fits the kernel: the jump needs an ENDBR, and padding without FineIBT's code.
 natural_hook() {
-	if grep -q ' ibt_save$' /proc/kallsyms; then
+	if grep -q ' ibt_save$' /proc/kallsyms && ! dmesg | grep -q 'Using .*FineIBT'; then
 		echo jump
 	else
 		echo kprobe
