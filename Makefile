@@ -14,7 +14,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
+	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale bench
 
 ##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
 
@@ -100,6 +100,9 @@ kcsan-test: ## guests with a KCSAN kernel, which finds data races
 
 fp-test: ## guests with a kernel that has frame pointers, not ORC
 	@selftests/suite --results 'make fp-test' --kernel fp guest
+
+matrix: ## what each kernel can make a difference to, on all (2 hours)
+	@selftests/suite --results 'make matrix' --matrix $(ARGS)
 
 kselftest: ## the kernel's ftrace tests, with and without ids (1 hour)
 	@selftests/ftrace/kselftest --results 'make kselftest' $(ARGS)

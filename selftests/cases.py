@@ -55,9 +55,20 @@ NAMES = {
     "names-rust": ("selftests/programs/names.rs", ("-g",)),
     "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",))}
 KERNELS = ("deb13", "deb14")
+
+
+def kernels_with(line):
+    """The kernels in whose file below tools/lib/kernels a line begins so."""
+    files = sorted(path for path in (TOP / "tools/lib/kernels").glob("*") if path.suffix != ".config")
+    return tuple(path.name for path in files if re.search(f"^({line})", path.read_text(), re.MULTILINE))
+
+
+ALL = kernels_with("")
+# Those of "make matrix": all that are as fast as what people run, and there in any case.
+MATRIX = tuple(kernel for kernel in ALL if kernel not in kernels_with("patience=|newer_than="))
 # Stock kernels of another architecture: where they are not named, only `other_cases` run there. Their compiler, and the
 # programs that cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
-ARM64 = ("deb13-arm64", "deb14-arm64")
+ARM64 = kernels_with("arch=arm64")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
 ARM64_PROGRAMS = ("bpf", "permit", "reopen")
 # Placeholders in a command: the static build of the tool, and the build with fault injection (--fault).
@@ -72,8 +83,10 @@ RT = "deb13-rt"
 # One with frame pointers, without an ENDBR where the jump would be.
 FRAMES = "fp"
 # Built here, small.
-SMALL = (*WATCHED, FRAMES)
+SMALL = kernels_with("configs=|built_as=")
 HOOKS = ("jump", "kprobe")
+KPROBE_ONLY = kernels_with("hooks=kprobe")
+MATRIX_CASES = ("oracle", "contexts", "lifetime", "reset", "race", "cycles")
 # Switches of the option, and loads of the module.
 CYCLES, LONG_CYCLES = ("10", "3"), ("200", "50")
 # Nested kprobes are skipped, so the kernel records the full stack.
@@ -118,7 +131,7 @@ def guest(name, kernel, *args, vm=(), timeout=300, oracle=None, judge="oracle"):
 
 def hooks(kernel):
     """The hooks that a kernel can take."""
-    return HOOKS[1:] if kernel == FRAMES else HOOKS
+    return HOOKS[1:] if kernel in KPROBE_ONLY else HOOKS
 
 
 def contexts(kernel, hook):
@@ -210,8 +223,8 @@ def every_case(kernel):
     yield guest("user-stacks", kernel)
     calls = "2000" if kernel in WATCHED else "20000"
     yield guest("user-oracle", kernel, calls, oracle=(str(2 * int(calls)),), judge="user-oracle")
-    # That one counts time in ticks, and is too fast for them: a file that is written twice in one is the same file.
-    if kernel != FRAMES:
+    # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
+    if stock or kernel in WATCHED:
         yield libraries(kernel, 500 if kernel in WATCHED else 4000, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
     yield guest("symbols", kernel)
@@ -281,10 +294,24 @@ def is_later(case):
     return any(re.search(rf"\b{part}\b", name) for part in LATER.get(case.kernel, ()))
 
 
+def all_cases(kernel):
+    """The cases of a kernel, whoever runs them."""
+    yield from {KCSAN: kcsan_cases, **dict.fromkeys(ARM64, arm64_cases)}.get(kernel, every_case)(kernel)
+
+
 def guest_cases(kernel):
     """What "make test" runs of a kernel."""
-    cases = {KCSAN: kcsan_cases, **dict.fromkeys(ARM64, arm64_cases)}.get(kernel, every_case)(kernel)
-    yield from (case for case in cases if not is_later(case))
+    yield from (case for case in all_cases(kernel) if not is_later(case))
+
+
+def matrix_cases(kernel):
+    """What "make matrix" runs of a kernel: the cases that it can make a difference to, and what an id costs there."""
+    wanted = re.compile(f"{kernel}: ({'|'.join(MATRIX_CASES)})\\b(?!.* instance)")
+    yield from (case for case in all_cases(kernel) if wanted.match(case.name))
+    bench = str(TOP / "tools/bench/guest")
+    for hook in hooks(kernel):
+        command = ("--icount", "--add", f"{bench}:/bench", "--timeout", "900", "--", f"{bench}/ratio", hook)
+        yield Case(f"{kernel}: ratio {hook}", command, kernel=kernel)
 
 
 def other_cases():

@@ -12,9 +12,10 @@ HEAD = """# {command}
 Written by `{command}`: the latest result of each case, and the commit that it was run on ("+": with changes
 that were not committed). Longer results are cut.
 
-| case | date | commit | result |
-|---|---|---|---|
 """
+# The columns: of a row's name, and of its results.
+CASES = ("case", "result")
+MATRIX = ("kernel and hook", "release", "architecture", "walk", "id over full stack", "cases")
 CELL = 160
 
 
@@ -37,11 +38,31 @@ def cell(text):
     return text if len(text) <= CELL else text[:CELL].rsplit(" ", 1)[0] + " …"
 
 
-def write(command, results):
-    """Puts the results of a run, texts by case, in the place of earlier ones of the same cases."""
+def matrix(cases, results):
+    """The rows of the matrix, for each kernel and hook of which all cases ran."""
+    rows = {}
+    for name, kernel in ((case.name, case.kernel) for case in cases if ": ratio " in case.name):
+        hook = name.split()[-1]
+        # Those with another hook are not its own.
+        own = {case.name for case in cases if case.kernel == kernel and
+               (hook in case.name or not re.search(r" (jump|kprobe)\b", case.name))}
+        if not own <= results.keys():
+            continue
+        found = [note.removeprefix("# matrix: ") for note in results[name].notes if note.startswith("# matrix: ")]
+        failed = ", ".join(sorted(case.removeprefix(f"{kernel}: ") for case in own if results[case].failed))
+        passed = sum(not results[case].failed for case in own)
+        rows[f"{kernel} {hook}"] = (*(found[0].split(", ") if found else "----"),
+                                    f"{passed} passed" + (f", **failed: {failed}**" if failed else ""))
+    return rows
+
+
+def write(command, results, columns=CASES):
+    """Puts the results of a run, by case a text or one for each column, in the place of earlier ones of the same cases."""
     path = TOP / f"Documentation/results/{command.split()[-1]}.md"
     run = f"{time.strftime('%Y-%m-%d')} | {commit()}"
-    rows = read(path) | {name: f"{run} | {cell(text)}" for name, text in results.items()}
+    texts = {name: (result,) if isinstance(result, str) else result for name, result in results.items()}
+    rows = read(path) | {name: " | ".join((run, *map(cell, row))) for name, row in texts.items()}
     path.parent.mkdir(exist_ok=True)
+    head = f"| {columns[0]} | date | commit | {' | '.join(columns[1:])} |\n{'|---' * (len(columns) + 2)}|\n"
     body = "".join(f"| `{name}` | {row} |\n" for name, row in sorted(rows.items()))
-    path.write_text(HEAD.format(command=command) + body, encoding="utf-8")
+    path.write_text(HEAD.format(command=command) + head + body, encoding="utf-8")
