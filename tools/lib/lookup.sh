@@ -28,7 +28,7 @@ kernel_names() {
 # load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by; $own says whether
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 own='' built_as='' patience=1 memory=1024 cmdline='' arch=amd64
+	kernel=$1 base=$1 own='' built_as='' newer_than='' patience=1 memory=1024 cmdline='' arch=amd64
 	make_arguments=() configs=() except=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
@@ -101,6 +101,16 @@ chosen_file() {
 		"${toolchain_packages[*]} ${compiler_packages[*]} ${debian_userland_packages[*]} $(declare -f choose)")"
 }
 
+# is_newer FILE: ends, and says so, where the kernel that FILE names is not newer than that of $newer_than.
+is_newer() {
+	local found other
+
+	found=$(sed -n 's/^version=\([^-]*\).*/\1/p' "$1")
+	other=$(load_kernel "$newer_than" && lookup "" && echo "${version%%-*}")
+	dpkg --compare-versions "$found" gt "$other" ||
+		die "no kernel '$kernel': $kernel_archive has Linux $found, $newer_than is $other already"
+}
+
 # lookup [refresh]: sets $release, $version, $source_package, and the keys of the two roots.
 lookup() {
 	local file start=$SECONDS lock
@@ -119,6 +129,7 @@ lookup() {
 		rm -f "$cache/apt/$base/updated"
 		setup_apt
 		choose > "$file.new"
+		[[ ! $newer_than ]] || is_newer "$file.new"
 		mv "$file.new" "$file"
 	fi
 	exec {lock}>&-
