@@ -146,9 +146,10 @@ static noinline u64 leaf(enum what what, unsigned int number)
 	return end - start;
 }
 
-/* The assembly differs, or the compiler would make one call of all. */
+/* The assembly differs, before the call and behind it, or the compiler would make one call of all. */
 #define CALL(n)								\
 	do {								\
+		asm volatile("# %0" : : "i" (n));			\
 		spent = branch(what, number, path >> 4, depth - 1);	\
 		asm volatile("# %0" : : "i" (n));			\
 	} while (0)
