@@ -98,10 +98,10 @@ arm64-test: ## guests with Debian's arm64 kernel
 kcsan-test: ## guests with a KCSAN kernel, which finds data races
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
-fp-test: ## guests with a kernel that has frame pointers, not ORC
+fp-test:
 	@selftests/suite --results 'make fp-test' --kernel fp guest
 
-matrix: ## what each kernel can make a difference to, on all (2 hours)
+matrix: ## the same cases on each kernel; fp-test: frame pointers
 	@selftests/suite --results 'make matrix' --matrix $(ARGS)
 
 kselftest: ## the kernel's ftrace tests, with and without ids (1 hour)
