@@ -56,6 +56,18 @@ impl Check {
 
 use Verdict::{Bad, Good, Note, Warning};
 
+/// Whether the kernel is new enough, as far as its release tells.
+fn check_release(release: &str, machine: &str) -> Check {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|number| number.parse().ok());
+    let version = number().zip(number());
+    let check = |verdict| Check::new(verdict, "kernel", format!("{release} {machine}"));
+    match version {
+        Some(version) if version < OLDEST => check(Bad).advise(NEEDED_KERNEL),
+        _ => check(Good),
+    }
+}
+
 /// What the kernel must have been configured with: the option, and what it is for.
 const REQUIRED: [(&str, &str); 6] = [
     ("CONFIG_MODULES", "modules"),
@@ -68,6 +80,11 @@ const REQUIRED: [(&str, &str); 6] = [
     ),
     ("CONFIG_KALLSYMS", "symbol names"),
 ];
+
+/// The oldest kernel that the module builds for, and what is said of older ones: as `make` and DKMS say it.
+const OLDEST: (u32, u32) = (7, 2);
+const NEEDED_KERNEL: &str =
+    "the module needs Linux 7.2 or newer with CONFIG_RUST (Debian: trixie-backports, forky)";
 
 /// The module finds unexported symbols by this one, which a kernel without kprobes does not have.
 const FINDER: &str = "register_kprobe";
@@ -153,10 +170,7 @@ impl System {
         let tracefs = Tracefs::find(self.tracefs.as_deref());
         let loaded = tracefs.as_ref().is_ok_and(Tracefs::has_stackmap);
 
-        let mut checks = vec![
-            Check::new(Good, "kernel", format!("{release} {machine}")),
-            self.check_user(),
-        ];
+        let mut checks = vec![check_release(&release, &machine), self.check_user()];
         let is_arm64 = machine == "aarch64";
         if machine != "x86_64" && !is_arm64 {
             let check = Check::new(Bad, "machine", machine);

@@ -120,6 +120,22 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn an_old_kernel_is_too_old() {
+    assert!(NEEDED_KERNEL.contains(&format!("Linux {}.{} ", OLDEST.0, OLDEST.1)));
+    for old in ["6.12.57+deb13-amd64", "7.1-rc3", "7.0"] {
+        let check = check_release(old, "x86_64");
+        assert_eq!(
+            (check.verdict, check.advice.as_deref()),
+            (Bad, Some(NEEDED_KERNEL)),
+            "{old}"
+        );
+    }
+    for good in ["7.2.0-rc1", RELEASE, "7.10", "8.0", "unknown", ""] {
+        assert_eq!(check_release(good, "x86_64").verdict, Good, "{good}");
+    }
+}
+
+#[test]
 fn possible_obstacles_are_warnings() {
     let patient = Patient::new();
     patient.file("sys/module/module/parameters/sig_enforce", "Y\n");
