@@ -11,8 +11,8 @@
  *						  2:	int3 (twice, never executed)
  *	  4:	...				  4:	...
  *
- * With CONFIG_CFI, the hash of the function's type is at -16, and 11 NOPs are behind it: they are enough,
- * and the hash stays. With FineIBT the padding is full of code, and the jump does not fit.
+ * With CONFIG_CFI, the hash of the function's type is at -16, and 11 NOPs are behind it: they are
+ * enough, and the hash stays. With FineIBT the padding is full of code, and the jump does not fit.
  *
  * The entry's first instruction is four bytes long in any form (ENDBR64, or the NOP that sealing
  * makes of it), so no CPU can be interrupted inside it. A CPU at 0 or 4 executes valid code before,

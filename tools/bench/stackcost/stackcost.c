@@ -146,12 +146,13 @@ static noinline u64 leaf(enum what what, unsigned int number)
 	return end - start;
 }
 
-/* The assembly differs, before the call and behind it, or the compiler would make one call of all. */
+/* The assembly differs, before the call and behind it, or the compiler would make one of all. */
 #define CALL(n)								\
 	do {								\
-		asm volatile("# %0" : : "i" (n));			\
+		enum { AT = (n) };					\
+		asm volatile("# %0" : : "i" (AT));			\
 		spent = branch(what, number, path >> 4, depth - 1);	\
-		asm volatile("# %0" : : "i" (n));			\
+		asm volatile("# %0" : : "i" (AT));			\
 	} while (0)
 
 /* A frame that returns to one of 16 addresses, by four bits of the number. */
