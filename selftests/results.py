@@ -26,6 +26,10 @@ def commit():
     return done.stdout.strip() or "unknown"
 
 
+# When the run begins: commits may come while it lasts.
+COMMIT = commit()
+
+
 def read(path):
     """The rows of earlier runs, by case."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -59,7 +63,7 @@ def matrix(cases, results):
 def write(command, results, columns=CASES):
     """Puts the results of a run, by case a text or one for each column, in the place of earlier ones of the same cases."""
     path = TOP / f"Documentation/results/{command.split()[-1]}.md"
-    run = f"{time.strftime('%Y-%m-%d')} | {commit()}"
+    run = f"{time.strftime('%Y-%m-%d')} | {COMMIT}"
     texts = {name: (result,) if isinstance(result, str) else result for name, result in results.items()}
     rows = read(path) | {name: " | ".join((run, *map(cell, row))) for name, row in texts.items()}
     path.parent.mkdir(exist_ok=True)
