@@ -5,7 +5,7 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    map::{ControlError, BITS_DEFAULT, CONTEXTS_MAX},
+    map::{MapError, BITS_DEFAULT, CONTEXTS_MAX},
     modules, record, shim, store,
     tracefs::{instances::Instances, TraceArray},
     unwind, user,
@@ -295,7 +295,7 @@ pub(crate) fn reset() -> Result {
     modules::reset(|| {
         // Growth holds the map for no longer than one allocation.
         for map in [store::KERNEL.map(), store::USER.map()].iter().flatten() {
-            while map.reset() == Err(ControlError::Busy) {
+            while map.reset() == Err(MapError::Busy) {
                 fsleep(Delta::from_millis(1));
             }
         }

@@ -4,12 +4,27 @@
 //! by itself, and is freed when the module goes.
 
 use crate::{
-    map::{ControlError, Map, Seed, Words},
+    map::{Map, MapError, Seed, Words},
     published::{Published, Section},
     shim,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
-use kernel::{bindings, pr_warn_once, prelude::*, sync::Arc};
+use kernel::{
+    bindings::{self, ESTALE},
+    pr_warn_once,
+    prelude::*,
+    sync::Arc,
+};
+
+impl From<MapError> for Error {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::Busy => EBUSY,
+            MapError::NoMemory => ENOMEM,
+            MapError::Stale => shim::errno(ESTALE),
+        }
+    }
+}
 
 /// A map, or none yet.
 pub(crate) struct Store {
@@ -79,7 +94,7 @@ impl Store {
             return Ok(());
         };
         // Busy: a reset empties the pool.
-        if map.grow() != Err(ControlError::NoMemory) {
+        if map.grow() != Err(MapError::NoMemory) {
             return Ok(());
         }
         pr_warn_once!("out of memory for pool growth; new stacks are recorded as full stacks\n");

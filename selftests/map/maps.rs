@@ -2,7 +2,7 @@
 
 //! Maps for tests, and what tests do with them.
 
-use stackmap_map::{ControlError, Fallback, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{Fallback, Id, Map, MapError, ReadSide, Seed, MAX_FRAMES};
 use std::collections::HashMap;
 
 pub(crate) const SEED: Seed = Seed::new([1, 2]);
@@ -24,7 +24,7 @@ pub(crate) fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fall
     let result = get_id(map, index, frames);
     if map.wants_growth() {
         match map.grow() {
-            Ok(()) | Err(ControlError::Busy) => {}
+            Ok(()) | Err(MapError::Busy) => {}
             Err(error) => panic!("growth failed: {error:?}"),
         }
     }

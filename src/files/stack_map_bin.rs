@@ -4,17 +4,13 @@
 
 use crate::{
     control,
-    map::{Map, Snapshot, Stack, Stale, MAX_FRAMES},
+    map::{Map, MapError, Snapshot, Stack, MAX_FRAMES},
     shim,
     store::{self, Store},
     tracefs::{File, Output, Reader},
 };
 use core::marker::PhantomData;
-use kernel::{
-    bindings::{umode_t, ESTALE},
-    prelude::*,
-    sync::Arc,
-};
+use kernel::{bindings::umode_t, prelude::*, sync::Arc};
 
 /// One walk over the stacks that were there when the file was opened, in constant memory.
 pub(super) struct Walk {
@@ -28,7 +24,7 @@ impl Walk {
     pub(super) fn begin(store: &Store) -> Result<Self> {
         let map = match store.map() {
             Some(map) => {
-                let snapshot = map.snapshot().map_err(|Stale| EBUSY)?;
+                let snapshot = map.snapshot()?;
                 Some((map, snapshot))
             }
             None => None,
@@ -41,7 +37,7 @@ impl Walk {
     }
 
     /// Goes to the first stack at or behind slot `from` and returns its slot.
-    pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, Stale> {
+    pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, MapError> {
         self.stack = None;
         let Some((map, snapshot)) = &self.map else {
             return Ok(None);
@@ -54,7 +50,7 @@ impl Walk {
     }
 
     /// Counts all stacks of the walk.
-    fn count(&self) -> Result<u32, Stale> {
+    fn count(&self) -> Result<u32, MapError> {
         self.map
             .as_ref()
             .map_or(Ok(0), |(map, snapshot)| map.count(snapshot))
@@ -117,7 +113,7 @@ pub(super) struct BinReader<S> {
 impl<S: Stacks> Reader for BinReader<S> {
     fn open() -> Result<Self> {
         let walk = Walk::begin(S::store())?;
-        let nr_stacks = walk.count().map_err(estale)?;
+        let nr_stacks = walk.count()?;
         Ok(Self {
             walk,
             nr_stacks,
@@ -131,7 +127,7 @@ impl<S: Stacks> Reader for BinReader<S> {
         let Some(slot) = position.checked_sub(1) else {
             return Ok(Some(0));
         };
-        let found = self.walk.seek(slot).map_err(estale)?;
+        let found = self.walk.seek(slot)?;
         Ok(found.map(|slot| slot + 1))
     }
 
@@ -149,10 +145,6 @@ impl<S: Stacks> Reader for BinReader<S> {
             out.bytes(&frame.to_ne_bytes());
         }
     }
-}
-
-fn estale(Stale: Stale) -> Error {
-    shim::errno(ESTALE)
 }
 
 fn words(out: &Output<'_>, words: [u32; 4]) {

@@ -6,17 +6,8 @@ use super::{
     id::Generation,
     record,
     sys::{synchronize, Ordering},
-    Counter, Map, RESETTING,
+    Counter, Map, MapError, RESETTING,
 };
-
-/// Why a control operation did nothing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ControlError {
-    /// Another reset or growth is running.
-    Busy,
-    /// No memory.
-    NoMemory,
-}
 
 impl Map {
     /// Whether [`Map::grow`] should be called soon. Context: any.
@@ -25,11 +16,11 @@ impl Map {
     }
 
     /// Adds chunks to the pool while less than one chunk is free and it may grow. Context: process, may
-    /// sleep. Errors: [`ControlError::Busy`] while another one or a reset runs, [`ControlError::NoMemory`].
-    pub fn grow(&self) -> Result<(), ControlError> {
+    /// sleep. Errors: [`MapError::Busy`] while another one or a reset runs, [`MapError::NoMemory`].
+    pub fn grow(&self) -> Result<(), MapError> {
         self.exclusively(|| {
             while self.pool.wants_growth() {
-                self.pool.grow().ok_or(ControlError::NoMemory)?;
+                self.pool.grow().ok_or(MapError::NoMemory)?;
             }
             Ok(())
         })
@@ -41,9 +32,9 @@ impl Map {
     /// `id.rs`. A [`Snapshot`](super::Snapshot) of the empty map stays valid.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
-    /// [`Fallback::Resetting`](super::Fallback::Resetting). Errors: [`ControlError::Busy`] while another one
+    /// [`Fallback::Resetting`](super::Fallback::Resetting). Errors: [`MapError::Busy`] while another one
     /// or a growth runs.
-    pub fn reset(&self) -> Result<(), ControlError> {
+    pub fn reset(&self) -> Result<(), MapError> {
         self.exclusively(|| {
             let state = self.state.load(Ordering::Relaxed);
             self.state.store(RESETTING, Ordering::Relaxed);
@@ -86,12 +77,12 @@ impl Map {
 
     fn exclusively(
         &self,
-        operation: impl FnOnce() -> Result<(), ControlError>,
-    ) -> Result<(), ControlError> {
+        operation: impl FnOnce() -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
         // ORDERING: Acquire; O4, pairs with the store below: an operation sees the one before it.
         self.control
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
-            .map_err(|_| ControlError::Busy)?;
+            .map_err(|_| MapError::Busy)?;
         let result = operation();
         // ORDERING: Release; O4, pairs with the swap above.
         self.control.store(0, Ordering::Release);

@@ -15,7 +15,7 @@ use super::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
         synchronize, Ordering,
     },
-    Id, Map, ReadSide, MAX_FRAMES,
+    Id, Map, MapError, ReadSide, MAX_FRAMES,
 };
 
 /// The set of stacks in the map at one time: those of a generation, up to an epoch.
@@ -43,10 +43,6 @@ pub struct InsertEpoch {
     epoch: u32,
 }
 
-/// Error: a reset has removed the stacks of the snapshot.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Stale;
-
 /// A stack as it was read; its frames are in the caller's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stack {
@@ -72,18 +68,18 @@ impl Stack {
 impl Map {
     /// Takes a snapshot for an export. Context: process, waits for a grace period.
     ///
-    /// Errors: [`Stale`] while a reset runs.
-    pub fn snapshot(&self) -> Result<Snapshot, Stale> {
-        let generation = self.generation().ok_or(Stale)?;
+    /// Errors: [`MapError::Busy`] while a reset runs.
+    pub fn snapshot(&self) -> Result<Snapshot, MapError> {
+        let generation = self.generation().ok_or(MapError::Busy)?;
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
         synchronize();
         Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
 
     /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
-    /// it, so two walks of it can differ. Context: any. Errors: [`Stale`] while a reset runs.
-    pub fn snapshot_now(&self) -> Result<Snapshot, Stale> {
-        let generation = self.generation().ok_or(Stale)?;
+    /// it, so two walks of it can differ. Context: any. Errors: [`MapError::Busy`] while a reset runs.
+    pub fn snapshot_now(&self) -> Result<Snapshot, MapError> {
+        let generation = self.generation().ok_or(MapError::Busy)?;
         let epoch = self.epoch.load(Ordering::Relaxed);
         Ok(Snapshot(InsertEpoch { generation, epoch }))
     }
@@ -95,7 +91,7 @@ impl Map {
     }
 
     /// Counts the stacks of a snapshot. Context: process.
-    pub fn count(&self, snapshot: &Snapshot) -> Result<u32, Stale> {
+    pub fn count(&self, snapshot: &Snapshot) -> Result<u32, MapError> {
         let mut nr = 0;
         self.of_snapshot(snapshot, 0, |_, _, _| {
             nr += 1;
@@ -106,13 +102,13 @@ impl Map {
 
     /// Reads the first stack of a snapshot at or after slot `from` into `frames`.
     ///
-    /// [`None`]: no such stack. Errors: [`Stale`] after a reset. Context: process.
+    /// [`None`]: no such stack. Errors: [`MapError::Stale`] after a reset. Context: process.
     pub fn next(
         &self,
         snapshot: &Snapshot,
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
-    ) -> Result<Option<Stack>, Stale> {
+    ) -> Result<Option<Stack>, MapError> {
         self.of_snapshot(snapshot, from, |current, slot, record| {
             Some(self.read_slot(current, slot, record, frames))
         })
@@ -152,7 +148,7 @@ impl Map {
         snapshot: &Snapshot,
         from: u32,
         mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
-    ) -> Result<Option<R>, Stale> {
+    ) -> Result<Option<R>, MapError> {
         self.each(
             Some(snapshot.0.generation),
             from,
@@ -170,14 +166,14 @@ impl Map {
         generation: Option<Generation>,
         from: u32,
         mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
-    ) -> Result<Option<R>, Stale> {
+    ) -> Result<Option<R>, MapError> {
         let end = self.slots.len() as u32;
         let mut from = from;
         while from < end {
             let section = ReadSide::enter();
-            let current = self.current_in(section.inside()).ok_or(Stale)?;
+            let current = self.current_in(section.inside()).ok_or(MapError::Stale)?;
             if Some(current.generation()) != generation {
-                return Err(Stale);
+                return Err(MapError::Stale);
             }
             let part = from..end.min(from.saturating_add(SLOTS_AT_ONCE));
             from = part.end;

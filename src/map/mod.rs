@@ -118,8 +118,7 @@ mod sys;
 pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
-    control::ControlError,
-    export::{InsertEpoch, Snapshot, Stack, Stale},
+    export::{InsertEpoch, Snapshot, Stack},
     get_id::Entered,
     guide::{Guide, Guides},
     hash::Seed,
@@ -198,6 +197,17 @@ impl Fallback {
             Fallback::Resetting => Counter::DropReset,
         }
     }
+}
+
+/// Why an operation in process context did nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MapError {
+    /// Another reset or growth is running.
+    Busy,
+    /// No memory.
+    NoMemory,
+    /// A reset has removed the stacks of the snapshot.
+    Stale,
 }
 
 /// The map.

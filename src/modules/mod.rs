@@ -13,7 +13,7 @@
 //! C header: [`include/linux/kallsyms.h`](srctree/include/linux/kallsyms.h)
 
 use crate::{
-    map::{InsertEpoch, Map, ReadSide, Snapshot, Stale, MAX_FRAMES},
+    map::{InsertEpoch, Map, ReadSide, Snapshot, MAX_FRAMES},
     published::Published,
     record,
     shim::{self, stackmap_text},
@@ -176,11 +176,11 @@ unsafe extern "C" fn stackmap_text_changes(text: *const stackmap_text, nr: c_uin
 fn text_added(text: &[stackmap_text]) {
     remember_change(text, |map| {
         // No CPU records an address in the new text yet, so the current stacks are complete.
-        let old = addresses(map, &map.snapshot_now().map_err(stale)?, text)?;
+        let old = addresses(map, &map.snapshot_now()?, text)?;
         if old.is_empty() {
             return Ok(None);
         }
-        Ok(Some((map.snapshot().map_err(stale)?, old, None)))
+        Ok(Some((map.snapshot()?, old, None)))
     });
 }
 
@@ -198,15 +198,15 @@ fn text_removed(text: &[stackmap_text]) {
         }
         // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
         // for such a CPU.
-        let mut snapshot = map.snapshot_now().map_err(stale)?;
+        let mut snapshot = map.snapshot_now()?;
         if recording || !addresses(map, &snapshot, text)?.is_empty() {
-            snapshot = map.snapshot().map_err(stale)?;
+            snapshot = map.snapshot()?;
         }
         if recording {
             // Before the grace period, such a CPU may also have stored a rule for this text. If so, or if
             // another rule may have taken its place, it may have been given to stacks as a hint since.
             if unwind::forget(text) || unwind::nr_replaced() != replaced {
-                map.snapshot().map_err(stale)?;
+                map.snapshot()?;
             }
             map.remove_hints(is_gone);
         }
@@ -290,12 +290,8 @@ fn names(addresses: &[u64]) -> Result<Names> {
     Ok(Arc::new(names, GFP_KERNEL)?)
 }
 
-/// Not expected: only a reset makes a snapshot stale, and `CHANGE_LOCK` excludes resets.
-fn stale(Stale: Stale) -> Error {
-    EBUSY
-}
-
-/// The addresses in `text` that occur in the stacks of a snapshot, sorted.
+/// The addresses in `text` that occur in the stacks of a snapshot, sorted. It is not stale: `CHANGE_LOCK`
+/// excludes resets.
 fn addresses(map: &Map, snapshot: &Snapshot, text: &[stackmap_text]) -> Result<KVVec<u64>> {
     let mut addresses = KVVec::new();
     if map.entries() == 0 {
@@ -303,7 +299,7 @@ fn addresses(map: &Map, snapshot: &Snapshot, text: &[stackmap_text]) -> Result<K
     }
     let mut frames: KBox<[u64; MAX_FRAMES]> = KBox::zeroed(GFP_KERNEL)?;
     let mut from = 0;
-    while let Some(stack) = map.next(snapshot, from, &mut frames).map_err(stale)? {
+    while let Some(stack) = map.next(snapshot, from, &mut frames)? {
         from = stack.next();
         for address in &frames[..stack.nr] {
             if !text

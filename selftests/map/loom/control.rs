@@ -3,7 +3,7 @@
 //! Control operations against each other: O4.
 
 use super::*;
-use stackmap_map::ControlError;
+use stackmap_map::MapError;
 
 /// O4: of two growths the second sees what the first did.
 #[test]
@@ -21,7 +21,7 @@ fn two_growths() {
         let theirs = other.join();
         assert!(mine.is_ok() || theirs.is_ok());
         for result in [mine, theirs] {
-            assert!(matches!(result, Ok(()) | Err(ControlError::Busy)));
+            assert!(matches!(result, Ok(()) | Err(MapError::Busy)));
         }
         // One more chunk, or two if the second came after the record.
         assert!((3 * 64..=4 * 64).contains(&map.pool_bytes()));

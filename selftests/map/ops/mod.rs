@@ -8,7 +8,7 @@
 mod model;
 
 use self::model::Model;
-use stackmap_map::{ControlError, Id, Map, ReadSide, Seed, Snapshot, Stack, Stale, MAX_FRAMES};
+use stackmap_map::{Id, Map, MapError, ReadSide, Seed, Snapshot, Stack, MAX_FRAMES};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -149,7 +149,7 @@ impl Run {
             Op::Next => self.next(),
             Op::Count => {
                 if let Some(export) = &self.export {
-                    let expected = self.model.cut_len().ok_or(Stale);
+                    let expected = self.model.cut_len().ok_or(MapError::Stale);
                     assert_eq!(self.map.count(&export.snapshot), expected);
                 }
             }
@@ -192,8 +192,7 @@ impl Run {
     }
 
     fn grow(&mut self) {
-        let grown: Result<(), ControlError> = self.map.grow();
-        assert_eq!(grown, Ok(()));
+        assert_eq!(self.map.grow(), Ok(()));
         assert!(!self.map.wants_growth());
     }
 
@@ -207,7 +206,14 @@ impl Run {
         let Some(expected) = self.model.next_of_cut(export.from) else {
             // Who has read the last slot has read all.
             let all_read = export.from as usize == self.map.table_size();
-            assert_eq!(found, if all_read { Ok(None) } else { Err(Stale) });
+            assert_eq!(
+                found,
+                if all_read {
+                    Ok(None)
+                } else {
+                    Err(MapError::Stale)
+                }
+            );
             return;
         };
         let found = found.expect("no reset came");
