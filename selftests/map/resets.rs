@@ -134,8 +134,8 @@ fn a_stack_is_read_in_place_and_knows_its_snapshot() {
         let frames = stack(number, 20);
         let id = record(&map, 0, &frames).unwrap();
         let (inserted, read) = map
-            .read(id, |inserted, frames| {
-                (inserted, frames.collect::<Vec<_>>())
+            .read(id, |inserted, record| {
+                (inserted, record.frames().collect::<Vec<_>>())
             })
             .unwrap();
         assert_eq!(read, frames);

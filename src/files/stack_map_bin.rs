@@ -4,7 +4,7 @@
 
 use crate::{
     control,
-    map::{Map, MapError, Snapshot, Stack, MAX_FRAMES},
+    map::{Epoch, Map, MapError, Stack, MAX_FRAMES},
     shim,
     store::{self, Store},
     tracefs::{File, Output, Reader},
@@ -15,7 +15,7 @@ use kernel::{bindings::umode_t, prelude::*, sync::Arc};
 /// One walk over the stacks that were there when the file was opened, in constant memory.
 pub(super) struct Walk {
     /// [`None`]: there was no map yet.
-    map: Option<(Arc<Map>, Snapshot)>,
+    map: Option<(Arc<Map>, Epoch)>,
     stack: Option<Stack>,
     frames: KBox<[u64; MAX_FRAMES]>,
 }

@@ -29,7 +29,7 @@ impl Map {
     /// Removes all stacks and counts, and begins a new generation of ids if there was a stack.
     ///
     /// An empty map has given out no id, so it keeps its generation: generations are few, see
-    /// `id.rs`. A [`Snapshot`](super::Snapshot) of the empty map stays valid.
+    /// `id.rs`. A snapshot of the empty map stays valid.
     ///
     /// Context: process, waits for a grace period. Stacks that are recorded meanwhile get
     /// [`Fallback::Resetting`](super::Fallback::Resetting). Errors: [`MapError::Busy`] while another one

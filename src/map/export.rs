@@ -2,7 +2,7 @@
 
 //! Reading the map while it is in use: one stack by id, or all stacks in constant memory.
 //!
-//! An export begins with a [`Snapshot`]. [`Map::snapshot`] raises the epoch and waits for a grace
+//! An export begins with a snapshot. [`Map::snapshot`] raises the epoch and waits for a grace
 //! period. After it, each insert that read the old epoch has ended, and each later insert has a
 //! newer epoch. So the stacks of a snapshot are fixed until the next reset: an export can count
 //! them first and walk them later, by slot, and both agree whatever is inserted meanwhile.
@@ -10,7 +10,7 @@
 use super::{
     current::Current,
     id::Generation,
-    record::{Frames, Record},
+    record::Record,
     sys::{
         sizes::{REFS_MAX, SLOTS_AT_ONCE},
         synchronize, Ordering,
@@ -18,29 +18,29 @@ use super::{
     Id, Map, MapError, ReadSide, MAX_FRAMES,
 };
 
-/// The set of stacks in the map at one time: those of a generation, up to an epoch.
-#[derive(Clone, Copy)]
-pub struct Snapshot(InsertEpoch);
-
-impl Snapshot {
-    /// Whether a stack that was inserted in epoch `inserted` belongs to the snapshot.
-    pub fn includes(&self, inserted: InsertEpoch) -> bool {
-        self.0.generation == inserted.generation && self.includes_epoch(inserted.epoch)
-    }
-
-    /// Whether an epoch is at or before that of the snapshot. The comparison tolerates wrapping; it
-    /// is wrong only after 2^31 snapshots of one generation, each of which waits for a grace
-    /// period.
-    fn includes_epoch(&self, epoch: u32) -> bool {
-        self.0.epoch.wrapping_sub(epoch) <= u32::MAX / 2
-    }
+/// A generation and an epoch in it: when a stack was inserted, and of a snapshot the last that belongs to it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Epoch {
+    generation: Generation,
+    number: u32,
 }
 
-/// The generation and epoch in which a stack was inserted, for [`Snapshot::includes`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct InsertEpoch {
-    generation: Generation,
-    epoch: u32,
+impl Epoch {
+    /// When the stack of a record was inserted.
+    fn of(current: Current<'_>, record: Record<'_>) -> Self {
+        Self {
+            generation: current.generation(),
+            number: record.epoch(),
+        }
+    }
+
+    /// Whether a stack that was inserted in epoch `inserted` belongs to the snapshot. The comparison
+    /// tolerates wrapping; it is wrong only after 2^31 snapshots of one generation, each of which waits
+    /// for a grace period.
+    pub fn includes(&self, inserted: Self) -> bool {
+        self.generation == inserted.generation
+            && self.number.wrapping_sub(inserted.number) <= u32::MAX / 2
+    }
 }
 
 /// A stack as it was read; its frames are in the caller's buffer.
@@ -53,7 +53,7 @@ pub struct Stack {
     /// The events that carry the id, at most [`i32::MAX`].
     pub ref_count: u32,
     /// When it was inserted.
-    pub inserted: InsertEpoch,
+    pub inserted: Epoch,
     /// The slot; the next search starts after it.
     slot: u32,
 }
@@ -69,29 +69,29 @@ impl Map {
     /// Takes a snapshot for an export. Context: process, waits for a grace period.
     ///
     /// Errors: [`MapError::Busy`] while a reset runs.
-    pub fn snapshot(&self) -> Result<Snapshot, MapError> {
+    pub fn snapshot(&self) -> Result<Epoch, MapError> {
         let generation = self.generation().ok_or(MapError::Busy)?;
-        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+        let number = self.epoch.fetch_add(1, Ordering::Relaxed);
         synchronize();
-        Ok(Snapshot(InsertEpoch { generation, epoch }))
+        Ok(Epoch { generation, number })
     }
 
     /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
     /// it, so two walks of it can differ. Context: any. Errors: [`MapError::Busy`] while a reset runs.
-    pub fn snapshot_now(&self) -> Result<Snapshot, MapError> {
+    pub fn snapshot_now(&self) -> Result<Epoch, MapError> {
         let generation = self.generation().ok_or(MapError::Busy)?;
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        Ok(Snapshot(InsertEpoch { generation, epoch }))
+        let number = self.epoch.load(Ordering::Relaxed);
+        Ok(Epoch { generation, number })
     }
 
     /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a
     /// read-side section, a stack found in the map stays until the section ends.
-    pub fn has(&self, inserted: InsertEpoch) -> bool {
+    pub fn has(&self, inserted: Epoch) -> bool {
         self.generation() == Some(inserted.generation)
     }
 
     /// Counts the stacks of a snapshot. Context: process.
-    pub fn count(&self, snapshot: &Snapshot) -> Result<u32, MapError> {
+    pub fn count(&self, snapshot: &Epoch) -> Result<u32, MapError> {
         let mut nr = 0;
         self.of_snapshot(snapshot, 0, |_, _, _| {
             nr += 1;
@@ -105,7 +105,7 @@ impl Map {
     /// [`None`]: no such stack. Errors: [`MapError::Stale`] after a reset. Context: process.
     pub fn next(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &Epoch,
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
     ) -> Result<Option<Stack>, MapError> {
@@ -124,15 +124,15 @@ impl Map {
         Some(self.read_slot(current, slot, record, frames))
     }
 
-    /// Calls `read` with the insert epoch and the frames, innermost first, of an id's stack. [`None`]: the id
-    /// is unknown, or a reset has removed its stack.
+    /// Calls `read` with the epoch and the record of an id's stack. [`None`]: the id is unknown, or a reset has
+    /// removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
-    pub fn read<R>(&self, id: Id, read: impl FnOnce(InsertEpoch, Frames<'_>) -> R) -> Option<R> {
+    pub fn read<R>(&self, id: Id, read: impl FnOnce(Epoch, Record<'_>) -> R) -> Option<R> {
         let section = ReadSide::enter();
         let current = self.current_in(section.inside())?;
         let (_, record) = self.find_id(current, id)?;
-        Some(read(insert_epoch(current, record), record.frames()))
+        Some(read(Epoch::of(current, record), record))
     }
 
     /// The slot that an id names, and its record.
@@ -145,18 +145,14 @@ impl Map {
     /// Calls `visit` for each stack of the snapshot from slot `from` on, until `visit` returns a value.
     fn of_snapshot<R>(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &Epoch,
         from: u32,
         mut visit: impl FnMut(Current<'_>, u32, Record<'_>) -> Option<R>,
     ) -> Result<Option<R>, MapError> {
-        self.each(
-            Some(snapshot.0.generation),
-            from,
-            |current, slot, record| {
-                let included = snapshot.includes_epoch(record.epoch());
-                included.then(|| visit(current, slot, record)).flatten()
-            },
-        )
+        self.each(Some(snapshot.generation), from, |current, slot, record| {
+            let included = snapshot.includes(Epoch::of(current, record));
+            included.then(|| visit(current, slot, record)).flatten()
+        })
     }
 
     /// Calls `visit` for each slot from `from` on that holds something, until `visit` returns a value, as
@@ -203,15 +199,8 @@ impl Map {
             id: current.id(slot),
             nr: record.nr(),
             ref_count: refs as u32,
-            inserted: insert_epoch(current, record),
+            inserted: Epoch::of(current, record),
             slot,
         }
-    }
-}
-
-fn insert_epoch(current: Current<'_>, record: Record<'_>) -> InsertEpoch {
-    InsertEpoch {
-        generation: current.generation(),
-        epoch: record.epoch(),
     }
 }

@@ -118,13 +118,13 @@ mod sys;
 pub use self::sys::model;
 pub use self::{
     context::{Context, Counter},
-    export::{InsertEpoch, Snapshot, Stack},
+    export::{Epoch, Stack},
     get_id::Entered,
     guide::{Guide, Guides},
     hash::Seed,
     id::Id,
     pool::Words,
-    record::{Frames, LAST_HINT},
+    record::{Record, LAST_HINT},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
         Inside, ReadSide,
@@ -232,7 +232,7 @@ pub struct Map {
     capacity: u32,
     /// The generation, or [`RESETTING`].
     state: AtomicU32,
-    /// Raised by every [`Snapshot`]; written into each record.
+    /// Raised by every [`Map::snapshot`]; written into each record.
     epoch: AtomicU32,
     control: AtomicU32,
     /// Indexed by [`Counter`]: the values at the last reset.

@@ -69,7 +69,7 @@ pub(super) const fn frame_of(word: u64) -> u64 {
 /// `word` was loaded by O1 from a slot of the map that `pool` is of, in the generation of the section: the
 /// record that it names is filled, and stays until the section ends.
 #[derive(Clone, Copy)]
-pub(super) struct Record<'s> {
+pub struct Record<'s> {
     word: NonZeroU64,
     pool: &'s Pool,
     section: PhantomData<Inside<'s>>,
@@ -111,12 +111,12 @@ impl<'s> Record<'s> {
         &self.all()[HEADER_WORDS as usize..]
     }
 
-    /// The frames.
-    pub(super) fn frames(self) -> Frames<'s> {
-        Frames {
-            has_hints: self.pool.has_hints(),
-            words: self.words().iter(),
-        }
+    /// The frames, innermost first, read directly from the pool.
+    pub fn frames(self) -> impl Iterator<Item = u64> + 's {
+        let has_hints = self.pool.has_hints();
+        let words = self.words().iter();
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        words.map(move |word| if has_hints { frame_of(word) } else { word })
     }
 
     /// Whether it is of the stack that has this fingerprint and these frames. Its own are read only if it has
@@ -155,21 +155,6 @@ impl<'s> Record<'s> {
     /// written: other CPUs read them.
     pub(super) fn give_hints(self, hint: impl FnMut(u64, u64) -> u32) {
         give_hints(self.words(), hint);
-    }
-}
-
-/// The frames of a stack, innermost first, read directly from the pool.
-pub struct Frames<'s> {
-    has_hints: bool,
-    words: core::slice::Iter<'s, AtomicU64>,
-}
-
-impl Iterator for Frames<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        let word = self.words.next()?.load(Ordering::Relaxed);
-        Some(if self.has_hints { frame_of(word) } else { word })
     }
 }
 

@@ -5,7 +5,7 @@
 //! The kernel's kallsyms names the function that is at an address now. If the recorded module was
 //! unloaded and its memory reused, that is a function of another module. So each time module text
 //! is added or removed, this file looks for recorded stacks with an address in that text. If there
-//! are any, it remembers the text range and a [`Snapshot`] of the stacks; kallsyms does not name
+//! are any, it remembers the text range and a snapshot of the stacks; kallsyms does not name
 //! the frames of that snapshot any more. When text is removed, its symbol names are saved. They are
 //! dropped when new text uses the same range: then a stack with the same addresses has the same id,
 //! and its frames can be of either module.
@@ -13,7 +13,7 @@
 //! C header: [`include/linux/kallsyms.h`](srctree/include/linux/kallsyms.h)
 
 use crate::{
-    map::{InsertEpoch, Map, ReadSide, Snapshot, MAX_FRAMES},
+    map::{Epoch, Map, ReadSide, MAX_FRAMES},
     published::Published,
     record,
     shim::{self, stackmap_text},
@@ -47,7 +47,7 @@ type Names = Arc<KVVec<Name>>;
 #[derive(Clone)]
 struct ChangedText {
     text: Range<u64>,
-    snapshot: Snapshot,
+    snapshot: Epoch,
     names: Option<Names>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Symbols<'a> {
     }
 
     /// The symbol name of `address` in a stack that was inserted in epoch `inserted`.
-    pub(crate) fn of(&self, inserted: InsertEpoch, address: u64) -> Symbol<'a> {
+    pub(crate) fn of(&self, inserted: Epoch, address: u64) -> Symbol<'a> {
         if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
         }
@@ -118,7 +118,7 @@ impl<'a> Symbols<'a> {
     }
 
     /// The first change of the text at `address` after the stack was inserted.
-    fn changed_text(&self, inserted: InsertEpoch, address: u64) -> Option<&'a ChangedText> {
+    fn changed_text(&self, inserted: Epoch, address: u64) -> Option<&'a ChangedText> {
         let mut changed = self.0.iter();
         changed.find(|part| part.text.contains(&address) && part.snapshot.includes(inserted))
     }
@@ -222,7 +222,7 @@ fn text_removed(text: &[stackmap_text]) {
 /// Remembers a change of `text`, if `look` finds addresses in it in the stacks of a snapshot.
 fn remember_change(
     text: &[stackmap_text],
-    look: impl FnOnce(&Map) -> Result<Option<(Snapshot, KVVec<u64>, Option<Names>)>>,
+    look: impl FnOnce(&Map) -> Result<Option<(Epoch, KVVec<u64>, Option<Names>)>>,
 ) {
     let Some(map) = store::KERNEL.map() else {
         return;
@@ -292,7 +292,7 @@ fn names(addresses: &[u64]) -> Result<Names> {
 
 /// The addresses in `text` that occur in the stacks of a snapshot, sorted. It is not stale: `CHANGE_LOCK`
 /// excludes resets.
-fn addresses(map: &Map, snapshot: &Snapshot, text: &[stackmap_text]) -> Result<KVVec<u64>> {
+fn addresses(map: &Map, snapshot: &Epoch, text: &[stackmap_text]) -> Result<KVVec<u64>> {
     let mut addresses = KVVec::new();
     if map.entries() == 0 {
         return Ok(addresses);

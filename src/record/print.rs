@@ -8,7 +8,7 @@
 //! C header: [`include/linux/trace_seq.h`](srctree/include/linux/trace_seq.h)
 
 use crate::{
-    map::{Frames, Id, InsertEpoch, ReadSide},
+    map::{Epoch, Id, ReadSide, Record},
     modules::{Symbol, Symbols},
     shim, store,
     user::{
@@ -76,9 +76,9 @@ impl Seq<'_> {
     }
 
     /// Prints a stack as the kernel's own `trace_stack_print()` does.
-    fn stack(&mut self, symbols: &Symbols<'_>, inserted: InsertEpoch, frames: Frames<'_>) {
+    fn stack(&mut self, symbols: &Symbols<'_>, inserted: Epoch, record: Record<'_>) {
         self.text(fmt!("<stack trace>\n"));
-        for address in frames {
+        for address in record.frames() {
             if shim::stackmap_seq_full(self.seq) {
                 break;
             }
@@ -123,8 +123,8 @@ impl Seq<'_> {
     /// Prints the user stack of an id, if there is one. Context: process; paths are behind a lock.
     fn user_stack_of(&mut self, id: Id) -> Option<()> {
         let mut words = KVec::with_capacity(WORDS_MAX, GFP_KERNEL).ok()?;
-        store::USER.map()?.read(id, |_, frames| {
-            for word in frames {
+        store::USER.map()?.read(id, |_, record| {
+            for word in record.frames() {
                 // There is room for the longest one.
                 let _ = words.push_within_capacity(word);
             }
@@ -138,7 +138,7 @@ impl Seq<'_> {
         let section = ReadSide::enter();
         store::USER
             .map_in(&section)?
-            .read(id, |_, frames| self.user_stack(frames, false))
+            .read(id, |_, record| self.user_stack(record.frames(), false))
     }
 }
 
@@ -167,7 +167,7 @@ unsafe extern "C" fn stackmap_print(
     let id = Id::from_raw(stack_id as u32);
     let shown = store::KERNEL
         .map_in(&section)
-        .and_then(|map| map.read(id, |inserted, frames| out.stack(&symbols, inserted, frames)));
+        .and_then(|map| map.read(id, |inserted, record| out.stack(&symbols, inserted, record)));
     if shown.is_none() {
         out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
     }

@@ -108,7 +108,7 @@ fn a_chunk_that_is_read_in_place() {
         let map = map(2, 1);
         let id = pool::in_third_chunk(&map, far);
         let reader = spawn(&map, move |map| {
-            map.read(id, |_, frames| frames.collect::<Vec<_>>())
+            map.read(id, |_, record| record.frames().collect::<Vec<_>>())
         });
         map.reset().unwrap();
         assert!(reader.join().is_none_or(|frames| frames == far));

@@ -8,7 +8,7 @@
 mod model;
 
 use self::model::Model;
-use stackmap_map::{Id, Map, MapError, ReadSide, Seed, Snapshot, Stack, MAX_FRAMES};
+use stackmap_map::{Epoch, Id, Map, MapError, ReadSide, Seed, Stack, MAX_FRAMES};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -73,7 +73,7 @@ const MODULES: u64 = 0xffff_ffff_c000_0000;
 
 /// An export that has been begun.
 struct Export {
-    snapshot: Snapshot,
+    snapshot: Epoch,
     from: u32,
 }
 
