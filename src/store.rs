@@ -4,7 +4,7 @@
 //! by itself, and is freed when the module goes.
 
 use crate::{
-    map::{Map, MapError, Seed, Words},
+    map::{Map, MapError, Seed},
     published::{Published, Section},
     shim,
 };
@@ -29,22 +29,23 @@ impl From<MapError> for Error {
 /// A map, or none yet.
 pub(crate) struct Store {
     map: Published<Map>,
-    words: Words,
+    /// Makes one.
+    new: fn(u32, usize, Seed) -> Option<Map>,
     /// Whether growth is pending.
     growth: AtomicBool,
 }
 
 /// The kernel stacks.
-pub(crate) static KERNEL: Store = Store::new(Words::Hinted);
+pub(crate) static KERNEL: Store = Store::new(Map::with_hints);
 
 /// The user stacks.
-pub(crate) static USER: Store = Store::new(Words::Whole);
+pub(crate) static USER: Store = Store::new(Map::new);
 
 impl Store {
-    const fn new(words: Words) -> Self {
+    const fn new(new: fn(u32, usize, Seed) -> Option<Map>) -> Self {
         Self {
             map: Published::nothing(),
-            words,
+            new,
             growth: AtomicBool::new(false),
         }
     }
@@ -63,7 +64,7 @@ impl Store {
     /// Makes a map for `2^bits` stacks that `contexts` contexts can use. Context: process; callers
     /// serialise.
     pub(crate) fn make(&self, bits: u32, contexts: usize) -> Result {
-        let map = Map::of(self.words, bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
+        let map = (self.new)(bits, contexts, Seed::new(random())).ok_or(ENOMEM)?;
         self.map.replace(Some(Arc::new(map, GFP_KERNEL)?));
         Ok(())
     }

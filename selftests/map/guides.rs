@@ -5,7 +5,7 @@
 #![cfg(not(loom))]
 
 use proptest::{collection::vec, prelude::*};
-use stackmap_map::{Fallback, Found, Guide, Id, Map, ReadSide, Seed, Words, MAX_FRAMES};
+use stackmap_map::{Fallback, Found, Guide, Id, Map, ReadSide, Seed, MAX_FRAMES};
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -18,7 +18,7 @@ const SEED: Seed = Seed::new([1, 2]);
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 
 fn map(bits: u32, contexts: usize) -> Map {
-    Map::of(Words::Hinted, bits, contexts, SEED).expect("memory for a map")
+    Map::with_hints(bits, contexts, SEED).expect("memory for a map")
 }
 
 /// The hint that a frame has.

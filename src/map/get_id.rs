@@ -50,7 +50,7 @@ impl<'s> Entered<'s> {
     /// Finds the id of a stack, or gives it one, and counts it.
     ///
     /// A stack that no record can hold gets [`Fallback::PoolFull`]: one of more than [`MAX_FRAMES`] frames,
-    /// or, with [`Words::Hinted`](super::Words), with a frame that is not in the lowest or highest 2 GiB.
+    /// or, in a map with hints, with a frame that is not in the lowest or highest 2 GiB.
     /// Context: any, NMI included.
     #[inline(always)]
     pub fn get_id(&self, frames: &[u64]) -> Result<Found, Fallback> {

@@ -112,8 +112,8 @@ impl<'a> Entered<'a> {
 
     /// Makes the stack of `found`, which has these frames, a guide: gives it hints, and has it found by its
     /// first frame, or by a branch from the guide that the walk has left, after so many frames. `hint` gives
-    /// the hint of a frame, by it and its caller's, 0 if there is none. Does nothing in a map of
-    /// [`Words::Whole`](super::Words). Context: any.
+    /// the hint of a frame, by it and its caller's, 0 if there is none. Does nothing in a map
+    /// without hints. Context: any.
     #[cold]
     pub fn make_guide(
         &self,
@@ -123,7 +123,7 @@ impl<'a> Entered<'a> {
         hint: impl FnMut(u64, u64) -> u32,
     ) {
         // INVARIANT of `Guide`: without hints no slot gets into a context, so there is no guide.
-        if !self.map.pool.has_hints() {
+        if !self.map.pool.has_hints {
             return;
         }
         let slot = found.id.slot(self.map.slots.len() as u32);

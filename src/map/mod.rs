@@ -123,7 +123,6 @@ pub use self::{
     guide::{Guide, Guides},
     hash::Seed,
     id::Id,
-    pool::Words,
     record::{Record, LAST_HINT},
     sys::{
         sizes::{BITS_MIN, MAX_FRAMES, POOL_BYTES_PER_STACK, PROBE_LIMIT},
@@ -247,26 +246,32 @@ impl Map {
     ///
     /// `bits` is clamped to [`BITS_MIN`]`..=`[`BITS_MAX`]. Context: process, may sleep.
     pub fn new(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
-        Self::of(Words::Whole, bits, contexts, seed)
+        Self::of(false, bits, contexts, seed)
     }
 
-    /// The same, of frames that are kept as `words` says.
-    pub fn of(words: Words, bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+    /// The same with hints, see [`Guide`]: a frame is what sign extension makes of the lower half of a word,
+    /// the upper half is its hint. On arm64, which needs no hints, any word is a frame.
+    pub fn with_hints(bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
+        Self::of(true, bits, contexts, seed)
+    }
+
+    fn of(has_hints: bool, bits: u32, contexts: usize, seed: Seed) -> Option<Self> {
         if contexts > CONTEXTS_MAX {
             return None;
         }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
-        let branches = match words {
-            Words::Whole => 0,
-            Words::Hinted => (2 << bits) / BRANCH_WAYS,
+        let branches = if has_hints {
+            (2 << bits) / BRANCH_WAYS
+        } else {
+            0
         };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
             slots: Array::new(2 << bits, || AtomicU64::new(record::EMPTY))?,
             refs: Array::new(2 << bits, || AtomicU32::new(0))?,
             branches: Array::new(branches, || core::array::from_fn(|_| AtomicU64::new(0)))?,
-            pool: Pool::new(words, pool_bytes / (CHUNK_WORDS as usize * 8))?,
+            pool: Pool::new(has_hints, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
             seed,
             capacity: 1 << bits,

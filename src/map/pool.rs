@@ -35,16 +35,6 @@ const INITIAL_CHUNKS: usize = 2;
 /// Words in front of the frames.
 pub(super) const HEADER_WORDS: u32 = 1;
 
-/// What the frames of a map are, and what a word of a record has.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Words {
-    /// Any word is a frame.
-    Whole,
-    /// A frame is what sign extension makes of the lower half of a word; the upper half is a hint, see
-    /// [`Guide`](super::Guide). On arm64, which needs no hints, any word is a frame.
-    Hinted,
-}
-
 /// Words of the pool that its holder alone may write, for as long as a section.
 ///
 /// # Invariants
@@ -94,10 +84,7 @@ impl<'s> Extent<'s> {
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
         let words = &words[..HEADER_WORDS as usize + frames.len()];
         words[0].store(u64::from(epoch), Ordering::Relaxed);
-        let mask = match self.pool.content {
-            Words::Whole => u64::MAX,
-            Words::Hinted => FRAME,
-        };
+        let mask = if self.pool.has_hints { FRAME } else { u64::MAX };
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
             word.store(*frame & mask, Ordering::Relaxed);
         }
@@ -155,7 +142,8 @@ impl<'s> Filled<'s> {
 ///   point to arrays of [`CHUNK_WORDS`] words, the others are null.
 /// - Chunks go away only in [`Pool::rewind`] and when the pool is dropped.
 pub(super) struct Pool {
-    content: Words,
+    /// Whether stacks guide walks, by their frames and the hints of these.
+    pub(super) has_hints: bool,
     chunks: Array<AtomicPtr<AtomicU64>>,
     limit: AtomicU32,
     cursor: CachePadded<AtomicU32>,
@@ -163,11 +151,11 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Makes a pool that may grow to `max_chunks` chunks. Context: process. [`None`]: no memory.
-    pub(super) fn new(content: Words, max_chunks: usize) -> Option<Self> {
+    pub(super) fn new(has_hints: bool, max_chunks: usize) -> Option<Self> {
         let chunks = Array::new(max_chunks, || AtomicPtr::new(core::ptr::null_mut()))?;
         // INVARIANT: No chunk, so `limit` is 0.
         let pool = Self {
-            content,
+            has_hints,
             chunks,
             limit: AtomicU32::new(0),
             cursor: CachePadded(AtomicU32::new(HEADER_WORDS)),
@@ -286,14 +274,9 @@ impl Pool {
         unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
     }
 
-    /// Whether stacks guide walks, by their frames and the hints of these.
-    pub(super) fn has_hints(&self) -> bool {
-        self.content == Words::Hinted
-    }
-
     /// Whether a record can hold these frames.
     pub(super) fn can_hold(&self, frames: &[u64]) -> bool {
-        !self.has_hints() || frames.iter().all(|frame| frame_of(*frame) == *frame)
+        !self.has_hints || frames.iter().all(|frame| frame_of(*frame) == *frame)
     }
 
     /// Forgets all records and frees all chunks but the first ones.

@@ -113,7 +113,7 @@ impl<'s> Record<'s> {
 
     /// The frames, innermost first, read directly from the pool.
     pub fn frames(self) -> impl Iterator<Item = u64> + 's {
-        let has_hints = self.pool.has_hints();
+        let has_hints = self.pool.has_hints;
         let words = self.words().iter();
         let words = words.map(|word| word.load(Ordering::Relaxed));
         words.map(move |word| if has_hints { frame_of(word) } else { word })
@@ -124,7 +124,7 @@ impl<'s> Record<'s> {
     #[inline(always)]
     pub(super) fn is(self, fingerprint: u32, frames: &[u64]) -> bool {
         high(self.word.get()) == fingerprint
-            && match self.pool.has_hints() {
+            && match self.pool.has_hints {
                 false => all_equal(self.words(), frames, |word| word),
                 true => all_equal(self.words(), frames, frame_of),
             }
@@ -137,7 +137,7 @@ impl<'s> Record<'s> {
 
     /// Removes the hints of the frames in `text`, and of those behind them, which may tell of them.
     pub(super) fn remove_hints(self, text: impl Fn(u64) -> bool) {
-        if !self.pool.has_hints() {
+        if !self.pool.has_hints {
             return;
         }
         let mut gone = false;

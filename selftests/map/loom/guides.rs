@@ -3,13 +3,12 @@
 //! Guides that other contexts make, reset and take the hints of.
 
 use super::*;
-use stackmap_map::Words;
 
 /// A map whose stacks have hints.
 fn hinted(bits: u32, contexts: usize) -> Arc<Map> {
     // What sections are made of must be there before the threads are: it would order them.
     drop(ReadSide::enter());
-    Arc::new(Map::of(Words::Hinted, bits, contexts, SEED).expect("memory for a map"))
+    Arc::new(Map::with_hints(bits, contexts, SEED).expect("memory for a map"))
 }
 
 /// The hint of every frame.
