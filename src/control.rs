@@ -5,7 +5,7 @@
 use crate::{
     counters,
     hook::{Hook, HookChoice},
-    map::{MapError, BITS_DEFAULT, CONTEXTS_MAX},
+    map::{MapError, CONTEXTS_MAX},
     modules, record, shim, store,
     tracefs::{instances::Instances, TraceArray},
     unwind, user,
@@ -42,8 +42,8 @@ struct Control {
 global_lock! {
     // SAFETY: Initialised in `Recorder::begin`, before anything takes it.
     unsafe(uninit) static CONTROL: Mutex<Control> = Control {
-        bits: BITS_DEFAULT,
-        user_bits: BITS_DEFAULT,
+        bits: 0,
+        user_bits: 0,
         choice: HookChoice::Auto,
         hook: Hook::Kprobe,
         enabled: false,

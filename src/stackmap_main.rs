@@ -34,11 +34,11 @@ module! {
     license: "GPL",
     params: {
         bits: u32 {
-            default: crate::map::BITS_DEFAULT,
+            default: 14,
             description: "Capacity: 2^bits distinct stacks (10..20, default 14)",
         },
         user_bits: u32 {
-            default: crate::map::BITS_DEFAULT,
+            default: 14,
             description: "Capacity for user stacks: 2^user_bits (10..20, default 14)",
         },
         verify: u8 {

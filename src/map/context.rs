@@ -287,15 +287,13 @@ impl<'s> Entered<'s> {
 #[derive(Clone, Copy)]
 struct Held(u32);
 
-/// Bits of a slot that its set does not tell.
-const REST_BITS: u32 = BITS_MAX + 1 - HELD_SETS.ilog2();
-
 // `Held::has_room` looks at one bit.
 const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
-const _: () = assert!(REFS_BATCH_MAX.ilog2() + REST_BITS < u32::BITS);
+const _: () = assert!(REFS_BATCH_MAX.checked_mul(Held::ONE).is_some());
 
 impl Held {
-    const ONE: u32 = 1 << REST_BITS;
+    /// One reference: above what of a slot its set does not tell.
+    const ONE: u32 = (2 << BITS_MAX) / HELD_SETS as u32;
 
     #[inline(always)]
     fn load(way: &AtomicU32) -> Self {

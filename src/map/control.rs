@@ -3,10 +3,8 @@
 //! Control operations, one at a time, in process context: growth and reset.
 
 use super::{
-    id::Generation,
-    record,
     sys::{synchronize, Ordering},
-    Counter, Map, MapError, RESETTING,
+    Counter, Map, MapError,
 };
 
 impl Map {
@@ -36,15 +34,15 @@ impl Map {
     /// or a growth runs.
     pub fn reset(&self) -> Result<(), MapError> {
         self.exclusively(|| {
-            let state = self.state.load(Ordering::Relaxed);
-            self.state.store(RESETTING, Ordering::Relaxed);
+            let generation = self.generation().ok_or(MapError::Busy)?;
+            self.state.store(0, Ordering::Relaxed);
             synchronize();
             // No CPU is inside `get_id` any more: each claimed entry belongs to a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
             for slot in self.slots.iter().chain(self.branches.iter().flatten()) {
                 // Most slots are empty; writing them would only dirty cache lines.
-                if slot.load(Ordering::Relaxed) != record::EMPTY {
-                    slot.store(record::EMPTY, Ordering::Relaxed);
+                if slot.load(Ordering::Relaxed) != 0 {
+                    slot.store(0, Ordering::Relaxed);
                 }
             }
             for refs in self.refs.iter() {
@@ -60,10 +58,9 @@ impl Map {
                 before.store(self.total_since_new(counter), Ordering::Relaxed);
             }
             // SAFETY: Each CPU that entered before the grace period has left, each later one sees
-            // `RESETTING` and uses nothing of the pool; `exclusively` keeps growth out.
+            // that a reset runs and uses nothing of the pool; `exclusively` keeps growth out.
             unsafe { self.pool.rewind() };
             self.entries.store(0, Ordering::Relaxed);
-            let generation = Generation::from_bits(state);
             let next = if used {
                 generation.next(self.slots.len() as u32)
             } else {

@@ -5,7 +5,7 @@
 use super::{
     id::Generation,
     pool::{Extent, Filled, Pool},
-    record::{fingerprint, halves, Record, EMPTY},
+    record::{fingerprint, halves, Record},
     sys::{Inside, Ordering},
     Fallback, Found, Id, Map,
 };
@@ -83,7 +83,7 @@ impl<'s> Current<'s> {
         let word = halves(fingerprint(hash, record.nr()), record.offset());
         // ORDERING: Release; O1, pairs with the load in `record`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
-            EMPTY,
+            0,
             word,
             Ordering::Release,
             Ordering::Relaxed,

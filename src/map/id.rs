@@ -60,10 +60,10 @@ impl Generation {
         Id(self.0 | slot)
     }
 
-    /// The generation as bits of an id, and back.
+    /// The generation as bits of an id, and back; [`None`]: 0.
     #[inline(always)]
-    pub(super) const fn from_bits(bits: u32) -> Self {
-        Self(bits)
+    pub(super) fn from_bits(bits: u32) -> Option<Self> {
+        (bits != 0).then_some(Self(bits))
     }
 
     /// See [`Generation::from_bits`].

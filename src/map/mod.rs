@@ -140,10 +140,7 @@ use self::{
     },
 };
 
-/// The default `bits`: the map holds up to `2^bits` stacks.
-pub const BITS_DEFAULT: u32 = 14;
-
-/// The largest `bits`, see [`BITS_DEFAULT`].
+/// The largest `bits`: the map holds up to `2^bits` stacks.
 pub const BITS_MAX: u32 = 20;
 
 /// The maximum number of contexts of a map. If each adds a batch at the same time to references that are
@@ -154,9 +151,6 @@ pub const CONTEXTS_MAX: usize = ((u32::MAX as u64 - REFS_MAX) / REFS_BATCH_MAX a
 pub const fn record_bytes(frames: usize) -> usize {
     8 * (HEADER_WORDS as usize + frames)
 }
-
-/// The state while a reset runs: no generation is 0.
-const RESETTING: u32 = 0;
 
 /// The id of a stack that was recorded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -229,7 +223,7 @@ pub struct Map {
     contexts: Array<Context>,
     seed: Seed,
     capacity: u32,
-    /// The generation, or [`RESETTING`].
+    /// The generation, or 0 while a reset runs.
     state: AtomicU32,
     /// Raised by every [`Map::snapshot`]; written into each record.
     epoch: AtomicU32,
@@ -268,7 +262,7 @@ impl Map {
         };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
-            slots: Array::new(2 << bits, || AtomicU64::new(record::EMPTY))?,
+            slots: Array::new(2 << bits, || AtomicU64::new(0))?,
             refs: Array::new(2 << bits, || AtomicU32::new(0))?,
             branches: Array::new(branches, || core::array::from_fn(|_| AtomicU64::new(0)))?,
             pool: Pool::new(has_hints, pool_bytes / (CHUNK_WORDS as usize * 8))?,
@@ -346,8 +340,7 @@ impl Map {
     #[inline(always)]
     fn generation(&self) -> Option<Generation> {
         // ORDERING: Acquire; O2, pairs with the store in `reset`.
-        let state = self.state.load(Ordering::Acquire);
-        (state != RESETTING).then_some(Generation::from_bits(state))
+        Generation::from_bits(self.state.load(Ordering::Acquire))
     }
 
     /// The references of the stack in a slot that have moved there, at most [`REFS_MAX`].

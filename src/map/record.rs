@@ -22,9 +22,6 @@ use core::{marker::PhantomData, num::NonZeroU64};
 /// The bits of a fingerprint that are the number of frames.
 const NR: u32 = (1 << 11) - 1;
 
-/// What an empty slot holds.
-pub(super) const EMPTY: u64 = 0;
-
 /// A word of two halves.
 #[inline(always)]
 pub(super) const fn halves(high: u32, low: u32) -> u64 {
@@ -43,12 +40,12 @@ pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     high(hash) & !NR | nr as u32
 }
 
-/// Whether words have hints. On arm64 a walk takes the same step from each address and needs none, and
-/// kernel addresses differ in their upper half: there, a word is a frame.
-const HINTS: bool = cfg!(not(CONFIG_ARM64));
-
-/// What a word with a hint has of the frame.
-pub(super) const FRAME: u64 = if HINTS { 0xffff_ffff } else { u64::MAX };
+/// What a word with a hint has of the frame. On arm64 a walk takes the same step from each address and needs
+/// no hints, and kernel addresses differ in their upper half: there, a word is a frame.
+pub(super) const FRAME: u64 = match cfg!(CONFIG_ARM64) {
+    true => u64::MAX,
+    false => 0xffff_ffff,
+};
 
 /// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
 pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
@@ -56,9 +53,9 @@ pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
 /// The frame of a word that has a hint.
 #[inline(always)]
 pub(super) const fn frame_of(word: u64) -> u64 {
-    match HINTS {
-        true => word as i32 as u64,
-        false => word,
+    match FRAME {
+        u64::MAX => word,
+        _ => word as i32 as u64,
     }
 }
 
@@ -160,7 +157,7 @@ impl<'s> Record<'s> {
 
 /// See [`Record::give_hints`].
 pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
-    if !HINTS {
+    if FRAME == u64::MAX {
         return;
     }
     while let [word, more @ ..] = words {
