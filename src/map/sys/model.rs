@@ -209,7 +209,7 @@ atomic!(AtomicPtr<T>, *mut T);
 const THREADS: usize = 3;
 
 loom::lazy_static! {
-    /// MemoWord by each thread in its read-side sections.
+    /// Held by each thread in its read-side sections.
     static ref READING: [Mutex<()>; THREADS] = core::array::from_fn(|_| Mutex::new(()));
 
     /// Not a part of the model, only a way to number its threads.
