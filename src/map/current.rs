@@ -4,7 +4,7 @@
 
 use super::{
     id::Generation,
-    pool::{Extent, Filled, Pool},
+    pool::{Extent, Pool},
     record::{fingerprint, halves, Record},
     sys::{Inside, Ordering},
     Fallback, Found, Id, Map,
@@ -68,19 +68,22 @@ impl<'s> Current<'s> {
     }
 
     /// Publishes the record of a stack with this hash in an empty slot. Returns the rest of its extent; or
-    /// the record if the slot is not empty any more.
+    /// the extent if the slot is not empty any more, or there is no record.
     ///
     /// # Safety
     ///
-    /// The record is in the pool of this map.
+    /// The extent is of this map.
     pub(super) unsafe fn publish(
         self,
         slot: u32,
         hash: u64,
-        record: Filled<'s>,
-    ) -> Result<Extent<'s>, Filled<'s>> {
-        // It has as many frames as the word says.
-        let word = halves(fingerprint(hash, record.nr()), record.offset());
+        extent: Extent<'s>,
+    ) -> Result<Extent<'s>, Extent<'s>> {
+        let Some(nr) = extent.nr() else {
+            return Err(extent);
+        };
+        // The record has as many frames as the word says.
+        let word = halves(fingerprint(hash, nr as usize), extent.offset());
         // ORDERING: Release; O1, pairs with the load in `record`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
             0,
@@ -89,8 +92,8 @@ impl<'s> Current<'s> {
             Ordering::Relaxed,
         );
         match swapped {
-            Ok(_) => Ok(record.rest()),
-            Err(_) => Err(record),
+            Ok(_) => Ok(extent.rest()),
+            Err(_) => Err(extent),
         }
     }
 

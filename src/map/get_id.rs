@@ -5,7 +5,7 @@
 use super::{
     context::Context,
     current::Current,
-    pool::{Filled, HEADER_WORDS},
+    pool::{Extent, HEADER_WORDS},
     record::fingerprint,
     sys::{Inside, Ordering},
     Counter, Fallback, Found, Map, MAX_FRAMES, PROBE_LIMIT,
@@ -118,12 +118,12 @@ impl<'s> Entered<'s> {
             let slot = self.map.probed(hash, probe);
             let mut there = current.record(slot);
             if there.is_none() {
-                let record = match prepared.take() {
-                    Some(record) => record,
+                let extent = match prepared.take() {
+                    Some(extent) => extent,
                     None => self.prepare(current, frames)?,
                 };
-                // SAFETY: `prepare` has made the record in this map.
-                match unsafe { current.publish(slot, hash, record) } {
+                // SAFETY: `prepare` has taken the extent in this map.
+                match unsafe { current.publish(slot, hash, extent) } {
                     Ok(rest) => {
                         // SAFETY: As above.
                         unsafe { self.keep(rest) };
@@ -131,7 +131,7 @@ impl<'s> Entered<'s> {
                         self.count_ref(slot);
                         return Ok(current.found(slot, true));
                     }
-                    Err(record) => prepared = Some(record),
+                    Err(extent) => prepared = Some(extent),
                 }
                 there = current.record(slot);
             }
@@ -146,7 +146,7 @@ impl<'s> Entered<'s> {
     }
 
     /// Claims an entry, takes an extent, and writes the record to the front of the extent.
-    fn prepare(&self, current: Current<'s>, frames: &[u64]) -> Result<Filled<'s>, Fallback> {
+    fn prepare(&self, current: Current<'s>, frames: &[u64]) -> Result<Extent<'s>, Fallback> {
         let map = self.map;
         if !map.pool.can_hold(frames) {
             return Err(Fallback::PoolFull);
@@ -167,10 +167,10 @@ impl<'s> Entered<'s> {
     }
 
     /// Gives back the entry and the extent that [`Entered::prepare`] took.
-    fn put_back(&self, prepared: Option<Filled<'_>>) {
-        if let Some(record) = prepared {
-            // SAFETY: `prepare` has made the record in this map.
-            unsafe { self.keep(record.unpublished()) };
+    fn put_back(&self, prepared: Option<Extent<'_>>) {
+        if let Some(extent) = prepared {
+            // SAFETY: `prepare` has taken it in this map.
+            unsafe { self.keep(extent) };
             self.map.release_entry();
         }
     }

@@ -47,8 +47,8 @@
 //!
 //! What holds only inside a section has a type that only a section gives: [`Inside`] shows that there is
 //! one, `Current` that its generation was read there, `Record` that a stack was published in it,
-//! `Extent` that words are nobody else's, `Filled` that a record was written to them, [`Entered`] that a
-//! context is nobody else's. None of them outlives the section. Words are taken only with a `Current`, because a reset
+//! `Extent` that words are nobody else's, and which of them are a record, [`Entered`] that a context is
+//! nobody else's. None of them outlives the section. Words are taken only with a `Current`, because a reset
 //! takes all of them back.
 //!
 //! # Properties

@@ -40,11 +40,12 @@ pub(super) const HEADER_WORDS: u32 = 1;
 /// # Invariants
 ///
 /// The words are below the limit of `pool`, in one chunk, and in this generation no record and no other
-/// extent has any of them.
+/// extent has any of them. The first `record` of them, if any, are a record.
 pub(super) struct Extent<'s> {
     pool: &'s Pool,
     offset: u32,
     words: u32,
+    record: u32,
     section: PhantomData<Inside<'s>>,
 }
 
@@ -55,11 +56,12 @@ impl<'s> Extent<'s> {
     ///
     /// The holder has given it up, in this generation, and it is taken back only once.
     pub(super) unsafe fn again(pool: &'s Pool, offset: u32, words: u32) -> Self {
-        // INVARIANT: By the requirement, as it was.
+        // INVARIANT: By the requirement, as it was, without a record.
         Self {
             pool,
             offset,
             words,
+            record: 0,
             section: PhantomData,
         }
     }
@@ -79,7 +81,7 @@ impl<'s> Extent<'s> {
     /// # Panics
     ///
     /// If it has fewer words than the record.
-    pub(super) fn fill(self, epoch: u32, frames: &[u64]) -> Filled<'s> {
+    pub(super) fn fill(self, epoch: u32, frames: &[u64]) -> Self {
         // SAFETY: By the invariant, the words are there.
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
         let words = &words[..HEADER_WORDS as usize + frames.len()];
@@ -89,47 +91,25 @@ impl<'s> Extent<'s> {
             word.store(*frame & mask, Ordering::Relaxed);
         }
         // INVARIANT: Just written.
-        Filled {
-            extent: self,
-            nr: frames.len(),
+        Self {
+            record: words.len() as u32,
+            ..self
         }
     }
-}
 
-/// An extent with a record at its front, which nobody else sees yet.
-///
-/// # Invariants
-///
-/// Its first words are a record of `nr` frames.
-pub(super) struct Filled<'s> {
-    extent: Extent<'s>,
-    nr: usize,
-}
-
-impl<'s> Filled<'s> {
-    /// The offset of the record, never 0.
-    pub(super) const fn offset(&self) -> u32 {
-        self.extent.offset
-    }
-
-    /// The number of its frames.
-    pub(super) const fn nr(&self) -> usize {
-        self.nr
-    }
-
-    /// The extent, whose record is not published.
-    pub(super) fn unpublished(self) -> Extent<'s> {
-        self.extent
+    /// The number of frames of its record, if it has one.
+    pub(super) fn nr(&self) -> Option<u32> {
+        self.record.checked_sub(HEADER_WORDS)
     }
 
     /// What the record, which has been published, leaves of the extent, if only no words.
-    pub(super) fn rest(self) -> Extent<'s> {
-        let (extent, record) = (self.extent, HEADER_WORDS + self.nr as u32);
+    pub(super) fn rest(self) -> Self {
         // INVARIANT: They are words of the extent, which is used up, and not of the record.
-        Extent {
-            offset: extent.offset + record,
-            words: extent.words - record,
-            ..extent
+        Self {
+            offset: self.offset + self.record,
+            words: self.words - self.record,
+            record: 0,
+            ..self
         }
     }
 }
@@ -241,6 +221,7 @@ impl Pool {
                     pool: self,
                     offset,
                     words,
+                    record: 0,
                     section: PhantomData,
                 };
                 if start != cursor {
