@@ -35,12 +35,13 @@
 //!
 //! # Marks
 //!
-//! On arm64 the kernel marks ends and registers itself, by a record of two zeros and a word that says which. The
-//! frame pointer of the last frame leads to such a record, at a fixed place of the task's stack, which the walk
-//! has as the end. A record there that says something else is left to the kernel's unwinder. What was interrupted has one among its registers: the walk finds a return address there that
-//! is none, and has the step taken for it. Else the same is checked as above, as `kunwind_next_frame_record()`
-//! and `unwind_consume_stack()` of the kernel do. The kernel's unwinder asks nothing of the addresses, so any
-//! has the rule. It strips the signatures of return addresses (PAC), and so does the walk.
+//! On arm64 the kernel marks ends and registers itself, by a record of two zeros and a word that says which.
+//! The frame pointer of the last frame leads to such a record, at a fixed place of the task's stack, which
+//! the walk has as the end. A record there that says something else is left to the kernel's unwinder. What
+//! was interrupted has one among its registers: the walk finds a return address there that is none, and has
+//! the step taken for it. Else the same is checked as above, as `kunwind_next_frame_record()` and
+//! `unwind_consume_stack()` of the kernel do. The kernel's unwinder asks nothing of the addresses, so any has
+//! the rule. It strips the signatures of return addresses (PAC), and so does the walk.
 //!
 //! A function that is interrupted before it has pushed its frame pointer hides its caller, as it does from
 //! the kernel's own unwinder.
