@@ -22,7 +22,7 @@ CELL = 160
 def commit():
     """What git calls the code."""
     done = subprocess.run(("git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"), cwd=TOP,
-                          check=False, stdout=subprocess.PIPE, text=True)
+                          check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return done.stdout.strip() or "unknown"
 
 
