@@ -16,9 +16,10 @@
  * A module may be anywhere within 2 GiB of the kernel, out of reach of a branch; the padding is
  * within reach. A call leaves x16 and x17 to what is between it and its target.
  *
- * Nobody executes the load exclusive: it keeps kprobes off the words behind it, since they are refused
- * between a load exclusive and the next store exclusive. A kprobe there would put its breakpoint over
- * what is written later, or its copy of an instruction that leads to the module over the bypass.
+ * Nobody executes the load exclusive: it keeps kprobes off the words behind it, since they are
+ * refused between a load exclusive and the next store exclusive. A kprobe there would put its
+ * breakpoint over what is written later, or its copy of an instruction that leads to the module
+ * over the bypass.
  *
  * Erratum 843419 of the Cortex-A53 is about an adrp at the end of a page with a load or store right
  * behind it. Here an add is, so the veneer may be anywhere.

@@ -10,10 +10,10 @@
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
- *	end_probe	write N: puts a kprobe N bytes before the end of the kernel's text; 0 removes it
- *		(arm64 only)
- *	astray	write N: records a stack with a frame pointer that leads astray, in one of NR_ASTRAY ways
- *		(arm64 only)
+ *	end_probe	write N: puts a kprobe N bytes before the end of the kernel's text, or
+ *		removes it with 0 (arm64 only)
+ *	astray	write N: records a stack with a frame pointer that leads astray, in one of
+ *		NR_ASTRAY ways (arm64 only)
  *	text	read: the 32 bytes around the entry of __ftrace_trace_stack()
  *	leak	write 1: allocates memory and forgets it
  *	foreign	write 1: prints into the instance "foreign" from inside the kernel
@@ -341,7 +341,8 @@ static noinline void record_with(unsigned long fp)
 		     "mov	x29, x19\n"
 		     : : "r" (fp)
 		     : "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11",
-		       "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x30", "cc", "memory");
+		       "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19", "x30", "cc",
+		       "memory");
 }
 
 #define NR_ASTRAY	12
