@@ -183,7 +183,9 @@ def slow_frames(found):
     return Section(
         "Frames that the kernel's unwinder finds",
         "The same workloads with their first round, by the jump: frames that a rule or a guide has found, those that took a "
-        "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked.",
+        "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked. At commit "
+        "c59abd8, where code of tracers and BPF and interrupted frames had no rules, it was 8,130 for ``text`` under the "
+        "function tracer, and 1,619 for ``odd`` and 3,258 for ``regs`` at ``kmem:*``.",
         ("events", "by rules", *(cause.split("_")[1] for cause in SLOW)),
         [[name, one[f"fast.{key}"], *(one[f"{cause}.{key}"] for cause in SLOW)] for key, name in EVENTS.items()])
 
