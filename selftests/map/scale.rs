@@ -105,7 +105,7 @@ impl Seen {
     }
 }
 
-type Counts = [u64; Counter::COUNT];
+type Counts = [u64; Counter::ALL.len()];
 
 /// What a thread has seen of a round, by generation.
 type Log = (BTreeMap<u32, Seen>, Counts);
@@ -129,7 +129,7 @@ impl<'a> Recorder<'a> {
             index,
             generation: 0,
             seen: BTreeMap::new(),
-            counts: [0; Counter::COUNT],
+            counts: [0; Counter::ALL.len()],
         }
     }
 
@@ -195,7 +195,7 @@ impl Run {
         Self {
             map: Map::new(bits, THREADS, Seed::new([3, 4])).expect("memory for a map"),
             universe,
-            counts: [0; Counter::COUNT],
+            counts: [0; Counter::ALL.len()],
             generations: 0,
             stacks: 0,
             stored: 0,
@@ -240,7 +240,7 @@ impl Run {
 
     /// Compares the map with what the threads have seen.
     fn check(&mut self, logs: Vec<Log>, with_reset: bool) {
-        let mut counts: Counts = [0; Counter::COUNT];
+        let mut counts: Counts = [0; Counter::ALL.len()];
         let mut all: BTreeMap<u32, Seen> = BTreeMap::new();
         for (by_generation, counted) in logs {
             for (sum, n) in counts.iter_mut().zip(counted) {

@@ -24,12 +24,6 @@ use super::{
     BITS_MAX,
 };
 
-/// The higher half of a word of `starts`, `nexts` or `last` that has a slot in the lower half.
-const ONCE: u32 = 1;
-
-/// The same in `nexts`, where the stack came next the last two times.
-pub(super) const TWICE: u32 = 2;
-
 /// What is counted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
@@ -44,22 +38,19 @@ pub enum Counter {
     DropFull,
     /// Full stacks because the pool has grown to its limit, or no record can hold the stack.
     DropPool,
-    /// Full stacks because the pool was still growing.
+    /// Full stacks because pool growth was pending.
     DropGrowing,
     /// Full stacks because all slots up to the probe limit held other stacks.
     DropProbe,
-    /// Full stacks because other CPUs reserved records at the same time, too often.
+    /// Full stacks because other contexts reserved words at the same time, too often.
     DropContended,
     /// Full stacks because the map was being reset.
     DropReset,
 }
 
 impl Counter {
-    /// The number of counters.
-    pub const COUNT: usize = Counter::DropReset as usize + 1;
-
     /// All of them; from [`Counter::DropFull`] on the reasons of a full stack.
-    pub const ALL: [Counter; Counter::COUNT] = [
+    pub const ALL: [Counter; 9] = [
         Counter::Hits,
         Counter::Inserts,
         Counter::BytesSaved,
@@ -74,9 +65,9 @@ impl Counter {
 
 /// What one CPU owns at one level of nesting.
 ///
-/// Only the owner writes, see [`Entered`], so plain loads and stores replace atomic additions. Other CPUs
-/// read at any time. The alignment keeps two contexts out of one pair of cache lines, because CPUs fetch
-/// such a pair together.
+/// Only the owner writes, see [`Entered`], and a reset while no owner has a `Current`, so plain loads and
+/// stores replace atomic additions. Other CPUs read at any time. The alignment keeps two contexts out of one
+/// pair of cache lines, because CPUs fetch such a pair together.
 ///
 /// # Invariants
 ///
@@ -88,7 +79,9 @@ impl Counter {
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
     held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// Slots of the stacks that walks begin with, by their first frame, with [`ONCE`]; or 0.
+    /// Slots of the stacks that walks begin with, by their first frame. Here and in the next two, a slot is in
+    /// the lower half; in the upper half is how many times in a row its stack came there: 1, or 2 in `nexts`
+    /// alone. Or all is 0.
     starts: [AtomicU64; STARTS],
     /// The same by the stack that came before, too: where stacks come in turn, the next one.
     nexts: [AtomicU64; NEXTS],
@@ -98,8 +91,8 @@ pub struct Context {
     /// event with an id is one reference, so hits need no counter of their own.
     moved: AtomicU64,
     /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
-    counters: [AtomicU64; Counter::COUNT],
-    /// The offset of its spare, below the number of words; or 0.
+    counters: [AtomicU64; Counter::ALL.len()],
+    /// The spare: its number of words in the upper half, its offset in the lower; or 0.
     spare: AtomicU64,
 }
 
@@ -239,7 +232,7 @@ impl<'s> Entered<'s> {
         Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 
-    /// The slot, with [`ONCE`], of the stack to begin with, whose first frame is most likely this. Context: any.
+    /// The word of the stack to begin with, whose first frame is most likely this. Context: any.
     #[inline(always)]
     pub(super) fn start(&self, frame: u64) -> Option<u64> {
         let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
@@ -249,23 +242,23 @@ impl<'s> Entered<'s> {
     /// Sets it. Context: any.
     #[inline(always)]
     pub(super) fn set_start(&self, frame: u64, slot: u32) {
-        self.ctx.starts[start_index(frame)].store(halves(ONCE, slot), Ordering::Relaxed);
+        self.ctx.starts[start_index(frame)].store(halves(1, slot), Ordering::Relaxed);
     }
 
-    /// The slot, with [`TWICE`], of the stack that came after the last one and began with this frame, if it did
-    /// so twice in a row. Context: any.
+    /// The word of the stack that came after the last one and began with this frame, if it did so twice in a
+    /// row. Context: any.
     #[inline(always)]
     pub(super) fn next(&self, frame: u64) -> Option<u64> {
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
-        (high(next) == TWICE).then_some(next)
+        (high(next) == 2).then_some(next)
     }
 
     /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
     /// the last one was this stack, too. Context: any.
     #[inline(always)]
     pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
-        let (once, twice) = (halves(ONCE, slot), halves(TWICE, slot));
+        let (once, twice) = (halves(1, slot), halves(2, slot));
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = &self.ctx.nexts[next_index(frame, last)];
         let old = next.load(Ordering::Relaxed);
@@ -275,10 +268,10 @@ impl<'s> Entered<'s> {
         last == once
     }
 
-    /// Notes that the stack came that [`Context::next`] has told. Context: any.
+    /// Notes that the stack came that [`Entered::next`] has told. Context: any.
     #[inline(always)]
     pub(super) fn set_last(&self, slot: u32) {
-        self.ctx.last.store(halves(ONCE, slot), Ordering::Relaxed);
+        self.ctx.last.store(halves(1, slot), Ordering::Relaxed);
     }
 }
 

@@ -90,7 +90,7 @@ impl Map {
         self.generation() == Some(inserted.generation)
     }
 
-    /// Counts the stacks of a snapshot. Context: process.
+    /// Counts the stacks of a snapshot. Errors: [`MapError::Stale`] during and after a reset. Context: process.
     pub fn count(&self, snapshot: &Epoch) -> Result<u32, MapError> {
         let mut nr = 0;
         self.of_snapshot(snapshot, 0, |_, _, _| {
@@ -102,7 +102,7 @@ impl Map {
 
     /// Reads the first stack of a snapshot at or after slot `from` into `frames`.
     ///
-    /// [`None`]: no such stack. Errors: [`MapError::Stale`] after a reset. Context: process.
+    /// [`None`]: no such stack. Errors: [`MapError::Stale`] during and after a reset. Context: process.
     pub fn next(
         &self,
         snapshot: &Epoch,

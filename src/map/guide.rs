@@ -10,7 +10,6 @@
 //! to the end is the stack. The one that a walk begins with is one of its context, by the first frame.
 
 use super::{
-    context::TWICE,
     current::Current,
     get_id::Entered,
     id::Id,
@@ -23,13 +22,13 @@ use super::{
 ///
 /// # Invariants
 ///
-/// `words` are those of the record in `slot`, which stays as it is: but hints come and go. In that of
-/// the last one, the upper 12 bits are 0: it is not plain.
+/// `words` are those of the record in `slot`, which stays as it is, but hints come and go. Where words have
+/// hints, the upper 12 bits of the last frame's word are 0: its hint has no size.
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     words: &'a [AtomicU64],
-    /// The slot, in the lower half, and [`TWICE`], if the last stack led to this one. A whole word: without
-    /// padding, it is copied faster.
+    /// The slot, in the lower half, and 2 if the last stack led to this one. A whole word: without padding, it
+    /// is copied faster.
     slot: u64,
 }
 
@@ -40,6 +39,12 @@ impl Guide<'_> {
     #[inline(always)]
     fn slot(&self) -> u32 {
         self.slot as u32
+    }
+
+    /// Whether it is the stack that came after the last one both times.
+    #[inline(always)]
+    const fn was_next(&self) -> bool {
+        high(self.slot) == 2
     }
 
     /// The number of its frames.
@@ -155,7 +160,8 @@ fn start_frame(frames: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Map {
-    /// Removes the hints of all frames in `text`. Those that are given meanwhile may stay. Context: process.
+    /// Removes the hints of all frames in `text`, and of those behind them in the same stack. Those that are
+    /// given meanwhile may stay. Context: process.
     pub fn remove_hints(&self, text: impl Fn(u64) -> bool) {
         // A reset takes everything.
         let _ = self.each(self.generation(), 0, |_, _, record| {
@@ -207,12 +213,12 @@ impl<'a> Guides<'a> {
         self.current.id(guide.slot())
     }
 
-    /// Counts the stack that a walk has found to be that of `guide`. Context: any; owner only.
+    /// Counts the stack that a walk has found to be that of `guide`. Context: any.
     #[inline(always)]
     pub fn hit(&self, guide: &Guide<'_>) -> Found {
         let entered = self.entered;
         entered.count_ref(guide.slot());
-        if high(guide.slot) == TWICE {
+        if guide.was_next() {
             entered.set_last(guide.slot());
         } else {
             let first = start_frame(guide.frames());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hash of a stack: four frames a step, seeded per map, 64 bits wide.
+//! The hash of a stack: two frames a step, seeded per map, 64 bits wide.
 //!
 //! A step is that of the wyhash family: one frame is mixed with the seed, the other with the state,
 //! and the two halves of their 128-bit product, folded together, are the next state. That is five

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A lock-free map from kernel stacks to ids that is right in NMI on every CPU at once.
+//! A lock-free map from stacks to ids that is right in NMI on every CPU at once.
 //!
 //! # The map
 //!
@@ -172,7 +172,7 @@ pub enum Fallback {
     Growing,
     /// All slots up to the probe limit hold other stacks.
     ProbeLimit,
-    /// Other CPUs reserved records at the same time, too often.
+    /// Other contexts reserved words at the same time, too often.
     Contended,
     /// The map is being reset.
     Resetting,
@@ -192,14 +192,14 @@ impl Fallback {
     }
 }
 
-/// Why an operation in process context did nothing.
+/// Why an operation failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MapError {
-    /// Another reset or growth is running.
+    /// A reset is running; for a growth or a reset, also a growth.
     Busy,
     /// No memory.
     NoMemory,
-    /// A reset has removed the stacks of the snapshot.
+    /// A reset has removed the stacks of the snapshot, or is running.
     Stale,
 }
 
@@ -229,7 +229,7 @@ pub struct Map {
     epoch: AtomicU32,
     control: AtomicU32,
     /// Indexed by [`Counter`]: the values at the last reset.
-    before: [AtomicU64; Counter::COUNT],
+    before: [AtomicU64; Counter::ALL.len()],
     /// Claimed entries: stacks in the map and stacks being inserted.
     entries: CachePadded<AtomicU32>,
 }
@@ -287,7 +287,7 @@ impl Map {
         self.slots.len()
     }
 
-    /// Stacks in the map now.
+    /// Stacks in the map and those being inserted, at most the capacity.
     pub fn entries(&self) -> u32 {
         self.entries_claimed().min(self.capacity)
     }

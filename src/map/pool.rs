@@ -20,7 +20,7 @@
 //! not published, because the writer lost a race, become the *spare* of its context, see `context.rs`.
 
 use super::{
-    record::{frame_of, FRAME},
+    record::{frame_of, without_hint},
     sys::{
         sizes::{CHUNK_WORDS, CURSOR_TRIES},
         Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
@@ -28,9 +28,6 @@ use super::{
     Fallback,
 };
 use core::marker::PhantomData;
-
-/// Chunks that a new or a reset pool has.
-const INITIAL_CHUNKS: usize = 2;
 
 /// Words in front of the frames.
 pub(super) const HEADER_WORDS: u32 = 1;
@@ -86,7 +83,10 @@ impl<'s> Extent<'s> {
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
         let words = &words[..HEADER_WORDS as usize + frames.len()];
         words[0].store(u64::from(epoch), Ordering::Relaxed);
-        let mask = if self.pool.has_hints { FRAME } else { u64::MAX };
+        let mask = match self.pool.has_hints {
+            true => without_hint(u64::MAX),
+            false => u64::MAX,
+        };
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
             word.store(*frame & mask, Ordering::Relaxed);
         }
@@ -138,9 +138,10 @@ impl Pool {
             has_hints,
             chunks,
             limit: AtomicU32::new(0),
-            cursor: CachePadded(AtomicU32::new(HEADER_WORDS)),
+            // Offset 0 is no record's: a slot that is 0 is empty.
+            cursor: CachePadded(AtomicU32::new(1)),
         };
-        for _ in 0..INITIAL_CHUNKS.min(max_chunks) {
+        for _ in 0..pool.first_chunks() {
             pool.grow()?;
         }
         Some(pool)
@@ -170,6 +171,11 @@ impl Pool {
         self.may_grow(limit) && free < CHUNK_WORDS
     }
 
+    /// Chunks that a new or a reset pool has.
+    fn first_chunks(&self) -> usize {
+        self.chunks.len().min(2)
+    }
+
     fn may_grow(&self, limit: u32) -> bool {
         ((limit / CHUNK_WORDS) as usize) < self.chunks.len()
     }
@@ -181,7 +187,7 @@ impl Pool {
 
     /// Bytes that were reserved; the unused word at offset 0 does not count.
     pub(super) fn reserved_bytes(&self) -> u64 {
-        u64::from(self.cursor.load(Ordering::Relaxed) - HEADER_WORDS) * 8
+        u64::from(self.cursor.load(Ordering::Relaxed) - 1) * 8
     }
 
     /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
@@ -267,10 +273,10 @@ impl Pool {
     /// A grace period has passed since the last CPU could reserve or reach a record, no CPU can
     /// until this returns, and no call of [`Pool::grow`] runs.
     pub(super) unsafe fn rewind(&self) {
-        let keep = INITIAL_CHUNKS.min(self.chunks.len());
+        let keep = self.first_chunks();
         // SAFETY: By the requirement, no CPU uses the chunks.
         unsafe { self.free_from(keep) };
-        self.cursor.store(HEADER_WORDS, Ordering::Relaxed);
+        self.cursor.store(1, Ordering::Relaxed);
     }
 
     /// Frees the chunks from the `keep`-th on.

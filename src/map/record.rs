@@ -40,22 +40,25 @@ pub(super) const fn fingerprint(hash: u64, nr: usize) -> u32 {
     high(hash) & !NR | nr as u32
 }
 
-/// What a word with a hint has of the frame. On arm64 a walk takes the same step from each address and needs
-/// no hints, and kernel addresses differ in their upper half: there, a word is a frame.
-pub(super) const FRAME: u64 = match cfg!(CONFIG_ARM64) {
-    true => u64::MAX,
-    false => 0xffff_ffff,
-};
-
 /// The bits that a last frame's word may have: its hint has no size, so no walk goes beyond it.
 pub const LAST_HINT: u64 = 0x000f_ffff_ffff_ffff;
 
-/// The frame of a word that has a hint.
+/// What a word that may have a hint has of the frame. On arm64 a walk takes the same step from each address
+/// and needs no hints, and kernel addresses differ in their upper half: there, it is the word.
+#[inline(always)]
+pub(super) const fn without_hint(word: u64) -> u64 {
+    match cfg!(CONFIG_ARM64) {
+        true => word,
+        false => word as u32 as u64,
+    }
+}
+
+/// The frame of a word that may have a hint.
 #[inline(always)]
 pub(super) const fn frame_of(word: u64) -> u64 {
-    match FRAME {
-        u64::MAX => word,
-        _ => word as i32 as u64,
+    match cfg!(CONFIG_ARM64) {
+        true => word,
+        false => word as i32 as u64,
     }
 }
 
@@ -141,8 +144,8 @@ impl<'s> Record<'s> {
         for word in self.words() {
             let hinted = word.load(Ordering::Relaxed);
             gone = gone || text(frame_of(hinted));
-            if gone && hinted & !FRAME != 0 {
-                word.store(hinted & FRAME, Ordering::Relaxed);
+            if gone && hinted != without_hint(hinted) {
+                word.store(without_hint(hinted), Ordering::Relaxed);
             }
         }
     }
@@ -157,7 +160,7 @@ impl<'s> Record<'s> {
 
 /// See [`Record::give_hints`].
 pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
-    if FRAME == u64::MAX {
+    if cfg!(CONFIG_ARM64) {
         return;
     }
     while let [word, more @ ..] = words {
@@ -168,7 +171,7 @@ pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64)
             [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
         };
         let hinted = halves(hint(frame, next), frame as u32) & mask;
-        if hinted & !FRAME != 0 && hinted != old {
+        if hinted != without_hint(hinted) && hinted != old {
             word.store(hinted, Ordering::Relaxed);
         }
         words = more;

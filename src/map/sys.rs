@@ -35,7 +35,7 @@ pub(super) use core::sync::atomic::Ordering;
 
 use core::{marker::PhantomData, ops::Deref};
 
-/// A read-side critical section in process context: what a reset waits for.
+/// A read-side critical section: what a reset waits for. Context: any where RCU is watching; it must not sleep.
 pub use self::imp::ReadSide;
 
 /// Evidence of a read-side section: a grace period that begins in it ends after it. Neither `Send` nor `Sync`.

@@ -7,9 +7,9 @@ use stackmap_map::MapError;
 
 /// A snapshot holds the stacks of its beginning and does not change while others insert.
 #[test]
-fn a_cut_is_fixed() {
+fn a_snapshot_is_fixed() {
     let (old, new) = (stack_at(1, 0, 1, 0), stack_at(1, 2, 1, 0));
-    exhaustively("a_cut_is_fixed", move || {
+    exhaustively("a_snapshot_is_fixed", move || {
         let map = map(1, 2);
         let old_id = id(&map, 0, old);
         let writer = spawn(&map, move |map| id(map, 1, new));

@@ -149,7 +149,7 @@ impl Run {
             Op::Next => self.next(),
             Op::Count => {
                 if let Some(export) = &self.export {
-                    let expected = self.model.cut_len().ok_or(MapError::Stale);
+                    let expected = self.model.snapshot_len().ok_or(MapError::Stale);
                     assert_eq!(self.map.count(&export.snapshot), expected);
                 }
             }

@@ -35,7 +35,7 @@ pub(super) struct Model {
     /// All ids that were ever given out, the first time each.
     given: Vec<Id>,
     /// By counter.
-    counts: [u64; Counter::COUNT],
+    counts: [u64; Counter::ALL.len()],
     /// The slots of the export's stacks; none after a reset.
     snapshot: Option<Vec<u32>>,
 }
@@ -54,7 +54,7 @@ impl Model {
             cursor: 1,
             spares: [0; CONTEXTS],
             given: Vec::new(),
-            counts: [0; Counter::COUNT],
+            counts: [0; Counter::ALL.len()],
             snapshot: None,
         }
     }
@@ -169,7 +169,7 @@ impl Model {
     }
 
     pub(super) fn reset(&mut self) {
-        self.counts = [0; Counter::COUNT];
+        self.counts = [0; Counter::ALL.len()];
         if self.by_slot.is_empty() {
             // The generation goes on, and with it an export, which is empty.
             return;
@@ -190,7 +190,7 @@ impl Model {
     }
 
     /// The number of stacks of the export, if no reset came.
-    pub(super) fn cut_len(&self) -> Option<u32> {
+    pub(super) fn snapshot_len(&self) -> Option<u32> {
         self.snapshot.as_ref().map(|snapshot| snapshot.len() as u32)
     }
 

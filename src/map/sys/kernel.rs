@@ -13,7 +13,7 @@ pub struct ReadSide {
 }
 
 impl ReadSide {
-    /// Enters the section. Context: process; the section must not sleep.
+    /// Enters the section. Context: any where RCU is watching; the section must not sleep.
     pub fn enter() -> Self {
         Self {
             _guard: rcu::read_lock(),
