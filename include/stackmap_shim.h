@@ -356,7 +356,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
-int stackmap_unwind_self_test(void);
+int stackmap_unwind_test(void);
 void stackmap_mismatch_report(const struct stackmap_mismatch *found);
 void stackmap_mismatch_flush(void);
 

@@ -27,7 +27,7 @@ pub(crate) struct Counter {
 pub(crate) enum Kind {
     /// Events with an id.
     Success,
-    /// Events with a full stack, by reason.
+    /// Events without an id, by reason: they have a full stack.
     Drop,
     /// Bytes that ids have saved.
     Saved,

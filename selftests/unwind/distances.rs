@@ -41,7 +41,10 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
         let mut made = saved_at(saved);
         let all = made.walk(0, 1024);
         let known = made.hinted(&all);
-        assert_eq!(Hinted(known[3]).saved(), Some(WORDS + BETWEEN - saved));
+        assert_eq!(
+            Hinted(known[3]).saved_words(),
+            Some(WORDS + BETWEEN - saved)
+        );
         // Within: where it was saved, and right there, if that is the first word. Behind: it is known.
         let mut without = known.clone();
         without[1] &= 0xffff_ffff;
@@ -84,7 +87,7 @@ fn what_is_below_the_first_frame_of_a_run_is_not_where_a_frame_pointer_was_saved
     made.rules.insert(first, other.rules[&ip]);
     let frames = [&[first], &all[2..]].concat();
     let known = [made.hinted(&frames)];
-    assert_eq!(Hinted(known[0][2]).saved(), Some(WORDS + BETWEEN));
+    assert_eq!(Hinted(known[0][2]).saved_words(), Some(WORDS + BETWEEN));
     made.rules.clear();
     made.learnt = 0;
     let mut ips = vec![MaybeUninit::uninit(); 100];

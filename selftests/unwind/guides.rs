@@ -279,7 +279,8 @@ impl<'a> Fickle<'a> {
     }
 }
 
-impl Guide for Fickle<'_> {
+// SAFETY: The frames are borrowed, and the last word has no hint of a size, whether that is read or not.
+unsafe impl Guide for Fickle<'_> {
     fn nr(&self) -> usize {
         self.stack().nr()
     }

@@ -176,7 +176,8 @@ pub struct Known<'a>(pub &'a [Vec<u64>]);
 #[derive(Clone, Copy)]
 pub struct KnownStack<'a>(pub &'a [u64]);
 
-impl Guide for KnownStack<'_> {
+// SAFETY: The frames are borrowed, and the last one's word has no hint of a size.
+unsafe impl Guide for KnownStack<'_> {
     fn nr(&self) -> usize {
         self.0.len()
     }

@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(rule.bp_at(words(sp), words(new)), read.map(words));
         let hinted = Hinted::new(TEXT, rule);
         prop_assert_eq!((hinted.ip(), hinted.rule()), (TEXT, rule));
-        prop_assert_eq!(hinted.size(), rule.plain().map_or(0, |plain| plain.size() / 8));
+        prop_assert_eq!(hinted.words(), rule.plain().map_or(0, |plain| plain.size() / 8));
         if let Some(plain) = rule.plain() {
             prop_assert_eq!(words(sp) + plain.size(), words(new));
             prop_assert_eq!(plain.bp().map(|up| words(sp) + up), read.map(words));
@@ -437,6 +437,6 @@ fn a_hint_tells_where_the_frame_pointer_was_saved() {
         (Rule::FRAME, None),
     ] {
         let hinted = told(rule);
-        assert_eq!((hinted.rule(), hinted.saved()), (rule, saved));
+        assert_eq!((hinted.rule(), hinted.saved_words()), (rule, saved));
     }
 }

@@ -75,7 +75,7 @@ safe! {
     stackmap_tracefs_drain();
     stackmap_tracefs_enter() -> bool;
     stackmap_unwind_prepare() -> c_int;
-    stackmap_unwind_self_test() -> c_int;
+    stackmap_unwind_test() -> c_int;
     stackmap_hook_check(hook: stackmap_hook) -> c_int;
     stackmap_hook_drain();
     stackmap_hook_missed() -> c_ulong;

@@ -17,7 +17,7 @@ use crate::{
 use core::sync::atomic::Ordering;
 
 // A run relies on it: the hint of a guide's last frame has no size.
-const _: () = assert!(Hinted(LAST_HINT).size() == 0);
+const _: () = assert!(Hinted(LAST_HINT).words() == 0);
 
 /// How far a walk has come.
 pub(crate) type Position<'m> = guided::Position<Guide<'m>>;
@@ -103,7 +103,8 @@ pub(crate) fn retrace<'m>(
     Some(guide)
 }
 
-impl guided::Guide for Guide<'_> {
+// SAFETY: By the invariant of `Guide`; where words have no hints, they tell of no size.
+unsafe impl guided::Guide for Guide<'_> {
     #[inline(always)]
     fn nr(&self) -> usize {
         Guide::nr(self)

@@ -155,7 +155,7 @@ pub(super) unsafe fn run<U: Unwinder, G: Guide>(
         word = unsafe { guide.hinted(next) };
         nr = next;
         if word.ip() != ip {
-            spot.size = up.wrapping_sub(sp) / 8;
+            spot.words = up.wrapping_sub(sp) / 8;
             sp = up;
             break Ran::Away;
         }
@@ -178,7 +178,7 @@ fn run_to_mark<U: Unwinder, G: Guide>(
 ) -> Ran {
     let end = stack.end();
     let limit = end.saturating_sub(RECORD);
-    let (mut sp, mut size) = (spot.sp, spot.size);
+    let (mut sp, mut words) = (spot.sp, spot.words);
     let Some(mut bp) = stack.word(unwinder, record(sp)) else {
         return Ran::Stopped;
     };
@@ -198,7 +198,7 @@ fn run_to_mark<U: Unwinder, G: Guide>(
         // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
         let ip = unwinder.returns_to(unsafe { unwinder.load_below(up) });
         if ip != frame {
-            size = up.wrapping_sub(sp) / 8;
+            words = up.wrapping_sub(sp) / 8;
             sp = up;
             break (Ran::Away, 0);
         }
@@ -211,6 +211,6 @@ fn run_to_mark<U: Unwinder, G: Guide>(
     }
     let taken = guide.nr().wrapping_sub(frames.len());
     spot.nr = taken.wrapping_sub(1 + ahead);
-    (spot.sp, spot.size) = (sp, size);
+    (spot.sp, spot.words) = (sp, words);
     ran
 }

@@ -16,7 +16,11 @@ use super::{
 use core::mem::MaybeUninit;
 
 /// Frames that a walk may find, and hints on how to get from each to the next.
-pub trait Guide: Copy {
+///
+/// # Safety
+///
+/// The number of frames never changes, and the hint of the last one has no size: [`Hinted::words`] is 0.
+pub unsafe trait Guide: Copy {
     /// The number of frames.
     fn nr(&self) -> usize;
 
@@ -45,7 +49,7 @@ pub trait Guide: Copy {
 
 /// The guides that there are.
 pub trait Guides: Copy {
-    /// Frames that were found before. The hint of the last one is not plain.
+    /// Frames that were found before.
     type Guide: Guide;
 
     /// One to begin with, if it has this frame there.

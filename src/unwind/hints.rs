@@ -48,7 +48,7 @@ impl Hinted {
     /// Its rule; [`Rule::UNKNOWN`] if there is none.
     #[inline(always)]
     pub const fn rule(self) -> Rule {
-        match self.saved() {
+        match self.saved_words() {
             Some(_) => Rule::FRAME,
             None => Rule::from_bits(self.bits()),
         }
@@ -65,7 +65,7 @@ impl Hinted {
 
     /// How far the stack pointer of the caller is, in words; 0 if the rule is not plain.
     #[inline(always)]
-    pub const fn size(self) -> u64 {
+    pub const fn words(self) -> u64 {
         match NONE {
             true => 0,
             false => self.0 >> (32 + SIZE_SHIFT),
@@ -75,8 +75,8 @@ impl Hinted {
     /// How far below the stack pointer the frame pointer was saved, in words, at least one; [`None`] if that
     /// is not told.
     #[inline(always)]
-    pub const fn saved(self) -> Option<u64> {
-        if self.size() == 0 && self.bits() & KIND == SAVED {
+    pub const fn saved_words(self) -> Option<u64> {
+        if self.words() == 0 && self.bits() & KIND == SAVED {
             Some((self.bits() >> OFFSET_SHIFT) as u64)
         } else {
             None

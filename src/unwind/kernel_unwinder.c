@@ -22,7 +22,7 @@ unsigned long stackmap_learn_stack[STACKMAP_LEARN_WORDS] __ro_after_init;
  * stackmap_unwind_prepare - prepare the stack for learning
  *
  * Context: process, before anything else is called here.
- * Return: 0, or -ENOENT if this kernel lacks a symbol.
+ * Return: 0, -ENOENT if this kernel lacks a symbol, or -EOPNOTSUPP with another unwinder.
  */
 int stackmap_unwind_prepare(void)
 {

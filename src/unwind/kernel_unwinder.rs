@@ -301,7 +301,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     }
 
     fn is_text(&self, ip: u64) -> bool {
-        // SAFETY: As for `begin`.
+        // SAFETY: RCU is watching and preemption is off, as for all that walks.
         unsafe { shim::stackmap_unwind_is_text(ip as usize) }
     }
 
@@ -356,7 +356,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     #[cold]
     fn step(&mut self, frame: Frame) -> Option<Frame> {
         let mut at = given(&frame);
-        // SAFETY: As for `begin`; it sets the state if nothing has.
+        // SAFETY: RCU is watching and preemption is off; there is room for the state, which this sets if nothing has.
         let stepped =
             unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
         // Only the mark of the task's last record ends a walk.

@@ -132,8 +132,8 @@ impl Drop for Unwinder {
 fn refusal(error: Error) -> &'static str {
     match error {
         ENOENT => "rules unavailable: this kernel lacks a needed symbol",
-        ENOMEM => "rules unavailable: out of memory for the self-test",
-        EINVAL => "rules unavailable: the self-test differs from the kernel's unwinder",
+        ENOMEM => "rules unavailable: out of memory for the test at load",
+        EINVAL => "rules unavailable: the test at load differs from the kernel's unwinder",
         _ => "rules unavailable: the kernel's unwinder is neither ORC nor frame pointers",
     }
 }
@@ -144,7 +144,7 @@ fn use_rules(verify: bool) -> Result {
     let walker = Arc::new(Walker::new(verify)?, GFP_KERNEL)?;
     WALKER.replace(Some(walker.clone()));
     walker.set_rules(TEST_SETS)?;
-    let tested = to_result(shim::stackmap_unwind_self_test());
+    let tested = to_result(shim::stackmap_unwind_test());
     walker.drop_rules();
     tested
 }
@@ -465,7 +465,7 @@ fn mark(recording: &mut Recording<'_>, frames: Frames) {
     }
 }
 
-/// Walks a stack by rules, for the test at load.
+/// Walks a stack by rules, for the test at load. Returns the number of frames, or -1 if rules cannot walk it.
 ///
 /// # Safety
 ///

@@ -21,7 +21,7 @@ pub(super) struct Spot {
     low: u64,
     bp: u64,
     /// Words of the last step, which is taken back where the guide has another frame.
-    pub(super) size: u64,
+    pub(super) words: u64,
 }
 
 impl Spot {
@@ -33,7 +33,7 @@ impl Spot {
             from: nr,
             low: at.sp,
             bp: at.bp,
-            size: 0,
+            words: 0,
         }
     }
 
@@ -53,7 +53,7 @@ impl Spot {
     #[inline(always)]
     pub(super) fn back(&mut self) {
         self.nr = self.nr.wrapping_sub(1);
-        self.sp = self.sp.wrapping_sub(self.size.wrapping_mul(8));
+        self.sp = self.sp.wrapping_sub(self.words.wrapping_mul(8));
     }
 }
 
@@ -107,26 +107,26 @@ pub(super) unsafe fn steps<U: Unwinder, G: Guide, const CALLS: bool>(
         // SAFETY: The guide has this frame.
         let mut word = unsafe { guide.hinted(nr) };
         loop {
-            let size = word.size();
-            if size == 0 {
+            let words = word.words();
+            if words == 0 {
                 break;
             }
             nr = nr.wrapping_add(1);
-            sp = sp.wrapping_add(size.wrapping_mul(8));
+            sp = sp.wrapping_add(words.wrapping_mul(8));
             if sp <= end {
                 // SAFETY: A plain hint takes at least a word, so it is on the stack.
                 let ip = unsafe { unwinder.load_below(sp) };
-                // SAFETY: The hint of the last frame is not plain.
+                // SAFETY: By the requirement of `Guide`, the hint of the last frame has no size, so there is one more.
                 word = unsafe { guide.hinted(nr) };
                 if word.ip() == ip {
                     continue;
                 }
             }
-            spot.size = size;
+            spot.words = words;
             break 'run Ran::Away;
         }
         let is_last = nr.wrapping_add(1) == guide.nr();
-        if let (Some(below), false) = (word.saved(), is_last) {
+        if let (Some(below), false) = (word.saved_words(), is_last) {
             let saved = sp.wrapping_sub(below.wrapping_mul(8));
             let bp = match saved >= spot.low {
                 // SAFETY: It is at least a word below the stack pointer, and not below `low`.

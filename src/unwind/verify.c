@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Compares stacks that were walked by rules with those that the kernel's unwinder finds: one when
- * the module is loaded, and each with verify=1.
+ * The test at load: stacks that were walked by rules against those of the kernel's unwinder. And the
+ * log's lines of a difference that verify=1 finds, see compared() in mod.rs.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -86,12 +86,12 @@ static noinline bool test_self(unsigned long *ips, unsigned long *kernel, unsign
 }
 
 /**
- * stackmap_unwind_self_test - see whether stacks can be walked by rules on this kernel
+ * stackmap_unwind_test - see whether stacks can be walked by rules on this kernel
  *
  * Context: process, may sleep; rules can be kept, and nothing is recorded yet.
  * Return: 0, -EINVAL if they differ from the kernel's, or -ENOMEM.
  */
-int stackmap_unwind_self_test(void)
+int stackmap_unwind_test(void)
 {
 	unsigned long *frames;
 	bool same;

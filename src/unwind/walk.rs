@@ -38,7 +38,7 @@ pub enum WalkCounter {
 }
 
 impl WalkCounter {
-    /// The number of ways.
+    /// The number of counters.
     pub const COUNT: usize = WalkCounter::Whole as usize + 1;
 }
 
@@ -198,7 +198,8 @@ pub trait Unwinder {
         self.rule(ip)
     }
 
-    /// The same of a frame that is left out, one of so many, if it is noted; a replaced return address never is.
+    /// The rule noted for a frame that is left out, when so many are still to be; a replaced return address has
+    /// none.
     fn noted(&self, left: usize, ip: u64) -> Rule {
         let _ = left;
         match self.is_replaced(ip) {
@@ -207,13 +208,13 @@ pub trait Unwinder {
         }
     }
 
-    /// Notes it.
+    /// Notes the rule of such a frame.
     fn note(&self, left: usize, ip: u64, rule: Rule) {
         let _ = (left, ip, rule);
     }
 
-    /// The same after it has been learnt; [`Rule::UNKNOWN`] if none is kept, as of what a tracer has
-    /// put in place of return addresses.
+    /// The rule of the call that returns to `ip`, learnt now; [`Rule::UNKNOWN`] if none is kept, as of what a
+    /// tracer has put in place of return addresses.
     fn learn(&mut self, ip: u64) -> Rule;
 
     /// Whether there is text at the address.
@@ -336,7 +337,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
             } else if let (Some(led_by), Some(guides)) = (&guide, &guides) {
                 // SAFETY: It has this frame.
                 let hinted = unsafe { led_by.hinted(nr) };
-                if hinted.size() == 0 && hinted.rule() != Rule::FRAME {
+                if hinted.words() == 0 && hinted.rule() != Rule::FRAME {
                     let rule = unwinder.rule(ip);
                     let is_last = nr.wrapping_add(1) == led_by.nr();
                     // Such a frame could have a hint: its address is recorded unchanged, and its rule may be
