@@ -409,7 +409,7 @@ def cpus(found):
         "So many CPUs record 12 further frames at once, the same 4,000 stacks or fewer: instructions of an event, by all "
         "CPUs together, and over those of one CPU. QEMU runs the CPUs by turns: a step that is taken again because "
         "another CPU was quicker is counted; what a cache line costs that moves between CPUs is not, "
-        "see `Documentation/map.rst` for two real ones.",
+        "see `Documentation/results/map.rst` for two real ones.",
         ("CPUs", "full stack", "id", "id over full stack", "full, over one CPU", "id, over one CPU"),
         [[count, one[f"full.{count}"], one[f"id.{count}"], one[f"id.{count}"] / one[f"full.{count}"],
           over["full stack"][at], over["id"][at]] for at, count in enumerate(CPUS)],
