@@ -28,7 +28,7 @@ kernel_names() {
 # load_kernel NAME: reads its definition. $base is the kernel whose versions it goes by; $own says whether
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
-	kernel=$1 base=$1 own='' built_as='' newer_than='' patience=1 memory=1024 cmdline='' arch=amd64
+	kernel=$1 base=$1 own='' built_as='' newer_than='' oldest='' patience=1 memory=1024 cmdline='' arch=amd64
 	make_arguments=() configs=() except=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
@@ -67,6 +67,14 @@ setup_apt() {
 		APT::Sandbox::User "root";
 	EOF
 	[[ -f $apt/updated ]] || update_apt
+	[[ ! $oldest ]] || image=$(oldest_image)
+}
+
+# oldest_image: the oldest kernel that $kernel_archive still has, with its headers.
+oldest_image() {
+	apt-cache search --names-only "^linux-headers-[0-9.]+[+]deb[0-9]+-${image##*-}\$" | cut -d' ' -f1 |
+		xargs apt-cache madison | sed -n "s|^ *linux-headers-\([^ ]*\) .* $kernel_archive/.*|linux-image-\1|p" | sort -V |
+		sed -n 1p
 }
 
 # An expired Release file is taken, with a warning: mirrors can lag. Its signature is still checked.
