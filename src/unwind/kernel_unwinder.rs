@@ -290,6 +290,11 @@ impl walk::Unwinder for KernelUnwinder<'_> {
             }));
         }
         if is_tracer {
+            // The tracer may be unregistered since: then the kernel's unwinder has guessed that there is a frame
+            // pointer. The text of a tracer has none, where that is not so of all text.
+            if rule == Rule::FRAME && !Self::BY_FRAMES {
+                return Rule::UNKNOWN;
+            }
             let word = Hinted::new(ip, rule).0;
             self.recording.tracer_rule().store(word, Ordering::Relaxed);
         } else if is_stable {

@@ -9,6 +9,11 @@
  * calls that do not come from stackmap count as well. /sys/module/override/parameters/hits counts
  * the calls that came, so that a test can see whether the fault was reached.
  *
+ *	insmod override.ko func=NAME untraced=1
+ *
+ * holds each call whose first argument is an address in the text that calls a function tracer,
+ * from any caller, until no tracer has that text.
+ *
  *	insmod override.ko hold=1
  *
  * holds the first event that stackmap reserves, without changing preemption and interrupts,
@@ -16,12 +21,14 @@
  * of that CPU run no timers meanwhile: who is to write it must not sleep.
  */
 #include <linux/delay.h>
+#include <linux/ftrace.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
 #include <linux/linkage.h>
 #include <linux/module.h>
 #include <linux/ptrace.h>
 #include <linux/stacktrace.h>
+#include <linux/static_call.h>
 #include <linux/string.h>
 #include <linux/trace_events.h>
 
@@ -45,6 +52,8 @@ static unsigned int count = UINT_MAX;
 module_param(count, uint, 0600);
 static bool hold;
 module_param(hold, bool, 0600);
+static bool untraced;
+module_param(untraced, bool, 0400);
 static unsigned int hits;
 module_param(hits, uint, 0400);
 
@@ -104,8 +113,21 @@ static bool from_stackmap(struct pt_regs *regs)
 	return false;
 }
 
+/* Not exported. Not called through a pointer: its entry may be sealed. */
+DEFINE_STATIC_CALL_NULL(ops_trampoline, ftrace_ops_trampoline);
+
 static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
+	if (untraced) {
+		const unsigned long text = regs_get_kernel_argument(regs, 0);
+
+		if (!static_call(ops_trampoline)(text))
+			return 0;
+		WRITE_ONCE(hits, hits + 1);
+		while (static_call(ops_trampoline)(text))
+			cpu_relax();
+		return 0;
+	}
 	if (!any && !from_stackmap(regs))
 		return 0;
 	/* To size 0: it frees. */
@@ -146,8 +168,26 @@ static struct kprobe probe = {
 	.post_handler = post_handler,
 };
 
+static int find_ops_trampoline(void)
+{
+	struct kprobe found = { .symbol_name = "ftrace_ops_trampoline" };
+	int ret;
+
+	/* Where it is, is known while a probe is there. */
+	ret = register_kprobe(&found);
+	if (ret)
+		return ret;
+	static_call_update(ops_trampoline, (void *)found.addr);
+	unregister_kprobe(&found);
+	return 0;
+}
+
 static int __init override_init(void)
 {
+	const int ret = untraced ? find_ops_trampoline() : 0;
+
+	if (ret)
+		return ret;
 	if (hold) {
 		func = "trace_event_buffer_lock_reserve";
 		count = 1;
