@@ -14,6 +14,10 @@
  * holds each call whose first argument is an address in the text that calls a function tracer,
  * from any caller, until no tracer has that text.
  *
+ *	insmod override.ko func=stackmap_unwind_try rule_of=NAME
+ *
+ * has all of a function learnt as if it were its entry: rules that are wrong.
+ *
  *	insmod override.ko hold=1
  *
  * holds the first event that stackmap reserves, without changing preemption and interrupts,
@@ -54,6 +58,8 @@ static bool hold;
 module_param(hold, bool, 0600);
 static bool untraced;
 module_param(untraced, bool, 0400);
+static char *rule_of;
+module_param(rule_of, charp, 0400);
 static unsigned int hits;
 module_param(hits, uint, 0400);
 
@@ -116,6 +122,28 @@ static bool from_stackmap(struct pt_regs *regs)
 /* Not exported. Not called through a pointer: its entry may be sealed. */
 DEFINE_STATIC_CALL_NULL(ops_trampoline, ftrace_ops_trampoline);
 
+/* The entry of the function that an address is in, if it has that name, or 0. */
+static unsigned long entry_of(unsigned long address, const char *name)
+{
+	const size_t len = strlen(name);
+	char symbol[KSYM_SYMBOL_LEN];
+	unsigned long offset;
+
+	sprint_symbol(symbol, address);
+	if (strncmp(symbol, name, len) || sscanf(symbol + len, "+%lx/", &offset) != 1)
+		return 0;
+	return address - offset;
+}
+
+static void set_first_argument(struct pt_regs *regs, unsigned long argument)
+{
+#ifdef CONFIG_ARM64
+	regs->regs[0] = argument;
+#else
+	regs->di = argument;
+#endif
+}
+
 static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
 	if (untraced) {
@@ -126,6 +154,17 @@ static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 		WRITE_ONCE(hits, hits + 1);
 		while (static_call(ops_trampoline)(text))
 			cpu_relax();
+		return 0;
+	}
+	if (rule_of) {
+		const unsigned long call = regs_get_kernel_argument(regs, 0) - 1;
+		const unsigned long entry = entry_of(call, rule_of);
+
+		/* A return address is looked up by the byte before it. */
+		if (entry) {
+			WRITE_ONCE(hits, hits + 1);
+			set_first_argument(regs, entry + 1);
+		}
 		return 0;
 	}
 	if (!any && !from_stackmap(regs))
