@@ -5,8 +5,9 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 PREFIX ?= /usr/local
-# The tool to install, if it is not to be built.
+# The tool to install, if it is not to be built, and what runs it, if this machine does not.
 TOOL ?=
+RUN ?=
 tool := $(or $(TOOL),$(or $(CARGO_TARGET_DIR),target)/release/stackmap)
 share := $(DESTDIR)$(PREFIX)/share
 examples := $(share)/doc/stackmap/examples
@@ -38,16 +39,16 @@ install-module: modules
 
 modules_install: install-module
 
-# TOOL=FILE installs a tool that is built already.
+# TOOL=FILE installs a tool that is built already; RUN=COMMAND runs one of another architecture.
 install-tool: $(if $(TOOL),,tool)
 	install -D "$(tool)" "$(DESTDIR)$(PREFIX)/bin/stackmap"
 	install -d "$(share)/man/man1" "$(share)/bash-completion/completions" "$(share)/zsh/site-functions" \
 		"$(share)/fish/vendor_completions.d" "$(examples)"
-	"$(tool)" manual "$(share)/man/man1"
+	$(RUN) "$(tool)" manual "$(share)/man/man1"
 	install -D -m 644 -t "$(share)/man/man4" packaging/stackmap.4
-	"$(tool)" completions bash >"$(share)/bash-completion/completions/stackmap"
-	"$(tool)" completions zsh >"$(share)/zsh/site-functions/_stackmap"
-	"$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
+	$(RUN) "$(tool)" completions bash >"$(share)/bash-completion/completions/stackmap"
+	$(RUN) "$(tool)" completions zsh >"$(share)/zsh/site-functions/_stackmap"
+	$(RUN) "$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
 	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
 	install -D -t "$(examples)/initramfs" packaging/initramfs/hook packaging/initramfs/init-top
 
@@ -78,10 +79,10 @@ run: ## record stack ids in a stock Debian kernel in QEMU
 test: ## tests that each change must pass; ARGS=lint, host, guest
 	@selftests/suite $(ARGS)
 
-package-test: deb ## test packages in fresh chroots, DKMS, boot (20 min, root)
+package-test: deb ## test packages in fresh chroots, DKMS, boot (1 hour, root)
 	@selftests/suite --results 'make package-test' --packages $(ARGS)
 
-##@ Longer tests (Documentation/testing.rst; ARGS="--kernel debug")
+##@ Longer tests (Documentation/testing.rst; long-test, matrix: ARGS="--kernel debug")
 
 long-test: ## storms, many loads, millions of stacks (1/2 hour a kernel)
 	@selftests/suite --results 'make long-test' --long $(ARGS)

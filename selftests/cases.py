@@ -80,6 +80,8 @@ DEBUG, KCSAN, DEBUG_RT, PATIENCE = "debug", "kcsan", "debug-rt", 8
 WATCHED = (DEBUG, KCSAN, DEBUG_RT)
 # A stock kernel, too, but only where it is named.
 RT = "deb13-rt"
+# What the packages are tried with.
+PACKAGED = (*KERNELS, RT, ARM64[0])
 # One with frame pointers, without an ENDBR where the jump would be.
 FRAMES = "fp"
 # Built here, small.
@@ -357,9 +359,10 @@ def long_cases(kernel):
 
 def package_cases(kernel):
     """The Debian packages, installed in a chroot; and what kernels say that want signatures."""
+    if kernel in PACKAGED:
+        yield Case(f"packages: {kernel}", (str(TESTS / "packages"), kernel))
     if kernel not in KERNELS:
         return
-    yield Case(f"packages: {kernel}", (str(TESTS / "packages"), kernel))
     tool = ("--add", f"{TOOL}:/bin/stackmap")
     for parameter in ("module.sig_enforce=1", "lockdown=integrity"):
         yield guest("signing", kernel, parameter, vm=("--append", parameter, *tool))

@@ -2,9 +2,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The chroots in which packages are built and tested, kept in the cache.
 
-# What builds them: of forky, whose rustc is new enough for the tool.
+# What builds them, for amd64 and arm64: of forky, whose rustc is new enough for the tool.
 builder_packages=(
-	apt bash build-essential ca-certificates cargo debhelper lintian rustc
+	apt bash build-essential ca-certificates cargo crossbuild-essential-arm64 debhelper libstd-rust-dev
+	libstd-rust-dev:arm64 lintian qemu-user rustc
 )
 
 build_builder() {
@@ -37,7 +38,7 @@ headers() {
 
 # older: the newest kernel of an older series than $release, or nothing.
 older() {
-	apt-cache search --names-only "^linux-headers-[0-9.]+[+]deb[0-9]+-amd64\$" |
+	apt-cache search --names-only "^linux-headers-[0-9.]+[+]deb[0-9]+-$flavour\$" |
 		sed -n 's/^linux-headers-\([^ ]*\) .*/\1/p' | grep -v "^$(cut -d. -f1,2 <<<"$release")\." |
 		sort -V | sed "/^$(cut -d. -f1,2 <<<"$release" | sed 's/\./\\./')/,\$d" | tail -n 1
 }
@@ -57,11 +58,12 @@ build_machine() {
 	done
 }
 
-# machine: sets $machine, and $before to the kernel before the current one, or to nothing.
+# machine: sets $machine, $flavour, and $before to the kernel before the current one, or to nothing.
 machine() {
 	setup_apt
+	flavour=${release#*+deb*-}
 	before=$(older || true)
-	entry "machine-$suite" "$(key_of "$version" "$toolchain_key" "$before" "$(machine_packages)" \
+	entry "machine-$suite-$flavour" "$(key_of "$version" "$toolchain_key" "$before" "$(machine_packages)" \
 		"$(declare -f bootstrap build_machine headers fetch)")" \
 		"chroot of $suite to install packages in" 'about 4 minutes' build_machine
 	machine=$entry

@@ -3,15 +3,17 @@
 # The toolchain chroot of a kernel's suite: the very compilers that the kernel was built with.
 
 # bootstrap VARIANT PACKAGES TARGET [OPTION...]: mmdebstrap of $suite with the settings found by
-# the look-up. TARGET is a directory or, ending in .tar, an archive.
+# the look-up. TARGET is a directory or, ending in .tar, an archive. A package that is NAME:arm64 is of
+# that architecture, the others are of amd64.
 bootstrap() {
-	local variant=$1 packages=$2 target=$3 archive lines=() options=() apart=()
+	local variant=$1 packages=$2 target=$3 archive lines=() options=() apart=() architectures=amd64
 
 	shift 3
 	need mmdebstrap mmdebstrap
 	for archive in $archives; do
 		lines+=("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $archive main")
 	done
+	[[ $packages != *:arm64* ]] || architectures+=,arm64
 	[[ ! -f $apt/expired ]] || options+=(--aptopt='Acquire::Check-Valid-Until "false"')
 	if [[ $(id -u) = 0 ]]; then
 		# Its mounts disappear with its last process, even if it is killed.
@@ -20,7 +22,7 @@ bootstrap() {
 		need newuidmap uidmap
 	fi
 	"${apart[@]}" env -u APT_CONFIG SOURCE_DATE_EPOCH=0 mmdebstrap --mode=auto --variant="$variant" \
-		--architectures=amd64 --aptopt='APT::Install-Recommends "false"' \
+		--architectures="$architectures" --aptopt='APT::Install-Recommends "false"' \
 		--aptopt='APT::Sandbox::User "root"' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' \
 		--dpkgopt='path-exclude=/usr/share/man/*' \
