@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The test at load: stacks that were walked by rules against those of the kernel's unwinder. And the
- * log's lines of a difference that verify=1 finds, see compared() in mod.rs.
+ * The test at load: stacks that were walked by rules against those of the kernel's unwinder. And
+ * the log's lines of a difference that verify=1 finds, see compared() in mod.rs.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
