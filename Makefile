@@ -82,7 +82,7 @@ test: ## tests that each change must pass; ARGS=lint, host, guest
 package-test: deb ## test packages in fresh chroots, DKMS, boot (1 hour, root)
 	@selftests/suite --results 'make package-test' --packages $(ARGS)
 
-##@ Longer tests (Documentation/testing.rst; long-test, matrix: ARGS="--kernel debug")
+##@ Longer tests (Documentation/testing.rst; some: ARGS="--kernel debug")
 
 long-test: ## storms, many loads, millions of stacks (1/2 hour a kernel)
 	@selftests/suite --results 'make long-test' --long $(ARGS)
