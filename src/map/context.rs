@@ -63,6 +63,9 @@ impl Counter {
     ];
 }
 
+// A counter that is not in the list would have no word in a context.
+const _: () = assert!(Counter::DropReset as usize + 1 == Counter::ALL.len());
+
 /// What one CPU owns at one level of nesting.
 ///
 /// Only the owner writes, see [`Entered`], and a reset while no owner has a `Current`, so plain loads and
