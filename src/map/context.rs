@@ -18,7 +18,7 @@ use super::{
     pool::Extent,
     record::{halves, high},
     sys::{
-        sizes::{HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
+        sizes::{HELD_ONE_IN, HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
         AtomicU32, AtomicU64, Ordering,
     },
     BITS_MAX,
@@ -82,14 +82,12 @@ const _: () = assert!(Counter::DropReset as usize + 1 == Counter::ALL.len());
 pub struct Context {
     /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
     held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// Slots of the stacks that walks begin with, by their first frame. Here and in the next two, a slot is in
-    /// the lower half; in the upper half is how many times in a row its stack came there: 1, or 2 in `nexts`
-    /// alone. Or all is 0.
-    starts: [AtomicU64; STARTS],
+    /// The stacks that walks begin with, by their first frame.
+    starts: [AtomicU32; STARTS],
     /// The same by the stack that came before, too: where stacks come in turn, the next one.
-    nexts: [AtomicU64; NEXTS],
-    /// The slot of the last stack that a guide has told.
-    last: AtomicU64,
+    nexts: [AtomicU32; NEXTS],
+    /// The last stack that a guide has told.
+    last: AtomicU32,
     /// References that are not held any more: they moved to the map, or a reset removed their stack. Each
     /// event with an id is one reference, so hits need no counter of their own.
     moved: AtomicU64,
@@ -99,14 +97,18 @@ pub struct Context {
     spare: AtomicU64,
 }
 
+// P6: five for each CPU, see *Memory* in the manual.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Context>() <= 19 * 128);
+
 impl Context {
     pub(super) fn new() -> Self {
         // INVARIANT: There is nothing.
         Self {
             held: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))),
-            starts: core::array::from_fn(|_| AtomicU64::new(0)),
-            nexts: core::array::from_fn(|_| AtomicU64::new(0)),
-            last: AtomicU64::new(0),
+            starts: core::array::from_fn(|_| AtomicU32::new(0)),
+            nexts: core::array::from_fn(|_| AtomicU32::new(0)),
+            last: AtomicU32::new(0),
             moved: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
             spare: AtomicU64::new(0),
@@ -191,7 +193,7 @@ impl<'s> Entered<'s> {
             }
             way.store(new.0, Ordering::Relaxed);
             new = held;
-        } else {
+        } else if self.is_held_back_in(set) {
             for way in set {
                 let old = Held::load(way);
                 way.store(new.0, Ordering::Relaxed);
@@ -204,6 +206,15 @@ impl<'s> Entered<'s> {
         // INVARIANT: What is not held any more has moved.
         self.map.add_refs(new.slot(slot), new.refs());
         add(&self.ctx.moved, new.refs().into());
+    }
+
+    /// Whether a stack that the set has not is held back there. If the set is full, most are not: else stacks
+    /// that come by turns, more than there is room for, would drive each other out, and all be counted in the
+    /// map.
+    #[inline(always)]
+    fn is_held_back_in(&self, set: &[AtomicU32; HELD_WAYS]) -> bool {
+        Held::load(&set[HELD_WAYS - 1]).refs() == 0
+            || self.ctx.moved.load(Ordering::Relaxed) % HELD_ONE_IN == 0
     }
 
     /// Keeps an extent for later records, if it is larger than the spare. Context: any.
@@ -235,46 +246,78 @@ impl<'s> Entered<'s> {
         Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 
-    /// The word of the stack to begin with, whose first frame is most likely this. Context: any.
+    /// The stack to begin with, whose first frame is most likely this. Context: any.
     #[inline(always)]
-    pub(super) fn start(&self, frame: u64) -> Option<u64> {
+    pub(super) fn start(&self, frame: u64) -> Option<Came> {
         let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
-        (start != 0).then_some(start)
+        (start != 0).then_some(Came(start))
     }
 
     /// Sets it. Context: any.
     #[inline(always)]
     pub(super) fn set_start(&self, frame: u64, slot: u32) {
-        self.ctx.starts[start_index(frame)].store(halves(1, slot), Ordering::Relaxed);
+        self.ctx.starts[start_index(frame)].store(Came::once(slot).0, Ordering::Relaxed);
     }
 
-    /// The word of the stack that came after the last one and began with this frame, if it did so twice in a
-    /// row. Context: any.
+    /// The stack that came after the last one and began with this frame, if it did so twice in a row.
+    /// Context: any.
     #[inline(always)]
-    pub(super) fn next(&self, frame: u64) -> Option<u64> {
+    pub(super) fn next(&self, frame: u64) -> Option<Came> {
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
-        (high(next) == 2).then_some(next)
+        Some(Came(next)).filter(|next| next.is_twice())
     }
 
     /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
     /// the last one was this stack, too. Context: any.
     #[inline(always)]
     pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
-        let (once, twice) = (halves(1, slot), halves(2, slot));
+        let once = Came::once(slot);
         let last = self.ctx.last.load(Ordering::Relaxed);
         let next = &self.ctx.nexts[next_index(frame, last)];
         let old = next.load(Ordering::Relaxed);
-        let is_again = old == once || old == twice;
-        next.store(if is_again { twice } else { once }, Ordering::Relaxed);
-        self.ctx.last.store(once, Ordering::Relaxed);
-        last == once
+        let is_again = old == once.0 || old == once.again().0;
+        let new = if is_again { once.again() } else { once };
+        next.store(new.0, Ordering::Relaxed);
+        self.ctx.last.store(once.0, Ordering::Relaxed);
+        last == once.0
     }
 
     /// Notes that the stack came that [`Entered::next`] has told. Context: any.
     #[inline(always)]
     pub(super) fn set_last(&self, slot: u32) {
-        self.ctx.last.store(halves(1, slot), Ordering::Relaxed);
+        self.ctx.last.store(Came::once(slot).0, Ordering::Relaxed);
+    }
+}
+
+/// A stack that came: its slot, above how many times in a row it came there, once or twice. A context keeps 0
+/// where none came.
+#[derive(Clone, Copy)]
+pub(super) struct Came(u32);
+
+// There is room for both.
+const _: () = assert!(BITS_MAX + 1 <= u32::BITS - 2);
+
+impl Came {
+    /// The stack in `slot`, for the first time.
+    #[inline(always)]
+    pub(super) const fn once(slot: u32) -> Self {
+        Self(slot << 2 | 1)
+    }
+
+    #[inline(always)]
+    const fn again(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_twice(self) -> bool {
+        self.0 & 3 == 2
+    }
+
+    #[inline(always)]
+    pub(super) const fn slot(self) -> u32 {
+        self.0 >> 2
     }
 }
 
@@ -336,8 +379,8 @@ const fn start_index(frame: u64) -> usize {
 }
 
 #[inline(always)]
-const fn next_index(frame: u64, last: u64) -> usize {
-    (((frame ^ last) as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - NEXTS.ilog2())) as usize
+const fn next_index(frame: u64, last: u32) -> usize {
+    ((frame as u32 ^ last).wrapping_mul(0x9e37_79b1) >> (u32::BITS - NEXTS.ilog2())) as usize
 }
 
 /// Adds to a word that only the caller writes, saturating.

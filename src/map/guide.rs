@@ -10,6 +10,7 @@
 //! to the end is the stack. The one that a walk begins with is one of its context, by the first frame.
 
 use super::{
+    context::Came,
     current::Current,
     get_id::Entered,
     id::Id,
@@ -27,9 +28,7 @@ use super::{
 #[derive(Clone, Copy)]
 pub struct Guide<'a> {
     words: &'a [AtomicU64],
-    /// The slot, in the lower half, and 2 if the last stack led to this one. A whole word: without padding, it
-    /// is copied faster.
-    slot: u64,
+    came: Came,
 }
 
 /// Entries that one branch may be in.
@@ -38,13 +37,13 @@ pub(super) const BRANCH_WAYS: usize = 4;
 impl Guide<'_> {
     #[inline(always)]
     fn slot(&self) -> u32 {
-        self.slot as u32
+        self.came.slot()
     }
 
     /// Whether it is the stack that came after the last one both times.
     #[inline(always)]
     const fn was_next(&self) -> bool {
-        high(self.slot) == 2
+        self.came.is_twice()
     }
 
     /// The number of its frames.
@@ -191,20 +190,20 @@ impl<'a> Guides<'a> {
     pub fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
         let branch = Branch::new(guide.slot(), nr);
         let mut slots = branch.slots(self.entered.map, frame);
-        slots.find_map(|slot| self.guide_with(slot.into(), nr, frame))
+        slots.find_map(|slot| self.guide_with(Came::once(slot), nr, frame))
     }
 
     #[inline(always)]
-    fn guide_with(&self, slot: u64, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        let guide = self.guide(slot)?;
+    fn guide_with(&self, came: Came, nr: usize, frame: u64) -> Option<Guide<'a>> {
+        let guide = self.guide(came)?;
         (guide.frame(nr) == Some(frame)).then_some(guide)
     }
 
     #[inline(always)]
-    fn guide(&self, slot: u64) -> Option<Guide<'a>> {
+    fn guide(&self, came: Came) -> Option<Guide<'a>> {
         // Another CPU may have inserted it, and this one not have seen it yet.
-        let words = self.current.record(slot as u32)?.words();
-        Some(Guide { words, slot })
+        let words = self.current.record(came.slot())?.words();
+        Some(Guide { words, came })
     }
 
     /// The id of the stack that `guide` is. Context: any.

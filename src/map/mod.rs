@@ -63,9 +63,9 @@
 //!   is the one that names this stack. By O1 the insert saw its frames, which hints do not change, found
 //!   them equal, and returned the id of the earlier slot: a contradiction.
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
-//!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 28` accesses to atomic
+//!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 30` accesses to atomic
 //!   words, where `P` is `PROBE_LIMIT`, `T` `CURSOR_TRIES` and `W` `HELD_WAYS`; a stack that guides tell
-//!   takes at most `2n + 3W + 22`, 16 more for each other guide that it goes on with, and `3n` more if it
+//!   takes at most `2n + 3W + 24`, 16 more for each other guide that it goes on with, and `3n` more if it
 //!   gives hints. One access is one instruction on x86, and on arm64 with LSE; else a swap is a loop
 //!   there that only ends when no other CPU writes the same line between its load and its store: then it
 //!   is lock-free, not wait-free.
@@ -78,7 +78,7 @@
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
 //!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`.
 //! - **P6** The table takes 24 bytes for each stack of capacity, and where there are guides 16 more
-//!   for branches; a context takes 6.6 KiB. The pool has the bytes of its records, at most two chunks ahead,
+//!   for branches; a context takes 2.4 KiB. The pool has the bytes of its records, at most two chunks ahead,
 //!   a spare for each context, and what is lost: at most a thirtieth at the ends of chunks, and at most a
 //!   record for each lost swap after which the stack was found in the map or refused.
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. The frames and the

@@ -104,10 +104,13 @@ pub(super) mod sizes {
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
     /// Sets of stacks whose references one context holds back; a power of two.
-    pub(in super::super) const HELD_SETS: usize = 128;
+    pub(in super::super) const HELD_SETS: usize = 32;
 
     /// Stacks in one set.
     pub(in super::super) const HELD_WAYS: usize = 8;
+
+    /// Of the stacks that a full set has not, one in so many gets into it.
+    pub(in super::super) const HELD_ONE_IN: u64 = 16;
 
     /// Stacks that a context has to begin walks with, by their first frame; a power of two.
     pub(in super::super) const STARTS: usize = 64;
@@ -140,6 +143,7 @@ pub(super) mod sizes {
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
     pub(in super::super) const HELD_SETS: usize = 1;
     pub(in super::super) const HELD_WAYS: usize = 2;
+    pub(in super::super) const HELD_ONE_IN: u64 = 2;
     pub(in super::super) const STARTS: usize = 2;
     pub(in super::super) const NEXTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;

@@ -157,6 +157,25 @@ fn two_stacks_in_one_set_write_nothing_that_is_shared() {
     );
 }
 
+/// Of stacks that come by turns, more than a set has room for, some stay in it.
+#[test]
+fn three_stacks_by_turns_are_not_all_driven_out() {
+    let stacks = [0, 2, 4].map(|home| stack_at(2, home, 1, 0));
+    exhaustively("three_stacks_by_turns_are_not_all_driven_out", move || {
+        let map = map(2, 1);
+        for frames in stacks {
+            id(&map, 0, frames);
+        }
+        let before = model::swaps();
+        for frames in stacks.iter().cycle().take(18) {
+            id(&map, 0, frames);
+        }
+        let swaps = model::swaps() - before;
+        assert!(swaps <= 12, "{swaps}");
+        settle(&map);
+    });
+}
+
 /// Saturated references are not added to, however many hits come: they cannot wrap.
 #[test]
 fn references_that_have_saturated_stay() {

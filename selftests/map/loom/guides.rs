@@ -44,7 +44,7 @@ fn along(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fal
     if let Some(guide) = guide.filter(|guide| guide.nr() == frames.len()) {
         let found = guides.hit(&guide);
         let steps = model::steps() - before;
-        let most = 2 * frames.len() + 3 * 2 + 22 + 16 * branches;
+        let most = 2 * frames.len() + 3 * 2 + 24 + 16 * branches;
         assert!(steps <= most, "P2: {steps} steps");
         return Ok((found, true));
     }
