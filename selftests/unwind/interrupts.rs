@@ -72,12 +72,9 @@ fn where_a_function_was_interrupted_is_no_return_address() {
     let mut made = Made::new(interrupt(), End::User);
     let wanted = made.walk(0, 1024);
     // The same address is one elsewhere, after a call of another kind.
-    let other = Made::new(vec![plain(9)], End::User);
-    let rule = {
-        let mut other = other;
-        other.walk(0, 1024);
-        *other.rules.values().next().expect("a rule")
-    };
+    let mut other = Made::new(vec![plain(9)], End::User);
+    other.walk(0, 1024);
+    let rule = other.rules[&other.frames[0].at.ip];
     made.rules.insert(made.frames[4].at.ip, rule);
     let known = [made.hinted(&wanted)];
     for _ in 0..3 {
