@@ -5,7 +5,7 @@
 mod made;
 
 use made::*;
-use stackmap_unwind::walk::WalkCounter;
+use stackmap_unwind::{guided::retrace, walk::WalkCounter, Known};
 
 /// An interrupt on a stack of its own, which has hit a function.
 fn interrupt() -> Vec<Shape> {
@@ -78,6 +78,26 @@ fn where_a_function_was_interrupted_is_no_return_address() {
     made.rules.insert(made.frames[4].at.ip, rule);
     let known = [made.hinted(&wanted)];
     for _ in 0..3 {
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (wanted.clone(), true));
+    }
+    // Guides alone lead past it.
+    let (frame, guides) = (made.frames[0], Known(&known));
+    assert!(retrace(&made, frame, 0, 0, None, &guides, &mut None).is_some());
+}
+
+#[test]
+fn frames_behind_one_that_was_interrupted_are_return_addresses() {
+    let mut shapes = interrupt();
+    shapes[5].link = Link::Odd;
+    let mut made = Made::new(shapes, End::User);
+    let wanted = made.walk(0, 1024);
+    // Where the function was interrupted, a call returns, too, whose rule leads to the same caller.
+    let rule = made.rules[&made.frames[0].at.ip];
+    made.rules.insert(made.frames[4].at.ip, rule);
+    let known = [made.hinted(&wanted)];
+    for _ in 0..3 {
+        // The step that only the kernel knows is from a return address.
         let found = made.walk_with(Some(&known), 0, 1024);
         assert_eq!(found, (wanted.clone(), true));
     }
