@@ -213,3 +213,14 @@ fn what_is_expected_next_may_begin_in_a_tracers_own_text() {
         assert_eq!(guide.is_some(), is_it);
     }
 }
+
+#[test]
+fn what_is_expected_behind_a_tracers_text_is_not_looked_for_beside_the_stack() {
+    let end = STACKS[0] + SIZE;
+    let alike = Alike::new(1);
+    let known = [hinted(&[MARKER, TEXT, TEXT], |_| alike.rule)];
+    for sp in [STACKS[0] - 800, STACKS[0] - 8, end + 8, 0, !7] {
+        let (frame, guides) = (alike.frame(sp), Expected(&known));
+        assert!(expected_behind(&alike, &frame, alike.rule, MARKER, &guides).is_none());
+    }
+}
