@@ -166,6 +166,34 @@ fn a_frame_that_is_recorded_otherwise_is_compared_as_recorded() {
 }
 
 #[test]
+fn a_frame_that_is_not_shown_ends_the_guide() {
+    let image = Shape {
+        link: Link::Bp,
+        words: 3,
+        saved: Some(1),
+        bp: 2,
+    };
+    // The walk steps to it, or the walk along guides does.
+    for (at, before) in (1..5).flat_map(|at| [(at, plain(3)), (at, image)]) {
+        let mut shapes = vec![plain(3); 5];
+        shapes[at - 1] = before;
+        shapes[at].link = Link::Fleeting;
+        let mut made = Made::new(shapes, End::User);
+        made.image = (before.link == Link::Bp).then_some((at - 1, true));
+        let wanted = made.walk(0, 1024);
+        made.unshown = Some(at);
+        // The guide has another frame there, or ends before it.
+        let mut other = wanted.clone();
+        other[at] = TEXT + 8;
+        for frames in [&other[..], &wanted[..at]] {
+            let known = [made.hinted(frames)];
+            let found = made.walk_with(Some(&known), 0, 1024);
+            assert_eq!(found, (wanted.clone(), false), "{at}");
+        }
+    }
+}
+
+#[test]
 fn no_rule_leads_past_a_frame_that_is_recorded_otherwise() {
     for at in 1..5 {
         let mut made = Made::new(vec![plain(3); 5], End::User);

@@ -132,6 +132,8 @@ pub(crate) struct Made {
     pub(crate) counts: [u64; WalkCounter::COUNT],
     /// The frame that is recorded as [`MARKER`].
     pub(crate) marked: Option<usize>,
+    /// The frame of which it is not known yet what is recorded.
+    pub(crate) unshown: Option<usize>,
     /// The frame in text whose rule is asked for each time, and whether that text is still there.
     pub(crate) image: Option<(usize, bool)>,
 }
@@ -181,6 +183,7 @@ impl Made {
             steps: 0,
             counts: [0; WalkCounter::COUNT],
             marked: None,
+            unshown: None,
             image: None,
         };
         made.lay_out();
@@ -424,8 +427,9 @@ impl Unwinder for Made {
     }
 
     fn shown(&self, ip: u64) -> Option<u64> {
-        let is_marked = self.marked == Some(self.index_of(ip));
-        Some(if is_marked { MARKER } else { ip })
+        let index = Some(self.index_of(ip));
+        let shown = if self.marked == index { MARKER } else { ip };
+        (self.unshown != index).then_some(shown)
     }
 
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
