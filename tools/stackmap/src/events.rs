@@ -4,6 +4,7 @@
 
 use crate::{
     error::{Error, Result},
+    filter::Selection,
     notes::Notes,
     output::Progress,
     ring::{
@@ -73,7 +74,8 @@ fn wants_user(loaded: &Loaded) -> bool {
 /// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the
 /// same source.
 pub fn tally(source: &mut Source, loaded: &Loaded, notes: &mut Notes, by: By) -> Result<Tally> {
-    if wants_user(loaded) && source.has_ring() {
+    // Whether a stack is wanted that is known later is known only then.
+    if wants_user(loaded) && source.has_ring() && !loaded.filter.has_stacks() {
         let (trace, pages, size) = source.ring()?;
         if trace.about.formats.have(Special::UserStackId) {
             let mut found = Notes::default();
@@ -102,8 +104,12 @@ fn tally_once(
 ) -> Result<Option<Tally>> {
     let mut tally = Tally::default();
     let mut reader = Reader::new(trace, pages, size, Late::default(), loaded);
+    let mut selection = Selection::new(loaded);
     loop {
         let mut counting = |event: &Event, sides: Sides<'_, LateRef>| {
+            if !selection.keeps_any_stack(event) {
+                return Ok(());
+            }
             let sides = loaded.shown.of(sides);
             count_kernel(
                 notes,
@@ -131,6 +137,7 @@ fn tally_once(
         }
     }
     notes.losses = reader.losses();
+    notes.filtered = selection.finish();
     let lost_until = reader.records.lost_until;
     let Some(unbound) = reader.decoder.users.finish(lost_until) else {
         return Ok(None);
@@ -198,14 +205,30 @@ pub fn for_each_record(
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
     let mut reader = Reader::new(trace, pages, size, binds, loaded);
-    let mut counting = |event: &Event, sides: Sides<'_>| {
-        let sides = loaded.shown.of(sides);
-        count(notes, loaded, sides);
-        out(event, sides)
-    };
+    let mut selection = Selection::new(loaded);
+    let mut counting =
+        |event: &Event, sides: Sides<'_>| give(&mut selection, loaded, notes, event, sides, out);
     while reader.next(&mut counting)? {}
     notes.losses = reader.losses();
+    notes.filtered = selection.finish();
     Ok(())
+}
+
+/// Gives `out` an event with its stacks and counts it, if it is wanted.
+fn give(
+    selection: &mut Selection<'_>,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    event: &Event,
+    sides: Sides<'_>,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
+) -> Result {
+    let sides = loaded.shown.of(sides);
+    if !selection.keeps(event, sides) {
+        return Ok(());
+    }
+    count(notes, loaded, sides);
+    out(event, sides)
 }
 
 /// Counts in `notes` an event with these stacks.
@@ -296,11 +319,9 @@ pub fn for_each_in(
     let mut lines = Lines::new(BufReader::with_capacity(256 << 10, input));
     let mut joiner = Joiner::new(binds);
     let mut progress = Progress::bytes("reading events", size);
-    let mut counting = |event: &Event, sides: Sides<'_>| {
-        let sides = loaded.shown.of(sides);
-        count(notes, loaded, sides);
-        out(event, sides)
-    };
+    let mut selection = Selection::new(loaded);
+    let mut counting =
+        |event: &Event, sides: Sides<'_>| give(&mut selection, loaded, notes, event, sides, out);
     let mut nr_lines = 0u64;
     loop {
         let offset = lines.offset();
@@ -319,5 +340,13 @@ pub fn for_each_in(
     }
     joiner.finish(&mut counting)?;
     notes.losses = joiner.losses();
+    notes.filtered = selection.finish();
+    if let Some(filtered) = &mut notes.filtered {
+        let filter = &loaded.filter;
+        filtered.without_systems = filter.has_systems() && filter.systems.is_none();
+    }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ pub mod error;
 pub mod events;
 pub mod export;
 pub mod files;
+pub mod filter;
 pub mod flame;
 pub mod folded;
 pub mod kernel;

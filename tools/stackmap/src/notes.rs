@@ -3,6 +3,7 @@
 //! Notes at the end of a result: what is missing in it, and why.
 
 use crate::{
+    filter::Filtered,
     output::safe,
     source::{Loaded, Missing},
     trace::Losses,
@@ -34,6 +35,8 @@ pub struct Notes {
     pub losses: Losses,
     /// Frames that nothing names, and all frames.
     pub unnamed: (u64, u64),
+    /// What a filter has kept, if there is one. All else is of these events, but for the losses.
+    pub filtered: Option<Filtered>,
 }
 
 /// How many events have which user stack.
@@ -97,9 +100,29 @@ impl Notes {
         }
     }
 
+    /// How many events there are, in words, and if there is a filter, of how many.
+    pub fn nr_events(&self, nr_events: u64) -> String {
+        match &self.filtered {
+            Some(filtered) => format!("{nr_events} of {}", count_of(filtered.all, "event")),
+            None => count_of(nr_events, "event"),
+        }
+    }
+
+    /// Whether a filter has kept none of the events.
+    pub fn is_unmatched(&self) -> bool {
+        let filtered = self.filtered.as_ref();
+        filtered.is_some_and(|filtered| filtered.kept == 0 && filtered.all > 0)
+    }
+
     /// The notes, in words; `loaded` is what the result was made from.
     pub fn lines(&self, loaded: Option<&Loaded>) -> Vec<Note> {
         let mut notes = Vec::new();
+        if let Some(filtered) = &self.filtered {
+            notes.extend(filtered.lines().map(|text| Note {
+                warning: false,
+                text,
+            }));
+        }
         let mut warn = |count: u64, text: String| {
             if count > 0 {
                 notes.push(Note {

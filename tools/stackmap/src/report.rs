@@ -5,7 +5,7 @@
 use crate::{
     capture::Manifest,
     error::Result,
-    notes::{count_of, UserNotes},
+    notes::{count_of, Notes},
     output::{safe, Out, DIM, NUMBER, TITLE},
     source::Loaded,
     table::{percent, table, Column},
@@ -51,7 +51,7 @@ pub fn write(
     sections: &[Section<'_>],
     by: By,
     loaded: &Loaded,
-    user: UserNotes,
+    notes: &Notes,
     depth: usize,
 ) -> Result {
     let total = tally.total();
@@ -59,9 +59,10 @@ pub fn write(
     write!(
         out,
         "{}, {}",
-        count_of(total.events, "event"),
+        notes.nr_events(total.events),
         count_of(nr_stacks, "different stack")
     )?;
+    let user = notes.user;
     match user.is_any() {
         true => {
             write!(
@@ -297,7 +298,7 @@ fn write_frames(out: &mut Out, frames: &[String], depth: usize) -> Result {
 }
 
 /// A frame with all that is known of it.
-fn text(part: &Part<'_>) -> String {
+pub fn text(part: &Part<'_>) -> String {
     let (text, source) = match part {
         Part::Kernel(frame) => (frame.to_string(), frame.source),
         Part::User(frame) => (frame.to_string(), frame.source()),

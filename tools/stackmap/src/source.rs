@@ -5,6 +5,7 @@
 use crate::{
     capture::{self, member, Capture, Manifest, Member},
     error::{Error, Result},
+    filter::Filter,
     kernel,
     ring::{decode::Trace, stream::Pages},
     stack_map_bin::{LoadId, Stack},
@@ -101,6 +102,8 @@ pub struct Loaded {
     pub user: User,
     /// Which stacks are wanted.
     pub shown: Shown,
+    /// Which events are wanted.
+    pub filter: Filter,
 }
 
 /// Which stacks of an event are wanted.
@@ -199,6 +202,20 @@ impl Source {
         }
     }
 
+    /// The events that the text of a trace may have, as `system:event`, a line each, if they are
+    /// known.
+    pub fn available_events(&self) -> Result<Option<String>> {
+        match self {
+            Source::Live { tracefs, .. } => tracefs.read("available_events").map(Some),
+            Source::Capture(capture) => {
+                let words = &capture.manifest().recorded.events;
+                let is_name = |word: &String| word.contains(':') && !word.contains(['*', '?', '[']);
+                Ok(words.iter().all(is_name).then(|| words.join("\n")))
+            }
+            Source::Raw { .. } => Ok(None),
+        }
+    }
+
     /// The files that the user stacks of a capture have frames in.
     pub fn binaries(&mut self) -> Result<Binaries> {
         match self {
@@ -289,6 +306,7 @@ impl Source {
             trace_load,
             user,
             shown: Shown::default(),
+            filter: Filter::default(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 //! Arguments that several commands have.
 
+use super::filters::Filters;
 use crate::{
     error::Result,
     output::Progress,
@@ -116,12 +117,19 @@ impl SymbolArgs {
 
     /// Reads a source with these names.
     pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
-        self.load_some(source, false)
+        self.load_some(source, &Filters::default(), false)
     }
 
-    /// The same; `users_later`: see [`Source::load`].
-    pub(super) fn load_some(&self, source: &mut Source, users_later: bool) -> Result<Loaded> {
-        let mut loaded = source.load(&self.files(), users_later)?;
+    /// The same, to be filtered; `users_later`: see [`Source::load`].
+    pub(super) fn load_some(
+        &self,
+        source: &mut Source,
+        filters: &Filters,
+        users_later: bool,
+    ) -> Result<Loaded> {
+        let filter = filters.filter(source)?;
+        let mut loaded = source.load(&self.files(), users_later && !filter.has_stacks())?;
+        loaded.filter = filter;
         let mut progress = Progress::new("reading debug information", None);
         loaded.shown = match (self.user, self.kernel) {
             (true, _) => Shown::User,
@@ -148,6 +156,8 @@ pub(super) struct Input {
     #[arg(long, conflicts_with = "file")]
     live: bool,
     #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
     symbols: SymbolArgs,
 }
 
@@ -162,7 +172,9 @@ impl Input {
         let file = (!self.live).then_some(self.file.as_path());
         let mut source = Source::open(file, global.tracefs())?;
         source.hold_trace()?;
-        let loaded = self.symbols.load_some(&mut source, users_later)?;
+        let loaded = self
+            .symbols
+            .load_some(&mut source, &self.filters, users_later)?;
         Ok((source, loaded))
     }
 }

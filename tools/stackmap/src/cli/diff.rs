@@ -4,6 +4,7 @@
 
 use super::{
     args::{Global, SymbolArgs},
+    filters::Filters,
     folded::{access, fold, ByArgs},
 };
 use crate::{
@@ -28,6 +29,7 @@ examples:
   stackmap diff before.data after.data                  stacks whose share of events changed most
   stackmap diff --compare rate before.data after.data   stacks whose events per second changed most
   stackmap diff --of function before.data after.data    functions, wherever they are on a stack
+  stackmap diff --comm ls before.data after.data        the events of ls in both
   stackmap diff --flame out.svg before.data after.data  a flame graph, too (red: more, blue: less)";
 
 /// Compare two captures: show which stacks or functions became hotter
@@ -56,6 +58,8 @@ pub(super) struct Diff {
     addresses: bool,
     #[command(flatten)]
     by: ByArgs,
+    #[command(flatten)]
+    filters: Filters,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -124,7 +128,9 @@ impl Diff {
         binaries: &[Binaries; 2],
         names: &mut Names,
     ) -> Result<Read> {
-        let mut loaded = self.symbols.load_some(&mut source, !self.by.map)?;
+        let mut loaded = self
+            .symbols
+            .load_some(&mut source, &self.filters, !self.by.map)?;
         let name = path.display().to_string();
         loaded.user.binaries.compare(&name, binaries.each_ref());
         let mut notes = Notes::default();

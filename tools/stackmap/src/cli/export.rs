@@ -24,6 +24,7 @@ const EXAMPLES: &str = "\
 examples:
   stackmap export --format pprof -o out.pb.gz && go tool pprof -http : out.pb.gz
   stackmap export --format firefox -o out.json    load it at https://profiler.firefox.com
+  stackmap export --format firefox --time 8.77..8.78 -o out.json
   stackmap export --format json a.data | jq '.events[0]'";
 
 /// Write a recording in the format of another program

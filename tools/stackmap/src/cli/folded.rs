@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     events, flame,
     folded::{self, Folded as Stacks, Names},
-    notes::{count_of, Notes},
+    notes::Notes,
     output::{self, Access, Out, Progress},
     source::{Loaded, Source},
     tally::{By, Tally},
@@ -19,6 +19,7 @@ const FOLDED_EXAMPLES: &str = "\
 examples:
   stackmap folded | flamegraph.pl > out.svg
   stackmap folded --by comm a.data > a.folded     for speedscope or ui.perfetto.dev
+  stackmap folded --event 'sys_enter_*'           system calls only
   stackmap folded --by stack --live               stacks alone, of the running kernel's buffer";
 
 /// Print stacks in folded form, one line each
@@ -38,7 +39,7 @@ pub(super) struct ByArgs {
     #[arg(long, value_name = "KEY", default_value = "event")]
     by: By,
     /// Count the references since the map was reset, not the events in the trace
-    #[arg(long)]
+    #[arg(long, conflicts_with = "Filters")]
     pub(super) map: bool,
 }
 
@@ -46,6 +47,7 @@ const FLAME_EXAMPLES: &str = "\
 examples:
   stackmap flame -o out.svg                  open it in a browser: click to zoom, Ctrl-F to search
   stackmap flame --by comm -o tasks.svg      one tower for each task
+  stackmap flame --pid 144 -o one.svg        one process or thread
   stackmap flame --kernel -o kernel.svg      without the user stacks
   stackmap flame --inverted -o - a.data      innermost frames first, to standard output";
 
@@ -125,6 +127,9 @@ impl Flame {
         let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        if notes.is_unmatched() {
+            output::say_notes(&notes.lines(Some(&loaded)));
+        }
         let mut names = Names::default();
         let mut stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         if self.inverted {
@@ -132,7 +137,7 @@ impl Flame {
         }
         let look = flame::Look {
             title: self.title.unwrap_or_else(|| source.name()),
-            subtitle: Some(subtitle(&loaded, tally.total().events)),
+            subtitle: Some(subtitle(&loaded, &notes.nr_events(tally.total().events))),
             inverted: self.inverted,
             addresses: self.addresses,
         };
@@ -155,14 +160,13 @@ pub(super) fn access(addresses: bool) -> Access {
     }
 }
 
-fn subtitle(loaded: &Loaded, nr_events: u64) -> String {
-    let events = count_of(nr_events, "event");
+fn subtitle(loaded: &Loaded, events: &str) -> String {
     let about = match &loaded.manifest {
         Some(manifest) => {
             let seconds = manifest.duration_ns as f64 / 1e9;
             format!("{events} in {seconds:.3} s, Linux {}", manifest.release)
         }
-        None => events,
+        None => events.to_owned(),
     };
     let legend = match loaded.user.is_empty() {
         true => flame::LEGEND,

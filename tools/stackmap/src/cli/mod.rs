@@ -7,6 +7,7 @@ mod diff;
 mod doctor;
 mod dump;
 mod export;
+mod filters;
 mod folded;
 mod generate;
 mod record;

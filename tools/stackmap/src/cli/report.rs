@@ -3,7 +3,14 @@
 //! `stackmap report`: what was recorded, for people.
 
 use super::args::{Global, Input};
-use crate::{error::Result, events, notes::Notes, output::Out, report, tally::By};
+use crate::{
+    error::Result,
+    events,
+    notes::Notes,
+    output::{self, Out},
+    report,
+    tally::By,
+};
 use clap::Args;
 use std::io::Write;
 
@@ -12,6 +19,8 @@ examples:
   stackmap report                        each event, and its hottest stacks
   stackmap report --by comm a.data       each task
   stackmap report --by stack --top 3     the three hottest stacks of all
+  stackmap report --comm ls --cpu 0-3    the events of ls on these CPUs
+  stackmap report --stack '^ext4_'       the events with such a function on their stack
   stackmap report --live                 what is in the running kernel's buffer now";
 
 /// Show events with their stacks: counts, shares, first and last times
@@ -46,14 +55,17 @@ impl Report {
             by => by,
         };
         let tally = events::tally(&mut source, &loaded, &mut notes, by)?;
+        if notes.is_unmatched() {
+            output::say_notes(&notes.lines(Some(&loaded)));
+            return Ok(());
+        }
         let sections = report::sections(&tally, self.by, self.top);
         loaded.read_users(&mut source, &report::users(&sections))?;
 
         let mut out = Out::paged(global.pager());
         report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
-        let user = notes.user;
         report::write(
-            &mut out, &tally, &sections, self.by, &loaded, user, self.depth,
+            &mut out, &tally, &sections, self.by, &loaded, &notes, self.depth,
         )?;
         let notes = notes.lines(Some(&loaded));
         if !notes.is_empty() {

@@ -4,13 +4,10 @@
 
 use crate::{
     error::{Error, Result},
+    filter::EventGlob,
     tracefs::Tracefs,
 };
-use glob::Pattern;
 use std::{collections::BTreeSet, io};
-
-/// Characters that make a name a pattern.
-const WILDCARDS: [char; 3] = ['*', '?', '['];
 
 /// What `-e` means on this kernel.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -42,32 +39,18 @@ impl Events {
     }
 
     fn add(&mut self, word: &str, available: &[(&str, &str)]) -> Result {
-        let (system, event) = match word.split_once([':', '/']) {
-            Some((system, "")) => (Some(system), "*"),
-            Some((system, event)) => (Some(system), event),
-            None => (None, word),
-        };
-        let event_pattern = pattern(event, word)?;
-        let system_pattern = pattern(system.unwrap_or(event), word)?;
+        let glob = EventGlob::new(word).map_err(Error::Refused)?;
         let found: Vec<_> = available
             .iter()
-            .filter(|(of, name)| {
-                let of = system_pattern.matches(of);
-                let name = event_pattern.matches(name);
-                match system {
-                    Some(_) => of && name,
-                    None => of || name,
-                }
-            })
+            .filter(|(system, event)| glob.matches(Some(system), event))
             .map(|(system, event)| format!("{system}:{event}"))
             .collect();
         if found.is_empty() {
             return Err(missing(word));
         }
-        let whole_system = event == "*" && system.is_some_and(|system| !has_wildcards(system));
-        let words = match has_wildcards(word) && !whole_system {
-            true => found.clone(),
-            false => vec![word.replacen('/', ":", 1)],
+        let words = match glob.is_name() || glob.is_whole_system() {
+            true => vec![word.replacen('/', ":", 1)],
+            false => found.clone(),
         };
         for word in words {
             if !self.words.contains(&word) {
@@ -77,15 +60,6 @@ impl Events {
         self.names.extend(found);
         Ok(())
     }
-}
-
-fn has_wildcards(text: &str) -> bool {
-    text.contains(WILDCARDS)
-}
-
-fn pattern(text: &str, word: &str) -> Result<Pattern> {
-    Pattern::new(text)
-        .map_err(|error| Error::Refused(format!("\"{word}\" is not a valid pattern: {error}")))
 }
 
 /// What the kernel said of an event, in words.

@@ -75,6 +75,14 @@ pub struct About {
 }
 
 impl Fields {
+    /// The system of the event, which a text does not have.
+    pub fn system(&self) -> Option<&str> {
+        match self {
+            Fields::Text(_) => None,
+            Fields::Binary(recorded) => recorded.format.as_ref().map(|format| &format.system[..]),
+        }
+    }
+
     /// The fields as text for people: `name=value`, with control characters and line ends escaped.
     pub fn text(&self, symbols: &Symbols) -> Cow<'_, str> {
         match self {

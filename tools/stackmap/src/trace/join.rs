@@ -37,6 +37,14 @@ pub struct Event {
     pub time: Time,
 }
 
+impl Event {
+    /// Its system, if that is known: a text says only of calls what they are.
+    pub fn system(&self) -> Option<&str> {
+        let function = self.name.ends_with("()").then_some("ftrace");
+        self.fields.system().or(function)
+    }
+}
+
 /// The stack of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StackRef<'a> {

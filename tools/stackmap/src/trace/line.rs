@@ -46,6 +46,14 @@ impl Time {
         Some(Time::Nanos(secs.checked_add(fraction)?))
     }
 
+    /// As it is printed, in microseconds, or in millionths of a tick.
+    pub fn micros(self) -> u128 {
+        match self {
+            Time::Nanos(nanos) => rounded(nanos).into(),
+            Time::Ticks(ticks) => u128::from(ticks) * 1_000_000,
+        }
+    }
+
     /// The number, in whatever unit it is.
     pub fn value(self) -> u64 {
         match self {
@@ -54,12 +62,17 @@ impl Time {
     }
 }
 
+/// Nanoseconds in microseconds, as traces print them.
+fn rounded(nanos: u64) -> u64 {
+    nanos.saturating_add(500) / 1000
+}
+
 /// As traces print it.
 impl std::fmt::Display for Time {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Time::Nanos(nanos) => {
-                let micros = nanos.saturating_add(500) / 1000;
+                let micros = rounded(*nanos);
                 let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
                 write!(f, "{secs}.{micros:06}")
             }

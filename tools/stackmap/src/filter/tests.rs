@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+use crate::{
+    source::{Loaded, Shown},
+    stack_map_bin::Stack,
+    symbols::{kallsyms::Kallsyms, modules::Modules},
+    trace::{Sides, StackRef, Time, UserRef},
+};
+use proptest::prelude::*;
+
+fn event(name: &str, comm: &str, pid: u32) -> Event {
+    Event {
+        name: name.to_owned(),
+        fields: Default::default(),
+        comm: comm.to_owned(),
+        pid,
+        tgid: None,
+        cpu: 2,
+        time: Time::Nanos(8_770_009_000),
+    }
+}
+
+fn globs(words: &[&str]) -> Vec<EventGlob> {
+    let globs = words.iter().map(|word| EventGlob::new(word).unwrap());
+    globs.collect()
+}
+
+#[test]
+fn a_task_has_a_name_or_a_pattern_of_names() {
+    for (text, fits, others) in [
+        ("ls", &["ls"][..], &["lsof", "als", "LS", ""][..]),
+        (
+            "kworker*",
+            &["kworker", "kworker/0:1"],
+            &["xkworker", "kwork"],
+        ),
+        (
+            "*/0:?",
+            &["kworker/0:1", "a/0:x"],
+            &["kworker/0:12", "kworker/0:"],
+        ),
+        ("<idle>", &["<idle>"], &["idle"]),
+        // Brackets are no wildcards.
+        ("a[bc]", &["a[bc]"], &["ab", "ac"]),
+        ("a[bc]*", &["a[bc]", "a[bc]d"], &["ab", "acd"]),
+        ("a[!b]?", &["a[!b]c"], &["acd"]),
+        ("**", &["", "x"], &[]),
+        ("a***b", &["ab", "axyb"], &["a"]),
+    ] {
+        let glob = Glob::of_task(text).unwrap();
+        for name in fits {
+            assert!(glob.matches(name), "{text} {name}");
+        }
+        for name in others {
+            assert!(!glob.matches(name), "{text} {name}");
+        }
+    }
+}
+
+#[test]
+fn an_event_is_named_as_record_names_it() {
+    for (word, system, event, fits) in [
+        ("sched:sched_switch", Some("sched"), "sched_switch", true),
+        ("sched/sched_switch", Some("sched"), "sched_switch", true),
+        ("sched:sched_switch", Some("other"), "sched_switch", false),
+        ("sched:sched_switch", Some("sched"), "sched_wakeup", false),
+        ("sched_switch", Some("sched"), "sched_switch", true),
+        ("sched_*", Some("sched"), "sched_switch", true),
+        ("sched_[a-d]*", Some("sched"), "sched_switch", false),
+        ("sched", Some("sched"), "sched_switch", true),
+        ("sched:", Some("sched"), "sched_switch", true),
+        ("s*:*_switch", Some("sched"), "sched_switch", true),
+        ("t*:*_switch", Some("sched"), "sched_switch", false),
+        ("sched:", Some("timer"), "hrtimer_start", false),
+        // A text does not say it.
+        ("sched:sched_switch", None, "sched_switch", true),
+        ("sched:sched_switch", None, "sched_wakeup", false),
+        ("sched", None, "sched_switch", false),
+    ] {
+        let glob = EventGlob::new(word).unwrap();
+        assert_eq!(
+            glob.matches(system, event),
+            fits,
+            "{word} {system:?} {event}"
+        );
+    }
+    let error = EventGlob::new("sched:[a").unwrap_err();
+    assert!(
+        error.contains("\"sched:[a\" is not a valid pattern"),
+        "{error}"
+    );
+}
+
+#[test]
+fn cpus_are_numbers_and_ranges() {
+    let has = |text| {
+        let range = CpuRange::new(text).unwrap();
+        let cpus = (0..9).filter(|cpu| range.has(*cpu));
+        cpus.collect::<Vec<_>>()
+    };
+    assert_eq!(has("3"), [3]);
+    assert_eq!(has("2-4"), [2, 3, 4]);
+    assert_eq!(has("4-4"), [4]);
+    for text in ["", "-", "1-", "-1", "+1", "1-2-3", "a", "99999999999", " 1"] {
+        let error = CpuRange::new(text).unwrap_err();
+        assert!(
+            error.contains("is not the number of a CPU"),
+            "{text}: {error}"
+        );
+    }
+    assert!(CpuRange::new("4-3").unwrap_err().contains("ends before"));
+}
+
+#[test]
+fn times_are_compared_as_they_are_shown() {
+    let has = |text, time| TimeRange::new(text).unwrap().has(time);
+    // Shown as 8.770009.
+    for nanos in [8_770_008_500, 8_770_009_000, 8_770_009_499] {
+        let time = Time::Nanos(nanos);
+        assert_eq!(time.to_string(), "8.770009");
+        for text in [
+            "8.770009..8.770009",
+            "8..",
+            "..8.770009",
+            "..9",
+            "8.77..8.78",
+        ] {
+            assert!(has(text, time), "{text} {nanos}");
+        }
+        for text in ["8.770010..", "..8.770008", "..8", "9.."] {
+            assert!(!has(text, time), "{text} {nanos}");
+        }
+    }
+    // Other clocks.
+    assert!(has("5..7", Time::Ticks(7)));
+    assert!(!has("5..7", Time::Ticks(8)));
+    assert!(has("5..", Time::Ticks(u64::MAX)) && !has("..5", Time::Ticks(u64::MAX)));
+    for (text, says) in [
+        ("", "is A..B"),
+        ("5", "is A..B"),
+        ("..", "neither"),
+        ("7..5", "ends before"),
+        ("8.2..8.1", "ends before"),
+        ("+5..", "\"+5\" is not a time"),
+        ("-5..", "\"-5\" is not a time"),
+        ("5...6", "\".6\" is not a time"),
+        ("5..6.", "\"6.\" is not a time"),
+        ("8.1234567..", "is not a time"),
+        ("99999999999999999999..", "is not a time"),
+        ("a..b", "\"a\" is not a time"),
+    ] {
+        let error = TimeRange::new(text).unwrap_err();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
+fn options_are_all_to_fit_and_of_a_repeated_one_any_value() {
+    let event = event("kmalloc", "ls", 7);
+    let filter = Filter {
+        comms: vec![Glob::of_task("sh").unwrap(), Glob::of_task("l?").unwrap()],
+        pids: vec![6, 7],
+        cpus: vec![CpuRange::new("0").unwrap(), CpuRange::new("2-3").unwrap()],
+        events: globs(&["kfree", "kmalloc"]),
+        times: vec![
+            TimeRange::new("..8").unwrap(),
+            TimeRange::new("8.7..").unwrap(),
+        ],
+        ..Filter::default()
+    };
+    assert!(filter.fits(&event));
+    for wrong in [
+        Event {
+            comm: "lsx".to_owned(),
+            ..event.clone()
+        },
+        Event {
+            pid: 8,
+            ..event.clone()
+        },
+        Event {
+            cpu: 1,
+            ..event.clone()
+        },
+        Event {
+            name: "kmallocx".to_owned(),
+            ..event.clone()
+        },
+        Event {
+            time: Time::Nanos(8_100_000_000),
+            ..event.clone()
+        },
+    ] {
+        assert!(!filter.fits(&wrong), "{wrong:?}");
+    }
+    assert!(!filter.is_empty() && Filter::default().is_empty());
+    assert!(Filter::default().fits(&event));
+}
+
+#[test]
+fn a_process_has_all_of_its_threads() {
+    let filter = Filter {
+        pids: vec![7],
+        ..Filter::default()
+    };
+    let fits = |pid, tgid| {
+        filter.fits(&Event {
+            tgid,
+            ..event("x", "c", pid)
+        })
+    };
+    assert!(fits(7, None) && fits(8, Some(7)) && fits(7, Some(5)));
+    assert!(!fits(8, None) && !fits(8, Some(5)));
+}
+
+#[test]
+fn a_call_is_named_by_its_function() {
+    let fits = |word, name: &str| {
+        let filter = Filter {
+            events: globs(&[word]),
+            ..Filter::default()
+        };
+        filter.fits(&event(name, "c", 1))
+    };
+    for word in [
+        "ksys_write",
+        "ksys_write()",
+        "ksys_*",
+        "ftrace:",
+        "ftrace:ksys_write",
+        "ftrace",
+    ] {
+        assert!(fits(word, "ksys_write()"), "{word}");
+    }
+    for word in ["ksys", "kmem:ksys_write", "ksys_read"] {
+        assert!(!fits(word, "ksys_write()"), "{word}");
+    }
+    assert!(!fits("ftrace", "ksys_write"));
+}
+
+#[test]
+fn systems_of_a_text_are_those_of_the_list() {
+    let mut filter = Filter {
+        events: globs(&["sched:"]),
+        ..Filter::default()
+    };
+    assert!(filter.has_systems() && !filter.has_stacks());
+    // Nothing is known: the names fit.
+    assert!(filter.fits(&event("kmalloc", "c", 1)));
+    filter.set_systems("kmem:kmalloc\nsched:sched_switch\nodd:twice\nsched:twice\n");
+    assert!(!filter.fits(&event("kmalloc", "c", 1)));
+    for name in ["sched_switch", "twice", "not_listed"] {
+        assert!(filter.fits(&event(name, "c", 1)), "{name}");
+    }
+}
+
+const KALLSYMS: &str = "\
+    ffffffff81000000 T _text\n\
+    ffffffff81000100 t vfs_read\n\
+    ffffffff81000200 t ksys_read\n\
+    ffffffff81000300 t vfs_read_iter\n\
+    ffffffff81000400 t trace_event_raw_event_x\n\
+    ffffffff81000500 T _end\n";
+
+/// With stacks 1 of `vfs_read`, `ksys_read` and 2 of `vfs_read_iter`.
+fn loaded(stacks: &[&str]) -> Loaded {
+    let mut loaded = Loaded::default();
+    let table = Kallsyms::parse(KALLSYMS.into(), &Modules::default(), "").unwrap();
+    loaded.symbols.kallsyms = Some(table);
+    let ips = [
+        &[
+            0xffff_ffff_8100_0410,
+            0xffff_ffff_8100_0110,
+            0xffff_ffff_8100_0210,
+        ][..],
+        &[0xffff_ffff_8100_0310],
+    ];
+    for (id, ips) in (1..).zip(ips) {
+        let stack = Stack {
+            id,
+            ref_count: 1,
+            ips,
+        };
+        loaded.stacks.push(stack).unwrap();
+    }
+    let regexes = stacks.iter().map(|regex| Regex::new(regex).unwrap());
+    loaded.filter.stacks = regexes.collect();
+    loaded
+}
+
+#[test]
+fn a_stack_matches_by_any_of_its_frames() {
+    let event = event("x", "c", 1);
+    for (stacks, first, second) in [
+        (&["^vfs_read$"][..], true, false),
+        (&["vfs_read"], true, true),
+        (&["^ksys_"], true, false),
+        (&["iter$", "ksys"], true, true),
+        (&["nothing"], false, false),
+        // As a report shows them.
+        (&[r"ksys_read\+0x10/0x100$"], true, false),
+        // Frames of tracing are not shown.
+        (&["raw_event"], false, false),
+        (&[""], true, true),
+    ] {
+        let loaded = loaded(stacks);
+        let mut selection = Selection::new(&loaded);
+        // The second time, the verdict is known.
+        for _ in 0..2 {
+            assert_eq!(
+                selection.keeps(&event, StackRef::Id(1).into()),
+                first,
+                "{stacks:?}"
+            );
+            assert_eq!(
+                selection.keeps(&event, StackRef::Id(2).into()),
+                second,
+                "{stacks:?}"
+            );
+            assert!(!selection.keeps(&event, StackRef::Id(3).into()));
+            assert!(!selection.keeps(&event, Sides::NONE));
+        }
+        let kept = 2 * (u64::from(first) + u64::from(second));
+        let filtered = selection.finish().unwrap();
+        assert_eq!((filtered.kept, filtered.all), (kept, 8));
+    }
+}
+
+#[test]
+fn full_stacks_match_by_their_texts() {
+    let event = event("x", "c", 1);
+    let whole = ["vfs_read+0x1/0x2", "do_it+0x1/0x2 [mod]"].map(str::to_owned);
+    for (regex, fits) in [
+        ("^vfs_read$", true),
+        ("^do_it$", true),
+        (r"\[mod\]$", true),
+        (r"\+0x1/", true),
+        ("^read", false),
+    ] {
+        let loaded = loaded(&[regex]);
+        let mut selection = Selection::new(&loaded);
+        for _ in 0..2 {
+            assert_eq!(
+                selection.keeps(&event, StackRef::Whole(&whole).into()),
+                fits,
+                "{regex}"
+            );
+        }
+        assert!(!selection.keeps(&event, StackRef::Whole(&[]).into()));
+    }
+}
+
+#[test]
+fn a_stack_that_does_not_match_is_asked_with_the_rest() {
+    let loaded = loaded(&["vfs_read"]);
+    let filter = Filter {
+        pids: vec![1],
+        ..loaded.filter.clone()
+    };
+    let loaded = Loaded { filter, ..loaded };
+    let mut selection = Selection::new(&loaded);
+    assert!(selection.keeps(&event("x", "c", 1), StackRef::Id(1).into()));
+    assert!(!selection.keeps(&event("x", "c", 2), StackRef::Id(1).into()));
+    assert!(!selection.keeps(&event("x", "c", 1), StackRef::Id(3).into()));
+}
+
+#[test]
+fn what_there_is_is_said_if_nothing_is_kept() {
+    let filter = Filter {
+        comms: vec![Glob::of_task("x").unwrap()],
+        cpus: vec![CpuRange::new("9").unwrap()],
+        times: vec![TimeRange::new("9..").unwrap()],
+        ..Filter::default()
+    };
+    let mut loaded = Loaded {
+        filter,
+        ..Loaded::default()
+    };
+    let mut selection = Selection::new(&loaded);
+    for comm in ["b", "a\x1b", "b"] {
+        assert!(!selection.keeps(&event("e", comm, 1), Sides::NONE));
+    }
+    let lines: Vec<_> = selection.finish().unwrap().lines().collect();
+    let want = "none of 3 events matches --comm --cpu --time; tasks: a\u{fffd}, b; CPUs: 2; \
+                times: 8.770009 to 8.770009";
+    assert_eq!(lines, [want]);
+    // Without events, it is not the filter.
+    assert_eq!(Selection::new(&loaded).finish().unwrap().lines().count(), 0);
+    // Many are not named all.
+    loaded.filter = Filter {
+        pids: vec![0],
+        events: globs(&["x"]),
+        ..Filter::default()
+    };
+    let mut selection = Selection::new(&loaded);
+    for pid in 1..1000 {
+        selection.keeps(&event("e", "c", pid), Sides::NONE);
+    }
+    let line = selection.finish().unwrap().lines().next().unwrap();
+    let want =
+        "none of 999 events matches --pid --event; pids: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, \
+                12, ...; events: e";
+    assert_eq!(line, want);
+    // No filter, nothing to say.
+    let all = Loaded {
+        shown: Shown::Kernel,
+        ..Loaded::default()
+    };
+    let mut selection = Selection::new(&all);
+    assert!(selection.keeps(&event("e", "c", 1), Sides::NONE));
+    assert_eq!(selection.finish(), None);
+}
+
+#[test]
+fn a_user_stack_that_is_missing_does_not_match() {
+    let loaded = loaded(&[""]);
+    let mut selection = Selection::new(&loaded);
+    for user in [
+        UserRef::Id(5),
+        UserRef::Pending,
+        UserRef::Lost,
+        UserRef::NotKept,
+    ] {
+        let sides = Sides {
+            kernel: StackRef::None,
+            user,
+        };
+        assert!(!selection.keeps(&event("e", "c", 1), sides), "{user:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_range_of_cpus_has_what_is_between(first in 0..20u32, len in 0..20u32, cpu in 0..50u32) {
+        let range = CpuRange::new(&format!("{first}-{}", first + len)).unwrap();
+        prop_assert_eq!(range.has(cpu), first <= cpu && cpu <= first + len);
+    }
+
+    /// Each event is on one side of a time that is shown, or at it.
+    #[test]
+    fn a_time_that_is_shown_splits_a_trace(nanos in any::<u64>(), at in any::<u64>()) {
+        let (time, at) = (Time::Nanos(nanos), Time::Nanos(at).to_string());
+        let has = |text: String| TimeRange::new(&text).unwrap().has(time);
+        let (from, to) = (has(format!("{at}..")), has(format!("..{at}")));
+        prop_assert!(from || to);
+        prop_assert_eq!(from && to, time.to_string() == at);
+        let shown = time.to_string();
+        prop_assert!(has([&shown[..], &shown].join("..")));
+    }
+
+    /// Whatever the options, an event fits all of them or it is not kept.
+    #[test]
+    fn options_only_narrow(
+        pid in 0..4u32, tgid in proptest::option::of(0..4u32), cpu in 0..4u32, nanos in 0..4u64,
+        pids in proptest::collection::vec(0..4u32, 0..3),
+        cpus in proptest::collection::vec(0..4u32, 0..3),
+        first in 0..4u64, is_timed in any::<bool>(),
+    ) {
+        let time = Time::Nanos(nanos * 1000);
+        let event = Event { tgid, cpu, time, ..event("e", "c", pid) };
+        let filter = Filter {
+            pids: pids.clone(),
+            cpus: cpus.iter().map(|cpu| CpuRange::new(&cpu.to_string()).unwrap()).collect(),
+            times: is_timed.then(|| TimeRange::new(&format!("0.00000{first}..")).unwrap())
+                .into_iter().collect(),
+            ..Filter::default()
+        };
+        let has = |pid: u32| pids.contains(&pid);
+        let want = (pids.is_empty() || has(pid) || tgid.is_some_and(has))
+            && (cpus.is_empty() || cpus.contains(&cpu))
+            && (!is_timed || nanos >= first);
+        prop_assert_eq!(filter.fits(&event), want);
+    }
+}
