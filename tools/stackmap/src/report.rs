@@ -174,6 +174,7 @@ fn summary(sections: &[Section<'_>], by: By, all: u64) -> String {
     let title = match by {
         By::Event | By::Stack => "event",
         By::Comm => "comm",
+        By::Pid => "comm-pid",
         By::Cpu => "cpu",
     };
     let columns = [

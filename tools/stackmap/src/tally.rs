@@ -25,6 +25,8 @@ pub enum By {
     Event,
     /// The name of the task.
     Comm,
+    /// The task: its name and its id.
+    Pid,
     /// The CPU.
     Cpu,
     /// The stack, whatever the event.
@@ -36,6 +38,7 @@ impl fmt::Display for By {
         f.write_str(match self {
             By::Event => "event",
             By::Comm => "comm",
+            By::Pid => "pid",
             By::Cpu => "cpu",
             By::Stack => "stack",
         })
@@ -453,6 +456,7 @@ impl Tally {
         match by {
             By::Event => self.group(&event.name),
             By::Comm => self.group(&event.comm),
+            By::Pid => self.group(&format!("{}-{}", event.comm, event.pid)),
             By::Cpu => self.group(&format!("CPU {}", event.cpu)),
             By::Stack => self.group(""),
         }

@@ -529,3 +529,27 @@ fn flame_graphs_and_profiles_are_of_what_is_kept() {
     let names: Vec<_> = threads.iter().map(|thread| &thread["name"]).collect();
     assert_eq!(names, ["ls"]);
 }
+
+#[test]
+fn groups_by_pid_are_named_as_in_a_trace() {
+    let text = stdout(&["report", "--by", "pid", "--top", "0", "user.data"]);
+    let all = all("user.data");
+    let mut nr_groups = 0;
+    for event in events(&all) {
+        let task = format!("{}-{}", event["comm"].as_str().unwrap(), event["pid"]);
+        let nr = events(&all).iter();
+        let nr = nr.filter(|other| other["pid"] == event["pid"]).count();
+        let row = text
+            .lines()
+            .find(|line| line.starts_with(&format!(" {task} ")));
+        let words: Vec<_> = row.unwrap().split_ascii_whitespace().collect();
+        assert_eq!(words[1], nr.to_string(), "{task}");
+        nr_groups += 1;
+    }
+    assert!(nr_groups > 3 && text.contains("\n comm-pid  "));
+    let folded = stdout(&["folded", "--by", "pid", "user.data"]);
+    assert!(
+        folded.lines().any(|line| line.starts_with("known-144;")),
+        "{folded}"
+    );
+}
