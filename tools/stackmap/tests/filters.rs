@@ -531,6 +531,42 @@ fn flame_graphs_and_profiles_are_of_what_is_kept() {
 }
 
 #[test]
+fn stacks_of_a_map_are_kept_by_their_frames() {
+    let stacks = |text: &str| -> Vec<String> {
+        let stacks = text.split_terminator("\n\n");
+        stacks.map(str::to_owned).collect()
+    };
+    for (file, user) in [
+        ("before.data", false),
+        ("user.data", false),
+        ("user.data", true),
+    ] {
+        let dump = if user {
+            &["dump", "--user"][..]
+        } else {
+            &["dump"]
+        };
+        let all = stacks(&stdout(&[dump, &[file]].concat()));
+        let regex = if user { "known" } else { "do_syscall_64" };
+        let want: Vec<_> = all
+            .iter()
+            .filter(|stack| stack.contains(regex))
+            .cloned()
+            .collect();
+        assert!(!want.is_empty() && want.len() < all.len());
+        let got = stacks(&stdout(&[dump, &["--stack", regex, file]].concat()));
+        assert_eq!(got, want, "{file}");
+    }
+    let output = run(&["dump", "--stack", "nosuch", "before.data"]);
+    assert!(output.stdout.is_empty());
+    let text = stderr(&output);
+    assert!(
+        text.starts_with("note: none of 63 stacks matches --stack\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn groups_by_pid_are_named_as_in_a_trace() {
     let text = stdout(&["report", "--by", "pid", "--top", "0", "user.data"]);
     let all = all("user.data");

@@ -6,7 +6,8 @@ use super::args::{Global, SymbolArgs};
 use crate::{
     error::Result,
     export::json::UserStack,
-    notes::Notes,
+    filter::Selection,
+    notes::{count_of, Notes},
     output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
     stack_map_bin::Stack,
@@ -19,6 +20,7 @@ use crate::{
     user::User,
 };
 use clap::{builder::styling::Style, Args, ValueEnum};
+use regex::Regex;
 use serde::{Serialize, Serializer};
 use std::{cmp::Reverse, io::Write, path::PathBuf};
 
@@ -27,6 +29,7 @@ examples:
   stackmap dump                          the stacks of the running kernel
   stackmap dump --top 10 stackmap.data   the ten stacks of a capture with the most references
   stackmap dump --json stack_map_bin     a copy of stack_map_bin, for another program
+  stackmap dump --stack '^vfs_'          the stacks of the running kernel with such a function
   stackmap dump --user stackmap.data     the user stacks of a capture
   ssh host cat /sys/kernel/tracing/stack_map_bin | stackmap dump --vmlinux vmlinux -";
 
@@ -42,6 +45,10 @@ pub(super) struct Dump {
     /// Print only the first N stacks, in the order of --sort or by references; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     top: usize,
+    /// Print only stacks with a frame that matches REGEX, by the name of its function or by the
+    /// line that report shows of it; can be repeated
+    #[arg(long, value_name = "REGEX", value_parser = Regex::new)]
+    stack: Vec<Regex>,
     /// Order of the stacks [default: that of the file]
     #[arg(long, value_name = "KEY")]
     sort: Option<Sort>,
@@ -62,10 +69,12 @@ enum Sort {
 impl Dump {
     pub(super) fn run(&self, global: &Global) -> Result {
         let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
-        let loaded = self.symbols.load(&mut source)?;
+        let mut loaded = self.symbols.load(&mut source)?;
+        loaded.filter.stacks.clone_from(&self.stack);
         let (all, key) = loaded.map();
         let user = key(1) == Key::of_user_id(1);
-        let order = self.order(all);
+        let mut selection = Selection::new(&loaded);
+        let order = self.order(all, |id| selection.keeps_stack(key(id)));
         let stacks = order.iter().map(|index| all.at(*index as usize));
 
         let mut out = Out::paged(global.pager() && !self.json);
@@ -83,14 +92,21 @@ impl Dump {
         }
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
+        if order.is_empty() && !all.is_empty() {
+            output::say(format_args!(
+                "note: none of {} matches --stack",
+                count_of(all.len() as u64, "stack")
+            ));
+        }
         output::say(format_args!("Total: {} unique stacks", order.len()));
         Ok(())
     }
 
     /// The stacks that are printed, in their order.
-    fn order(&self, stacks: &Stacks) -> Vec<u32> {
+    fn order(&self, stacks: &Stacks, mut keeps: impl FnMut(u32) -> bool) -> Vec<u32> {
         let at = |index: &u32| stacks.at(*index as usize);
-        let mut order: Vec<u32> = (0..stacks.len() as u32).collect();
+        let all = 0..stacks.len() as u32;
+        let mut order: Vec<u32> = all.filter(|index| keeps(at(index).id)).collect();
         let by_references = (self.top > 0).then_some(Sort::Ref);
         match self.sort.or(by_references) {
             Some(Sort::Ref) => order.sort_by_key(|index| Reverse(at(index).ref_count)),

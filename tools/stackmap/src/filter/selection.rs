@@ -9,7 +9,7 @@ use crate::{
     report,
     source::Loaded,
     symbols::{frames, texts::ByNumber},
-    tally::Part,
+    tally::{Kernel, Key, Part},
     trace::{Event, Sides, StackRef, Time, UserRef},
     user::{ByFrame, WhichFrame},
 };
@@ -97,6 +97,16 @@ impl<'a> Selection<'a> {
     /// The same, if stacks are not compared.
     pub fn keeps_any_stack(&mut self, event: &Event) -> bool {
         !self.is_given || self.count(event, self.filter.fits(event))
+    }
+
+    /// Whether a stack of a map is kept.
+    pub fn keeps_stack(&mut self, key: Key) -> bool {
+        let kernel = match key.kernel {
+            Kernel::Id(id) => StackRef::Id(id),
+            _ => StackRef::None,
+        };
+        let user = key.user;
+        self.fits_stacks(Sides { kernel, user })
     }
 
     fn count(&mut self, event: &Event, is_kept: bool) -> bool {
