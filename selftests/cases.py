@@ -21,6 +21,7 @@ PROGRAMS = {
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
+    "waits": ("selftests/programs/waits.c", ("-O2", "-g", "-static-pie")),
     "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
     "known": ("selftests/programs/known.c", ("-O2", "-g", "-static-pie", BUILD_ID)),
     "known-stripped": ("selftests/programs/known.c", ("-O2", "-s", "-static-pie", BUILD_ID)),
@@ -175,6 +176,14 @@ def user_side(kernel):
     return Case(f"{kernel}: the tool: user", command, kernel=kernel)
 
 
+def offcpu(kernel):
+    """Where tasks wait, compared with a program that knows it."""
+    script = str(TOP / "tools/stackmap/tests/guest/offcpu")
+    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
+               "--add", f"{BUILT}/waits:/tests/waits", "--", script)
+    return Case(f"{kernel}: the tool: offcpu", command, kernel=kernel)
+
+
 def names(kernel):
     """The names of user frames, compared with those of others."""
     script = str(TOP / "tools/stackmap/tests/guest/names")
@@ -209,6 +218,7 @@ def every_case(kernel):
         yield from (record(kernel, signal) for signal in ("INT", "TERM"))
         yield user_side(kernel)
         yield names(kernel)
+        yield offcpu(kernel)
         yield guest("reload", kernel)
         yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
     # It compares /proc/slabinfo, which this kernel lacks.

@@ -43,6 +43,8 @@ pub struct Look {
     pub inverted: bool,
     /// Whether frames without a name are shown as their addresses.
     pub addresses: bool,
+    /// What is counted; empty: events.
+    pub unit: &'static str,
 }
 
 impl Look {
@@ -50,7 +52,10 @@ impl Look {
         let mut options = Options::default();
         options.title = safe(&self.title).into_owned();
         options.subtitle = self.subtitle.as_deref().map(|text| safe(text).into_owned());
-        options.count_name = "events".to_owned();
+        options.count_name = match self.unit {
+            "" => "events".to_owned(),
+            unit => unit.to_owned(),
+        };
         options.name_type = "Frame:".to_owned();
         options.bgcolors = Some(BackgroundColor::Flat(Color::new(255, 255, 255)));
         options.text_truncate_direction = TextTruncateDirection::Right;

@@ -16,6 +16,7 @@ pub mod flame;
 pub mod folded;
 pub mod kernel;
 pub mod notes;
+pub mod offcpu;
 pub mod output;
 pub mod record;
 pub mod report;

@@ -9,7 +9,7 @@ use crate::{
     output::{safe, Out, DIM, NUMBER, TITLE},
     source::Loaded,
     table::{percent, table, Column},
-    tally::{By, Count, Group, Kernel, Key, Part, Tally},
+    tally::{By, Count, Group, Kernel, Key, Keys, Part, Tally},
     trace::UserRef,
 };
 use std::{collections::HashSet, io::Write};
@@ -237,36 +237,14 @@ fn write_section(
     for (key, count) in &section.top {
         let share = out.style(NUMBER, format!("{:5.1} %", percent(count.events, whole)));
         let (first, last) = times(count);
-        let mut id = match key.kernel {
-            Kernel::Id(id) => format!("stack_id {id}"),
-            Kernel::Whole(_) => "full stack".to_owned(),
-            Kernel::None => "no stack".to_owned(),
-        };
-        if let UserRef::Id(user) = key.user {
-            let user = format!("user_stack_id {user}");
-            id = match key.kernel {
-                Kernel::None => user,
-                _ => format!("{id}, {user}"),
-            };
-        }
+        let id = ids(*key);
         let when = match first == last {
             true => first,
             false => format!("{first} to {last}"),
         };
         let about = out.style(DIM, format!("{id}, {when}"));
         writeln!(out, " {share}  {:>6}  {about}", count.events)?;
-        let (mut kernel, mut user) = (Vec::new(), Vec::new());
-        tally.keys().parts(*key, loaded, &mut |part| match part {
-            Part::User(_) => user.push(text(&part)),
-            Part::Missing(_) if !kernel.is_empty() => user.push(text(&part)),
-            _ => kernel.push(text(&part)),
-        });
-        write_frames(out, &kernel, depth)?;
-        if !user.is_empty() {
-            let title = out.style(DIM, format!("user stack{}:", end_of(*key, loaded)));
-            writeln!(out, "                  {title}")?;
-            write_frames(out, &user, depth)?;
-        }
+        write_stacks(out, *key, tally.keys(), loaded, depth)?;
     }
     let hidden = section.nr_keys - section.top.len();
     if hidden > 0 {
@@ -282,8 +260,45 @@ fn write_section(
     Ok(())
 }
 
+/// What a key is.
+pub(crate) fn ids(key: Key) -> String {
+    let kernel = match key.kernel {
+        Kernel::Id(id) => format!("stack_id {id}"),
+        Kernel::Whole(_) => "full stack".to_owned(),
+        Kernel::None => "no stack".to_owned(),
+    };
+    match (key.user, key.kernel) {
+        (UserRef::Id(user), Kernel::None) => format!("user_stack_id {user}"),
+        (UserRef::Id(user), _) => format!("{kernel}, user_stack_id {user}"),
+        _ => kernel,
+    }
+}
+
+/// Writes the first `depth` frames of each of the stacks that a key stands for; 0 is all.
+pub(crate) fn write_stacks(
+    out: &mut Out,
+    key: Key,
+    keys: &Keys,
+    loaded: &Loaded,
+    depth: usize,
+) -> Result {
+    let (mut kernel, mut user) = (Vec::new(), Vec::new());
+    keys.parts(key, loaded, &mut |part| match part {
+        Part::User(_) => user.push(text(&part)),
+        Part::Missing(_) if !kernel.is_empty() => user.push(text(&part)),
+        _ => kernel.push(text(&part)),
+    });
+    write_frames(out, &kernel, depth)?;
+    if !user.is_empty() {
+        let title = out.style(DIM, format!("user stack{}:", end_of(key, loaded)));
+        writeln!(out, "                  {title}")?;
+        write_frames(out, &user, depth)?;
+    }
+    Ok(())
+}
+
 /// Writes the first `depth` frames of a stack; 0 is all.
-fn write_frames(out: &mut Out, frames: &[String], depth: usize) -> Result {
+pub(crate) fn write_frames(out: &mut Out, frames: &[String], depth: usize) -> Result {
     let shown = match depth {
         0 => frames.len(),
         depth => depth.min(frames.len()),

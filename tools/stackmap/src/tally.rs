@@ -510,6 +510,7 @@ mod tests {
             tgid: None,
             cpu: 0,
             time: Time::Ticks(time),
+            flags: Default::default(),
         }
     }
 

@@ -189,6 +189,7 @@ impl Diff {
             )),
             inverted: false,
             addresses: self.addresses,
+            ..flame::Look::default()
         };
         let mut svg = Vec::new();
         let (before, after) = (&before.stacks, &after.stacks);

@@ -140,6 +140,7 @@ impl Flame {
             subtitle: Some(subtitle(&loaded, &notes.nr_events(tally.total().events))),
             inverted: self.inverted,
             addresses: self.addresses,
+            ..flame::Look::default()
         };
         // Drawn before the file is touched: what cannot be drawn leaves no empty file behind.
         let mut svg = Vec::new();

@@ -10,6 +10,7 @@ mod export;
 mod filters;
 mod folded;
 mod generate;
+mod offcpu;
 mod record;
 mod report;
 mod resolve;
@@ -56,6 +57,7 @@ enum Command {
     Flame(folded::Flame),
     Diff(diff::Diff),
     Export(export::Export),
+    Offcpu(offcpu::Offcpu),
     Top(top::Top),
     Stat(stat::StatArgs),
     Reset(stat::Reset),
@@ -95,6 +97,7 @@ impl Cli {
             Command::Flame(flame) => flame.run(global),
             Command::Diff(diff) => diff.run(global),
             Command::Export(export) => export.run(global),
+            Command::Offcpu(offcpu) => offcpu.run(global),
             Command::Top(top) => top.run(global),
             Command::Stat(stat) => stat.run(global),
             Command::Reset(reset) => reset.run(global),

@@ -70,7 +70,11 @@ pub struct Selection<'a> {
 impl<'a> Selection<'a> {
     /// One by the filter in what was read of a trace.
     pub fn new(loaded: &'a Loaded) -> Self {
-        let filter = &loaded.filter;
+        Self::by(&loaded.filter, loaded)
+    }
+
+    /// One by another filter.
+    pub fn by(filter: &'a Filter, loaded: &'a Loaded) -> Self {
         Self {
             filter,
             loaded,

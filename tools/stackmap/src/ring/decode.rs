@@ -169,7 +169,7 @@ impl<'a, U: Users> Decoder<'a, U> {
             return Ok(());
         };
         let format = trace.format(&head);
-        let flags = Flags::new(&[head.flags, head.preempt_count]);
+        let flags = Flags::recorded(head.flags, head.preempt_count);
         let pid = head.pid as u32;
         let name = match format {
             None => format!("event {}", head.id),
@@ -211,8 +211,9 @@ impl<'a, U: Users> Decoder<'a, U> {
             tgid: trace.tasks.tgid(head.pid),
             cpu,
             time: trace.time(time),
+            flags,
         };
-        self.pairs.push(event, flags, out)
+        self.pairs.push(event, out)
     }
 
     /// Gives out the events that still wait for a stack, at the end of the trace.

@@ -95,6 +95,26 @@ impl Fields {
         }
     }
 
+    /// The number in the field of this name, if it was recorded and is one. A sign is extended.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        let Fields::Binary(recorded) = self else {
+            return None;
+        };
+        let format = recorded.format.as_ref()?;
+        recorded.about.formats.number(format, name, &recorded.data)
+    }
+
+    /// The text in the field of this name, if it was recorded and is one.
+    pub fn string(&self, name: &str) -> Option<Cow<'_, str>> {
+        let Fields::Binary(recorded) = self else {
+            return None;
+        };
+        match recorded.value(recorded.format.as_ref()?.field(name)?)? {
+            Value::Text(text) => Some(String::from_utf8_lossy(text)),
+            _ => None,
+        }
+    }
+
     /// The fields as text for an export: kernel addresses only if `addresses`.
     pub fn export(&self, symbols: &Symbols, addresses: bool) -> Cow<'_, str> {
         match self {

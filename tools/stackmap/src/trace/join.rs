@@ -35,6 +35,8 @@ pub struct Event {
     pub cpu: u32,
     /// When.
     pub time: Time,
+    /// What the CPU was doing.
+    pub flags: Flags,
 }
 
 impl Event {
@@ -128,28 +130,48 @@ pub struct Losses {
 }
 
 /// What a trace says of interrupts and preemption: an event and its stack have the same.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Flags([u8; 8]);
-
-impl Flags {
-    /// Those that are written or recorded as `bytes`.
-    pub fn new(bytes: &[u8]) -> Self {
-        let mut flags = [0; 8];
-        let len = bytes.len().min(flags.len());
-        flags[..len].copy_from_slice(&bytes[..len]);
-        Self(flags)
-    }
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Flags {
+    bytes: [u8; 8],
+    /// Whether it interrupted the task: an interrupt, a softirq or an NMI.
+    pub interrupts: bool,
 }
 
-struct Waiting {
-    event: Event,
-    flags: Flags,
+impl Flags {
+    /// The bits of `enum trace_flag_type` that stand for a hard interrupt, a softirq and an NMI.
+    const INTERRUPTS: u8 = 0x08 | 0x10 | 0x40;
+
+    /// Those of a record.
+    pub fn recorded(flags: u8, preempt_count: u8) -> Self {
+        Self {
+            interrupts: flags & Self::INTERRUPTS != 0,
+            ..Self::of(&[flags, preempt_count])
+        }
+    }
+
+    /// Those that a text shows: `d.h2.`.
+    pub fn shown(text: &[u8]) -> Self {
+        Self {
+            interrupts: matches!(text.get(2), Some(b'Z' | b'z' | b'H' | b'h' | b's')),
+            ..Self::of(text)
+        }
+    }
+
+    fn of(text: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        let len = text.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&text[..len]);
+        Self {
+            bytes,
+            interrupts: false,
+        }
+    }
 }
 
 /// Events that wait for their stacks.
 #[derive(Default)]
 pub struct Pairs {
-    waiting: ByNumber<u32, Vec<Waiting>>,
+    waiting: ByNumber<u32, Vec<Event>>,
     /// Stacks without an event before them.
     pub orphans: u64,
 }
@@ -159,21 +181,20 @@ impl Pairs {
     pub fn push<U: Default, E>(
         &mut self,
         event: Event,
-        flags: Flags,
         out: &mut impl FnMut(&Event, Sides<'_, U>) -> Result<(), E>,
     ) -> Result<(), E> {
         // An event from where another one waits: that one was without a stack.
         let waiting = self.waiting.entry(event.cpu).or_default();
-        let same = |other: &Waiting| other.event.pid == event.pid && other.flags == flags;
+        let same = |other: &Event| other.pid == event.pid && other.flags == event.flags;
         let from = match waiting.iter().rposition(same) {
             Some(at) => at,
             None if waiting.len() == MAX_WAITING => 0,
             None => waiting.len(),
         };
         let done = waiting.split_off(from);
-        waiting.push(Waiting { event, flags });
+        waiting.push(event);
         done.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))
+            .try_for_each(|event| out(event, StackRef::None.into()))
     }
 
     /// The event that a stack belongs to. Later events have no stack and are given out.
@@ -185,16 +206,16 @@ impl Pairs {
         out: &mut impl FnMut(&Event, Sides<'_, U>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
         let waiting = self.waiting.entry(cpu).or_default();
-        let same = |other: &Waiting| other.event.pid == pid && other.flags == flags;
+        let same = |other: &Event| other.pid == pid && other.flags == flags;
         let Some(at) = waiting.iter().rposition(same) else {
             self.orphans += 1;
             return Ok(None);
         };
         let passed = waiting.split_off(at + 1);
-        let event = waiting.pop().map(|waiting| waiting.event);
+        let event = waiting.pop();
         passed
             .iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))?;
+            .try_for_each(|event| out(event, StackRef::None.into()))?;
         Ok(event)
     }
 
@@ -208,9 +229,9 @@ impl Pairs {
             .drain()
             .flat_map(|(_, waiting)| waiting)
             .collect();
-        left.sort_by_key(|waiting| (waiting.event.time.value(), waiting.event.cpu));
+        left.sort_by_key(|event| (event.time.value(), event.cpu));
         left.iter()
-            .try_for_each(|waiting| out(&waiting.event, StackRef::None.into()))
+            .try_for_each(|event| out(event, StackRef::None.into()))
     }
 }
 
@@ -321,8 +342,9 @@ impl<'a> Joiner<'a> {
             tgid: line.tgid,
             cpu: line.cpu,
             time: line.time,
+            flags: Flags::shown(line.flags),
         };
-        self.pairs.push(event, Flags::new(line.flags), out)
+        self.pairs.push(event, out)
     }
 
     /// The user stack of a line that has an id.
@@ -336,7 +358,7 @@ impl<'a> Joiner<'a> {
         line: &Line<'_>,
         out: &mut impl FnMut(&Event, Sides<'_>) -> Result<(), E>,
     ) -> Result<Option<Event>, E> {
-        let flags = Flags::new(line.flags);
+        let flags = Flags::shown(line.flags);
         self.pairs.take(line.cpu, line.pid, flags, out)
     }
 

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where tasks wait: the time from each switch away from a task to the switch back to it.
+//!
+//! `sched:sched_switch` says when a task leaves its CPU, with the stack that it leaves from, and when it
+//! comes back. `sched:sched_waking` says who woke it up. A wait of a task that sleeps is *blocked* until it is
+//! woken up, then *runnable* until it gets a CPU. One that leaves its CPU although it could run on is
+//! *preempted*.
+
+mod gaps;
+mod show;
+
+pub use gaps::Gaps;
+pub use show::{fold, subtitle, users, write, Limits};
+
+use crate::{
+    notes::Note,
+    tally::{Key, Keys},
+    trace::{Event, Sides},
+};
+use std::{cmp::Reverse, collections::HashMap, fmt};
+
+/// The events that waits are made of.
+pub const SWITCH: &str = "sched_switch";
+/// The one that says who woke a task up.
+pub const WAKING: &str = "sched_waking";
+
+/// The bits of `prev_state` that are of a task that does not run on: `TASK_REPORT` and `TASK_IDLE`. Above them
+/// is one that says that it was preempted.
+const BLOCKED: u64 = 0xff;
+/// Those of a task that ends: `EXIT_DEAD` and `EXIT_ZOMBIE`.
+const ENDS: u64 = 0x30;
+
+/// What waits of a group have in common.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum By {
+    /// The name of the task that waits.
+    Comm,
+    /// The task that waits.
+    Pid,
+    /// Who woke it up.
+    Waker,
+    /// Nothing.
+    Stack,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            By::Comm => "comm",
+            By::Pid => "pid",
+            By::Waker => "waker",
+            By::Stack => "stack",
+        })
+    }
+}
+
+/// Who woke a task up.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Waker {
+    /// The number of the task's name; [`None`]: an interrupt.
+    comm: Option<u32>,
+    /// Its stacks.
+    key: Key,
+}
+
+/// How a wait began.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+enum Cause {
+    /// The task slept, until this one woke it up; [`None`]: the trace does not say who.
+    Blocked(Option<Waker>),
+    /// It could have run on.
+    Preempted,
+}
+
+/// What is counted together.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+struct Row {
+    /// The number of the name of the group.
+    group: u32,
+    /// The stacks that the task waited in.
+    key: Key,
+    cause: Cause,
+}
+
+/// How often, and how long, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sum {
+    /// How many waits.
+    pub waits: u64,
+    /// Until the tasks were woken up; up to the end of a wait of which that is not known.
+    pub blocked: u64,
+    /// From then on.
+    pub runnable: u64,
+    /// In waits of tasks that could have run on.
+    pub preempted: u64,
+    /// The longest wait.
+    pub longest: u64,
+}
+
+impl Sum {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        let sum = self.blocked.saturating_add(self.runnable);
+        sum.saturating_add(self.preempted)
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let add = |to: &mut u64, n: u64| *to = to.saturating_add(n);
+        add(&mut self.waits, other.waits);
+        add(&mut self.blocked, other.blocked);
+        add(&mut self.runnable, other.runnable);
+        add(&mut self.preempted, other.preempted);
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
+/// What a record says of a task.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// It leaves its CPU; the name is that of the task.
+    Leaves { comm: u32, state: u64, key: Key },
+    /// It comes back.
+    Comes,
+    /// It is woken up.
+    Woken(Waker),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    time: u64,
+    pid: u32,
+    what: What,
+}
+
+/// Names by number.
+#[derive(Debug, Default)]
+struct Names {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    fn get(&self, number: u32) -> &str {
+        &self.names[number as usize]
+    }
+}
+
+/// The records of the scheduler.
+#[derive(Debug, Default)]
+pub struct Trail {
+    steps: Vec<Step>,
+    keys: Keys,
+    names: Names,
+    /// The number of the name that each task had when it was last seen.
+    comms: HashMap<u32, u32>,
+    has_switches: bool,
+    has_wakings: bool,
+}
+
+impl Trail {
+    /// Takes an event with its stacks. Those that are of no task's wait are ignored. `is_wanted`: the wait that begins
+    /// with it is.
+    pub fn add(&mut self, event: &Event, sides: Sides<'_>, is_wanted: bool) {
+        match &event.name[..] {
+            SWITCH => drop(self.switch(event, sides, is_wanted)),
+            WAKING => drop(self.waking(event, sides)),
+            _ => {}
+        }
+    }
+
+    /// Whether there was a switch.
+    pub fn has_switches(&self) -> bool {
+        self.has_switches
+    }
+
+    fn switch(&mut self, event: &Event, sides: Sides<'_>, is_wanted: bool) -> Option<()> {
+        let number = |name| event.fields.number(name);
+        let (prev, next) = (number("prev_pid")? as u32, number("next_pid")? as u32);
+        let state = number("prev_state")?;
+        self.has_switches = true;
+        let time = event.time.value();
+        // The idle task of a CPU has nothing to do.
+        if prev != 0 {
+            let comm = self.comm(prev, &event.fields.string("prev_comm")?);
+            if is_wanted {
+                let key = self.keys.key(sides);
+                self.push(time, prev, What::Leaves { comm, state, key });
+            }
+        }
+        if next != 0 {
+            self.comm(next, &event.fields.string("next_comm")?);
+            self.push(time, next, What::Comes);
+        }
+        Some(())
+    }
+
+    fn waking(&mut self, event: &Event, sides: Sides<'_>) -> Option<()> {
+        let pid = event.fields.number("pid")? as u32;
+        self.has_wakings = true;
+        let comm = match event.flags.interrupts {
+            true => None,
+            false => Some(match self.comms.get(&event.pid) {
+                Some(comm) => *comm,
+                None => self.comm(event.pid, &event.comm),
+            }),
+        };
+        let key = self.keys.key(sides);
+        self.push(event.time.value(), pid, What::Woken(Waker { comm, key }));
+        Some(())
+    }
+
+    fn comm(&mut self, pid: u32, comm: &str) -> u32 {
+        let number = self.names.number(comm);
+        self.comms.insert(pid, number);
+        number
+    }
+
+    fn push(&mut self, time: u64, pid: u32, what: What) {
+        self.steps.push(Step { time, pid, what });
+    }
+
+    /// Adds the waits up. Those during which records are missing are not known. `unfinished`: those that last to the
+    /// end of the trace are counted up to there.
+    pub fn waits(mut self, by: By, gaps: &Gaps, unfinished: bool) -> Waits {
+        // An event is given out when its stack is, so those of two CPUs are not in order.
+        self.steps.sort_by_key(|step| step.time);
+        let mut waits = Waits {
+            has_wakings: self.has_wakings,
+            keys: self.keys,
+            names: self.names,
+            by,
+            ..Waits::default()
+        };
+        let mut tasks: HashMap<u32, Task> = HashMap::new();
+        for step in &self.steps {
+            let task = tasks.entry(step.pid).or_default();
+            match step.what {
+                What::Leaves { state, .. } if state & ENDS != 0 => *task = Task::default(),
+                What::Leaves { comm, state, key } => {
+                    task.wait = Some(Wait {
+                        since: step.time,
+                        comm,
+                        key,
+                        blocked: state & BLOCKED != 0,
+                        woken: None,
+                    });
+                }
+                What::Woken(waker) => match &mut task.wait {
+                    Some(wait) if wait.blocked => {
+                        wait.woken.get_or_insert((step.time, waker));
+                    }
+                    Some(_) => {}
+                    // It is about to leave its CPU, and may have gone so far that it does.
+                    None => task.early = Some((step.time, waker)),
+                },
+                What::Comes => {
+                    let early = task.early.take();
+                    if let Some(wait) = task.wait.take() {
+                        waits.finish(step.pid, &wait, early, step.time, gaps);
+                    }
+                }
+            }
+        }
+        let end = self.steps.last().map_or(0, |step| step.time);
+        for (pid, task) in &tasks {
+            let Some(wait) = &task.wait else { continue };
+            match unfinished {
+                true => waits.finish(*pid, wait, task.early, end, gaps),
+                false => waits.unfinished.count(end - wait.since),
+            }
+        }
+        waits
+    }
+}
+
+/// What is known of a task while the trace is read.
+#[derive(Debug, Default)]
+struct Task {
+    wait: Option<Wait>,
+    /// Who woke it up before it left its CPU.
+    early: Option<(u64, Waker)>,
+}
+
+/// A task that is off its CPU.
+#[derive(Debug)]
+struct Wait {
+    since: u64,
+    comm: u32,
+    key: Key,
+    blocked: bool,
+    woken: Option<(u64, Waker)>,
+}
+
+/// Waits that are not added up.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Left {
+    /// How many.
+    pub waits: u64,
+    /// How long, in nanoseconds.
+    pub time: u64,
+}
+
+impl Left {
+    fn count(&mut self, time: u64) {
+        self.waits += 1;
+        self.time = self.time.saturating_add(time);
+    }
+}
+
+/// The waits of all tasks, added up.
+#[derive(Debug)]
+pub struct Waits {
+    rows: HashMap<Row, Sum>,
+    keys: Keys,
+    names: Names,
+    by: By,
+    /// Whether the trace says who woke tasks up.
+    pub has_wakings: bool,
+    /// Those that last to the end of the trace.
+    pub unfinished: Left,
+    /// Those during which records are missing.
+    pub unknown: Left,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            rows: HashMap::new(),
+            keys: Keys::default(),
+            names: Names::default(),
+            by: By::Stack,
+            has_wakings: false,
+            unfinished: Left::default(),
+            unknown: Left::default(),
+        }
+    }
+}
+
+impl Waits {
+    /// All together.
+    pub fn total(&self) -> Sum {
+        let mut total = Sum::default();
+        self.rows.values().for_each(|sum| total.merge(sum));
+        total
+    }
+
+    fn finish(
+        &mut self,
+        pid: u32,
+        wait: &Wait,
+        early: Option<(u64, Waker)>,
+        end: u64,
+        gaps: &Gaps,
+    ) {
+        let time = end.saturating_sub(wait.since);
+        if gaps.overlap(wait.since, end) {
+            return self.unknown.count(time);
+        }
+        let woken = match wait.woken {
+            None => early
+                .filter(|(at, _)| !gaps.overlap(*at, wait.since))
+                .map(|(_, waker)| (wait.since, waker)),
+            woken => woken,
+        };
+        let mut sum = Sum {
+            waits: 1,
+            longest: time,
+            ..Sum::default()
+        };
+        let cause = match (wait.blocked, woken) {
+            (false, _) => {
+                sum.preempted = time;
+                Cause::Preempted
+            }
+            (true, None) => {
+                sum.blocked = time;
+                Cause::Blocked(None)
+            }
+            (true, Some((at, waker))) => {
+                sum.runnable = end.saturating_sub(at);
+                sum.blocked = time.saturating_sub(sum.runnable);
+                Cause::Blocked(Some(waker))
+            }
+        };
+        let group = match self.by {
+            By::Comm => wait.comm,
+            By::Pid => {
+                let name = format!("{}-{pid}", self.names.get(wait.comm));
+                self.names.number(&name)
+            }
+            By::Waker => {
+                let name = self.waker(cause).to_owned();
+                self.names.number(&name)
+            }
+            By::Stack => self.names.number(""),
+        };
+        let key = wait.key;
+        let row = Row { group, key, cause };
+        self.rows.entry(row).or_default().merge(&sum);
+    }
+
+    /// What is not in the sums, and why.
+    pub fn notes(&self) -> Vec<Note> {
+        show::notes(self)
+    }
+
+    /// Who ended a wait.
+    fn waker(&self, cause: Cause) -> &str {
+        match cause {
+            Cause::Preempted => "(preempted)",
+            Cause::Blocked(None) => "(unknown)",
+            Cause::Blocked(Some(Waker { comm: None, .. })) => "(interrupt)",
+            Cause::Blocked(Some(Waker {
+                comm: Some(comm), ..
+            })) => self.names.get(comm),
+        }
+    }
+
+    /// The groups, and in each the stacks, those first in which most time went by.
+    fn groups(&self) -> Vec<Group<'_>> {
+        let mut groups: HashMap<u32, HashMap<Key, Stack>> = HashMap::new();
+        for (row, sum) in &self.rows {
+            let stacks = groups.entry(row.group).or_default();
+            let stack = stacks.entry(row.key).or_insert_with(|| Stack::new(row.key));
+            stack.sum.merge(sum);
+            stack.causes.push((row.cause, *sum));
+        }
+        let mut groups: Vec<_> = groups
+            .into_iter()
+            .map(|(group, stacks)| {
+                let mut stacks: Vec<_> = stacks.into_values().collect();
+                stacks.sort_unstable_by_key(|stack| (Reverse(stack.sum.total()), stack.key));
+                let mut sum = Sum::default();
+                for stack in &mut stacks {
+                    sum.merge(&stack.sum);
+                    let order = |(cause, sum): &(Cause, Sum)| (Reverse(sum.total()), *cause);
+                    stack.causes.sort_unstable_by_key(order);
+                }
+                let name = self.names.get(group);
+                Group { name, sum, stacks }
+            })
+            .collect();
+        groups.sort_unstable_by_key(|group| (Reverse(group.sum.total()), group.name));
+        groups
+    }
+}
+
+/// Waits that have something in common.
+struct Group<'a> {
+    name: &'a str,
+    sum: Sum,
+    stacks: Vec<Stack>,
+}
+
+/// Those of them in one stack, and how each of them came and went.
+struct Stack {
+    key: Key,
+    sum: Sum,
+    causes: Vec<(Cause, Sum)>,
+}
+
+impl Stack {
+    fn new(key: Key) -> Self {
+        Self {
+            key,
+            sum: Sum::default(),
+            causes: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

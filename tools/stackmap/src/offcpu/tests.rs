@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use super::*;
+
+/// Sleeps.
+const SLEEPS: u64 = 1;
+/// Was preempted.
+const PREEMPTED: u64 = 0x100;
+
+fn waker(id: u32) -> Waker {
+    Waker {
+        comm: None,
+        key: Key::of_id(id),
+    }
+}
+
+/// What each task does, and when.
+fn trail(steps: &[(u64, u32, What)]) -> Trail {
+    let mut trail = Trail::default();
+    for name in ["one", "two"] {
+        trail.names.number(name);
+    }
+    for (time, pid, what) in steps {
+        trail.push(*time, *pid, *what);
+    }
+    trail.has_wakings = true;
+    trail
+}
+
+fn leaves(state: u64) -> What {
+    What::Leaves {
+        comm: 0,
+        state,
+        key: Key::of_id(7),
+    }
+}
+
+fn woken(id: u32) -> What {
+    What::Woken(waker(id))
+}
+
+fn waits(steps: &[(u64, u32, What)]) -> Waits {
+    trail(steps).waits(By::Stack, &Gaps::default(), false)
+}
+
+/// The cause and the times of the only row.
+fn only(waits: &Waits) -> (Cause, [u64; 3]) {
+    assert_eq!(waits.rows.len(), 1, "{:?}", waits.rows);
+    let (row, sum) = waits.rows.iter().next().unwrap();
+    assert_eq!(row.key, Key::of_id(7));
+    (row.cause, [sum.blocked, sum.runnable, sum.preempted])
+}
+
+#[test]
+fn a_wait_is_blocked_until_the_task_is_woken_up() {
+    use What::Comes;
+    for (steps, cause, times) in [
+        // Whoever wakes it up first.
+        (
+            &[
+                (10, 1, leaves(SLEEPS)),
+                (30, 1, woken(1)),
+                (31, 1, woken(2)),
+                (35, 1, Comes),
+            ][..],
+            Cause::Blocked(Some(waker(1))),
+            [20, 5, 0],
+        ),
+        // Nobody that the trace knows.
+        (
+            &[(10, 1, leaves(SLEEPS)), (35, 1, Comes)],
+            Cause::Blocked(None),
+            [25, 0, 0],
+        ),
+        // While it was about to leave.
+        (
+            &[(9, 1, woken(1)), (10, 1, leaves(SLEEPS)), (35, 1, Comes)],
+            Cause::Blocked(Some(waker(1))),
+            [0, 25, 0],
+        ),
+        // That was for another time.
+        (
+            &[
+                (9, 1, woken(1)),
+                (10, 1, leaves(SLEEPS)),
+                (30, 1, woken(2)),
+                (35, 1, Comes),
+            ],
+            Cause::Blocked(Some(waker(2))),
+            [20, 5, 0],
+        ),
+        // Another task is.
+        (
+            &[(10, 1, leaves(SLEEPS)), (30, 2, woken(1)), (35, 1, Comes)],
+            Cause::Blocked(None),
+            [25, 0, 0],
+        ),
+        // It could run on.
+        (
+            &[(10, 1, leaves(PREEMPTED)), (35, 1, Comes)],
+            Cause::Preempted,
+            [0, 0, 25],
+        ),
+        (
+            &[(10, 1, leaves(0)), (35, 1, Comes)],
+            Cause::Preempted,
+            [0, 0, 25],
+        ),
+        // It sleeps and was preempted before it could.
+        (
+            &[
+                (10, 1, leaves(PREEMPTED)),
+                (12, 1, woken(1)),
+                (35, 1, Comes),
+            ],
+            Cause::Preempted,
+            [0, 0, 25],
+        ),
+    ] {
+        let waits = waits(steps);
+        assert_eq!(only(&waits), (cause, times), "{steps:?}");
+        assert_eq!(waits.total().longest, 25);
+        // The records of two CPUs come in another order.
+        let mut turned = steps.to_vec();
+        turned.reverse();
+        assert_eq!(waits.rows, self::waits(&turned).rows);
+    }
+}
+
+#[test]
+fn who_woke_a_task_up_is_forgotten_when_it_runs() {
+    use What::Comes;
+    let waits = waits(&[
+        (1, 1, leaves(SLEEPS)),
+        (2, 1, woken(1)),
+        (3, 1, woken(2)),
+        (4, 1, Comes),
+        (10, 1, leaves(SLEEPS)),
+        (12, 1, Comes),
+    ]);
+    let causes: Vec<_> = waits.groups()[0].stacks[0].causes.clone();
+    let of = |at: usize| (causes[at].0, causes[at].1.total());
+    assert_eq!(of(0), (Cause::Blocked(Some(waker(1))), 3));
+    assert_eq!(of(1), (Cause::Blocked(None), 2));
+}
+
+#[test]
+fn a_task_that_ends_does_not_wait() {
+    use What::Comes;
+    for state in [0x10, 0x20] {
+        let steps = [(10, 1, leaves(state)), (20, 1, Comes)];
+        assert!(waits(&steps).rows.is_empty());
+        assert_eq!(waits(&steps[..1]).unfinished, Left::default());
+    }
+}
+
+#[test]
+fn waits_with_missing_records_are_not_counted() {
+    use What::Comes;
+    let steps = [
+        (10, 1, leaves(SLEEPS)),
+        (20, 1, woken(1)),
+        (21, 1, Comes),
+        (30, 2, leaves(SLEEPS)),
+        (40, 2, woken(1)),
+        (41, 2, Comes),
+    ];
+    let gaps = Gaps::new(vec![(0, 5), (21, 31)]);
+    let waits = trail(&steps).waits(By::Comm, &gaps, false);
+    assert_eq!(only(&waits).1, [10, 1, 0]);
+    assert_eq!(waits.unknown, Left { waits: 1, time: 11 });
+    // Nor is who woke a task up before.
+    let steps = [(10, 1, woken(1)), (30, 1, leaves(SLEEPS)), (40, 1, Comes)];
+    let waits = trail(&steps).waits(By::Comm, &Gaps::new(vec![(15, 25)]), false);
+    assert_eq!(only(&waits), (Cause::Blocked(None), [10, 0, 0]));
+}
+
+#[test]
+fn waits_that_last_are_counted_if_they_are_wanted() {
+    let steps = [
+        (10, 1, leaves(SLEEPS)),
+        (15, 2, leaves(PREEMPTED)),
+        (25, 3, What::Comes),
+        (30, 1, woken(1)),
+    ];
+    let counted = |unfinished| trail(&steps).waits(By::Pid, &Gaps::default(), unfinished);
+    assert_eq!(counted(false).unfinished, Left { waits: 2, time: 35 });
+    assert!(counted(false).rows.is_empty());
+    let waits = counted(true);
+    assert_eq!(waits.unfinished, Left::default());
+    let total = waits.total();
+    assert_eq!((total.waits, total.blocked, total.preempted), (2, 20, 15));
+    let names: Vec<_> = waits
+        .groups()
+        .iter()
+        .map(|group| group.name.to_owned())
+        .collect();
+    assert_eq!(names, ["one-1", "one-2"]);
+}
+
+#[test]
+fn groups_have_those_first_that_wait_longest() {
+    use What::Comes;
+    let of = |comm, id| What::Leaves {
+        comm,
+        state: SLEEPS,
+        key: Key::of_id(id),
+    };
+    let by_task = |id, comm| {
+        What::Woken(Waker {
+            comm: Some(comm),
+            key: Key::of_id(id),
+        })
+    };
+    let steps = [
+        (0, 1, of(0, 1)),
+        (10, 1, by_task(9, 1)),
+        (12, 1, Comes),
+        (20, 1, of(0, 2)),
+        (50, 1, woken(9)),
+        (50, 1, Comes),
+        (60, 2, of(1, 1)),
+        (65, 2, by_task(8, 0)),
+        (66, 2, Comes),
+        (70, 2, leaves(PREEMPTED)),
+        (71, 2, Comes),
+    ];
+    let groups = |by| {
+        let waits = trail(&steps).waits(by, &Gaps::default(), false);
+        let groups = waits.groups();
+        let of = |group: &Group<'_>| (group.name.to_owned(), group.sum.total(), group.stacks.len());
+        groups.iter().map(of).collect::<Vec<_>>()
+    };
+    let named = |groups: &[(&str, u64, usize)]| -> Vec<_> {
+        let groups = groups.iter();
+        groups
+            .map(|(name, time, nr)| ((*name).to_owned(), *time, *nr))
+            .collect()
+    };
+    // The name is that at the time of the wait.
+    assert_eq!(groups(By::Comm), named(&[("one", 43, 3), ("two", 6, 1)]));
+    assert_eq!(
+        groups(By::Waker),
+        named(&[
+            ("(interrupt)", 30, 1),
+            ("two", 12, 1),
+            ("one", 6, 1),
+            ("(preempted)", 1, 1)
+        ])
+    );
+    assert_eq!(groups(By::Stack), named(&[("", 49, 3)]));
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The waits that `stackmap offcpu` finds in captures of guests, compared with those that follow from
+//! the events of an export.
+
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    process::{Command, Output},
+};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stackmap"))
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data"))
+        .output()
+        .unwrap()
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Blocked, runnable and preempted microseconds, and how many waits.
+type Times = [u64; 4];
+
+/// The waits by task, as the events of an export say.
+fn expected(file: &str) -> BTreeMap<String, Times> {
+    let text = stdout(&["export", "--format", "json", file]);
+    let export: Value = serde_json::from_str(&text).unwrap();
+    let mut tasks: HashMap<u64, (String, u64, u64, Option<u64>)> = HashMap::new();
+    let mut found = BTreeMap::<String, Times>::new();
+    let mut events: Vec<_> = export["events"].as_array().unwrap().iter().collect();
+    let micros = |event: &Value| {
+        event["time"]
+            .as_str()
+            .unwrap()
+            .replace('.', "")
+            .parse::<u64>()
+            .unwrap()
+    };
+    events.sort_by_key(|event| micros(event));
+    for event in events {
+        let (now, values) = (micros(event), &event["values"]);
+        let number = |name: &str| values[name].as_u64().unwrap();
+        if event["event"] == "sched_waking" {
+            if let Some((.., woken)) = tasks.get_mut(&number("pid")) {
+                woken.get_or_insert(now);
+            }
+        }
+        if event["event"] != "sched_switch" {
+            continue;
+        }
+        if let Some((name, since, state, woken)) = tasks.remove(&number("next_pid")) {
+            let times = found.entry(name).or_default();
+            times[3] += 1;
+            match (state & 0xff, woken) {
+                (0, _) => times[2] += now - since,
+                (_, None) => times[0] += now - since,
+                (_, Some(at)) => {
+                    times[0] += at - since;
+                    times[1] += now - at;
+                }
+            }
+        }
+        let (pid, state) = (number("prev_pid"), number("prev_state"));
+        if pid != 0 && state & 0x30 == 0 {
+            tasks.insert(pid, (pid.to_string(), now, state, None));
+        }
+    }
+    found
+}
+
+/// The same, as the program says; without the number of waits.
+fn found(arguments: &[&str]) -> BTreeMap<String, Times> {
+    let text = stdout(&[&["offcpu", "--by", "pid", "--folded", "-"], arguments].concat());
+    let mut found = BTreeMap::<String, Times>::new();
+    for line in text.lines() {
+        let (stack, micros) = line.rsplit_once(' ').unwrap();
+        // A task may have been renamed, and its name hold anything.
+        let task = stack.split(';').next().unwrap();
+        let pid = task.rsplit('-').next().unwrap();
+        let times = found.entry(pid.to_owned()).or_default();
+        let kind = match stack {
+            stack if stack.ends_with(";(runnable)") => 1,
+            stack if stack.ends_with(";(preempted)") => 2,
+            _ => 0,
+        };
+        times[kind] += micros.parse::<u64>().unwrap();
+    }
+    found
+}
+
+fn total(times: &BTreeMap<String, Times>) -> u64 {
+    times.values().flat_map(|times| &times[..3]).sum()
+}
+
+#[test]
+fn waits_are_those_of_the_events() {
+    for file in ["mixed.data", "attack.data"] {
+        let (expected, found) = (expected(file), found(&[file]));
+        assert!(
+            expected.len() > 5 && total(&expected) > 50_000,
+            "{expected:?}"
+        );
+        for (task, times) in &expected {
+            let got = found.get(task).copied().unwrap_or_default();
+            for (wanted, got) in times.iter().zip(got).take(3) {
+                // Each wait is cut to microseconds at both ends, and each stack once more.
+                assert!(
+                    wanted.abs_diff(got) <= 4 * times[3],
+                    "{task}: {times:?}, {got:?}"
+                );
+            }
+        }
+        assert!(
+            found.keys().all(|task| expected.contains_key(task)),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
+    let all = found(&["mixed.data"]);
+    for (pid, times) in &all {
+        let kept = found(&["mixed.data", "--pid", pid]);
+        assert_eq!(kept, BTreeMap::from([(pid.clone(), *times)]));
+    }
+    // Where the task left the CPU, not where it came back.
+    let on = |cpu| total(&found(&["mixed.data", "--cpu", cpu]));
+    assert_eq!(on("0") + on("1"), total(&all));
+    let blocked: u64 = all.values().map(|times| times[0] + times[1]).sum();
+    let futex = found(&["mixed.data", "--stack", "^futex_do_wait$"]);
+    assert!(total(&futex) > 0 && total(&futex) < blocked, "{futex:?}");
+    let nobody = run(&["offcpu", "mixed.data", "--comm", "nobody"]);
+    assert!(nobody.status.success() && nobody.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("matches --comm"));
+}
+
+#[test]
+fn who_woke_a_task_up_is_named() {
+    let text = stdout(&["offcpu", "--by", "comm", "--wakers", "99", "mixed.data"]);
+    assert!(text.contains("woken up by (interrupt): "), "{text}");
+    // What an interrupt has interrupted is not shown.
+    let behind = text
+        .lines()
+        .skip_while(|line| !line.contains("woken up by (interrupt)"));
+    let frames: Vec<_> = behind
+        .skip(1)
+        .take_while(|line| !line.contains("woken up"))
+        .collect();
+    let entry = frames
+        .iter()
+        .position(|frame| frame.contains("asm_sysvec_"));
+    assert!(frames[entry.unwrap() + 1..]
+        .iter()
+        .all(|frame| !frame.starts_with("                  ")));
+    let folded = stdout(&["offcpu", "--folded", "-", "mixed.data"]);
+    assert!(folded
+        .lines()
+        .any(|line| line.contains(";--;") && line.contains(";(interrupt) ")));
+    let flame = stdout(&["offcpu", "--flame", "-", "mixed.data"]);
+    assert!(
+        flame.contains(" us, ") && flame.contains("of waiting in "),
+        "no microseconds"
+    );
+    // There is no waking in this one, and it says so.
+    let attack = run(&["offcpu", "attack.data"]);
+    let attack = String::from_utf8_lossy(&attack.stdout);
+    assert!(
+        attack.contains("no sched:sched_waking in the trace") && attack.contains(" 0 runnable")
+    );
+}
+
+#[test]
+fn traces_without_waits_are_refused() {
+    for (arguments, error) in [
+        (
+            &["before.data"][..],
+            "waits are found in the records of a capture",
+        ),
+        (&["user.data"], "it has no sched:sched_switch"),
+        (
+            &["stack_map_bin"],
+            "waits are found in the records of a capture",
+        ),
+        (
+            &["mixed.data", "--flame", "-", "--folded", "-"],
+            "cannot be used with",
+        ),
+    ] {
+        let output = run(&[&["offcpu"], arguments].concat());
+        assert!(!output.status.success() && output.stdout.is_empty());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(error), "{arguments:?}: {said}");
+    }
+}
