@@ -40,8 +40,9 @@ fn duration(nanos: u64) -> String {
     match nanos {
         0 => "0".to_owned(),
         1..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        // From here on, 1000.0 would be shown.
+        1_000..999_950 => format!("{:.1} us", nanos as f64 / 1e3),
+        999_950..999_950_000 => format!("{:.1} ms", nanos as f64 / 1e6),
         _ => format!("{:.3} s", nanos as f64 / 1e9),
     }
 }
@@ -329,7 +330,11 @@ mod tests {
             (0, "0"),
             (999, "999 ns"),
             (1_500, "1.5 us"),
+            (999_949, "999.9 us"),
+            (999_950, "1.0 ms"),
             (1_500_000, "1.5 ms"),
+            (999_949_999, "999.9 ms"),
+            (999_999_999, "1.000 s"),
             (1_234_567_890, "1.235 s"),
         ] {
             assert_eq!(duration(nanos), text);
