@@ -143,6 +143,30 @@ fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("matches --comm"));
 }
 
+/// The waits of each name in the table.
+fn rows(arguments: &[&str]) -> Vec<String> {
+    let text = stdout(&[&["offcpu", "--top", "0", "mixed.data"], arguments].concat());
+    let table = text.lines().skip_while(|line| !line.starts_with(" comm "));
+    let rows = table.skip(1).take_while(|line| !line.is_empty());
+    let share = |field: &&str| *field != "%";
+    // The share is another one with a filter.
+    rows.map(|row| {
+        let fields: Vec<_> = row.split_whitespace().filter(share).collect();
+        [&fields[..2], &fields[3..]].concat().join(" ")
+    })
+    .collect()
+}
+
+#[test]
+fn filters_know_a_task_by_the_name_that_it_had() {
+    let all = rows(&[]);
+    assert!(all.iter().any(|row| row.starts_with("exe 6 ")), "{all:?}");
+    for row in all {
+        let name = row.split(' ').next().unwrap();
+        assert_eq!(rows(&["--comm", name]), [&row[..]]);
+    }
+}
+
 #[test]
 fn who_woke_a_task_up_is_named() {
     let text = stdout(&["offcpu", "--by", "comm", "--wakers", "99", "mixed.data"]);

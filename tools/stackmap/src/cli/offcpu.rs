@@ -132,7 +132,8 @@ impl Offcpu {
         let mut clock = None;
         events::for_each(source, loaded, notes, &mut |event, sides| {
             clock = Some(event.time);
-            let is_wanted = event.name != offcpu::SWITCH || selection.keeps(event, sides);
+            let is_wanted =
+                !offcpu::is_switch(event) || selection.keeps(&offcpu::renamed(event), sides);
             trail.add(event, sides, is_wanted);
             Ok(())
         })?;

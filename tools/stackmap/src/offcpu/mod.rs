@@ -18,12 +18,14 @@ use crate::{
     tally::{Key, Keys},
     trace::{Event, Sides},
 };
-use std::{cmp::Reverse, collections::HashMap, fmt};
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap, fmt};
 
 /// The events that waits are made of.
-pub const SWITCH: &str = "sched_switch";
+const SWITCH: &str = "sched_switch";
 /// The one that says who woke a task up.
-pub const WAKING: &str = "sched_waking";
+const WAKING: &str = "sched_waking";
+/// The system of both.
+const SYSTEM: &str = "sched";
 
 /// The bits of `prev_state` that are of a task that does not run on: `TASK_REPORT` and `TASK_IDLE`. Above them
 /// is one that says that it was preempted.
@@ -81,6 +83,22 @@ struct Row {
     /// The stacks that the task waited in.
     key: Key,
     cause: Cause,
+}
+
+/// Whether waits begin and end with an event.
+pub fn is_switch(event: &Event) -> bool {
+    event.name == SWITCH && event.system() == Some(SYSTEM)
+}
+
+/// A switch, of the task by the name that it had then. That of other events is the last that it had.
+pub fn renamed(event: &Event) -> Cow<'_, Event> {
+    match event.fields.string("prev_comm") {
+        Some(comm) if comm != event.comm => Cow::Owned(Event {
+            comm: comm.into_owned(),
+            ..event.clone()
+        }),
+        _ => Cow::Borrowed(event),
+    }
 }
 
 /// How often, and how long, in nanoseconds.
@@ -172,10 +190,10 @@ impl Trail {
     /// Takes an event with its stacks. Those that are of no task's wait are ignored. `is_wanted`: the wait that begins
     /// with it is.
     pub fn add(&mut self, event: &Event, sides: Sides<'_>, is_wanted: bool) {
-        match &event.name[..] {
-            SWITCH => drop(self.switch(event, sides, is_wanted)),
-            WAKING => drop(self.waking(event, sides)),
-            _ => {}
+        if is_switch(event) {
+            self.switch(event, sides, is_wanted);
+        } else if event.name == WAKING && event.system() == Some(SYSTEM) {
+            self.waking(event, sides);
         }
     }
 
