@@ -137,11 +137,16 @@ impl Sum {
 #[derive(Clone, Copy, Debug)]
 enum What {
     /// It leaves its CPU; the name is that of the task.
-    Leaves { comm: u32, state: u64, key: Key },
+    Leaves {
+        comm: u32,
+        state: u64,
+        key: Key,
+        is_wanted: bool,
+    },
     /// It comes back.
-    Comes,
-    /// It is woken up.
-    Woken(Waker),
+    Comes { comm: u32 },
+    /// It is woken up by this task; the name is one that the task had at any time.
+    Woken { by: u32, waker: Waker },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -180,8 +185,8 @@ pub struct Trail {
     steps: Vec<Step>,
     keys: Keys,
     names: Names,
-    /// The number of the name that each task had when it was last seen.
-    comms: HashMap<u32, u32>,
+    /// When the last event was.
+    end: u64,
     has_switches: bool,
     has_wakings: bool,
 }
@@ -190,6 +195,7 @@ impl Trail {
     /// Takes an event with its stacks. Those that are of no task's wait are ignored. `is_wanted`: the wait that begins
     /// with it is.
     pub fn add(&mut self, event: &Event, sides: Sides<'_>, is_wanted: bool) {
+        self.end = self.end.max(event.time.value());
         if is_switch(event) {
             self.switch(event, sides, is_wanted);
         } else if event.name == WAKING && event.system() == Some(SYSTEM) {
@@ -210,15 +216,22 @@ impl Trail {
         let time = event.time.value();
         // The idle task of a CPU has nothing to do.
         if prev != 0 {
-            let comm = self.comm(prev, &event.fields.string("prev_comm")?);
-            if is_wanted {
-                let key = self.keys.key(sides);
-                self.push(time, prev, What::Leaves { comm, state, key });
-            }
+            let comm = self.comm(&event.fields.string("prev_comm")?);
+            let key = match is_wanted {
+                true => self.keys.key(sides),
+                false => Key::NONE,
+            };
+            let leaves = What::Leaves {
+                comm,
+                state,
+                key,
+                is_wanted,
+            };
+            self.push(time, prev, leaves);
         }
         if next != 0 {
-            self.comm(next, &event.fields.string("next_comm")?);
-            self.push(time, next, What::Comes);
+            let comm = self.comm(&event.fields.string("next_comm")?);
+            self.push(time, next, What::Comes { comm });
         }
         Some(())
     }
@@ -228,20 +241,20 @@ impl Trail {
         self.has_wakings = true;
         let comm = match event.flags.interrupts {
             true => None,
-            false => Some(match self.comms.get(&event.pid) {
-                Some(comm) => *comm,
-                None => self.comm(event.pid, &event.comm),
-            }),
+            false => Some(self.comm(&event.comm)),
         };
-        let key = self.keys.key(sides);
-        self.push(event.time.value(), pid, What::Woken(Waker { comm, key }));
+        let waker = Waker {
+            comm,
+            key: self.keys.key(sides),
+        };
+        let by = event.pid;
+        self.push(event.time.value(), pid, What::Woken { by, waker });
         Some(())
     }
 
-    fn comm(&mut self, pid: u32, comm: &str) -> u32 {
-        let number = self.names.number(comm);
-        self.comms.insert(pid, number);
-        number
+    /// The number of a task's name.
+    fn comm(&mut self, comm: &str) -> u32 {
+        self.names.number(comm)
     }
 
     fn push(&mut self, time: u64, pid: u32, what: What) {
@@ -261,11 +274,25 @@ impl Trail {
             ..Waits::default()
         };
         let mut tasks: HashMap<u32, Task> = HashMap::new();
+        let mut comms = HashMap::new();
         for step in &self.steps {
             let task = tasks.entry(step.pid).or_default();
             match step.what {
-                What::Leaves { state, .. } if state & ENDS != 0 => *task = Task::default(),
-                What::Leaves { comm, state, key } => {
+                What::Leaves {
+                    comm,
+                    state,
+                    key,
+                    is_wanted,
+                } => {
+                    comms.insert(step.pid, comm);
+                    // It came back before, and the record of that is missing.
+                    if let Some(wait) = task.wait.take() {
+                        waits.unknown.count(step.time.saturating_sub(wait.since));
+                    }
+                    if state & ENDS != 0 || !is_wanted {
+                        *task = Task::default();
+                        continue;
+                    }
                     task.wait = Some(Wait {
                         since: step.time,
                         comm,
@@ -274,15 +301,19 @@ impl Trail {
                         woken: None,
                     });
                 }
-                What::Woken(waker) => match &mut task.wait {
-                    Some(wait) if wait.blocked => {
-                        wait.woken.get_or_insert((step.time, waker));
+                What::Woken { by, mut waker } => {
+                    waker.comm = waker.comm.map(|comm| *comms.get(&by).unwrap_or(&comm));
+                    match &mut task.wait {
+                        Some(wait) if wait.blocked => {
+                            wait.woken.get_or_insert((step.time, waker));
+                        }
+                        Some(_) => {}
+                        // It is about to leave its CPU, and may have gone so far that it does.
+                        None => task.early = Some((step.time, waker)),
                     }
-                    Some(_) => {}
-                    // It is about to leave its CPU, and may have gone so far that it does.
-                    None => task.early = Some((step.time, waker)),
-                },
-                What::Comes => {
+                }
+                What::Comes { comm } => {
+                    comms.insert(step.pid, comm);
                     let early = task.early.take();
                     if let Some(wait) = task.wait.take() {
                         waits.finish(step.pid, &wait, early, step.time, gaps);
@@ -290,11 +321,13 @@ impl Trail {
                 }
             }
         }
-        let end = self.steps.last().map_or(0, |step| step.time);
+        let last = self.steps.last().map_or(0, |step| step.time);
+        let end = self.end.max(last);
         for (pid, task) in &tasks {
             let Some(wait) = &task.wait else { continue };
-            match unfinished {
-                true => waits.finish(*pid, wait, task.early, end, gaps),
+            match unfinished || gaps.overlap(wait.since, end) {
+                // Who woke it up before it left its CPU has not ended this wait: it lasts.
+                true => waits.finish(*pid, wait, None, end, gaps),
                 false => waits.unfinished.count(end - wait.since),
             }
         }

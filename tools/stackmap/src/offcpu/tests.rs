@@ -7,6 +7,9 @@ const SLEEPS: u64 = 1;
 /// Was preempted.
 const PREEMPTED: u64 = 0x100;
 
+/// Comes back.
+const COMES: What = What::Comes { comm: 0 };
+
 fn waker(id: u32) -> Waker {
     Waker {
         comm: None,
@@ -32,11 +35,13 @@ fn leaves(state: u64) -> What {
         comm: 0,
         state,
         key: Key::of_id(7),
+        is_wanted: true,
     }
 }
 
 fn woken(id: u32) -> What {
-    What::Woken(waker(id))
+    let waker = waker(id);
+    What::Woken { by: 99, waker }
 }
 
 fn waits(steps: &[(u64, u32, What)]) -> Waits {
@@ -53,7 +58,6 @@ fn only(waits: &Waits) -> (Cause, [u64; 3]) {
 
 #[test]
 fn a_wait_is_blocked_until_the_task_is_woken_up() {
-    use What::Comes;
     for (steps, cause, times) in [
         // Whoever wakes it up first.
         (
@@ -61,20 +65,20 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
                 (10, 1, leaves(SLEEPS)),
                 (30, 1, woken(1)),
                 (31, 1, woken(2)),
-                (35, 1, Comes),
+                (35, 1, COMES),
             ][..],
             Cause::Blocked(Some(waker(1))),
             [20, 5, 0],
         ),
         // Nobody that the trace knows.
         (
-            &[(10, 1, leaves(SLEEPS)), (35, 1, Comes)],
+            &[(10, 1, leaves(SLEEPS)), (35, 1, COMES)],
             Cause::Blocked(None),
             [25, 0, 0],
         ),
         // While it was about to leave.
         (
-            &[(9, 1, woken(1)), (10, 1, leaves(SLEEPS)), (35, 1, Comes)],
+            &[(9, 1, woken(1)), (10, 1, leaves(SLEEPS)), (35, 1, COMES)],
             Cause::Blocked(Some(waker(1))),
             [0, 25, 0],
         ),
@@ -84,25 +88,25 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
                 (9, 1, woken(1)),
                 (10, 1, leaves(SLEEPS)),
                 (30, 1, woken(2)),
-                (35, 1, Comes),
+                (35, 1, COMES),
             ],
             Cause::Blocked(Some(waker(2))),
             [20, 5, 0],
         ),
         // Another task is.
         (
-            &[(10, 1, leaves(SLEEPS)), (30, 2, woken(1)), (35, 1, Comes)],
+            &[(10, 1, leaves(SLEEPS)), (30, 2, woken(1)), (35, 1, COMES)],
             Cause::Blocked(None),
             [25, 0, 0],
         ),
         // It could run on.
         (
-            &[(10, 1, leaves(PREEMPTED)), (35, 1, Comes)],
+            &[(10, 1, leaves(PREEMPTED)), (35, 1, COMES)],
             Cause::Preempted,
             [0, 0, 25],
         ),
         (
-            &[(10, 1, leaves(0)), (35, 1, Comes)],
+            &[(10, 1, leaves(0)), (35, 1, COMES)],
             Cause::Preempted,
             [0, 0, 25],
         ),
@@ -111,7 +115,7 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
             &[
                 (10, 1, leaves(PREEMPTED)),
                 (12, 1, woken(1)),
-                (35, 1, Comes),
+                (35, 1, COMES),
             ],
             Cause::Preempted,
             [0, 0, 25],
@@ -129,14 +133,13 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
 
 #[test]
 fn who_woke_a_task_up_is_forgotten_when_it_runs() {
-    use What::Comes;
     let waits = waits(&[
         (1, 1, leaves(SLEEPS)),
         (2, 1, woken(1)),
         (3, 1, woken(2)),
-        (4, 1, Comes),
+        (4, 1, COMES),
         (10, 1, leaves(SLEEPS)),
-        (12, 1, Comes),
+        (12, 1, COMES),
     ]);
     let causes: Vec<_> = waits.groups()[0].stacks[0].causes.clone();
     let of = |at: usize| (causes[at].0, causes[at].1.total());
@@ -146,9 +149,8 @@ fn who_woke_a_task_up_is_forgotten_when_it_runs() {
 
 #[test]
 fn a_task_that_ends_does_not_wait() {
-    use What::Comes;
     for state in [0x10, 0x20] {
-        let steps = [(10, 1, leaves(state)), (20, 1, Comes)];
+        let steps = [(10, 1, leaves(state)), (20, 1, COMES)];
         assert!(waits(&steps).rows.is_empty());
         assert_eq!(waits(&steps[..1]).unfinished, Left::default());
     }
@@ -156,21 +158,20 @@ fn a_task_that_ends_does_not_wait() {
 
 #[test]
 fn waits_with_missing_records_are_not_counted() {
-    use What::Comes;
     let steps = [
         (10, 1, leaves(SLEEPS)),
         (20, 1, woken(1)),
-        (21, 1, Comes),
+        (21, 1, COMES),
         (30, 2, leaves(SLEEPS)),
         (40, 2, woken(1)),
-        (41, 2, Comes),
+        (41, 2, COMES),
     ];
     let gaps = Gaps::new(vec![(0, 5), (21, 31)]);
     let waits = trail(&steps).waits(By::Comm, &gaps, false);
     assert_eq!(only(&waits).1, [10, 1, 0]);
     assert_eq!(waits.unknown, Left { waits: 1, time: 11 });
     // Nor is who woke a task up before.
-    let steps = [(10, 1, woken(1)), (30, 1, leaves(SLEEPS)), (40, 1, Comes)];
+    let steps = [(10, 1, woken(1)), (30, 1, leaves(SLEEPS)), (40, 1, COMES)];
     let waits = trail(&steps).waits(By::Comm, &Gaps::new(vec![(15, 25)]), false);
     assert_eq!(only(&waits), (Cause::Blocked(None), [10, 0, 0]));
 }
@@ -180,7 +181,7 @@ fn waits_that_last_are_counted_if_they_are_wanted() {
     let steps = [
         (10, 1, leaves(SLEEPS)),
         (15, 2, leaves(PREEMPTED)),
-        (25, 3, What::Comes),
+        (25, 3, COMES),
         (30, 1, woken(1)),
     ];
     let counted = |unfinished| trail(&steps).waits(By::Pid, &Gaps::default(), unfinished);
@@ -199,31 +200,115 @@ fn waits_that_last_are_counted_if_they_are_wanted() {
 }
 
 #[test]
+fn waits_last_to_the_last_event_of_the_trace() {
+    // Whoever woke the task up before has not ended the wait.
+    let mut trail = trail(&[(5, 1, woken(1)), (10, 1, leaves(SLEEPS))]);
+    trail.end = 200;
+    let waits = trail.waits(By::Stack, &Gaps::default(), true);
+    assert_eq!(only(&waits), (Cause::Blocked(None), [190, 0, 0]));
+}
+
+#[test]
+fn waits_may_have_ended_in_a_gap() {
+    for unfinished in [false, true] {
+        let trail = trail(&[(10, 1, leaves(SLEEPS)), (25, 3, COMES)]);
+        let waits = trail.waits(By::Stack, &Gaps::new(vec![(11, 15)]), unfinished);
+        assert!(waits.rows.is_empty());
+        assert_eq!(waits.unfinished, Left::default());
+        assert_eq!(waits.unknown, Left { waits: 1, time: 15 });
+    }
+}
+
+#[test]
+fn a_task_that_leaves_twice_came_back() {
+    for (state, rows) in [(SLEEPS, 1), (0x10, 0)] {
+        let steps = [(10, 1, leaves(SLEEPS)), (30, 1, leaves(state))];
+        let waits = waits(&[&steps[..], &[(35, 1, COMES)]].concat());
+        assert_eq!(waits.unknown, Left { waits: 1, time: 20 });
+        assert_eq!(waits.rows.len(), rows);
+        assert_eq!(waits.total().total(), 5 * rows as u64);
+    }
+}
+
+#[test]
+fn waits_that_are_not_wanted_end_those_before() {
+    let unwanted = What::Leaves {
+        comm: 1,
+        state: SLEEPS,
+        key: Key::NONE,
+        is_wanted: false,
+    };
+    let steps = [
+        (10, 1, leaves(SLEEPS)),
+        (20, 1, COMES),
+        (30, 1, unwanted),
+        (35, 1, woken(1)),
+        (40, 1, COMES),
+    ];
+    assert_eq!(only(&waits(&steps)), (Cause::Blocked(None), [10, 0, 0]));
+    let waits = waits(&[&steps[..1], &steps[2..]].concat());
+    assert!(waits.rows.is_empty());
+    assert_eq!(waits.unknown, Left { waits: 1, time: 20 });
+}
+
+#[test]
+fn a_waker_has_the_name_that_it_had() {
+    let by = |by| What::Woken {
+        by,
+        waker: Waker {
+            comm: Some(1),
+            key: Key::NONE,
+        },
+    };
+    let steps = [
+        (1, 5, What::Comes { comm: 0 }),
+        (10, 1, leaves(SLEEPS)),
+        (12, 1, by(5)),
+        (13, 1, COMES),
+        // It is another one by then.
+        (20, 5, What::Comes { comm: 1 }),
+        // Nothing is known of this one but what the event says.
+        (30, 1, leaves(SLEEPS)),
+        (37, 1, by(6)),
+        (38, 1, COMES),
+    ];
+    let mut turned = steps;
+    turned.reverse();
+    for steps in [steps, turned] {
+        let waits = trail(&steps).waits(By::Waker, &Gaps::default(), false);
+        let groups = waits.groups();
+        let names = groups.iter().map(|group| (group.name, group.sum.blocked));
+        assert_eq!(names.collect::<Vec<_>>(), [("two", 7), ("one", 2)]);
+    }
+}
+
+#[test]
 fn groups_have_those_first_that_wait_longest() {
-    use What::Comes;
     let of = |comm, id| What::Leaves {
         comm,
         state: SLEEPS,
         key: Key::of_id(id),
+        is_wanted: true,
     };
     let by_task = |id, comm| {
-        What::Woken(Waker {
-            comm: Some(comm),
-            key: Key::of_id(id),
-        })
+        let (comm, key) = (Some(comm), Key::of_id(id));
+        What::Woken {
+            by: 99,
+            waker: Waker { comm, key },
+        }
     };
     let steps = [
         (0, 1, of(0, 1)),
         (10, 1, by_task(9, 1)),
-        (12, 1, Comes),
+        (12, 1, COMES),
         (20, 1, of(0, 2)),
         (50, 1, woken(9)),
-        (50, 1, Comes),
+        (50, 1, COMES),
         (60, 2, of(1, 1)),
         (65, 2, by_task(8, 0)),
-        (66, 2, Comes),
+        (66, 2, COMES),
         (70, 2, leaves(PREEMPTED)),
-        (71, 2, Comes),
+        (71, 2, COMES),
     ];
     let groups = |by| {
         let waits = trail(&steps).waits(by, &Gaps::default(), false);
