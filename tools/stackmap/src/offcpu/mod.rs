@@ -33,6 +33,14 @@ const BLOCKED: u64 = 0xff;
 /// Those of a task that ends: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 const ENDS: u64 = 0x30;
 
+/// What stands where the name of a waker would, if none woke the task up.
+const PREEMPTED: &str = "(preempted)";
+/// The same, if the trace does not say who.
+const UNKNOWN: &str = "(unknown)";
+/// The same, if it was an interrupt.
+const INTERRUPT: &str = "(interrupt)";
+const NO_TASKS: [&str; 3] = [PREEMPTED, UNKNOWN, INTERRUPT];
+
 /// What waits of a group have in common.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub enum By {
@@ -252,9 +260,12 @@ impl Trail {
         Some(())
     }
 
-    /// The number of a task's name.
+    /// The number of a task's name. One that looks like something else is in quotes.
     fn comm(&mut self, comm: &str) -> u32 {
-        self.names.number(comm)
+        match NO_TASKS.contains(&comm) {
+            true => self.names.number(&format!("\"{comm}\"")),
+            false => self.names.number(comm),
+        }
     }
 
     fn push(&mut self, time: u64, pid: u32, what: What) {
@@ -469,9 +480,9 @@ impl Waits {
     /// Who ended a wait.
     fn waker(&self, cause: Cause) -> &str {
         match cause {
-            Cause::Preempted => "(preempted)",
-            Cause::Blocked(None) => "(unknown)",
-            Cause::Blocked(Some(Waker { comm: None, .. })) => "(interrupt)",
+            Cause::Preempted => PREEMPTED,
+            Cause::Blocked(None) => UNKNOWN,
+            Cause::Blocked(Some(Waker { comm: None, .. })) => INTERRUPT,
             Cause::Blocked(Some(Waker {
                 comm: Some(comm), ..
             })) => self.names.get(comm),

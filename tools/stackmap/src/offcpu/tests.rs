@@ -283,6 +283,20 @@ fn a_waker_has_the_name_that_it_had() {
 }
 
 #[test]
+fn no_task_is_called_as_what_is_none() {
+    let mut trail = Trail::default();
+    for (name, shown) in [
+        ("(interrupt)", "\"(interrupt)\""),
+        ("(preempted)", "\"(preempted)\""),
+        ("(unknown)", "\"(unknown)\""),
+        ("(sd-pam)", "(sd-pam)"),
+    ] {
+        let number = trail.comm(name);
+        assert_eq!(trail.names.get(number), shown);
+    }
+}
+
+#[test]
 fn groups_have_those_first_that_wait_longest() {
     let of = |comm, id| What::Leaves {
         comm,
