@@ -5,14 +5,14 @@
 use super::{By, Cause, Left, Stack, Sum, Waits, Waker};
 use crate::{
     error::Result,
-    folded::{Folded, Kind, Known, Names},
+    folded::{kind_of_text, Folded, Kind, Known, Names},
     notes::{count_of, Note},
     output::{safe, Out, DIM, NUMBER, TITLE},
     report,
     source::Loaded,
     symbols::Frame,
     table::{percent, table, Column},
-    tally::Key,
+    tally::{Key, Step},
     trace::UserRef,
 };
 use std::{
@@ -269,8 +269,9 @@ pub fn fold(waits: &Waits, loaded: &Loaded, names: &mut Names) -> Folded {
     let mut folded = Folded::default();
     let mut known = Known::new(|frame: &Frame<'_>| frame.plain().to_string());
     let mut push = |key: Key, names: &mut Names, to: &mut Vec<u32>| {
-        waits.keys.walk(key, loaded, &mut |step| {
-            known.push(&step, loaded, names, to)
+        waits.keys.walk(key, loaded, &mut |step| match step {
+            Step::Text(text) => to.push(names.number(text, kind_of_text(text))),
+            step => known.push(&step, loaded, names, to),
         });
     };
     let (mut frames, mut inner) = (Vec::new(), Vec::new());

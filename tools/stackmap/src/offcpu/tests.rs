@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use crate::{
+    folded::{self, Kind},
+    source::Loaded,
+    trace::StackRef,
+};
 
 /// Sleeps.
 const SLEEPS: u64 = 1;
@@ -293,6 +298,32 @@ fn no_task_is_called_as_what_is_none() {
     ] {
         let number = trail.comm(name);
         assert_eq!(trail.names.get(number), shown);
+    }
+}
+
+#[test]
+fn frames_of_full_stacks_are_of_the_kernel() {
+    let mut trail = trail(&[]);
+    let frames = ["schedule", "do_it [mod]", "0xffffffff81000000"].map(str::to_owned);
+    let key = trail.keys.key(StackRef::Whole(&frames).into());
+    let leaves = What::Leaves {
+        comm: 0,
+        state: SLEEPS,
+        key,
+        is_wanted: true,
+    };
+    trail.push(0, 1, leaves);
+    trail.push(5_000, 1, COMES);
+    let waits = trail.waits(By::Stack, &Gaps::default(), false);
+    let mut names = folded::Names::default();
+    assert_eq!(fold(&waits, &Loaded::default(), &mut names).total(), 5);
+    let kinds: Vec<_> = names.iter().collect();
+    for frame in [
+        ("schedule", Kind::Kernel),
+        ("do_it [mod]", Kind::Module),
+        ("0xffffffff81000000", Kind::Address),
+    ] {
+        assert!(kinds.contains(&frame), "{kinds:?}");
     }
 }
 
