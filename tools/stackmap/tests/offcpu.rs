@@ -168,6 +168,51 @@ fn filters_know_a_task_by_the_name_that_it_had() {
 }
 
 #[test]
+fn files_are_written_if_there_is_something_to_write() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let write = |arguments: &[&str]| {
+        let path = path.to_str().unwrap();
+        let output = run(&[&["offcpu", "mixed.data"], arguments, &[path]].concat());
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let read = || std::fs::read_to_string(&path).unwrap();
+    // It says that there is nothing, and why.
+    for (filter, why) in [("nobody", "matches --comm"), ("kdamond*", "still waited")] {
+        let (status, said) = write(&["--comm", filter, "--flame"]);
+        assert!(
+            said.contains("no stacks to draw") && said.contains(why),
+            "{said}"
+        );
+        assert_eq!(status, 1);
+        assert!(!path.exists());
+    }
+    assert_eq!(write(&["--comm", "nobody", "--folded"]).0, 0);
+    assert_eq!(read(), "");
+    std::fs::remove_file(&path).unwrap();
+    // Frames without a name are addresses in one of them.
+    for (kind, mode) in [("--flame", 0o044), ("--folded", 0)] {
+        assert_eq!(write(&["--kallsyms", "kallsyms", kind]).0, 0);
+        let found = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(found & 0o077 & !umask(), mode & !umask());
+        let has = read().contains("0xffffffff");
+        assert_eq!(has, kind == "--folded", "{kind}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// The bits that new files do not have.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    u32::from_str_radix(line.unwrap().trim(), 8).unwrap()
+}
+
+#[test]
 fn who_woke_a_task_up_is_named() {
     let text = stdout(&["offcpu", "--by", "comm", "--wakers", "99", "mixed.data"]);
     assert!(text.contains("woken up by (interrupt): "), "{text}");
@@ -207,12 +252,12 @@ fn traces_without_waits_are_refused() {
     for (arguments, error) in [
         (
             &["before.data"][..],
-            "waits are found in the records of a capture",
+            "it has no binary records, in which waits are found",
         ),
         (&["user.data"], "it has no sched:sched_switch"),
         (
             &["stack_map_bin"],
-            "waits are found in the records of a capture",
+            "it has no binary records, in which waits are found",
         ),
         (
             &["mixed.data", "--flame", "-", "--folded", "-"],

@@ -55,7 +55,7 @@ pub(super) struct Offcpu {
     /// Draw a flame graph by time into this file, - for standard output
     #[arg(long, value_name = "SVG", conflicts_with = "folded")]
     flame: Option<PathBuf>,
-    /// Write folded stacks with microseconds into this file, - for standard output
+    /// Write folded stacks with microseconds into this file, which only its owner can read; - for standard output
     #[arg(long, value_name = "FILE")]
     folded: Option<PathBuf>,
 }
@@ -66,14 +66,14 @@ impl Offcpu {
         let mut notes = Notes::default();
         let filter = std::mem::take(&mut loaded.filter);
         let waits = self.waits(&mut source, &loaded, &filter, &mut notes)?;
-        if notes.is_unmatched() {
+        let drawn = self.flame.as_ref().or(self.folded.as_ref());
+        if drawn.is_none() && notes.is_unmatched() {
             output::say_notes(&notes.lines(Some(&loaded)));
             return Ok(());
         }
         loaded.read_users(&mut source, &offcpu::users(&waits))?;
         let mut lines = notes.lines(Some(&loaded));
         lines.extend(waits.notes());
-        let drawn = self.flame.as_ref().or(self.folded.as_ref());
         let Some(path) = drawn else {
             let mut out = Out::paged(global.pager());
             report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
@@ -100,11 +100,14 @@ impl Offcpu {
                     unit: "us",
                     ..flame::Look::default()
                 };
-                flame::draw(&stacks, &names, &look, &mut text)?;
+                let drawn = flame::draw(&stacks, &names, &look, &mut text);
+                // Why there is nothing to draw.
+                drawn.inspect_err(|_| output::say_notes(&lines))?;
             }
             false => folded::write(&stacks, &names, &mut text)?,
         }
-        let mut out = Out::file(path, access(false))?;
+        // Folded stacks have the addresses of frames without a name.
+        let mut out = Out::file(path, access(self.folded.is_some()))?;
         out.write_all(&text)?;
         out.finish()?;
         output::say_notes(&lines);
@@ -122,7 +125,7 @@ impl Offcpu {
         if !source.has_ring() {
             return Err(Error::input(
                 source.name(),
-                "waits are found in the records of a capture\n  hint: stackmap record -e \
+                "it has no binary records, in which waits are found\n  hint: stackmap record -e \
                  sched:sched_switch -e sched:sched_waking",
             ));
         }
