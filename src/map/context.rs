@@ -296,7 +296,7 @@ impl<'s> Entered<'s> {
 pub(super) struct Came(u32);
 
 // There is room for both.
-const _: () = assert!(BITS_MAX + 1 <= u32::BITS - 2);
+const _: () = assert!(BITS_MAX < u32::BITS - 2);
 
 impl Came {
     /// The stack in `slot`, for the first time.
