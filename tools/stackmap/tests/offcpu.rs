@@ -6,6 +6,8 @@
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
+    fs::File,
+    io::{Read, Write},
     path::Path,
     process::{Command, Output},
 };
@@ -26,14 +28,16 @@ fn stdout(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Who waits, since when, in which state, and when it was woken up.
+type Wait = (String, u64, u64, Option<u64>);
 /// Blocked, runnable and preempted microseconds, and how many waits.
 type Times = [u64; 4];
 
-/// The waits by task, as the events of an export say.
-fn expected(file: &str) -> BTreeMap<String, Times> {
+/// The waits by task, as the events of an export say. `unfinished`: also those that last to its end.
+fn expected(file: &str, unfinished: bool) -> BTreeMap<String, Times> {
     let text = stdout(&["export", "--format", "json", file]);
     let export: Value = serde_json::from_str(&text).unwrap();
-    let mut tasks: HashMap<u64, (String, u64, u64, Option<u64>)> = HashMap::new();
+    let mut tasks: HashMap<u64, Wait> = HashMap::new();
     let mut found = BTreeMap::<String, Times>::new();
     let mut events: Vec<_> = export["events"].as_array().unwrap().iter().collect();
     let micros = |event: &Value| {
@@ -45,6 +49,19 @@ fn expected(file: &str) -> BTreeMap<String, Times> {
             .unwrap()
     };
     events.sort_by_key(|event| micros(event));
+    let end = micros(events.last().unwrap());
+    let mut add = |(name, since, state, woken): Wait, now| {
+        let times = found.entry(name).or_default();
+        times[3] += 1;
+        match (state & 0xff, woken) {
+            (0, _) => times[2] += now - since,
+            (_, None) => times[0] += now - since,
+            (_, Some(at)) => {
+                times[0] += at - since;
+                times[1] += now - at;
+            }
+        }
+    };
     for event in events {
         let (now, values) = (micros(event), &event["values"]);
         let number = |name: &str| values[name].as_u64().unwrap();
@@ -56,22 +73,16 @@ fn expected(file: &str) -> BTreeMap<String, Times> {
         if event["event"] != "sched_switch" {
             continue;
         }
-        if let Some((name, since, state, woken)) = tasks.remove(&number("next_pid")) {
-            let times = found.entry(name).or_default();
-            times[3] += 1;
-            match (state & 0xff, woken) {
-                (0, _) => times[2] += now - since,
-                (_, None) => times[0] += now - since,
-                (_, Some(at)) => {
-                    times[0] += at - since;
-                    times[1] += now - at;
-                }
-            }
+        if let Some(wait) = tasks.remove(&number("next_pid")) {
+            add(wait, now);
         }
         let (pid, state) = (number("prev_pid"), number("prev_state"));
         if pid != 0 && state & 0x30 == 0 {
             tasks.insert(pid, (pid.to_string(), now, state, None));
         }
+    }
+    for wait in tasks.into_values().filter(|_| unfinished) {
+        add(wait, end);
     }
     found
 }
@@ -102,8 +113,14 @@ fn total(times: &BTreeMap<String, Times>) -> u64 {
 
 #[test]
 fn waits_are_those_of_the_events() {
-    for file in ["mixed.data", "attack.data"] {
-        let (expected, found) = (expected(file), found(&[file]));
+    for (file, arguments) in [
+        ("mixed.data", &[][..]),
+        ("attack.data", &[]),
+        ("mixed.data", &["--unfinished"]),
+        ("attack.data", &["--unfinished"]),
+    ] {
+        let expected = expected(file, !arguments.is_empty());
+        let found = found(&[&[file], arguments].concat());
         assert!(
             expected.len() > 5 && total(&expected) > 50_000,
             "{expected:?}"
@@ -122,6 +139,14 @@ fn waits_are_those_of_the_events() {
             found.keys().all(|task| expected.contains_key(task)),
             "{found:?}"
         );
+    }
+}
+
+#[test]
+fn an_idle_cpu_does_not_wait() {
+    for file in ["mixed.data", "attack.data"] {
+        let text = stdout(&["offcpu", "--unfinished", file]);
+        assert!(!text.contains("swapper") && !text.contains("records of that time"));
     }
 }
 
@@ -165,6 +190,23 @@ fn filters_know_a_task_by_the_name_that_it_had() {
         let name = row.split(' ').next().unwrap();
         assert_eq!(rows(&["--comm", name]), [&row[..]]);
     }
+}
+
+#[test]
+fn stacks_that_are_not_shown_are_summed_up() {
+    let text = stdout(&["offcpu", "--top", "0", "mixed.data"]);
+    let lines: Vec<_> = text.lines().collect();
+    let of = |line: &str, before: &str| Some(line.split_once(before)?.1.to_owned());
+    let mut nr = 0;
+    for pair in lines.windows(2) {
+        let Some(hidden) = of(pair[1], " more, with ") else {
+            continue;
+        };
+        let (_, all) = pair[0].rsplit_once(", ").unwrap();
+        assert_eq!(hidden, format!("{all} (--top)"));
+        nr += 1;
+    }
+    assert!(nr > 3, "{text}");
 }
 
 #[test]
@@ -234,6 +276,19 @@ fn who_woke_a_task_up_is_named() {
     assert!(folded
         .lines()
         .any(|line| line.contains(";--;") && line.contains(";(interrupt) ")));
+    for line in folded.lines().filter(|line| line.contains(";asm_sysvec_")) {
+        let Some((_, waker)) = line.split_once(";--;") else {
+            continue;
+        };
+        let behind = waker
+            .split(';')
+            .skip_while(|frame| !frame.starts_with("asm_"));
+        let behind = behind.skip(1).collect::<Vec<_>>().join(";");
+        assert!(
+            behind.is_empty() || behind.starts_with("(interrupt) "),
+            "{line}"
+        );
+    }
     let flame = stdout(&["offcpu", "--flame", "-", "mixed.data"]);
     assert!(
         flame.contains(" us, ") && flame.contains("of waiting in "),
@@ -245,6 +300,58 @@ fn who_woke_a_task_up_is_named() {
     assert!(
         attack.contains("no sched:sched_waking in the trace") && attack.contains(" 0 runnable")
     );
+}
+
+/// A capture like `mixed.data`, before one of whose pages records are missing.
+fn with_a_gap(path: &Path) {
+    const PAGE: usize = 10;
+    const MISSED: u8 = 0x80;
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mixed.data");
+    let mut old = zip::ZipArchive::new(File::open(data).unwrap()).unwrap();
+    let mut new = zip::ZipWriter::new(File::create(path).unwrap());
+    for index in 0..old.len() {
+        let mut member = old.by_index(index).unwrap();
+        let (name, mut content) = (member.name().unwrap().into_owned(), Vec::new());
+        member.read_to_end(&mut content).unwrap();
+        if name == "trace_pipe_raw" {
+            // The CPU and the length, then the page: its time, and its commit word.
+            let mut at = 0;
+            for _ in 0..PAGE {
+                let len = content[at + 4..at + 8].try_into().unwrap();
+                at += 8 + u32::from_le_bytes(len) as usize;
+            }
+            content[at + 8 + 8 + 3] |= MISSED;
+        }
+        let options = zip::write::SimpleFileOptions::default();
+        new.start_file(name, options).unwrap();
+        new.write_all(&content).unwrap();
+    }
+    new.finish().unwrap();
+}
+
+#[test]
+fn waits_in_a_gap_are_not_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gap.data");
+    with_a_gap(&path);
+    // Those that are counted, not known, and not finished.
+    let counts = |file: &str| {
+        let text = stdout(&["offcpu", "--top", "0", file]);
+        let count = |what: &str| {
+            let line = text.lines().find(|line| line.contains(what));
+            let words = line.unwrap_or_default().split(' ');
+            let mut numbers = words.filter_map(|word| word.parse::<u64>().ok());
+            numbers.next().unwrap_or(0)
+        };
+        [" waits, ", "records of that time", "still waited"].map(count)
+    };
+    let (whole, gap) = (counts("mixed.data"), counts(path.to_str().unwrap()));
+    assert!(
+        whole[1] == 0 && gap[0] > 0 && gap[1] > 1,
+        "{whole:?}, {gap:?}"
+    );
+    let sum = |counts: [u64; 3]| counts.iter().sum::<u64>();
+    assert_eq!(sum(whole), sum(gap));
 }
 
 #[test]

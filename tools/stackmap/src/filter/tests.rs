@@ -329,15 +329,45 @@ fn a_stack_matches_by_any_of_its_frames() {
 }
 
 #[test]
+fn an_address_matches_by_what_it_means_in_its_stack() {
+    let event = event("x", "c", 1);
+    let mut loaded = loaded(&["^ksys_read$"]);
+    let kallsyms = KALLSYMS.replace("vfs_read_iter", "asm_exc_page_fault");
+    let table = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
+    loaded.symbols.kallsyms = Some(table);
+    // A call at the end of vfs_read returns to where ksys_read begins; an exception comes from there.
+    for (id, ip) in [(11, 0xffff_ffff_8100_0180), (12, 0xffff_ffff_8100_0310)] {
+        let stack = Stack {
+            id,
+            ref_count: 1,
+            ips: &[ip, 0xffff_ffff_8100_0200],
+        };
+        loaded.stacks.push(stack).unwrap();
+    }
+    let mut selection = Selection::new(&loaded);
+    for (id, fits) in [(11, false), (12, true), (11, false)] {
+        let keeps = selection.keeps(&event, StackRef::Id(id).into());
+        assert_eq!(keeps, fits, "{id}");
+    }
+}
+
+#[test]
 fn full_stacks_match_by_their_texts() {
     let event = event("x", "c", 1);
-    let whole = ["vfs_read+0x1/0x2", "do_it+0x1/0x2 [mod]"].map(str::to_owned);
+    let whole = [
+        "trace_event_raw_event_x+0x1/0x2",
+        "vfs_read+0x1/0x2",
+        "do_it+0x1/0x2 [mod]",
+    ];
+    let whole = whole.map(str::to_owned);
     for (regex, fits) in [
         ("^vfs_read$", true),
         ("^do_it$", true),
         (r"\[mod\]$", true),
         (r"\+0x1/", true),
         ("^read", false),
+        // A frame of tracing is not shown.
+        ("raw_event", false),
     ] {
         let loaded = loaded(&[regex]);
         let mut selection = Selection::new(&loaded);

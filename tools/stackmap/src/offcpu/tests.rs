@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     folded::{self, Kind},
     source::Loaded,
-    trace::StackRef,
+    trace::{Flags, StackRef, Time},
 };
 
 /// Sleeps.
@@ -150,6 +150,20 @@ fn who_woke_a_task_up_is_forgotten_when_it_runs() {
     let of = |at: usize| (causes[at].0, causes[at].1.total());
     assert_eq!(of(0), (Cause::Blocked(Some(waker(1))), 3));
     assert_eq!(of(1), (Cause::Blocked(None), 2));
+    // Also one from before it left its CPU.
+    let waits = self::waits(&[
+        (1, 1, woken(1)),
+        (2, 1, leaves(SLEEPS)),
+        (5, 1, COMES),
+        (10, 1, leaves(SLEEPS)),
+        (12, 1, COMES),
+    ]);
+    let causes = &waits.groups()[0].stacks[0].causes;
+    let causes: Vec<_> = causes.iter().map(|(cause, _)| *cause).collect();
+    assert_eq!(
+        causes,
+        [Cause::Blocked(Some(waker(1))), Cause::Blocked(None)]
+    );
 }
 
 #[test]
@@ -325,6 +339,58 @@ fn frames_of_full_stacks_are_of_the_kernel() {
     ] {
         assert!(kinds.contains(&frame), "{kinds:?}");
     }
+}
+
+#[test]
+fn user_stacks_are_those_of_sleepers_and_of_wakers() {
+    let leaves = |id| What::Leaves {
+        comm: 0,
+        state: SLEEPS,
+        key: Key::of_user_id(id),
+        is_wanted: true,
+    };
+    let woken = |id| What::Woken {
+        by: 99,
+        waker: Waker {
+            comm: None,
+            key: Key::of_user_id(id),
+        },
+    };
+    let waits = waits(&[
+        (1, 1, leaves(5)),
+        (2, 1, woken(6)),
+        (3, 1, COMES),
+        // This one is not finished.
+        (4, 1, leaves(7)),
+    ]);
+    assert_eq!(users(&waits), [5, 6].into());
+}
+
+#[test]
+fn the_longest_wait_is_remembered() {
+    let waits = waits(&[
+        (0, 1, leaves(SLEEPS)),
+        (30, 1, COMES),
+        (40, 1, leaves(SLEEPS)),
+        (45, 1, COMES),
+    ]);
+    let total = waits.total();
+    assert_eq!((total.waits, total.longest, total.total()), (2, 30, 35));
+}
+
+#[test]
+fn events_of_others_are_no_switches() {
+    let event = Event {
+        name: SWITCH.to_owned(),
+        fields: String::new().into(),
+        comm: "c".to_owned(),
+        pid: 1,
+        tgid: None,
+        cpu: 0,
+        time: Time::Nanos(5),
+        flags: Flags::default(),
+    };
+    assert!(!is_switch(&event));
 }
 
 #[test]
