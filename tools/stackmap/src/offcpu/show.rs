@@ -10,7 +10,7 @@ use crate::{
     output::{safe, Out, DIM, NUMBER, TITLE},
     report,
     source::Loaded,
-    symbols::Frame,
+    symbols::{frames, Frame},
     table::{percent, table, Column},
     tally::{Key, Step},
     trace::UserRef,
@@ -20,9 +20,6 @@ use std::{
     collections::{HashMap, HashSet},
     io::Write,
 };
-
-/// How the names of the entries of interrupts begin, on x86-64 and on arm64.
-const ENTRIES: [&str; 4] = ["asm_", "el1h_64_", "el0t_64_", "el0t_32_"];
 
 /// How much of each group is shown.
 #[derive(Clone, Copy, Debug)]
@@ -235,7 +232,7 @@ fn frames_of(waker: &Waker, waits: &Waits, loaded: &Loaded) -> Vec<String> {
 
 /// Whether a frame is the entry of an interrupt: behind it is what was interrupted.
 fn is_entry(frame: &str) -> bool {
-    ENTRIES.iter().any(|begin| frame.starts_with(begin))
+    frames::is_entry(frame.split(['+', ' ']).next().unwrap_or(frame))
 }
 
 /// What is not in the sums, and why.

@@ -38,7 +38,7 @@ const ARM64_KINDS: [&str; 4] = ["sync", "irq", "fiq", "error"];
 
 /// Whether a function of the kernel itself is the entry of an interrupt or an exception: the frame
 /// that it was entered from is not the return address of a call.
-pub(super) fn is_entry(name: &str) -> bool {
+pub(crate) fn is_entry(name: &str) -> bool {
     let arm64 = ARM64_PREFIXES
         .iter()
         .filter_map(|prefix| name.strip_prefix(prefix));
