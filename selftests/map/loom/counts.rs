@@ -190,7 +190,7 @@ fn a_stack_that_stays_gets_into_a_full_set() {
         for _ in 0..4 {
             id(&map, 0, stacks[0]);
         }
-        // It is counted in the map, then gets in in the place of another one, and has a batch of two.
+        // It is counted in the map, then takes the place of another one, and has a batch of two.
         assert_eq!(model::swaps() - before, 3);
         settle(&map);
     });

@@ -14,11 +14,12 @@ pub use gaps::Gaps;
 pub use show::{fold, subtitle, users, write, Limits};
 
 use crate::{
+    folded::{Kind, Names},
     notes::Note,
     tally::{Key, Keys},
     trace::{Event, Sides},
 };
-use std::{borrow::Cow, cmp::Reverse, collections::HashMap, fmt};
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
 /// The events that waits are made of.
 const SWITCH: &str = "sched_switch";
@@ -52,17 +53,6 @@ pub enum By {
     Waker,
     /// Nothing.
     Stack,
-}
-
-impl fmt::Display for By {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            By::Comm => "comm",
-            By::Pid => "pid",
-            By::Waker => "waker",
-            By::Stack => "stack",
-        })
-    }
 }
 
 /// Who woke a task up.
@@ -164,31 +154,8 @@ struct Step {
     what: What,
 }
 
-/// Names by number.
-#[derive(Debug, Default)]
-struct Names {
-    names: Vec<String>,
-    numbers: HashMap<String, u32>,
-}
-
-impl Names {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        let number = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.numbers.insert(name.to_owned(), number);
-        number
-    }
-
-    fn get(&self, number: u32) -> &str {
-        &self.names[number as usize]
-    }
-}
-
 /// The records of the scheduler.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Trail {
     steps: Vec<Step>,
     keys: Keys,
@@ -263,8 +230,8 @@ impl Trail {
     /// The number of a task's name. One that looks like something else is in quotes.
     fn comm(&mut self, comm: &str) -> u32 {
         match NO_TASKS.contains(&comm) {
-            true => self.names.number(&format!("\"{comm}\"")),
-            false => self.names.number(comm),
+            true => self.names.number(&format!("\"{comm}\""), Kind::Group),
+            false => self.names.number(comm, Kind::Group),
         }
     }
 
@@ -278,11 +245,13 @@ impl Trail {
         // An event is given out when its stack is, so those of two CPUs are not in order.
         self.steps.sort_by_key(|step| step.time);
         let mut waits = Waits {
-            has_wakings: self.has_wakings,
+            rows: HashMap::new(),
             keys: self.keys,
             names: self.names,
             by,
-            ..Waits::default()
+            has_wakings: self.has_wakings,
+            unfinished: Left::default(),
+            unknown: Left::default(),
         };
         let mut tasks: HashMap<u32, Task> = HashMap::new();
         let mut comms = HashMap::new();
@@ -381,7 +350,6 @@ impl Left {
 }
 
 /// The waits of all tasks, added up.
-#[derive(Debug)]
 pub struct Waits {
     rows: HashMap<Row, Sum>,
     keys: Keys,
@@ -393,20 +361,6 @@ pub struct Waits {
     pub unfinished: Left,
     /// Those during which records are missing.
     pub unknown: Left,
-}
-
-impl Default for Waits {
-    fn default() -> Self {
-        Self {
-            rows: HashMap::new(),
-            keys: Keys::default(),
-            names: Names::default(),
-            by: By::Stack,
-            has_wakings: false,
-            unfinished: Left::default(),
-            unknown: Left::default(),
-        }
-    }
 }
 
 impl Waits {
@@ -458,14 +412,14 @@ impl Waits {
         let group = match self.by {
             By::Comm => wait.comm,
             By::Pid => {
-                let name = format!("{}-{pid}", self.names.get(wait.comm));
-                self.names.number(&name)
+                let name = format!("{}-{pid}", self.name(wait.comm));
+                self.names.number(&name, Kind::Group)
             }
             By::Waker => {
                 let name = self.waker(cause).to_owned();
-                self.names.number(&name)
+                self.names.number(&name, Kind::Group)
             }
-            By::Stack => self.names.number(""),
+            By::Stack => self.names.number("", Kind::Group),
         };
         let key = wait.key;
         let row = Row { group, key, cause };
@@ -477,6 +431,11 @@ impl Waits {
         show::notes(self)
     }
 
+    /// The name of a task or of a group.
+    fn name(&self, number: u32) -> &str {
+        self.names.get(number).0
+    }
+
     /// Who ended a wait.
     fn waker(&self, cause: Cause) -> &str {
         match cause {
@@ -485,7 +444,7 @@ impl Waits {
             Cause::Blocked(Some(Waker { comm: None, .. })) => INTERRUPT,
             Cause::Blocked(Some(Waker {
                 comm: Some(comm), ..
-            })) => self.names.get(comm),
+            })) => self.name(comm),
         }
     }
 
@@ -509,7 +468,7 @@ impl Waits {
                     let order = |(cause, sum): &(Cause, Sum)| (Reverse(sum.total()), *cause);
                     stack.causes.sort_unstable_by_key(order);
                 }
-                let name = self.names.get(group);
+                let name = self.name(group);
                 Group { name, sum, stacks }
             })
             .collect();

@@ -275,7 +275,7 @@ pub fn fold(waits: &Waits, loaded: &Loaded, names: &mut Names) -> Folded {
     for (row, sum) in &waits.rows {
         frames.clear();
         if waits.by != By::Stack {
-            frames.push(names.number(waits.names.get(row.group), Kind::Group));
+            frames.push(names.number(waits.name(row.group), Kind::Group));
         }
         inner.clear();
         push(row.key, names, &mut inner);

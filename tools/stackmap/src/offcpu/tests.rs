@@ -26,7 +26,7 @@ fn waker(id: u32) -> Waker {
 fn trail(steps: &[(u64, u32, What)]) -> Trail {
     let mut trail = Trail::default();
     for name in ["one", "two"] {
-        trail.names.number(name);
+        trail.names.number(name, Kind::Group);
     }
     for (time, pid, what) in steps {
         trail.push(*time, *pid, *what);
@@ -311,7 +311,7 @@ fn no_task_is_called_as_what_is_none() {
         ("(sd-pam)", "(sd-pam)"),
     ] {
         let number = trail.comm(name);
-        assert_eq!(trail.names.get(number), shown);
+        assert_eq!(trail.names.get(number).0, shown);
     }
 }
 
