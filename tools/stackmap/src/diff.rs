@@ -11,6 +11,7 @@ use crate::{
     notes::count_of,
     output::{safe, Out, ERROR, GOOD, TITLE},
     table::percent,
+    weight::Unit,
 };
 use std::{collections::HashMap, fmt, io::Write};
 
@@ -41,8 +42,10 @@ impl fmt::Display for Measure {
 pub struct Side<'a> {
     /// What it is called.
     pub name: &'a str,
-    /// All of its events.
+    /// All of its events, or what they weigh.
     pub total: u64,
+    /// What that is in.
+    pub unit: &'a Unit,
     /// How long it took, in seconds; 0 if that is not known.
     pub seconds: f64,
 }
@@ -142,7 +145,7 @@ pub fn write(
 ) -> Result {
     for (label, side) in [("before", sides[0]), ("after", sides[1])] {
         let name = out.style(TITLE, safe(side.name).into_owned());
-        let events = count_of(side.total, "event");
+        let events = side.unit.text(side.total);
         write!(out, "{label:>8}: {name}, {events}")?;
         match measure {
             Measure::Rate => writeln!(out, " in {:.3} s", side.seconds)?,
@@ -175,7 +178,7 @@ pub fn write(
         title("after", unit, 9),
     ];
     let titles = titles.join("  ");
-    writeln!(out, "\n{titles}  events")?;
+    writeln!(out, "\n{titles}  {}", safe(sides[1].unit.title()))?;
     for change in changed.iter().take(top) {
         let growth = change.growth();
         let style = if growth > 0.0 { ERROR } else { GOOD };
@@ -226,6 +229,7 @@ mod tests {
 
     fn sides(totals: [u64; 2], seconds: [f64; 2]) -> [Side<'static>; 2] {
         [0, 1].map(|side| Side {
+            unit: &Unit::Events,
             name: "",
             total: totals[side],
             seconds: seconds[side],

@@ -85,7 +85,7 @@ pub fn tally(source: &mut Source, loaded: &Loaded, notes: &mut Notes, by: By) ->
             }
         }
     }
-    let mut tally = Tally::default();
+    let mut tally = Tally::new(&loaded.weight);
     for_each(source, loaded, notes, &mut |event, sides| {
         tally.add(by, event, sides);
         Ok(())
@@ -102,12 +102,12 @@ fn tally_once(
     notes: &mut Notes,
     by: By,
 ) -> Result<Option<Tally>> {
-    let mut tally = Tally::default();
+    let mut tally = Tally::new(&loaded.weight);
     let mut reader = Reader::new(trace, pages, size, Late::default(), loaded);
     let mut selection = Selection::new(loaded);
     loop {
         let mut counting = |event: &Event, sides: Sides<'_, LateRef>| {
-            if !selection.keeps_any_stack(event) {
+            if !selection.keeps_any_stack(event) || !notes.unweighed.count(&loaded.weight, event) {
                 return Ok(());
             }
             let sides = loaded.shown.of(sides);
@@ -224,7 +224,7 @@ fn give(
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
     let sides = loaded.shown.of(sides);
-    if !selection.keeps(event, sides) {
+    if !selection.keeps(event, sides) || !notes.unweighed.count(&loaded.weight, event) {
         return Ok(());
     }
     count(notes, loaded, sides);

@@ -44,7 +44,7 @@ pub struct Look {
     /// Whether frames without a name are shown as their addresses.
     pub addresses: bool,
     /// What is counted; empty: events.
-    pub unit: &'static str,
+    pub unit: String,
 }
 
 impl Look {
@@ -52,9 +52,9 @@ impl Look {
         let mut options = Options::default();
         options.title = safe(&self.title).into_owned();
         options.subtitle = self.subtitle.as_deref().map(|text| safe(text).into_owned());
-        options.count_name = match self.unit {
+        options.count_name = match &self.unit[..] {
             "" => "events".to_owned(),
-            unit => unit.to_owned(),
+            unit => safe(unit).into_owned(),
         };
         options.name_type = "Frame:".to_owned();
         options.bgcolors = Some(BackgroundColor::Flat(Color::new(255, 255, 255)));

@@ -33,5 +33,6 @@ pub mod top;
 pub mod trace;
 pub mod tracefs;
 pub mod user;
+pub mod weight;
 
 pub use error::{Error, Result};

@@ -8,6 +8,7 @@ use crate::{
     source::{Loaded, Missing},
     trace::Losses,
     user::User,
+    weight::Unweighed,
 };
 use std::collections::BTreeSet;
 
@@ -37,6 +38,8 @@ pub struct Notes {
     pub unnamed: (u64, u64),
     /// What a filter has kept, if there is one. All else is of these events, but for the losses.
     pub filtered: Option<Filtered>,
+    /// Events that a filter has kept and that have no weight. All else is of the others.
+    pub unweighed: Unweighed,
 }
 
 /// How many events have which user stack.
@@ -108,10 +111,11 @@ impl Notes {
         }
     }
 
-    /// Whether a filter has kept none of the events.
+    /// Whether there were events, and none is counted.
     pub fn is_unmatched(&self) -> bool {
         let filtered = self.filtered.as_ref();
-        filtered.is_some_and(|filtered| filtered.kept == 0 && filtered.all > 0)
+        self.unweighed.is_all()
+            || filtered.is_some_and(|filtered| filtered.kept == 0 && filtered.all > 0)
     }
 
     /// The notes, in words; `loaded` is what the result was made from.
@@ -119,6 +123,13 @@ impl Notes {
         let mut notes = Vec::new();
         if let Some(filtered) = &self.filtered {
             notes.extend(filtered.lines().map(|text| Note {
+                warning: false,
+                text,
+            }));
+        }
+        if let Some(loaded) = loaded {
+            let lines = self.unweighed.lines(&loaded.weight);
+            notes.extend(lines.into_iter().map(|text| Note {
                 warning: false,
                 text,
             }));

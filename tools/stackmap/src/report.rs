@@ -10,7 +10,8 @@ use crate::{
     source::Loaded,
     table::{percent, table, Column},
     tally::{By, Count, Group, Kernel, Key, Keys, Part, Tally},
-    trace::UserRef,
+    trace::{Time, UserRef},
+    weight::{duration, Unit},
 };
 use std::{collections::HashSet, io::Write};
 
@@ -24,6 +25,32 @@ pub struct Section<'a> {
     top: Vec<(Key, Count)>,
     /// By stack, the events that led there.
     events: Vec<(&'a str, Count)>,
+}
+
+/// How a report is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// What groups have in common; [`None`]: each is one stack.
+    pub group: Option<&'static str>,
+    /// What shares are of.
+    pub unit: &'a Unit,
+    /// The times of events are shown as their ages at this time.
+    pub ages_at: Option<Time>,
+    /// Frames of each stack; 0 is all.
+    pub depth: usize,
+}
+
+impl By {
+    /// What groups have in common, as the title of a column.
+    fn group(self) -> Option<&'static str> {
+        match self {
+            By::Event => Some("event"),
+            By::Comm => Some("comm"),
+            By::Pid => Some("comm-pid"),
+            By::Cpu => Some("cpu"),
+            By::Stack => None,
+        }
+    }
 }
 
 /// The sections of a report, with the first `top` stacks of each group.
@@ -44,7 +71,7 @@ pub fn users(sections: &[Section<'_>]) -> HashSet<u32> {
     ids.collect()
 }
 
-/// Writes the report. `depth`: frames of each stack; 0 is all.
+/// Writes the report.
 pub fn write(
     out: &mut Out,
     tally: &Tally,
@@ -62,6 +89,9 @@ pub fn write(
         notes.nr_events(total.events),
         count_of(nr_stacks, "different stack")
     )?;
+    if *tally.unit() != Unit::Events {
+        write!(out, ", {}", tally.unit().text(total.weight))?;
+    }
     let user = notes.user;
     match user.is_any() {
         true => {
@@ -80,11 +110,29 @@ pub fn write(
     if total.events == 0 {
         return Ok(());
     }
-    if by != By::Stack {
-        writeln!(out, "\n{}", summary(sections, by, total.events).trim_end())?;
+    let look = Look {
+        group: by.group(),
+        unit: tally.unit(),
+        ages_at: None,
+        depth,
+    };
+    write_sections(out, tally, sections, loaded, look)
+}
+
+/// Writes a line for each section, and then the stacks of each.
+pub fn write_sections(
+    out: &mut Out,
+    tally: &Tally,
+    sections: &[Section<'_>],
+    loaded: &Loaded,
+    look: Look<'_>,
+) -> Result {
+    let all = tally.total().weight;
+    if let Some(group) = look.group {
+        writeln!(out, "\n{}", summary(sections, group, all, look).trim_end())?;
     }
     for section in sections {
-        write_section(out, section, tally, loaded, depth, total.events)?;
+        write_section(out, section, tally, loaded, all, look)?;
     }
     Ok(())
 }
@@ -158,51 +206,74 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
         section.events.push((event, *count));
     }
     let mut sections: Vec<_> = stacks.into_iter().collect();
-    sections.sort_by_key(|(key, section)| (std::cmp::Reverse(section.total.events), *key));
+    sections.sort_by_key(|(key, section)| (std::cmp::Reverse(section.total.weight), *key));
     sections.truncate(top);
     for (number, (key, section)) in sections.iter_mut().enumerate() {
         section.title = format!("#{}", number + 1);
         section.top = vec![(*key, section.total)];
         section
             .events
-            .sort_by(|a, b| b.1.events.cmp(&a.1.events).then(a.0.cmp(b.0)));
+            .sort_by(|a, b| b.1.weight.cmp(&a.1.weight).then(a.0.cmp(b.0)));
     }
     sections.into_iter().map(|(_, section)| section).collect()
 }
 
-fn summary(sections: &[Section<'_>], by: By, all: u64) -> String {
-    let title = match by {
-        By::Event | By::Stack => "event",
-        By::Comm => "comm",
-        By::Pid => "comm-pid",
-        By::Cpu => "cpu",
+fn summary(sections: &[Section<'_>], group: &str, all: u64, look: Look<'_>) -> String {
+    let is_weighed = *look.unit != Unit::Events;
+    let times = match look.ages_at {
+        None => ["first", "last"],
+        Some(_) => ["oldest", "youngest"],
     };
-    let columns = [
-        Column::Text(title),
-        Column::Number("events"),
-        Column::Number("share"),
-        Column::Number("stacks"),
-        Column::Number("first"),
-        Column::Number("last"),
-    ];
+    let mut columns = vec![Column::Text(group), Column::Number("events")];
+    columns.extend(is_weighed.then(|| Column::Number(look.unit.title())));
+    let rest = ["share", "stacks", times[0], times[1]];
+    columns.extend(rest.map(Column::Number));
     let rows = sections.iter().map(|section| {
-        let (first, last) = times(&section.total);
-        vec![
-            section.title.clone(),
-            section.total.events.to_string(),
-            format!("{:.1} %", percent(section.total.events, all)),
+        let total = &section.total;
+        let (first, last) = look.times(total);
+        let mut row = vec![section.title.clone(), total.events.to_string()];
+        row.extend(is_weighed.then(|| look.unit.cell(total.weight)));
+        row.extend([
+            format!("{:.1} %", percent(total.weight, all)),
             section.nr_stacks.to_string(),
             first,
             last,
-        ]
+        ]);
+        row
     });
     table(&columns, rows)
 }
 
-fn times(count: &Count) -> (String, String) {
-    match count.span {
-        Some((first, last)) => (first.to_string(), last.to_string()),
-        None => ("-".to_owned(), "-".to_owned()),
+impl Look<'_> {
+    /// When events were, the first and the last.
+    fn times(&self, count: &Count) -> (String, String) {
+        let text = |time: Time| match self.ages_at {
+            None => time.to_string(),
+            Some(end) => duration(end.value().saturating_sub(time.value())),
+        };
+        match count.span {
+            Some((first, last)) => (text(first), text(last)),
+            None => ("-".to_owned(), "-".to_owned()),
+        }
+    }
+
+    /// What times are, where that is not plain.
+    fn age(&self) -> &'static str {
+        match self.ages_at {
+            None => "",
+            Some(_) => "age ",
+        }
+    }
+
+    /// How much, and how often if that is something else.
+    fn amount(&self, count: &Count) -> String {
+        match self.unit {
+            Unit::Events => self.unit.text(count.weight),
+            unit => {
+                let events = count_of(count.events, "event");
+                format!("{events}, {}", unit.text(count.weight))
+            }
+        }
     }
 }
 
@@ -211,16 +282,12 @@ fn write_section(
     section: &Section<'_>,
     tally: &Tally,
     loaded: &Loaded,
-    depth: usize,
     all: u64,
+    look: Look<'_>,
 ) -> Result {
     let title = out.style(TITLE, safe(&section.title).into_owned());
     match section.events.is_empty() {
-        true => writeln!(
-            out,
-            "\n{title}: {}",
-            count_of(section.total.events, "event")
-        )?,
+        true => writeln!(out, "\n{title}: {}", look.amount(&section.total))?,
         false => {
             let events = section
                 .events
@@ -231,29 +298,40 @@ fn write_section(
         }
     }
     let whole = match section.events.is_empty() {
-        true => section.total.events,
+        true => section.total.weight,
         false => all,
     };
     for (key, count) in &section.top {
-        let share = out.style(NUMBER, format!("{:5.1} %", percent(count.events, whole)));
-        let (first, last) = times(count);
+        let share = out.style(NUMBER, format!("{:5.1} %", percent(count.weight, whole)));
+        let (first, last) = look.times(count);
         let id = ids(*key);
         let when = match first == last {
             true => first,
             false => format!("{first} to {last}"),
         };
-        let about = out.style(DIM, format!("{id}, {when}"));
-        writeln!(out, " {share}  {:>6}  {about}", count.events)?;
-        write_stacks(out, *key, tally.keys(), loaded, depth)?;
+        let events = match look.unit {
+            Unit::Events => String::new(),
+            _ => format!("{}, ", count_of(count.events, "event")),
+        };
+        let about = out.style(DIM, format!("{events}{id}, {}{when}", look.age()));
+        let amount = look.unit.cell(count.weight);
+        writeln!(out, " {share}  {amount:>6}  {about}")?;
+        write_stacks(out, *key, tally.keys(), loaded, look.depth)?;
     }
     let hidden = section.nr_keys - section.top.len();
     if hidden > 0 {
-        let shown: u64 = section.top.iter().map(|(_, count)| count.events).sum();
-        let events = section.total.events.saturating_sub(shown);
+        let mut rest = Count {
+            span: None,
+            ..section.total
+        };
+        for (_, count) in &section.top {
+            rest.events = rest.events.saturating_sub(count.events);
+            rest.weight = rest.weight.saturating_sub(count.weight);
+        }
         let more = format!(
             " ... {} more, with {} (--top)",
             count_of(hidden as u64, "stack"),
-            count_of(events, "event")
+            look.amount(&rest)
         );
         writeln!(out, "{}", out.style(DIM, more))?;
     }

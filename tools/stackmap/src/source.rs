@@ -26,6 +26,7 @@ use crate::{
         names::{Names, Places},
         words, User,
     },
+    weight::Weight,
 };
 use std::{
     collections::HashSet,
@@ -104,6 +105,8 @@ pub struct Loaded {
     pub shown: Shown,
     /// Which events are wanted.
     pub filter: Filter,
+    /// What they are counted by.
+    pub weight: Weight,
 }
 
 /// Which stacks of an event are wanted.
@@ -307,6 +310,7 @@ impl Source {
             user,
             shown: Shown::default(),
             filter: Filter::default(),
+            weight: Weight::default(),
         })
     }
 

@@ -7,15 +7,15 @@ use comfy_table::{presets, CellAlignment, ContentArrangement, Table};
 
 /// How a column stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Column {
+pub enum Column<'a> {
     /// Text, at the left.
-    Text(&'static str),
+    Text(&'a str),
     /// A number, at the right.
-    Number(&'static str),
+    Number(&'a str),
 }
 
 /// A table with a line of titles. On a terminal, long texts are broken where it ends.
-pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let titles = columns.iter().map(|column| match column {

@@ -8,6 +8,7 @@ use crate::{
     symbols::{texts::ByNumber, Frame},
     trace::{Event, LateRef, Sides, StackRef, Time, UserRef},
     user::{UserFrame, WhichFrame},
+    weight::{Unit, Weight},
 };
 use std::{
     cmp::Reverse,
@@ -228,26 +229,31 @@ pub const PENDING: &str = "<user stack pending>";
 /// What stands for a user stack that the trace does not tell any more.
 pub const LOST: &str = "<user stack lost>";
 
-/// How often, and when.
+/// How often, how much, and when.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Count {
     /// How often.
     pub events: u64,
+    /// What they weigh together.
+    pub weight: u64,
     /// The first and the last time, if they are known.
     pub span: Option<(Time, Time)>,
 }
 
 impl Count {
-    fn of(events: u64, time: Option<Time>) -> Self {
+    /// One event.
+    pub fn one(weight: u64, time: Time) -> Self {
         Self {
-            events,
-            span: time.map(|time| (time, time)),
+            events: 1,
+            weight,
+            span: Some((time, time)),
         }
     }
 
     /// Adds what another one counted.
     pub fn merge(&mut self, other: &Count) {
         self.events = self.events.saturating_add(other.events);
+        self.weight = self.weight.saturating_add(other.weight);
         let Some((from, to)) = other.span else { return };
         self.span = Some(match self.span {
             Some((first, last)) => (first.min(from), last.max(to)),
@@ -267,7 +273,7 @@ pub struct Group<'a> {
     pub nr_keys: usize,
     /// How many of them have a stack.
     pub nr_stacks: usize,
-    /// The stacks with the most events, and how often and when each was seen.
+    /// The stacks that weigh most, and how often and when each was seen.
     pub top: Vec<(Key, Count)>,
 }
 
@@ -275,7 +281,7 @@ impl Group<'_> {
     /// Orders the stacks, and forgets all but the first `top`.
     fn cut(&mut self, top: usize) {
         self.top
-            .sort_unstable_by_key(|(key, count)| (Reverse(count.events), *key));
+            .sort_unstable_by_key(|(key, count)| (Reverse(count.weight), *key));
         self.top.truncate(top);
     }
 }
@@ -290,6 +296,8 @@ struct Waiting {
 /// Events counted by group and by stack.
 #[derive(Default)]
 pub struct Tally {
+    weight: Weight,
+    unit: Unit,
     groups: Vec<String>,
     group_numbers: HashMap<String, u32>,
     /// The group of the last event.
@@ -304,18 +312,45 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts an event.
+    /// One of events.
+    pub fn new(weight: &Weight) -> Self {
+        Self {
+            weight: weight.clone(),
+            ..Self::of(weight.unit())
+        }
+    }
+
+    /// One of what is weighed already.
+    pub fn of(unit: Unit) -> Self {
+        Self {
+            unit,
+            ..Self::default()
+        }
+    }
+
+    /// What weights are in.
+    pub fn unit(&self) -> &Unit {
+        &self.unit
+    }
+
+    /// Counts an event, unless it has no weight.
     pub fn add(&mut self, by: By, event: &Event, sides: Sides<'_>) {
+        let Ok(weight) = self.weight.of(event) else {
+            return;
+        };
         let group = self.group_of(by, event);
         let key = self.keys.key(sides);
-        self.count(group, key, &Count::of(1, Some(event.time)));
+        self.count(group, key, &Count::one(weight, event.time));
     }
 
     /// Counts an event whose user stack may not be known yet.
     pub fn add_late(&mut self, by: By, event: &Event, sides: Sides<'_, LateRef>) {
+        let Ok(weight) = self.weight.of(event) else {
+            return;
+        };
         let group = self.group_of(by, event);
         let kernel = self.keys.kernel(sides.kernel);
-        let count = Count::of(1, Some(event.time));
+        let count = Count::one(weight, event.time);
         let number = match sides.user {
             LateRef::Known(user) => return self.count(group, Key { kernel, user }, &count),
             LateRef::Waits(number) => number as usize,
@@ -370,11 +405,12 @@ impl Tally {
     pub fn add_map(&mut self, stacks: &Stacks, key: impl Fn(u32) -> Key) {
         let group = self.group("");
         for stack in stacks.iter().filter(|stack| stack.ref_count > 0) {
-            self.count(
-                group,
-                key(stack.id),
-                &Count::of(stack.ref_count.into(), None),
-            );
+            let count = Count {
+                events: stack.ref_count.into(),
+                weight: stack.ref_count.into(),
+                span: None,
+            };
+            self.count(group, key(stack.id), &count);
         }
     }
 
@@ -388,7 +424,7 @@ impl Tally {
         }
     }
 
-    /// Each group with the first `top` of its stacks: groups with the most events first, and so their
+    /// Each group with the first `top` of its stacks: those groups first that weigh most, and so their
     /// stacks.
     pub fn groups(&self, top: usize) -> Vec<Group<'_>> {
         let mut groups: Vec<_> = self
@@ -416,7 +452,7 @@ impl Tally {
         for group in &mut groups {
             group.cut(top);
         }
-        groups.sort_by_key(|group| (Reverse(group.total.events), group.name));
+        groups.sort_by_key(|group| (Reverse(group.total.weight), group.name));
         groups
     }
 
@@ -535,7 +571,12 @@ mod tests {
         let groups = tally.groups(9);
         assert_eq!(groups[0].name, "y");
         let span = Some((Time::Ticks(1), Time::Ticks(9)));
-        assert_eq!(groups[0].total, Count { events: 4, span });
+        let total = Count {
+            events: 4,
+            weight: 4,
+            span,
+        };
+        assert_eq!(groups[0].total, total);
         let stacks: Vec<_> = groups[0]
             .top
             .iter()

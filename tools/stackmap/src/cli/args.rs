@@ -4,10 +4,11 @@
 
 use super::filters::Filters;
 use crate::{
-    error::Result,
+    error::{Error, Result},
     output::Progress,
     source::{Loaded, Shown, Source, SymbolFiles},
     symbols::elf,
+    weight::Weight,
 };
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -143,6 +144,32 @@ impl SymbolArgs {
             loaded.user.prime(&mut |done| progress.set(done));
         }
         Ok(loaded)
+    }
+}
+
+/// What events are counted by.
+#[derive(Args, Debug, Default)]
+pub(super) struct WeightArgs {
+    /// Add up what this field of the events says, not how many there are: --weight bytes_alloc
+    #[arg(long, value_name = "FIELD")]
+    weight: Option<String>,
+}
+
+impl WeightArgs {
+    /// Has the events of a source counted by it.
+    pub(super) fn set(&self, source: &Source, loaded: &mut Loaded) -> Result {
+        let Some(field) = &self.weight else {
+            return Ok(());
+        };
+        if !source.has_ring() {
+            return Err(Error::input(
+                source.name(),
+                "it has no binary records, in which fields have numbers\n  hint: --weight wants a \
+                 capture of \"stackmap record\"",
+            ));
+        }
+        loaded.weight = Weight::Field(field.clone());
+        Ok(())
     }
 }
 

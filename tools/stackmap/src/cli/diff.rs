@@ -17,6 +17,7 @@ use crate::{
     output::{self, Out},
     source::Source,
     user::binaries::Binaries,
+    weight::Unit,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -76,6 +77,7 @@ enum Of {
 struct Read {
     name: String,
     stacks: Folded,
+    unit: Unit,
     /// How long it took, in seconds; 0 if that is not known.
     seconds: f64,
     recorded: Option<Recorded>,
@@ -87,6 +89,7 @@ impl Read {
         Side {
             name: &self.name,
             total: self.stacks.total(),
+            unit: &self.unit,
             seconds: self.seconds,
         }
     }
@@ -134,7 +137,7 @@ impl Diff {
         let name = path.display().to_string();
         loaded.user.binaries.compare(&name, binaries.each_ref());
         let mut notes = Notes::default();
-        let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
         let manifest = loaded.manifest.as_ref();
         let seconds = manifest.map_or(0.0, |manifest| manifest.duration_ns as f64 / 1e9);
         if self.compare == Measure::Rate && seconds <= 0.0 {
@@ -143,6 +146,7 @@ impl Diff {
             return Err(Error::input(name, what));
         }
         Ok(Read {
+            unit: tally.unit().clone(),
             stacks: fold(&tally, by, &mut source, &mut loaded, names)?,
             seconds,
             recorded: loaded

@@ -3,7 +3,7 @@
 //! `stackmap export`: recordings in the formats of other programs.
 
 use super::{
-    args::{Global, Input},
+    args::{Global, Input, WeightArgs},
     folded::access,
 };
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     notes::Notes,
     output::{self, Out},
     source::Source,
+    weight::Weight,
 };
 use clap::{Args, ValueEnum};
 use std::{
@@ -36,6 +37,8 @@ pub(super) struct Export {
     /// Format to write
     #[arg(long, value_name = "FORMAT")]
     format: Format,
+    #[command(flatten)]
+    weight: WeightArgs,
     /// File to write, - for standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -63,7 +66,12 @@ impl Export {
                     .to_owned(),
             ));
         }
-        let (mut source, loaded) = self.input.open(global)?;
+        let (mut source, mut loaded) = self.input.open(global)?;
+        self.weight.set(&source, &mut loaded)?;
+        if self.format == Format::Json && loaded.weight != Weight::One {
+            let what = "--format json has all fields of each event, and adds nothing up";
+            return Err(Error::Refused(what.to_owned()));
+        }
         let mut notes = Notes::default();
         let addresses = self.addresses;
         let mut out = Out::file(&self.output, access(addresses))?;

@@ -2,7 +2,7 @@
 
 //! `stackmap folded` and `stackmap flame`: stacks for flame graphs, and the graphs themselves.
 
-use super::args::{Global, Input};
+use super::args::{Global, Input, WeightArgs};
 use crate::{
     error::Result,
     events, flame,
@@ -11,6 +11,7 @@ use crate::{
     output::{self, Access, Out, Progress},
     source::{Loaded, Source},
     tally::{By, Tally},
+    weight::Unit,
 };
 use clap::Args;
 use std::{io::Write, path::PathBuf};
@@ -38,8 +39,10 @@ pub(super) struct ByArgs {
     /// What the first frame of each stack names; "stack" adds no such frame
     #[arg(long, value_name = "KEY", default_value = "event")]
     by: By,
+    #[command(flatten)]
+    weight: WeightArgs,
     /// Count the references since the map was reset, not the events in the trace
-    #[arg(long, conflicts_with = "Filters")]
+    #[arg(long, conflicts_with_all = ["Filters", "WeightArgs"])]
     pub(super) map: bool,
 }
 
@@ -79,9 +82,10 @@ impl ByArgs {
     pub(super) fn count(
         &self,
         source: &mut Source,
-        loaded: &Loaded,
+        loaded: &mut Loaded,
         notes: &mut Notes,
     ) -> Result<(Tally, By)> {
+        self.weight.set(source, loaded)?;
         if self.map || matches!(source, Source::Raw { .. }) {
             let (stacks, key) = loaded.map();
             let mut tally = Tally::default();
@@ -110,7 +114,7 @@ impl Folded {
         // Those of a map are counted by the map.
         let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
         let mut notes = Notes::default();
-        let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
         let mut names = Names::default();
         let stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         let mut out = Out::stdout();
@@ -126,10 +130,16 @@ impl Flame {
         // Those of a map are counted by the map.
         let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
         let mut notes = Notes::default();
-        let (tally, by) = self.by.count(&mut source, &loaded, &mut notes)?;
+        let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
         if notes.is_unmatched() {
             output::say_notes(&notes.lines(Some(&loaded)));
         }
+        let total = tally.total();
+        let mut about = notes.nr_events(total.events);
+        if *tally.unit() != Unit::Events {
+            about = format!("{about}, {}", tally.unit().text(total.weight));
+        }
+        let unit = tally.unit().of_folded().to_owned();
         let mut names = Names::default();
         let mut stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         if self.inverted {
@@ -137,7 +147,8 @@ impl Flame {
         }
         let look = flame::Look {
             title: self.title.unwrap_or_else(|| source.name()),
-            subtitle: Some(subtitle(&loaded, &notes.nr_events(tally.total().events))),
+            subtitle: Some(subtitle(&loaded, &about)),
+            unit,
             inverted: self.inverted,
             addresses: self.addresses,
             ..flame::Look::default()

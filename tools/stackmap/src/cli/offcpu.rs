@@ -97,7 +97,7 @@ impl Offcpu {
                 let look = flame::Look {
                     title: source.name(),
                     subtitle: Some(offcpu::subtitle(&waits)),
-                    unit: "us",
+                    unit: "us".to_owned(),
                     ..flame::Look::default()
                 };
                 let drawn = flame::draw(&stacks, &names, &look, &mut text);

@@ -2,7 +2,7 @@
 
 //! `stackmap report`: what was recorded, for people.
 
-use super::args::{Global, Input};
+use super::args::{Global, Input, WeightArgs};
 use crate::{
     error::Result,
     events,
@@ -21,6 +21,7 @@ examples:
   stackmap report --by stack --top 3     the three hottest stacks of all
   stackmap report --comm ls --cpu 0-3    the events of ls on these CPUs
   stackmap report --stack '^ext4_'       the events with such a function on their stack
+  stackmap report --weight bytes_alloc   by bytes, not by events: kmem:kmalloc has such a field
   stackmap report --live                 what is in the running kernel's buffer now";
 
 /// Show events with their stacks: counts, shares, first and last times
@@ -37,6 +38,8 @@ pub(super) struct Report {
         hide_possible_values = false
     )]
     by: By,
+    #[command(flatten)]
+    weight: WeightArgs,
     /// Number of stacks to show of each group
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
@@ -48,6 +51,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn run(self, global: &Global) -> Result {
         let (mut source, mut loaded) = self.input.open_some(global, true)?;
+        self.weight.set(&source, &mut loaded)?;
         let mut notes = Notes::default();
         // By stack, the events that led to each are shown.
         let by = match self.by {

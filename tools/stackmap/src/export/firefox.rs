@@ -55,6 +55,8 @@ struct Record {
     thread: u32,
     name: u32,
     key: Key,
+    /// What it is counted by.
+    weight: u64,
     nanos: u64,
     /// The offset in the temporary file of the CPU, the length of the fields, and the fields.
     offset: u64,
@@ -98,8 +100,11 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Adds an event.
+    /// Adds an event, unless it has no weight.
     pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
+        let Ok(weight) = self.loaded.weight.of(event) else {
+            return Ok(());
+        };
         let begin = *self.begin.get_or_insert(event.time.value());
         let fields = event.fields.export(&self.loaded.symbols, self.addresses);
         let fields = fields.as_bytes();
@@ -112,6 +117,7 @@ impl<'a> Builder<'a> {
             name: self.names.number(&event.name, Kind::Group),
             offset: self.len,
             key: self.keys.key(sides),
+            weight,
             nanos: event.time.value().saturating_sub(begin),
         };
         self.records.push(record);
@@ -414,7 +420,7 @@ impl Table {
         });
         column(out, "stack", stacks)?;
         column(out, "timeDeltas", deltas)?;
-        column(out, "weight", (0..len).map(|_| 1))?;
+        column(out, "weight", events.iter().map(|event| event.weight))?;
         column(out, "threadCPUDelta", (0..len).map(|_| 0))?;
         Ok(out.write_all(b"},")?)
     }

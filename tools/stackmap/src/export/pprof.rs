@@ -20,6 +20,7 @@ use crate::{
     tally::{Count, Key, Keys, Step},
     trace::{Event, Sides},
     user::{words::At, UserFrame, WhichFrame},
+    weight::Weight,
 };
 use flate2::{write::GzEncoder, Compression};
 use prost::Message;
@@ -74,11 +75,15 @@ impl<'a> Builder<'a> {
         builder
     }
 
-    /// Counts an event.
+    /// Counts an event, unless it has no weight.
     pub fn event(&mut self, event: &Event, sides: Sides<'_>) {
+        let Ok(weight) = self.loaded.weight.of(event) else {
+            return;
+        };
         let key = self.keys.key(sides);
         let group = (self.string(&event.name), self.string(&event.comm), key);
-        self.counts.entry(group).or_default().events += 1;
+        let count = Count::one(weight, event.time);
+        self.counts.entry(group).or_default().merge(&count);
     }
 
     /// Counts the stacks of a map by their references.
@@ -86,7 +91,9 @@ impl<'a> Builder<'a> {
         let (stacks, key) = self.loaded.map();
         for stack in stacks.iter() {
             let count = self.counts.entry((0, 0, key(stack.id))).or_default();
-            count.events += u64::from(stack.ref_count);
+            let references = u64::from(stack.ref_count);
+            count.events += references;
+            count.weight += references;
         }
     }
 
@@ -98,6 +105,14 @@ impl<'a> Builder<'a> {
             unit: self.string("count"),
         };
         self.profile.sample_type = vec![events];
+        if let Weight::Field(field) = &self.loaded.weight {
+            let weight = ValueType {
+                r#type: self.string(field),
+                unit: self.string("count"),
+            };
+            self.profile.sample_type.push(weight);
+            self.profile.default_sample_type = weight.r#type;
+        }
         self.profile.period_type = Some(events);
         self.profile.period = 1;
         if let Some(manifest) = &self.loaded.manifest {
@@ -125,8 +140,9 @@ impl<'a> Builder<'a> {
 
     fn samples(&mut self) {
         let mut counts: Vec<_> = self.counts.drain().collect();
-        counts.sort_by_key(|(group, count)| (std::cmp::Reverse(count.events), *group));
+        counts.sort_by_key(|(group, count)| (std::cmp::Reverse(count.weight), *group));
         let keys = std::mem::take(&mut self.keys);
+        let value = |number| i64::try_from(number).unwrap_or(i64::MAX);
         let [event_key, comm_key] = ["event", "comm"].map(|key| self.string(key));
         let mut progress = Progress::new("naming stacks", Some(counts.len() as u64));
         for (done, ((event, comm, key), count)) in counts.into_iter().enumerate() {
@@ -136,7 +152,10 @@ impl<'a> Builder<'a> {
             let label = label.into_iter().filter(|(_, str)| *str != 0);
             self.profile.sample.push(Sample {
                 location_id,
-                value: vec![i64::try_from(count.events).unwrap_or(i64::MAX)],
+                value: match self.loaded.weight {
+                    Weight::One => vec![value(count.events)],
+                    Weight::Field(_) => vec![value(count.events), value(count.weight)],
+                },
                 label: label.map(|(key, str)| Label { key, str, num: 0 }).collect(),
             });
         }

@@ -43,6 +43,9 @@ pub struct Profile {
     /// Texts for people.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
+    /// The name of the value that is shown first.
+    #[prost(int64, tag = "14")]
+    pub default_sample_type: i64,
 }
 
 /// What a value is.

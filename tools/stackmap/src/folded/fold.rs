@@ -94,7 +94,7 @@ pub(super) fn fold_read(
         folded.stacks.push(Row {
             outer,
             inner: inner.clone(),
-            count: count.events,
+            count: tally.unit().folded(count.weight),
         });
     }
     later

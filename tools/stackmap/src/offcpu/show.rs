@@ -14,6 +14,7 @@ use crate::{
     table::{percent, table, Column},
     tally::{Key, Step},
     trace::UserRef,
+    weight::duration,
 };
 use std::{
     cmp::Reverse,
@@ -30,18 +31,6 @@ pub struct Limits {
     pub wakers: usize,
     /// Frames of each stack; 0: all.
     pub depth: usize,
-}
-
-/// A time for people.
-fn duration(nanos: u64) -> String {
-    match nanos {
-        0 => "0".to_owned(),
-        1..1_000 => format!("{nanos} ns"),
-        // From here on, 1000.0 would be shown.
-        1_000..999_950 => format!("{:.1} us", nanos as f64 / 1e3),
-        999_950..999_950_000 => format!("{:.1} ms", nanos as f64 / 1e6),
-        _ => format!("{:.3} s", nanos as f64 / 1e9),
-    }
 }
 
 /// The user stacks that waits have.
@@ -117,7 +106,7 @@ pub fn write(out: &mut Out, waits: &Waits, loaded: &Loaded, limits: Limits) -> R
     Ok(())
 }
 
-fn columns(title: &'static str) -> [Column; 7] {
+fn columns(title: &'static str) -> [Column<'static>; 7] {
     [
         Column::Text(title),
         Column::Number("waits"),
@@ -316,26 +305,4 @@ pub fn subtitle(waits: &Waits) -> String {
         duration(total.total()),
         count_of(total.waits, "wait")
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-
-    #[test]
-    fn times_are_short() {
-        for (nanos, text) in [
-            (0, "0"),
-            (999, "999 ns"),
-            (1_500, "1.5 us"),
-            (999_949, "999.9 us"),
-            (999_950, "1.0 ms"),
-            (1_500_000, "1.5 ms"),
-            (999_949_999, "999.9 ms"),
-            (999_999_999, "1.000 s"),
-            (1_234_567_890, "1.235 s"),
-        ] {
-            assert_eq!(duration(nanos), text);
-        }
-    }
 }

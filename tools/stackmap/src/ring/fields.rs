@@ -104,6 +104,36 @@ impl Fields {
         recorded.about.formats.number(format, name, &recorded.data)
     }
 
+    /// The same with its sign, by the name that the field is shown with, too.
+    pub fn signed(&self, name: &str) -> Option<i128> {
+        let Fields::Binary(recorded) = self else {
+            return None;
+        };
+        let mut fields = recorded.format.as_ref()?.fields.iter();
+        let is_meant = |field: &&Field| field.name == name || shown_name(&field.name) == name;
+        match recorded.value(fields.find(is_meant)?)? {
+            Value::Unsigned(number) => Some(number.into()),
+            Value::Signed(number) => Some(number.into()),
+            _ => None,
+        }
+    }
+
+    /// The names of the fields that are numbers, as they are shown.
+    pub fn numbers(&self) -> Vec<&str> {
+        let Fields::Binary(recorded) = self else {
+            return Vec::new();
+        };
+        let fields = recorded
+            .format
+            .iter()
+            .flat_map(|format| shown(&format.fields));
+        let numbers = fields.filter(|field| {
+            let value = recorded.value(field);
+            matches!(value, Some(Value::Unsigned(_) | Value::Signed(_)))
+        });
+        numbers.map(|field| shown_name(&field.name)).collect()
+    }
+
     /// The text in the field of this name, if it was recorded and is one.
     pub fn string(&self, name: &str) -> Option<Cow<'_, str>> {
         let Fields::Binary(recorded) = self else {
