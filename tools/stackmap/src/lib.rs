@@ -32,6 +32,7 @@ pub mod tally;
 pub mod top;
 pub mod trace;
 pub mod tracefs;
+pub mod tree;
 pub mod user;
 pub mod weight;
 

@@ -81,6 +81,21 @@ pub fn write(
     notes: &Notes,
     depth: usize,
 ) -> Result {
+    write_total(out, tally, notes)?;
+    if tally.is_empty() {
+        return Ok(());
+    }
+    let look = Look {
+        group: by.group(),
+        unit: tally.unit(),
+        ages_at: None,
+        depth,
+    };
+    write_sections(out, tally, sections, loaded, look)
+}
+
+/// Writes how much there is of all.
+pub fn write_total(out: &mut Out, tally: &Tally, notes: &Notes) -> Result {
     let total = tally.total();
     let nr_stacks = count_stacks(tally);
     write!(
@@ -93,30 +108,17 @@ pub fn write(
         write!(out, ", {}", tally.unit().text(total.weight))?;
     }
     let user = notes.user;
-    match user.is_any() {
-        true => {
-            write!(
-                out,
-                "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
-                user.bound, user.pending, user.lost, user.not_kept, user.none
-            )?;
-            match user.unresolved() {
-                0 => writeln!(out)?,
-                unresolved => writeln!(out, ", {unresolved} of an id without a stack")?,
-            }
+    if user.is_any() {
+        write!(
+            out,
+            "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
+            user.bound, user.pending, user.lost, user.not_kept, user.none
+        )?;
+        if user.unresolved() > 0 {
+            write!(out, ", {} of an id without a stack", user.unresolved())?;
         }
-        false => writeln!(out)?,
     }
-    if total.events == 0 {
-        return Ok(());
-    }
-    let look = Look {
-        group: by.group(),
-        unit: tally.unit(),
-        ages_at: None,
-        depth,
-    };
-    write_sections(out, tally, sections, loaded, look)
+    Ok(writeln!(out)?)
 }
 
 /// Writes a line for each section, and then the stacks of each.

@@ -89,6 +89,24 @@ fn report() {
 }
 
 #[test]
+fn trees() {
+    golden("tree", "report --tree --event kmalloc --min 2 before.data");
+    golden(
+        "tree-inverted",
+        "report --tree --inverted --by comm --depth 3 user.data",
+    );
+    golden(
+        "tree-callers",
+        "report --callers __kmalloc* --by stack --min 3 before.data",
+    );
+    golden(
+        "tree-callees",
+        "report --callees path_lookupat --weight bytes_alloc mixed.data",
+    );
+    golden("tree-nobody", "report --callees nobody mixed.data");
+}
+
+#[test]
 fn resolve() {
     golden(
         "resolve",

@@ -17,7 +17,7 @@ const FILTERS: &str = "Filters (an event is to fit all that are given, and one v
 pub(super) struct Filters {
     /// Only events of tasks with this name (the kernel keeps 15 bytes of it), with the wildcards *
     /// and ?: --comm 'kworker*'
-    #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = Glob::of_task)]
+    #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = Glob::of_name)]
     comm: Vec<Glob>,
     /// Only events of these threads: --pid 144,150. The id of a process selects all of its threads
     /// if the trace has the ids of processes (option record-tgid), otherwise its first thread

@@ -3,6 +3,7 @@
 //! Names with wildcards: those of tasks and of events.
 
 use glob::{Pattern, PatternError};
+use std::fmt;
 
 /// Characters that make the name of an event a pattern.
 const WILDCARDS: [char; 3] = ['*', '?', '['];
@@ -17,8 +18,8 @@ pub enum Glob {
 }
 
 impl Glob {
-    /// The name of a task, with the wildcards `*` and `?`. Brackets are part of the name.
-    pub fn of_task(text: &str) -> Result<Self, String> {
+    /// The name of a task or of a function, with the wildcards `*` and `?`. Brackets are part of the name.
+    pub fn of_name(text: &str) -> Result<Self, String> {
         if !text.contains(['*', '?']) {
             return Ok(Glob::Name(text.to_owned()));
         }
@@ -53,6 +54,15 @@ impl Glob {
 
     fn is_all(&self) -> bool {
         matches!(self, Glob::Pattern(pattern) if pattern.as_str() == "*")
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Glob::Name(name) => name,
+            Glob::Pattern(pattern) => pattern.as_str(),
+        })
     }
 }
 

@@ -49,7 +49,7 @@ fn a_task_has_a_name_or_a_pattern_of_names() {
         ("**", &["", "x"], &[]),
         ("a***b", &["ab", "axyb"], &["a"]),
     ] {
-        let glob = Glob::of_task(text).unwrap();
+        let glob = Glob::of_name(text).unwrap();
         for name in fits {
             assert!(glob.matches(name), "{text} {name}");
         }
@@ -160,7 +160,7 @@ fn times_are_compared_as_they_are_shown() {
 fn options_are_all_to_fit_and_of_a_repeated_one_any_value() {
     let event = event("kmalloc", "ls", 7);
     let filter = Filter {
-        comms: vec![Glob::of_task("sh").unwrap(), Glob::of_task("l?").unwrap()],
+        comms: vec![Glob::of_name("sh").unwrap(), Glob::of_name("l?").unwrap()],
         pids: vec![6, 7],
         cpus: vec![CpuRange::new("0").unwrap(), CpuRange::new("2-3").unwrap()],
         events: globs(&["kfree", "kmalloc"]),
@@ -399,7 +399,7 @@ fn a_stack_that_does_not_match_is_asked_with_the_rest() {
 #[test]
 fn what_there_is_is_said_if_nothing_is_kept() {
     let filter = Filter {
-        comms: vec![Glob::of_task("x").unwrap()],
+        comms: vec![Glob::of_name("x").unwrap()],
         cpus: vec![CpuRange::new("9").unwrap()],
         times: vec![TimeRange::new("9..").unwrap()],
         ..Filter::default()
