@@ -31,7 +31,9 @@ pub struct Section<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'a> {
     /// What groups have in common; [`None`]: each is one stack.
-    pub group: Option<&'static str>,
+    pub group: Option<&'a str>,
+    /// What is counted, one of it.
+    pub what: &'static str,
     /// What shares are of.
     pub unit: &'a Unit,
     /// The times of events are shown as their ages at this time.
@@ -42,7 +44,7 @@ pub struct Look<'a> {
 
 impl By {
     /// What groups have in common, as the title of a column.
-    fn group(self) -> Option<&'static str> {
+    pub(crate) fn group(self) -> Option<&'static str> {
         match self {
             By::Event => Some("event"),
             By::Comm => Some("comm"),
@@ -87,6 +89,7 @@ pub fn write(
     }
     let look = Look {
         group: by.group(),
+        what: "event",
         unit: tally.unit(),
         ages_at: None,
         depth,
@@ -222,11 +225,12 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
 
 fn summary(sections: &[Section<'_>], group: &str, all: u64, look: Look<'_>) -> String {
     let is_weighed = *look.unit != Unit::Events;
+    let what = format!("{}s", look.what);
     let times = match look.ages_at {
         None => ["first", "last"],
         Some(_) => ["oldest", "youngest"],
     };
-    let mut columns = vec![Column::Text(group), Column::Number("events")];
+    let mut columns = vec![Column::Text(group), Column::Number(&what)];
     columns.extend(is_weighed.then(|| Column::Number(look.unit.title())));
     let rest = ["share", "stacks", times[0], times[1]];
     columns.extend(rest.map(Column::Number));
@@ -269,12 +273,10 @@ impl Look<'_> {
 
     /// How much, and how often if that is something else.
     fn amount(&self, count: &Count) -> String {
+        let events = count_of(count.events, self.what);
         match self.unit {
-            Unit::Events => self.unit.text(count.weight),
-            unit => {
-                let events = count_of(count.events, "event");
-                format!("{events}, {}", unit.text(count.weight))
-            }
+            Unit::Events => events,
+            unit => format!("{events}, {}", unit.text(count.weight)),
         }
     }
 }
@@ -313,7 +315,11 @@ fn write_section(
         };
         let events = match look.unit {
             Unit::Events => String::new(),
-            _ => format!("{}, ", count_of(count.events, "event")),
+            Unit::Nanos => {
+                let average = duration(count.weight / count.events.max(1));
+                format!("{} of {average}, ", count_of(count.events, look.what))
+            }
+            _ => format!("{}, ", count_of(count.events, look.what)),
         };
         let about = out.style(DIM, format!("{events}{id}, {}{when}", look.age()));
         let amount = look.unit.cell(count.weight);

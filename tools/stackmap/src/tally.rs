@@ -11,6 +11,7 @@ use crate::{
     weight::{Unit, Weight},
 };
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     collections::{hash_map::Entry, HashMap},
     fmt,
@@ -32,6 +33,19 @@ pub enum By {
     Cpu,
     /// The stack, whatever the event.
     Stack,
+}
+
+impl By {
+    /// The name of the group that an event is in.
+    pub fn name_of(self, event: &Event) -> Cow<'_, str> {
+        match self {
+            By::Event => Cow::Borrowed(&event.name),
+            By::Comm => Cow::Borrowed(&event.comm),
+            By::Pid => Cow::Owned(format!("{}-{}", event.comm, event.pid)),
+            By::Cpu => Cow::Owned(format!("CPU {}", event.cpu)),
+            By::Stack => Cow::Borrowed(""),
+        }
+    }
 }
 
 impl fmt::Display for By {
@@ -316,16 +330,24 @@ impl Tally {
     pub fn new(weight: &Weight) -> Self {
         Self {
             weight: weight.clone(),
-            ..Self::of(weight.unit())
+            unit: weight.unit(),
+            ..Self::default()
         }
     }
 
-    /// One of what is weighed already.
-    pub fn of(unit: Unit) -> Self {
+    /// One of what is weighed already and has such keys.
+    pub fn of(unit: Unit, keys: Keys) -> Self {
         Self {
             unit,
+            keys,
             ..Self::default()
         }
+    }
+
+    /// Adds to a stack of a group.
+    pub fn add_to(&mut self, group: &str, key: Key, count: &Count) {
+        let group = self.group(group);
+        self.count(group, key, count);
     }
 
     /// What weights are in.
@@ -489,13 +511,7 @@ impl Tally {
     }
 
     fn group_of(&mut self, by: By, event: &Event) -> u32 {
-        match by {
-            By::Event => self.group(&event.name),
-            By::Comm => self.group(&event.comm),
-            By::Pid => self.group(&format!("{}-{}", event.comm, event.pid)),
-            By::Cpu => self.group(&format!("CPU {}", event.cpu)),
-            By::Stack => self.group(""),
-        }
+        self.group(&by.name_of(event))
     }
 
     fn group(&mut self, name: &str) -> u32 {

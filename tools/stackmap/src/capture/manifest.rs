@@ -35,6 +35,9 @@ pub struct Manifest {
     /// The machine, as `uname -m` prints it.
     #[serde(default)]
     pub machine: String,
+    /// The size of a page of memory, in bytes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub page_size: Option<u64>,
     /// The build id of the kernel, in hexadecimal digits.
     #[serde(default)]
     pub build_id: Option<String>,

@@ -151,7 +151,6 @@ impl Flame {
             unit,
             inverted: self.inverted,
             addresses: self.addresses,
-            ..flame::Look::default()
         };
         // Drawn before the file is touched: what cannot be drawn leaves no empty file behind.
         let mut svg = Vec::new();

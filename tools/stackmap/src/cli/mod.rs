@@ -10,7 +10,10 @@ mod export;
 mod filters;
 mod folded;
 mod generate;
+mod latency;
+mod leaks;
 mod offcpu;
+mod pairs;
 mod record;
 mod report;
 mod resolve;
@@ -58,6 +61,8 @@ enum Command {
     Diff(diff::Diff),
     Export(export::Export),
     Offcpu(offcpu::Offcpu),
+    Latency(latency::Latency),
+    Leaks(leaks::Leaks),
     Top(top::Top),
     Stat(stat::StatArgs),
     Reset(stat::Reset),
@@ -98,6 +103,8 @@ impl Cli {
             Command::Diff(diff) => diff.run(global),
             Command::Export(export) => export.run(global),
             Command::Offcpu(offcpu) => offcpu.run(global),
+            Command::Latency(latency) => latency.run(global),
+            Command::Leaks(leaks) => leaks.run(global),
             Command::Top(top) => top.run(global),
             Command::Stat(stat) => stat.run(global),
             Command::Reset(reset) => reset.run(global),

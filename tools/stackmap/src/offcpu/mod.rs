@@ -7,14 +7,13 @@
 //! woken up, then *runnable* until it gets a CPU. One that leaves its CPU although it could run on is
 //! *preempted*.
 
-mod gaps;
 mod show;
 
-pub use gaps::Gaps;
 pub use show::{fold, subtitle, users, write, Limits};
 
 use crate::{
     folded::{Kind, Names},
+    gaps::Gaps,
     notes::Note,
     tally::{Key, Keys},
     trace::{Event, Sides},

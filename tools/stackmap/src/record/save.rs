@@ -169,6 +169,7 @@ impl Surroundings<'_> {
             duration_ns: u64::try_from(saved.duration.as_nanos()).unwrap_or(u64::MAX),
             release: kernel::release(),
             machine: kernel::machine(),
+            page_size: u64::try_from(rustix::param::page_size()).ok(),
             build_id: kernel::build_id(),
             boot_id: kernel::boot_id(),
             kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),

@@ -109,13 +109,22 @@ impl Fields {
         let Fields::Binary(recorded) = self else {
             return None;
         };
-        let mut fields = recorded.format.as_ref()?.fields.iter();
-        let is_meant = |field: &&Field| field.name == name || shown_name(&field.name) == name;
-        match recorded.value(fields.find(is_meant)?)? {
+        match recorded.value(recorded.field(name)?)? {
             Value::Unsigned(number) => Some(number.into()),
             Value::Signed(number) => Some(number.into()),
             _ => None,
         }
+    }
+
+    /// The value of such a field, as it is shown.
+    pub fn shown_value(&self, name: &str, symbols: &Symbols) -> Option<String> {
+        let Fields::Binary(recorded) = self else {
+            return None;
+        };
+        let field = recorded.field(name)?;
+        let mut text = String::new();
+        write_value(&recorded.value(field)?, &field.show, symbols, &mut text);
+        Some(text)
     }
 
     /// The names of the fields that are numbers, as they are shown.
@@ -173,6 +182,12 @@ impl Fields {
 }
 
 impl Recorded {
+    /// The field of this name, or the one that is shown with it.
+    fn field(&self, name: &str) -> Option<&Field> {
+        let mut fields = self.format.as_ref()?.fields.iter();
+        fields.find(|field| field.name == name || shown_name(&field.name) == name)
+    }
+
     fn value<'a>(&'a self, field: &Field) -> Option<Value<'a>> {
         self.about.formats.value(field, &self.data)
     }

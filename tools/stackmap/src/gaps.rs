@@ -35,7 +35,7 @@ impl Gaps {
         Ok(Self::new(gaps))
     }
 
-    pub(super) fn new(mut gaps: Vec<(u64, u64)>) -> Self {
+    pub(crate) fn new(mut gaps: Vec<(u64, u64)>) -> Self {
         gaps.sort_unstable_by_key(|(_, until)| *until);
         let mut first = u64::MAX;
         for (from, _) in gaps.iter_mut().rev() {
