@@ -8,7 +8,7 @@ import re
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 TESTS = TOP / "selftests"
-MODULES = (*(TESTS / "modules" / name for name in ("stackgen", "override", "stackformat", "contexts", "ghost")),
+MODULES = (*(TESTS / "modules" / name for name in ("stackgen", "override", "stackformat", "contexts", "ghost", "keeps")),
            TOP / "tools/bench/stackcost")
 # The programs that guests run: their sources, and how to build them.
 STATIC = ("-static",)
@@ -22,6 +22,7 @@ PROGRAMS = {
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
     "waits": ("selftests/programs/waits.c", ("-O2", "-g", "-static-pie")),
+    "keeps": ("selftests/programs/keeps.c", ("-O2", "-g", "-static-pie")),
     "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
     "known": ("selftests/programs/known.c", ("-O2", "-g", "-static-pie", BUILD_ID)),
     "known-stripped": ("selftests/programs/known.c", ("-O2", "-s", "-static-pie", BUILD_ID)),
@@ -184,6 +185,14 @@ def offcpu(kernel):
     return Case(f"{kernel}: the tool: offcpu", command, kernel=kernel)
 
 
+def pairs(kernel):
+    """What is not freed and how long calls take, compared with what knows it."""
+    script = str(TOP / "tools/stackmap/tests/guest/pairs")
+    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
+               "--add", f"{BUILT}/keeps:/tests/keeps", "--", script)
+    return Case(f"{kernel}: the tool: pairs", command, kernel=kernel)
+
+
 def names(kernel):
     """The names of user frames, compared with those of others."""
     script = str(TOP / "tools/stackmap/tests/guest/names")
@@ -219,6 +228,7 @@ def every_case(kernel):
         yield user_side(kernel)
         yield names(kernel)
         yield offcpu(kernel)
+        yield pairs(kernel)
         yield guest("reload", kernel)
         yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
     # It compares /proc/slabinfo, which this kernel lacks.

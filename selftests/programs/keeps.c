@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Opens files and keeps some of them: keeps CLOSED KEPT SLEEPS MILLISECONDS.
+ *
+ * Opens and closes so many, opens so many more that stay open, and sleeps so often for so long.
+ * Prints for how many microseconds it slept, by its own clock, and waits for the end of its
+ * standard input.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static long long now(void)
+{
+	struct timespec time;
+
+	if (clock_gettime(CLOCK_MONOTONIC, &time))
+		exit(1);
+	return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static __attribute__((noinline)) int open_one(void)
+{
+	int file = open("/dev/null", O_RDONLY);
+
+	if (file < 0)
+		exit(1);
+	return file;
+}
+
+static __attribute__((noinline)) void open_and_close(void)
+{
+	int file = open_one();
+
+	/* One that is not there has no file. */
+	if (close(file) || open("/nowhere", O_RDONLY) >= 0)
+		exit(1);
+}
+
+static __attribute__((noinline)) void open_and_keep(void)
+{
+	int file = open_one();
+
+	/* It is kept: nobody closes it. */
+	__asm__ volatile("" : : "r"(file));
+}
+
+int main(int argc, char **argv)
+{
+	struct timespec time = {0};
+	long long slept = 0;
+	char byte;
+	int i;
+
+	if (argc < 5)
+		return 1;
+	for (i = atoi(argv[1]); i > 0; i--)
+		open_and_close();
+	for (i = atoi(argv[2]); i > 0; i--)
+		open_and_keep();
+	time.tv_nsec = atoi(argv[4]) * 1000000L;
+	for (i = atoi(argv[3]); i > 0; i--) {
+		long long since = now();
+
+		if (nanosleep(&time, NULL))
+			return 1;
+		slept += now() - since;
+	}
+	printf("%lld\n", slept / 1000);
+	fflush(stdout);
+	return read(0, &byte, 1) < 0;
+}
