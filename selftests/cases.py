@@ -16,7 +16,7 @@ STATIC = ("-static",)
 BUILD_ID = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
 PROGRAMS = {
     **{name: (f"selftests/programs/{name}.c", STATIC)
-       for name in ("bpf", "callers", "deferred", "permit", "reopen")},
+       for name in ("bpf", "callers", "deferred", "family", "permit", "reopen")},
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
@@ -193,6 +193,13 @@ def pairs(kernel):
     return Case(f"{kernel}: the tool: pairs", command, kernel=kernel)
 
 
+def filters(kernel):
+    """What a recording is limited to, compared with programs that say who calls."""
+    script = str(TOP / "tools/stackmap/tests/guest/filters")
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
+    return Case(f"{kernel}: the tool: filters", command, kernel=kernel)
+
+
 def names(kernel):
     """The names of user frames, compared with those of others."""
     script = str(TOP / "tools/stackmap/tests/guest/names")
@@ -229,6 +236,7 @@ def every_case(kernel):
         yield names(kernel)
         yield offcpu(kernel)
         yield pairs(kernel)
+        yield filters(kernel)
         yield guest("reload", kernel)
         yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
     # It compares /proc/slabinfo, which this kernel lacks.

@@ -145,7 +145,7 @@ pub(crate) fn ring(data: &[u8]) {
                 formats,
                 texts: Texts::parse(&text),
             }),
-            tasks: Tasks::new(&[1].into(), data, &text, |_| None),
+            tasks: Tasks::new(&[1].into(), data, &text, |_| None, |_| None),
             nanos: true,
         };
         let pages = || Pages::new(pages, layout, "input");

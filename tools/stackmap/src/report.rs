@@ -3,7 +3,7 @@
 //! What was recorded, for people: groups of events, and the hottest stacks of each.
 
 use crate::{
-    capture::Manifest,
+    capture::{Filtered, Manifest},
     error::Result,
     notes::{count_of, Notes},
     output::{safe, Out, DIM, NUMBER, TITLE},
@@ -159,16 +159,24 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
     )?;
     let recorded = &manifest.recorded;
     let mut what = Vec::new();
-    for (title, words) in [
-        ("events", &recorded.events),
-        ("functions", &recorded.functions),
-        ("command", &recorded.command),
+    let pids = recorded.pids.iter().map(u32::to_string);
+    for (title, text) in [
+        ("events", recorded.events.join(" ")),
+        ("functions", recorded.functions.join(" ")),
+        ("filters", join(recorded.filters.iter().map(Filtered::text))),
+        ("processes", join(pids)),
+        ("CPUs", recorded.cpus.clone()),
+        ("command", recorded.command.join(" ")),
     ] {
-        if !words.is_empty() {
-            what.push(format!("{title}: {}", safe(&words.join(" "))));
+        if !text.is_empty() {
+            what.push(format!("{title}: {}", safe(&text)));
         }
     }
     Ok(writeln!(out, "{}", what.join("; "))?)
+}
+
+fn join(words: impl Iterator<Item = String>) -> String {
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn count_stacks(tally: &Tally) -> u64 {

@@ -98,12 +98,31 @@ pub struct Recorded {
     /// Functions.
     #[serde(default)]
     pub functions: Vec<String>,
+    /// The filters of events.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub filters: Vec<Filtered>,
+    /// The processes that alone were recorded, with the children that they started meanwhile; none:
+    /// all were.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pids: Vec<u32>,
+    /// The CPUs that alone recorded, as in `0-3,5`; empty: all did.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cpus: String,
     /// The command that ran meanwhile.
     #[serde(default)]
     pub command: Vec<String>,
     /// The instance that was recorded into; [`None`]: the top level.
     #[serde(default, skip_serializing_if = "is_default")]
     pub instance: Option<String>,
+}
+
+/// Events with a filter.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Filtered {
+    /// Which, as they were asked for: `system:event`, `event` or `system`, with wildcards.
+    pub event: String,
+    /// What their fields had to be, in the kernel's syntax.
+    pub filter: String,
 }
 
 /// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
@@ -126,6 +145,13 @@ pub struct CpuStat {
     /// Events that another process read, and so removed from the buffer, during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub read: u64,
+}
+
+impl Filtered {
+    /// The events and their filter, as triggers have conditions.
+    pub fn text(&self) -> String {
+        format!("{} if {}", self.event, self.filter)
+    }
 }
 
 impl Manifest {

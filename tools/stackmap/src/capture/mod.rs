@@ -24,7 +24,7 @@ mod manifest;
 mod read;
 mod write;
 
-pub use manifest::{CpuStat, Manifest, Recorded};
+pub use manifest::{CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Input, Member};
 pub use write::{Writer, PACKING};
 

@@ -8,7 +8,7 @@ use super::{
     folded::{access, fold, ByArgs},
 };
 use crate::{
-    capture::Recorded,
+    capture::{Filtered, Recorded},
     diff::{self, Measure, Side},
     error::{Error, Result},
     flame::{self, Scale},
@@ -204,6 +204,15 @@ impl Diff {
     }
 }
 
+/// What was recorded of events: all of some, and what passes a filter.
+fn events(recorded: &Recorded) -> Vec<String> {
+    let filters = &recorded.filters;
+    let is_filtered = |word: &&String| filters.iter().any(|filtered| filtered.event == **word);
+    let events = recorded.events.iter().filter(|word| !is_filtered(word));
+    let filtered = filters.iter().map(Filtered::text);
+    events.cloned().chain(filtered).collect()
+}
+
 /// What to say if two captures recorded different things.
 fn recorded_differ(before: &Read, after: &Read) -> Option<String> {
     let (one, other) = (before.recorded.as_ref()?, after.recorded.as_ref()?);
@@ -212,12 +221,25 @@ fn recorded_differ(before: &Read, after: &Read) -> Option<String> {
             let all = all.iter().filter(|word| !there.contains(word));
             all.cloned().collect()
         };
-        let mut words = missing(&of.events, &not.events);
+        let mut words = missing(&events(of), &events(not));
         let functions = missing(&of.functions, &not.functions);
         words.extend(functions.iter().map(|function| format!("{function}()")));
         (!words.is_empty()).then(|| format!("only in {}: {}", read.name, words.join(" ")))
     };
-    let parts = [only(before, one, other), only(after, other, one)];
+    let cpus = |recorded: &Recorded| match &recorded.cpus[..] {
+        "" => "all CPUs".to_owned(),
+        cpus => format!("only CPUs {cpus}"),
+    };
+    let cpus = (one.cpus != other.cpus).then(|| {
+        format!(
+            "{} in {}, {} in {}",
+            cpus(one),
+            before.name,
+            cpus(other),
+            after.name
+        )
+    });
+    let parts = [only(before, one, other), only(after, other, one), cpus];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     let parts = parts.join("; ");
     (!parts.is_empty()).then(|| format!("the captures recorded different events: {parts}"))

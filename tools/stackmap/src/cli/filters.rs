@@ -20,7 +20,8 @@ pub(super) struct Filters {
     #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = Glob::of_name)]
     comm: Vec<Glob>,
     /// Only events of these threads: --pid 144,150. The id of a process selects all of its threads
-    /// if the trace has the ids of processes (option record-tgid), otherwise its first thread
+    /// if the trace has the ids of processes, as captures have (option record-tgid), otherwise its
+    /// first thread
     #[arg(long, help_heading = FILTERS, value_name = "N[,N...]", value_delimiter = ',')]
     pid: Vec<u32>,
     /// Only events on these CPUs: --cpu 0-3,5

@@ -182,9 +182,9 @@ mod tests {
     fn a_synopsis_lists_all_arguments() {
         assert_eq!(
             synopsis_of("record"),
-            "stackmap record {-e EVENT | -f FUNC}... [-d SECS] [-b KB] [-i NAME] [-o FILE] [--slim] \
-             [--no-args] [--no-user] [--reset] [--force] [-u NAME] [--module KO] [--tracefs DIR] [--color WHEN] \
-             [--no-pager] [-- COMMAND...]"
+            "stackmap record {-e EVENT | -f FUNC}... [--filter EXPR] [-p PID[,PID...]] [-C LIST] [-d SECS] \
+             [-b KB] [-i NAME] [-o FILE] [--slim] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
+             [--module KO] [--tracefs DIR] [--color WHEN] [--no-pager] [-- COMMAND...]"
         );
         assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));
         assert!(synopsis_of("flame").contains(" -o SVG "));

@@ -17,6 +17,7 @@ mod pairs;
 mod record;
 mod report;
 mod resolve;
+mod selected;
 mod stat;
 mod top;
 

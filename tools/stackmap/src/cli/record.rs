@@ -2,10 +2,13 @@
 
 //! `stackmap record`: one recording into one file.
 
-use super::args::{Global, DEFAULT_CAPTURE};
+use super::{
+    args::{Global, DEFAULT_CAPTURE},
+    selected::Events,
+};
 #[cfg(feature = "fault")]
 use crate::record::Fault;
-use crate::{error::Result, record::Options};
+use crate::{error::Result, filter::CpuRange, record::Options};
 use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -16,6 +19,9 @@ examples:
   stackmap record -e block:block_rq_issue           record until Ctrl-C
   stackmap record -f vfs_read -f 'ext4_*' -d 0.5    record calls of functions
   stackmap record -e 'syscalls:sys_enter_*' -d 1    record all events that match
+  stackmap record -e 'sched:*' -p 1234 -d 5         record a process and its children
+  stackmap record -e kmem:kmalloc --filter 'bytes_req > 4096' -C 0-3
+                                                    only such events, on four CPUs
   stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
   stackmap record -e kmem:kfree --instance mine     record beside others, in an instance
   stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
@@ -33,12 +39,20 @@ written.";
 #[command(before_help = EXAMPLES, after_help = NOTES)]
 #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["event", "function"]))]
 pub(super) struct Record {
-    /// Event to record: system:event, event or system, each with wildcards (* ? [a-z])
-    #[arg(short, long, value_name = "EVENT")]
-    event: Vec<String>,
+    #[command(flatten)]
+    events: Events,
     /// Function whose calls to record, as set_ftrace_filter takes it
     #[arg(short, long, value_name = "FUNC")]
     function: Vec<String>,
+    /// Record only these processes with all their threads, and the children that they start from now
+    /// on; the recording ends when all of these have ended. COMMAND only says how long
+    #[arg(short, long, value_name = "PID[,PID...]", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Vec<u32>,
+    /// Record only on these CPUs: 0-3,5
+    #[arg(short = 'C', long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = CpuRange::new)]
+    cpu: Vec<CpuRange>,
     /// Record for SECS seconds; a COMMAND that is still running is terminated
     #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
@@ -90,8 +104,10 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 impl Record {
     pub(super) fn run(self, global: &Global) -> Result {
         let options = Options {
-            events: self.event,
+            events: self.events.0,
             functions: self.function,
+            pids: self.pid,
+            cpus: self.cpu,
             duration: self.duration,
             buffer_kb: self.buffer_size,
             instance: self.instance,

@@ -3,7 +3,7 @@
 //! Ranges of CPUs and of times.
 
 use crate::trace::Time;
-use std::ops::RangeInclusive;
+use std::{fmt, ops::RangeInclusive};
 
 /// A CPU, or the first and the last of some.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,9 +24,23 @@ impl CpuRange {
         }
     }
 
+    /// The CPUs.
+    pub fn cpus(&self) -> RangeInclusive<u32> {
+        self.0.clone()
+    }
+
     /// Whether a CPU is one of them.
     pub fn has(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
+    }
+}
+
+impl fmt::Display for CpuRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.start(), self.0.end()) {
+            (first, last) if first == last => write!(f, "{first}"),
+            (first, last) => write!(f, "{first}-{last}"),
+        }
     }
 }
 

@@ -8,7 +8,9 @@
 //! lose their counts.
 
 use super::{
-    events::Events,
+    cpus,
+    events::{file_of, Events},
+    limits,
     write::{filter, Write},
 };
 use crate::{error::Result, output::say, tracefs::Tracefs};
@@ -35,11 +37,17 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Finds the settings to put aside. `functions`: function calls are recorded.
-    pub(super) fn read(tracefs: &Tracefs, events: &Events, functions: bool) -> Result<Self> {
+    /// Finds the settings to put aside. `cpus` are recorded, and events; `functions`: function calls,
+    /// too.
+    pub(super) fn read(
+        tracefs: &Tracefs,
+        events: &Events,
+        functions: bool,
+        cpus: &[u32],
+    ) -> Result<Self> {
         let mut aside = Self::default();
         aside.read_pids(tracefs)?;
-        aside.read_cpus(tracefs)?;
+        aside.read_cpus(tracefs, cpus)?;
         for (option, wanted) in OPTIONS {
             if tracefs.has(option) {
                 let value = tracefs.read(option)?;
@@ -112,15 +120,14 @@ impl Aside {
         Ok(())
     }
 
-    fn read_cpus(&mut self, tracefs: &Tracefs) -> Result {
-        let file = "tracing_cpumask";
+    fn read_cpus(&mut self, tracefs: &Tracefs, wanted: &[u32]) -> Result {
+        let file = limits::CPUS;
         if !tracefs.has(file) {
             return Ok(());
         }
         let text = tracefs.read(file)?;
-        let cpus = super::save::cpus(tracefs)?;
-        if let Some(all) = wider_mask(text.trim(), &cpus) {
-            self.replace(file, &all, text.trim());
+        if cpus::lacks_one(text.trim(), wanted) {
+            self.replace(file, &cpus::mask(wanted), text.trim());
         }
         Ok(())
     }
@@ -215,10 +222,6 @@ fn with_some(tracefs: &Tracefs, list: &str) -> Result<Option<BTreeSet<String>>> 
     Ok(Some(events.map(str::to_owned).collect()))
 }
 
-fn file_of(event: &str, file: &str) -> String {
-    format!("events/{}/{file}", event.replacen(':', "/", 1))
-}
-
 /// The text that removes a trigger or a function command, and the text that sets it again.
 #[derive(Debug, Eq, PartialEq)]
 struct Command {
@@ -274,34 +277,6 @@ fn counted(text: &str) -> (&str, Option<&str>) {
         },
         None => (text, None),
     }
-}
-
-/// The mask of all `cpus`, if `mask` lacks one of them; both as the kernel writes them, in groups
-/// of 32.
-fn wider_mask(mask: &str, cpus: &[u32]) -> Option<String> {
-    let groups: Option<Vec<u32>> = mask
-        .rsplit(',')
-        .map(|group| u32::from_str_radix(group, 16).ok())
-        .collect();
-    let groups = groups?;
-    let mut all = Vec::new();
-    for cpu in cpus {
-        let group = (cpu / 32) as usize;
-        if all.len() <= group {
-            all.resize(group + 1, 0u32);
-        }
-        all[group] |= 1 << (cpu % 32);
-    }
-    let lacks = |(nr, group): (usize, &u32)| group & !groups.get(nr).unwrap_or(&0) != 0;
-    if !all.iter().enumerate().any(lacks) {
-        return None;
-    }
-    let all: Vec<_> = all
-        .iter()
-        .rev()
-        .map(|group| format!("{group:08x}"))
-        .collect();
-    Some(all.join(","))
 }
 
 #[cfg(test)]
@@ -367,17 +342,5 @@ mod tests {
         for line in ["#### all functions enabled ####", "vfs_read", "x:mod:ext4"] {
             assert_eq!(function_command(line), None);
         }
-    }
-
-    #[test]
-    fn masks_that_lack_a_cpu_are_widened() {
-        assert_eq!(wider_mask("3", &[0, 1]), None);
-        assert_eq!(wider_mask("ff", &[0, 1]), None);
-        assert_eq!(wider_mask("1", &[0, 1]).as_deref(), Some("00000003"));
-        assert_eq!(
-            wider_mask("0,ffffffff", &[0, 33]).as_deref(),
-            Some("00000002,00000001")
-        );
-        assert_eq!(wider_mask("odd", &[0]), None);
     }
 }

@@ -5,7 +5,10 @@
 //! Reading a page removes it from the kernel's buffer. So all pages are kept here in memory,
 //! packed, until the capture is written; after a failure they can be written elsewhere.
 
-use super::wait::{Signals, INTERRUPTED};
+use super::{
+    processes,
+    wait::{Signals, INTERRUPTED},
+};
 use crate::{
     capture::{member, Writer, PACKING},
     error::{Error, Result},
@@ -373,12 +376,15 @@ fn tasks(tracefs: &Tracefs, pids: &BTreeSet<i32>) -> Tasks {
         }
         Some(name)
     };
+    // A thread that ran all the time was not seen by the kernel when it came to its CPU.
+    let process = |pid: i32| processes::tgid(u32::try_from(pid).ok()?);
     let tgids = read("saved_tgids");
     Tasks::new(
         pids,
         &read("saved_cmdlines"),
         &String::from_utf8_lossy(&tgids),
         ask,
+        process,
     )
 }
 

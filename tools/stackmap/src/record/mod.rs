@@ -12,14 +12,17 @@
 mod account;
 mod aside;
 mod buffer;
+mod cpus;
 mod events;
 #[cfg(feature = "fault")]
 mod fault;
 pub mod guard;
 mod instance;
+mod limits;
 mod load;
 mod lock;
 mod loss;
+mod processes;
 mod save;
 mod session;
 mod steps;
@@ -28,14 +31,16 @@ mod user;
 mod wait;
 mod write;
 
+pub use events::Selected;
 #[cfg(feature = "fault")]
 pub use fault::Fault;
 pub use steps::Step;
 pub use undo::Undo;
 
 use crate::{
-    capture::{Recorded, Writer},
+    capture::{Filtered, Recorded, Writer},
     error::{Error, Result},
+    filter::CpuRange,
     notes::count_of,
     output::{is_replaced, say},
     tracefs::Tracefs,
@@ -44,6 +49,7 @@ use account::Account;
 use aside::Aside;
 use events::Events;
 use instance::Place;
+use limits::Limits;
 use lock::{Lock, Switch};
 use session::{Failed, Session};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -53,10 +59,14 @@ use wait::Signals;
 /// What to record, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Events, as `set_event` takes them.
-    pub events: Vec<String>,
+    /// Events.
+    pub events: Vec<Selected>,
     /// Functions, as `set_ftrace_filter` takes them.
     pub functions: Vec<String>,
+    /// The processes that are recorded, by the ids of their threads; none: all.
+    pub pids: Vec<u32>,
+    /// The CPUs that record; none: all.
+    pub cpus: Vec<CpuRange>,
     /// How long, if no command runs.
     pub duration: Option<Duration>,
     /// The size of the ring buffer of each CPU, in KiB.
@@ -102,6 +112,9 @@ const FORMAT: [(&str, &str); 11] = [
     ("options/sym-addr", "0"),
 ];
 
+/// The option by which the kernel remembers which process a thread belongs to.
+const TGIDS: &str = "options/record-tgid";
+
 impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
     pub fn run(&self, tracefs: Option<&std::path::Path>) -> Result {
@@ -111,6 +124,7 @@ impl Options {
         if !self.functions.is_empty() {
             self.check_function_tracer(&tracefs)?;
         }
+        let limits = Limits::find(&tracefs, self, &events)?;
         load::ensure(&tracefs, self.module.as_deref())?;
         // Mistakes of the user are found before anything is changed. Opening a FIFO waits for its
         // reader; here a signal still ends the wait.
@@ -128,7 +142,9 @@ impl Options {
             Some(writer) => writer,
             None => Writer::create(&self.output)?,
         };
-        let aside = Aside::read(tracefs, &events, !self.functions.is_empty())?;
+        let all = save::cpus(tracefs)?;
+        let cpus = limits.cpus().unwrap_or(&all);
+        let aside = Aside::read(tracefs, &events, !self.functions.is_empty(), cpus)?;
         let wants_user = self.user_stacks && tracefs.has(lock::USER);
         let switches = [(lock::IDS, true), (lock::USER, wants_user)];
         let switches = switches.iter().filter(|(_, wanted)| *wanted);
@@ -137,7 +153,7 @@ impl Options {
         let undo = Undo::read(
             tracefs,
             self,
-            &aside,
+            (&limits, &aside),
             &switches,
             place.undo()?,
             writer.unfinished().as_deref(),
@@ -149,6 +165,7 @@ impl Options {
             tracefs: &tracefs,
             signals: &signals,
             events: &events,
+            limits: &limits,
             aside: &aside,
             user: user.as_ref(),
             wants_user,
@@ -210,15 +227,26 @@ impl Options {
         }
     }
 
-    fn recorded(&self) -> Recorded {
+    fn recorded(&self, limits: &Limits<'_>) -> Recorded {
         let lossy = |word: &OsString| word.to_string_lossy().into_owned();
         let words = match self.no_args {
             true => 1,
             false => usize::MAX,
         };
+        let events = self.events.iter();
+        let filters = events.clone().filter_map(|selected| {
+            Some(Filtered {
+                event: selected.event.clone(),
+                filter: selected.filter.clone()?,
+            })
+        });
+        let cpus: Vec<_> = self.cpus.iter().map(CpuRange::to_string).collect();
         Recorded {
-            events: self.events.clone(),
+            events: events.map(|selected| selected.event.clone()).collect(),
             functions: self.functions.clone(),
+            filters: filters.collect(),
+            pids: limits.pids(),
+            cpus: cpus.join(","),
             command: self.command.iter().take(words).map(lossy).collect(),
             instance: None,
         }

@@ -4,6 +4,7 @@
 
 use super::{
     buffer::{Buffer, Header},
+    limits::Limits,
     loss,
     user::UserSide,
     wait::{Signals, INTERRUPTED},
@@ -39,6 +40,7 @@ const OTHERS_LEN: u64 = 1 << 20;
 /// What is known of a recording besides what tracefs has.
 pub(super) struct Saved<'a> {
     pub(super) options: &'a Options,
+    pub(super) limits: &'a Limits<'a>,
     pub(super) duration: Duration,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
@@ -183,7 +185,7 @@ impl Surroundings<'_> {
             modules_changed: loaded(saved.modules_before) != loaded(&modules),
             recorded: Recorded {
                 instance: saved.instance.clone(),
-                ..saved.options.recorded()
+                ..saved.options.recorded(saved.limits)
             },
             reset: saved.was_reset(&stacks, slot_bits),
             switched_off: saved.switched_off,

@@ -6,10 +6,12 @@ use super::{
     account::Account,
     aside::Aside,
     events::{self, Events},
-    instance, lock,
+    instance,
+    limits::Limits,
+    lock,
     save::Saved,
     wait::{self, Signals, Stopped},
-    Options, Step, FORMAT,
+    Options, Step, FORMAT, TGIDS,
 };
 use crate::{
     capture::Writer,
@@ -31,6 +33,7 @@ pub(super) struct Session<'a> {
     pub(super) tracefs: &'a Tracefs,
     pub(super) signals: &'a Signals,
     pub(super) events: &'a Events,
+    pub(super) limits: &'a Limits<'a>,
     pub(super) aside: &'a Aside,
     pub(super) user: Option<&'a Account>,
     /// Whether user stacks are recorded, if the kernel can.
@@ -69,10 +72,11 @@ impl Session<'_> {
         let user_stat = tracefs.read("stack_map_user_stat").ok();
         let map_before = tracefs.map_state()?;
         let map = tracefs.open("stack_map_bin")?;
+        let gone = self.limits.end(tracefs)?;
         let (begun, begun_since_boot) = (Instant::now(), since_boot());
         tracefs.write("tracing_on", "1")?;
         options.before(Step::Running, signals)?;
-        let stopped = wait::wait(&options.command, self.user, options.duration, signals);
+        let stopped = wait::wait(&options.command, self.user, options.duration, gone, signals);
         let switched_off = tracefs.read("tracing_on").is_ok_and(|on| on.trim() == "0");
         if !switched_off {
             self.settle();
@@ -83,6 +87,7 @@ impl Session<'_> {
         options.after(Step::Ended, signals)?;
         let saved = Saved {
             options,
+            limits: self.limits,
             duration,
             modules_before: &modules,
             stat_before: &stat,
@@ -135,6 +140,8 @@ impl Session<'_> {
             self.ask_for_user_stacks();
         }
         tracefs.write("options/stacktrace", "1")?;
+        self.ask_for_tgids();
+        self.limits.set(tracefs)?;
         options.before(Step::Options, signals)?;
         if !options.functions.is_empty() {
             self.set_functions()?;
@@ -146,6 +153,17 @@ impl Session<'_> {
                 .map_err(|error| events::explain(error, event))?;
         }
         options.before(Step::Events, signals)
+    }
+
+    /// Without the ids of processes, a recording lacks only these.
+    fn ask_for_tgids(&self) {
+        if self.tracefs.has(TGIDS) {
+            if let Err(error) = self.tracefs.write(TGIDS, "1") {
+                warn(format_args!(
+                    "threads are not recorded with their processes: {error}"
+                ));
+            }
+        }
     }
 
     /// Turns user stacks on. Without them a recording is as good as it was before there were any.

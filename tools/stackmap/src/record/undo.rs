@@ -5,9 +5,10 @@
 use super::{
     aside::Aside,
     events,
+    limits::Limits,
     lock::{self, Before, Switch},
     write::{filter, Write},
-    Options, FORMAT,
+    Options, FORMAT, TGIDS,
 };
 use crate::{
     error::{Error, Result},
@@ -58,12 +59,12 @@ pub(super) enum Recording {
 }
 
 impl Undo {
-    /// Reads what tracefs is like now, as far as a recording with `options` changes it. `aside` is
-    /// what it puts aside, `unfinished` the file that is being written.
+    /// Reads what tracefs is like now, as far as a recording with `options` and `limits` changes it.
+    /// `aside` is what it puts aside, `unfinished` the file that is being written.
     pub(super) fn read(
         tracefs: &Tracefs,
         options: &Options,
-        aside: &Aside,
+        (limits, aside): (&Limits<'_>, &Aside),
         switches: &[Switch],
         instance: Instance,
         unfinished: Option<&Path>,
@@ -85,6 +86,8 @@ impl Undo {
         for (option, wanted) in FORMAT {
             undo.read_option(tracefs, option, wanted)?;
         }
+        undo.read_option(tracefs, TGIDS, "1")?;
+        undo.writes.extend(limits.undo(tracefs)?);
         undo.writes.extend(aside.back().cloned());
         let stacktrace = "options/stacktrace";
         undo.write(stacktrace, tracefs.read(stacktrace)?.trim());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording waits for: a command, a time, a signal.
+//! What a recording waits for: a command, a time, a signal, the end of processes.
 
-use super::account::Account;
+use super::{account::Account, processes::Wait};
 use crate::{
     error::{Error, Result},
     output::say,
@@ -42,6 +42,8 @@ struct Caught {
 enum News {
     Signal(Caught),
     Exited(ExitStatus),
+    /// All recorded processes have ended.
+    Gone,
 }
 
 /// Why a recording has ended.
@@ -51,6 +53,8 @@ pub(super) enum Stopped {
     Time,
     /// A signal came while there was no command.
     Signal,
+    /// All recorded processes have ended.
+    Gone,
     /// The command has ended.
     Command(ExitStatus),
 }
@@ -59,7 +63,7 @@ impl Stopped {
     /// The status that says how the command ended.
     pub(super) fn exit_status(self) -> u8 {
         match self {
-            Stopped::Time | Stopped::Signal => 0,
+            Stopped::Time | Stopped::Signal | Stopped::Gone => 0,
             Stopped::Command(status) => {
                 let signal = status.signal().map(|signal| 128 + signal);
                 status
@@ -71,12 +75,14 @@ impl Stopped {
         }
     }
 
-    /// Says how the command ended, unless it succeeded.
+    /// Says how it ended, unless the time was over or the command succeeded.
     pub(super) fn say(self) {
-        if let Stopped::Command(status) = self {
-            if !status.success() {
+        match self {
+            Stopped::Command(status) if !status.success() => {
                 say(format_args!("note: the command ended with {status}"));
             }
+            Stopped::Gone => say("note: all recorded processes have ended"),
+            _ => {}
         }
     }
 }
@@ -120,16 +126,28 @@ impl Signals {
     }
 }
 
-/// Runs `command`, as `user` if there is one, or waits for `duration` or for a signal.
+/// Runs `command`, as `user` if there is one, or waits for `duration` or for a signal. The end of the
+/// recorded processes, for which `gone` waits, ends it, too.
 pub(super) fn wait(
     command: &[OsString],
     user: Option<&Account>,
     duration: Option<Duration>,
+    gone: Option<Wait>,
     signals: &Signals,
 ) -> Result<Stopped> {
     let pid = start(command, user, signals)?;
     if pid.is_none() && duration.is_none() {
-        say("recording until Ctrl-C");
+        say(match gone {
+            Some(_) => "recording until Ctrl-C, or until all recorded processes have ended",
+            None => "recording until Ctrl-C",
+        });
+    }
+    if let Some(gone) = gone {
+        let sender = signals.sender.clone();
+        thread::spawn(move || {
+            gone();
+            let _ = sender.send(News::Gone);
+        });
     }
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     loop {
@@ -146,6 +164,12 @@ pub(super) fn wait(
             (Ok(News::Exited(status)), _) => return Ok(Stopped::Command(status)),
             (Ok(News::Signal(_)), None) => return Ok(Stopped::Signal),
             (Ok(News::Signal(signal)), Some(pid)) => signal.pass_on(pid),
+            (Ok(News::Gone), pid) => {
+                if let Some(pid) = pid {
+                    end_command(pid, signals);
+                }
+                return Ok(Stopped::Gone);
+            }
             (Err(RecvTimeoutError::Timeout), None) => return Ok(Stopped::Time),
             (Err(RecvTimeoutError::Timeout), Some(pid)) => {
                 end_command(pid, signals);
@@ -156,7 +180,7 @@ pub(super) fn wait(
     }
 }
 
-/// Ends the command because the time is over: by SIGTERM, then by SIGKILL.
+/// Ends the command because the time is over, or there is nothing to record: by SIGTERM, then by SIGKILL.
 fn end_command(pid: Pid, signals: &Signals) {
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = kill_process(pid, signal);
@@ -165,7 +189,7 @@ fn end_command(pid: Pid, signals: &Signals) {
             let left = patience.saturating_duration_since(Instant::now());
             match signals.news.recv_timeout(left) {
                 Ok(News::Exited(_)) => return,
-                Ok(News::Signal(_)) => {}
+                Ok(News::Signal(_) | News::Gone) => {}
                 Err(_) => break,
             }
         }

@@ -38,12 +38,13 @@ pub struct Tasks {
 
 impl Tasks {
     /// The tasks `pids`, by the texts of `saved_cmdlines` and `saved_tgids`. `ask` knows the names
-    /// of tasks that still run.
+    /// of tasks that still run, `process` their processes.
     pub fn new(
         pids: &BTreeSet<i32>,
         cmdlines: &[u8],
         tgids: &str,
         ask: impl Fn(i32) -> Option<Vec<u8>>,
+        process: impl Fn(i32) -> Option<u32>,
     ) -> Self {
         let saved = Saved::parse(cmdlines);
         let name = |pid: &i32| {
@@ -61,9 +62,15 @@ impl Tasks {
             let pid = pid.parse().ok().filter(|pid| pids.contains(pid))?;
             Some((pid, tgid.trim().parse().ok().filter(|tgid| *tgid != 0)?))
         };
+        let mut tgids: BTreeMap<_, _> = tgids.lines().filter_map(tgid).collect();
+        let unknown = pids.iter().filter(|pid| !tgids.contains_key(pid));
+        let asked: Vec<_> = unknown
+            .filter_map(|pid| Some((*pid, process(*pid)?)))
+            .collect();
+        tgids.extend(asked);
         Self {
             comms: pids.iter().filter_map(name).collect(),
-            tgids: tgids.lines().filter_map(tgid).collect(),
+            tgids,
         }
     }
 
@@ -148,6 +155,7 @@ mod tests {
             cmdlines.as_bytes(),
             "7 5\nx\n1 0\n",
             ask,
+            |pid| (pid == 12 || pid == 7).then_some(11),
         )
     }
 
@@ -191,6 +199,8 @@ mod tests {
             ["<idle>", "systemd", "a b", "kworker/0:1-eve", "<...>"]
         );
         assert_eq!((tasks.tgid(7), tasks.tgid(1)), (Some(5), None));
+        // The kernel did not save it, and it still runs.
+        assert_eq!(tasks.tgid(12), Some(11));
     }
 
     #[test]

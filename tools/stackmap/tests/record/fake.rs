@@ -112,6 +112,9 @@ impl Fake {
                 ("options/func_stack_trace", "0\n"),
                 ("options/verbose", "0\n"),
                 ("options/overwrite", "1\n"),
+                ("options/event-fork", "0\n"),
+                ("options/function-fork", "0\n"),
+                ("options/record-tgid", "0\n"),
             ] {
                 put(file, text);
             }
@@ -244,6 +247,12 @@ impl Fake {
 
 /// A process that does not outlive a test that fails.
 pub(super) struct Started(Child);
+
+impl Started {
+    pub(super) fn new(child: Child) -> Self {
+        Self(child)
+    }
+}
 
 impl Deref for Started {
     type Target = Child;

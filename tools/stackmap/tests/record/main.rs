@@ -6,6 +6,7 @@
 //! or somebody else. How a kernel takes it all is tested in a guest (`guest/record`).
 
 mod fake;
+mod limits;
 mod others;
 
 use fake::{page, send, wait_until, with, Fake, KMALLOC, STATS, TRACE};

@@ -16,7 +16,7 @@ fn signals() -> Signals {
 
 fn run(command: &[&str], duration: Option<Duration>) -> Result<Stopped> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-    wait(&command, None, duration, &signals())
+    wait(&command, None, duration, None, &signals())
 }
 
 #[test]
@@ -50,20 +50,44 @@ fn a_signal_ends_the_recording() {
         signals.sender.send(News::Signal(caught)).unwrap();
     };
     send(SIGINT, true);
-    assert_eq!(wait(&[], None, None, &signals).unwrap(), Stopped::Signal);
+    assert_eq!(
+        wait(&[], None, None, None, &signals).unwrap(),
+        Stopped::Signal
+    );
     // The command is passed what the terminal does not send it.
     // Not SIGINT or SIGHUP: tests that run in the background, or under nohup, have them ignored,
     // and so has the command.
     for (signal, status) in [(SIGTERM, 128 + 15), (SIGUSR1, 128 + 10)] {
         send(signal, false);
         let command = ["sleep".into(), "60".into()];
-        let stopped = wait(&command, None, None, &signals).unwrap();
+        let stopped = wait(&command, None, None, None, &signals).unwrap();
         assert_eq!(stopped.exit_status(), status);
     }
     send(SIGINT, true);
     let command = ["sleep".into(), "0.1".into()];
     assert_eq!(
-        wait(&command, None, None, &signals).unwrap().exit_status(),
+        wait(&command, None, None, None, &signals)
+            .unwrap()
+            .exit_status(),
         0
     );
+}
+
+#[test]
+fn the_end_of_recorded_processes_ends_the_recording() {
+    let gone = || Some(Box::new(|| {}) as Wait);
+    assert_eq!(
+        wait(&[], None, None, gone(), &signals()).unwrap(),
+        Stopped::Gone
+    );
+    // The command only bounds the time; it is terminated.
+    let command = ["sleep".into(), "60".into()];
+    let stopped = wait(&command, None, None, gone(), &signals()).unwrap();
+    assert_eq!(stopped, Stopped::Gone);
+    assert_eq!(stopped.exit_status(), 0);
+    // One that ends before them ends it as without them.
+    let never = Box::new(|| thread::sleep(Duration::from_secs(60)));
+    let command = ["false".into()];
+    let stopped = wait(&command, None, None, Some(never), &signals()).unwrap();
+    assert_eq!(stopped.exit_status(), 1);
 }
