@@ -65,8 +65,11 @@ pub(super) struct Record {
     /// File to write; a device, a FIFO or the target of a link is written to, - is standard output
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_CAPTURE)]
     output: PathBuf,
-    /// Keep only the symbol names that the stacks need: a smaller file
+    /// Keep the names of all symbols, not only of those that the stacks and events need: some MiB more
     #[arg(long)]
+    all_symbols: bool,
+    /// What is done without it, too
+    #[arg(long, hide = true, conflicts_with = "all_symbols")]
     slim: bool,
     /// Leave out the fields of events, which hold what processes read, write and run, and the
     /// arguments of COMMAND
@@ -118,7 +121,7 @@ impl Record {
             user_stacks: !self.no_user,
             reset: self.reset,
             force: self.force,
-            slim: self.slim,
+            all_symbols: self.all_symbols,
             no_args: self.no_args,
             #[cfg(feature = "fault")]
             fault: self.fault,

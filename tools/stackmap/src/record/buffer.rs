@@ -338,11 +338,21 @@ impl Seen {
         let function = format.special == Special::Function;
         for field in &format.fields {
             if function || matches!(field.show, Show::Symbol(_)) {
-                if let Some(Value::Unsigned(ip)) = self.formats.value(field, data) {
-                    self.frames.insert((ip, true));
-                }
+                let numbers = self.formats.value(field, data).map(numbers);
+                let exact = numbers.into_iter().flatten().map(|ip| (ip, true));
+                self.frames.extend(exact);
             }
         }
+    }
+}
+
+/// The numbers in a value.
+fn numbers(value: Value<'_>) -> Vec<u64> {
+    match value {
+        Value::Unsigned(number) => vec![number],
+        Value::Signed(number) => vec![number as u64],
+        Value::Array(values) => values.iter().flat_map(numbers).collect(),
+        Value::Text(_) | Value::Bytes(_) => Vec::new(),
     }
 }
 
@@ -455,6 +465,32 @@ mod tests {
         // Stacks are no fields; an event of another system is not what it is called.
         assert_eq!(passed("ftrace", "stack_id", false).0, b"a secret");
         assert_eq!(passed("sys", "stack_id", false).0, [0; 8]);
+    }
+
+    #[test]
+    fn all_that_is_shown_by_name_gets_one() {
+        let order = Order::NATIVE;
+        let fields = "\tfield:unsigned long one;\toffset:8;\tsize:8;\tsigned:0;\n\
+                      \tfield:long two;\toffset:16;\tsize:8;\tsigned:1;\n\
+                      \tfield:unsigned long more[2];\toffset:24;\tsize:16;\tsigned:0;\n\
+                      \tfield:unsigned long number;\toffset:40;\tsize:8;\tsigned:0;\n";
+        let print = "\"%pS %ps %pS %lu\", REC->one, REC->two, REC->more, REC->number";
+        let mut formats = Formats::new(order, 8);
+        let id = formats.add("sys", &describe(fields, print)).unwrap();
+        let format = formats.get(id).cloned().unwrap();
+        let mut seen = Seen {
+            formats,
+            keep_fields: true,
+            ids: BTreeSet::new(),
+            pids: BTreeSet::new(),
+            frames: BTreeSet::new(),
+        };
+        let address = |number: u64| 0xffff_ffff_8100_0000 + number;
+        let mut data = vec![0; 8];
+        (1..=5).for_each(|number| data.extend(address(number).to_ne_bytes()));
+        seen.addresses(&format, &data);
+        let frames: Vec<_> = seen.frames.into_iter().collect();
+        assert_eq!(frames, [1, 2, 3, 4].map(|number| (address(number), true)));
     }
 
     #[test]

@@ -87,8 +87,8 @@ pub struct Options {
     pub reset: bool,
     /// Whether tracing settings that are in use are put aside.
     pub force: bool,
-    /// Whether only those names are kept that the stacks need.
-    pub slim: bool,
+    /// Whether the names of all symbols are kept, not only of those that the capture needs.
+    pub all_symbols: bool,
     /// Whether the fields of events and the arguments of the command are left out.
     pub no_args: bool,
     /// A fault to inject, for tests.

@@ -34,6 +34,8 @@ use std::{
 
 /// More than most descriptions of events have, in bytes; all of them together.
 const FORMAT_LEN: u64 = 4096;
+/// More than what names the addresses in a buffer takes, for each of its bytes.
+const NAMES_LEN: u64 = 32;
 /// Room for the other members: names of tasks, headers, the manifest, the zip directory.
 const OTHERS_LEN: u64 = 1 << 20;
 
@@ -124,13 +126,20 @@ impl Surroundings<'_> {
         let buffered = self.cpus.iter().map(|cpu| cpu.bytes);
         let events = tracefs.read("set_event").unwrap_or_default();
         let events = events.lines().count() as u64;
+        let buffered = buffered.fold(0, u64::saturating_add);
+        let names = match self.saved.options.all_symbols {
+            true => u64::MAX,
+            // Of what is in the buffer, nothing is known yet.
+            false => len(&self.kallsyms.slim(self.stacks.frames()))
+                .saturating_add(buffered.saturating_mul(NAMES_LEN)),
+        };
         [
-            buffered.fold(0, u64::saturating_add),
+            buffered,
             self.bin.len() as u64,
             self.user.as_ref().map_or(0, UserSide::len),
             self.modules.len() as u64,
             2 * len(&self.stat_text),
-            len(self.kallsyms.text()),
+            len(self.kallsyms.text()).min(names),
             events * FORMAT_LEN,
             OTHERS_LEN,
         ]
@@ -155,13 +164,17 @@ impl Surroundings<'_> {
             kallsyms,
             clock,
         } = self;
-        let Options { slim, no_args, .. } = *saved.options;
+        let Options {
+            all_symbols,
+            no_args,
+            ..
+        } = *saved.options;
         let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
         let buffer = Buffer::take(tracefs, &numbers, header, !no_args, signals)?;
 
-        let names = match slim {
-            true => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
-            false => kallsyms.text().to_owned(),
+        let names = match all_symbols {
+            true => kallsyms.text().to_owned(),
+            false => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
         };
         let slot_bits = Stat::parse(&stat_text).slot_bits();
         let manifest = Manifest {
@@ -181,7 +194,7 @@ impl Surroundings<'_> {
             big_endian: Order::NATIVE == Order::Big,
             no_args,
             clock,
-            slim,
+            slim: !all_symbols,
             modules_changed: loaded(saved.modules_before) != loaded(&modules),
             recorded: Recorded {
                 instance: saved.instance.clone(),

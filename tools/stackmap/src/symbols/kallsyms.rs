@@ -10,7 +10,7 @@
 //! Unlike the kernel, labels of assembly (`.L...`) are no symbols; and the prefix that a compiler
 //! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
 
-use super::{frames::is_entry, lookup_address, modules::Modules, Symbol};
+use super::{frames::is_entry, lookup_address, modules::Modules, texts::ByNumber, Symbol};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
@@ -212,7 +212,12 @@ impl Kallsyms {
     /// tell where the kernel lies. Which of the frames are exact does not matter.
     pub fn slim(&self, ips: impl Iterator<Item = (u64, bool)>) -> String {
         let mut needed: Vec<usize> = Vec::new();
-        for (ip, _) in ips {
+        // The same few are on most stacks.
+        let mut seen: ByNumber<u64, ()> = ByNumber::default();
+        for ip in ips.map(|(ip, _)| ip) {
+            if seen.insert(ip, ()).is_some() {
+                continue;
+            }
             for mut address in [ip, lookup_address(ip, false)] {
                 loop {
                     let after = self.after(address);
@@ -223,6 +228,11 @@ impl Kallsyms {
                     let start = self.addresses[index];
                     let first = self.addresses.partition_point(|other| *other < start);
                     needed.push(first);
+                    // Of the others, one may say that it is an entry.
+                    let others = first + 1..after;
+                    needed.extend(
+                        others.filter(|index| is_entry(self.raw_name(self.entries[*index]))),
+                    );
                     // A prefix is named by what follows it.
                     let is_prefix = self.raw_name(self.entries[first]).starts_with(PREFIX);
                     match self.addresses.get(after) {

@@ -22,6 +22,15 @@ const STAT: &str = "entries: 1 / 16384\ntable_size: 32768\nsuccesses: 1\ndrops: 
 pub(super) const TRACE: &str =
     "  a-1 [000] ..... 1.000001: kmalloc: x\n  a-1 [000] ..... 1.000002: <stack_id 1048581>\n";
 
+/// A function that is on the stack, where it ends, and one that is on none.
+pub(super) const KALLSYMS: &str = "\
+ffffffff81000000 T _text
+ffffffff81000008 T foo
+ffffffff81000100 T bar
+ffffffff81000200 T baz
+ffffffff81000300 T _end
+";
+
 /// A page of the ring buffer with what [`TRACE`] has, and what describes it.
 const HEADER_PAGE: &str = "\
 \tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;
@@ -151,10 +160,7 @@ impl Fake {
         fs::write(fake.path("t/stack_map_bin"), map(&[0x0010_0005])).unwrap();
         fs::create_dir(fake.path("proc")).unwrap();
         fake.put("proc/modules", "");
-        fake.put(
-            "proc/kallsyms",
-            "ffffffff81000000 T _text\nffffffff81000000 T foo\nffffffff81000100 T _end\n",
-        );
+        fake.put("proc/kallsyms", KALLSYMS);
         // What the command of a recording does as the kernel would.
         fake.put("new", TRACE);
         fake

@@ -536,3 +536,28 @@ fn help_is_a_command() {
         "{text}"
     );
 }
+
+#[test]
+fn a_capture_has_the_symbols_that_it_needs() {
+    let fake = Fake::new();
+    for (arguments, slim) in [
+        (&[][..], true),
+        (&["--slim"], true),
+        (&["--all-symbols"], false),
+    ] {
+        fake.recorded(&with(arguments), "true");
+        assert_eq!(fake.manifest("stackmap.data").slim, slim);
+        let mut capture = Capture::open(&fake.path("stackmap.data")).unwrap();
+        let kallsyms = capture.kallsyms().unwrap();
+        // A name, and where the symbol ends.
+        let names = ["_text", "foo", "bar", "baz", "_end"];
+        let has = |name: &&str| kallsyms.text().lines().any(|line| line.ends_with(name));
+        let found: Vec<_> = names.into_iter().filter(has).collect();
+        assert_eq!(found, names[..if slim { 3 } else { 5 }]);
+        let output = fake.stackmap(&["report"]).output().unwrap();
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(report.contains(" foo+0x8/0xf8\n"), "{report}");
+    }
+    let (output, text) = fake.record(&with(&["--slim", "--all-symbols"]), "true");
+    assert_eq!(output.status.code(), Some(2), "{text}");
+}

@@ -143,6 +143,32 @@ fn a_slim_table_gives_the_same_names() {
 }
 
 #[test]
+fn a_slim_table_has_the_same_entries() {
+    let text = "ffffffff81000000 T _text\n\
+                ffffffff81000100 T alias\n\
+                ffffffff81000100 T asm_exc_page_fault\n\
+                ffffffff81000100 T other\n\
+                ffffffff81000140 T after\n\
+                ffffffff81000180 T more\n";
+    let modules = Modules::default();
+    let whole = Kallsyms::parse(text.into(), &modules, "").unwrap();
+    let ip = 0xffff_ffff_8100_0120;
+    let slim = whole.slim([(ip, false), (ip, false)].into_iter());
+    assert!(!slim.contains("other") && !slim.contains("more"), "{slim}");
+    let slim = Kallsyms::parse(slim.into_bytes(), &modules, "").unwrap();
+    assert_eq!(slim.symbol(ip, false), whole.symbol(ip, false));
+    assert_eq!(slim.symbol(ip, false).unwrap().name, "alias");
+    for address in [ip, ip + 0x1f, ip + 0x20] {
+        assert_eq!(
+            slim.is_entry(address),
+            whole.is_entry(address),
+            "{address:x}"
+        );
+    }
+    assert!(slim.is_entry(ip));
+}
+
+#[test]
 fn large_tables_are_searched_like_small_ones() {
     for count in [1, 63, 64, 65, 128, 200] {
         // Each address twice, so that some stand on both sides of a block's end.
