@@ -5,7 +5,9 @@
 //! Looked up as the kernel does it: the last symbol at or before the address, of several at one
 //! address the first of the file; it ends where the next address begins. Where the next symbol
 //! belongs to something else, how far the last function of a module reaches is not in the file;
-//! then the end of the module bounds it and no size is given.
+//! then the end of the page bounds it and no size is given: in the next page may be what is no part of
+//! the module's text, such as functions of its initialisation that were freed. No name is better than
+//! that of another function.
 //!
 //! Unlike the kernel, labels of assembly (`.L...`) are no symbols; and the prefix that a compiler
 //! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
@@ -16,6 +18,8 @@ use std::collections::HashMap;
 
 /// The largest size of a last symbol that is not in `/proc/modules`, such as a BPF program.
 const REACH_UNKNOWN: u64 = 64 << 10;
+/// No kernel has smaller pages, in bytes.
+const PAGE: u64 = 4096;
 /// Longer than any kernel's table, in bytes.
 pub const MAX_LEN: u64 = 256 << 20;
 /// What may be spent on names in a more readable form, in bytes.
@@ -202,7 +206,7 @@ impl Kallsyms {
             return (address == start).then_some((start, entry, None));
         }
         let end = match self.ends[usize::from(entry.module)] {
-            Some(end) if end > start => end,
+            Some(end) if end > start => end.min((start | (PAGE - 1)).saturating_add(1)),
             _ => start.saturating_add(REACH_UNKNOWN),
         };
         (address < end).then_some((start, entry, None))
