@@ -51,6 +51,8 @@ install-tool: $(if $(TOOL),,tool)
 	$(RUN) "$(tool)" completions fish >"$(share)/fish/vendor_completions.d/stackmap.fish"
 	install -m 644 packaging/modules-load.conf packaging/modprobe.conf "$(examples)"
 	install -D -t "$(examples)/initramfs" packaging/initramfs/hook packaging/initramfs/init-top
+	install -D -m 644 -t "$(share)/stackmap/drgn" tools/drgn/stackmap.py
+	install -D -m 644 -t "$(share)/stackmap/drgn/vmcore" tools/drgn/vmcore/*.py
 
 uninstall: ## remove module and tool
 	rm -f "$(DESTDIR)/lib/modules/$(release)/updates"/stackmap.ko*
@@ -59,7 +61,7 @@ uninstall: ## remove module and tool
 		"$(share)/man/man4/stackmap.4" \
 		"$(share)/bash-completion/completions/stackmap" "$(share)/zsh/site-functions/_stackmap" \
 		"$(share)/fish/vendor_completions.d/stackmap.fish"
-	rm -rf "$(share)/doc/stackmap"
+	rm -rf "$(share)/doc/stackmap" "$(share)/stackmap"
 
 deb: ## build Debian packages in a chroot, into target/debian
 	@packaging/build-debs

@@ -381,6 +381,9 @@ def long_cases(kernel):
     if kernel not in WATCHED:
         yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
         yield libraries(kernel, 25000, timeout=20 * 60)
+    # The debug information of the kernel is 1.2 GB to download.
+    if kernel in KERNELS:
+        yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
     # Of the cycles there are more above.
     yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
 

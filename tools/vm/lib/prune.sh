@@ -12,6 +12,7 @@ entries() {
 		lookup
 		kernel_tree
 		initramfs
+		[[ $own || $arch != amd64 ]] || debug_info
 		(
 			userland debian
 			[[ $base != "$kernel" || $arch != amd64 ]] || machine
@@ -26,7 +27,7 @@ prune() {
 	local used path
 
 	used=$(entries)
-	for path in "$cache"/{target,toolchain,kernel,source,tree,busybox,initramfs,userland,builder,machine}-* \
+	for path in "$cache"/{target,toolchain,kernel,source,tree,busybox,initramfs,userland,builder,machine,drgn,vmlinux}-* \
 		"$cache"/module/* "$cache"/chosen/*; do
 		if [[ -e $path ]] && ! grep -qxF "$path" <<< "$used"; then
 			say "removing ${path#"$cache/"}"
