@@ -6,8 +6,9 @@
 //! input is asserted.
 
 use stackmap::{
-    capture::{member, Capture},
+    capture::{member, Capture, Described},
     events,
+    export::trace_dat,
     notes::Notes,
     resolve::{Format, Resolver},
     ring::{
@@ -151,8 +152,10 @@ pub(crate) fn ring(data: &[u8]) {
         let pages = || Pages::new(pages, layout, "input");
         let mut notes = Notes::default();
         let mut count = 0;
-        let mut out = |event: &Event, _: Sides<'_>| {
+        let mut writer = trace_dat::Writer::new(&loaded, layout, &trace.about.formats).unwrap();
+        let mut out = |event: &Event, sides: Sides<'_>| {
             count += 1;
+            writer.event(event, sides, &[1, 2]).unwrap();
             let text = event.fields.text(&loaded.symbols);
             assert!(!text.contains(char::is_control), "{text:?}");
             let _ = event
@@ -170,6 +173,11 @@ pub(crate) fn ring(data: &[u8]) {
         let mut out = Vec::new();
         let resolved = resolver.records(&trace, pages(), size, &binds, &mut out);
         assert_eq!(read.is_ok(), resolved.is_ok());
+        let mut file = Vec::new();
+        writer
+            .finish(&Described::default(), &trace.tasks, &mut file)
+            .unwrap();
+        assert!(file.len().is_multiple_of(layout.page_size()));
         assert!(count <= data.len() / 4);
     }
 }
@@ -201,17 +209,21 @@ pub(crate) fn capture(data: &[u8]) {
         ..Loaded::default()
     };
     let mut notes = Notes::default();
-    let mut out = |event: &Event, _: Sides<'_>| {
-        let _ = event.fields.text(&loaded.symbols);
-        Ok(())
-    };
+    let described = capture.described().unwrap_or_default();
     if let Ok((trace, layout)) = capture.ring() {
+        let mut writer = trace_dat::Writer::new(&loaded, layout, &trace.about.formats).unwrap();
+        let mut out = |event: &Event, sides: Sides<'_>| {
+            let _ = event.fields.text(&loaded.symbols);
+            writer.event(event, sides, &[1, 2])
+        };
         if let Ok(member) = capture.member(member::PAGES) {
             let pages = Pages::new(member.take(1 << 20), layout, "input");
             let binds = Binds::default();
             let _ =
                 events::for_each_record(&trace, pages, 0, &binds, &loaded, &mut notes, &mut out);
         }
+        let mut file = Vec::new();
+        writer.finish(&described, &trace.tasks, &mut file).unwrap();
     }
     if let Ok(member) = capture.member(member::TRACE) {
         // A zip archive may hold more than a fuzzer has time for.

@@ -214,6 +214,62 @@ pub fn for_each_record(
     Ok(())
 }
 
+/// The same of a capture, with the frames of a full stack, innermost first.
+pub fn for_each_with_frames(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, Sides<'_>, &[u64]) -> Result,
+) -> Result {
+    let binds = match wants_user(loaded) {
+        true => {
+            let (trace, pages, _) = source.ring()?;
+            trace.binds(pages)?
+        }
+        false => Binds::default(),
+    };
+    let (trace, pages, size) = source.ring()?;
+    let mut reader = Reader::new(&trace, pages, size, &binds, loaded);
+    let mut selection = Selection::new(loaded);
+    let formats = &trace.about.formats;
+    let mut ips = Vec::new();
+    while let Some((cpu, time, data)) = reader.records.next_record()? {
+        let format = formats.head(data).and_then(|head| formats.get(head.id));
+        ips.clear();
+        if let Some(format) = format.filter(|format| format.special == Special::KernelStack) {
+            formats.frames(format, data, &mut ips);
+        }
+        let mut with_frames = |event: &Event, sides: Sides<'_>| out(event, sides, &ips);
+        let mut counting = |event: &Event, sides: Sides<'_>| {
+            give(
+                &mut selection,
+                loaded,
+                notes,
+                event,
+                sides,
+                &mut with_frames,
+            )
+        };
+        reader.decoder.record(cpu, time, data, &mut counting)?;
+        reader.nr_records += 1;
+        if reader.nr_records.is_multiple_of(STEP) {
+            reader.progress.set(reader.records.offset());
+        }
+    }
+    let mut without = |event: &Event, sides: Sides<'_>| out(event, sides, &[]);
+    reader
+        .decoder
+        .finish(&mut |event: &Event, sides: Sides<'_>| {
+            give(&mut selection, loaded, notes, event, sides, &mut without)
+        })?;
+    notes.losses = reader.losses();
+    notes.filtered = selection.finish();
+    if let Some(manifest) = &loaded.manifest {
+        notes.losses.lost = notes.losses.lost.max(manifest.lost());
+    }
+    Ok(())
+}
+
 /// Gives `out` an event with its stacks and counts it, if it is wanted.
 fn give(
     selection: &mut Selection<'_>,

@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     filter::Filter,
     kernel,
-    ring::{decode::Trace, stream::Pages},
+    ring::{decode::Trace, page::Layout, stream::Pages},
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
@@ -368,6 +368,19 @@ impl Source {
         let member = capture.member(member::PAGES)?;
         let size = member.size;
         Ok((trace, Pages::new(member, layout, &name), size))
+    }
+
+    /// The files that describe the ring buffer of a capture, and its pages.
+    pub fn described(&mut self) -> Result<(capture::Described, Layout)> {
+        match self {
+            Source::Capture(capture) if capture.has(member::PAGES) => {
+                Ok((capture.described()?, capture.ring()?.1))
+            }
+            _ => Err(Error::Refused(format!(
+                "{} has no binary ring buffer to write a trace.dat of\n  hint: record a capture: stackmap record",
+                self.name()
+            ))),
+        }
     }
 
     /// The text of the trace that goes with the stacks, its length if that is known, and what it is called.

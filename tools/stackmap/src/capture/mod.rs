@@ -25,7 +25,7 @@ mod read;
 mod write;
 
 pub use manifest::{CpuStat, Filtered, Manifest, Recorded};
-pub use read::{Capture, Input, Member};
+pub use read::{Capture, Described, FormatText, Input, Member};
 pub use write::{Writer, PACKING};
 
 /// How every capture begins, as zip archives do.

@@ -51,6 +51,31 @@ const MAX_RATIO: u64 = 100;
 /// What a member may have in any case, in bytes.
 const FREE: u64 = 16 << 20;
 
+/// The files that describe a ring buffer.
+#[derive(Default)]
+pub struct Described {
+    /// What describes the header of a page.
+    pub header_page: Vec<u8>,
+    /// What describes the header of a record.
+    pub header_event: Vec<u8>,
+    /// The events.
+    pub formats: Vec<FormatText>,
+    /// The kernel's names.
+    pub kallsyms: Vec<u8>,
+    /// Texts that records name by their addresses.
+    pub printk_formats: Vec<u8>,
+}
+
+/// What describes an event.
+pub struct FormatText {
+    /// Its system.
+    pub system: String,
+    /// Its name.
+    pub name: String,
+    /// The file.
+    pub text: Vec<u8>,
+}
+
 /// What a capture is read from.
 pub trait Input: Read + Seek {}
 
@@ -141,6 +166,34 @@ impl Capture {
         self.zip.index_for_name(name).is_some()
     }
 
+    /// The files that describe the ring buffer, as they are.
+    pub fn described(&mut self) -> Result<Described> {
+        let mut formats = Vec::new();
+        for (member, system, name) in self.formats() {
+            let text = self.bounded(&member, MAX_FORMAT)?;
+            formats.push(FormatText { system, name, text });
+        }
+        Ok(Described {
+            header_page: self.small(member::HEADER_PAGE)?,
+            header_event: self.small(member::HEADER_EVENT)?,
+            formats,
+            kallsyms: self.bounded(member::KALLSYMS, kallsyms::MAX_LEN)?,
+            printk_formats: self.small(member::PRINTK_FORMATS)?,
+        })
+    }
+
+    /// The formats of events: members, systems and names.
+    fn formats(&self) -> Vec<(String, String, String)> {
+        let (begin, end) = member::FORMATS;
+        let names = self.zip.file_names().filter_map(|member| {
+            let member = member.ok()?;
+            let inner = member.strip_prefix(begin)?.strip_suffix(end)?;
+            let (system, name) = inner.split_once('/')?;
+            Some((member.to_string(), system.to_owned(), name.to_owned()))
+        });
+        names.take(MAX_FORMATS).collect()
+    }
+
     /// What describes the pages of the ring buffer.
     pub fn ring(&mut self) -> Result<(Trace, Layout)> {
         let order = match self.manifest.big_endian {
@@ -153,14 +206,7 @@ impl Capture {
         let layout =
             Layout::parse(&text, order).map_err(damaged(self.member_name(member::HEADER_PAGE)))?;
         let mut formats = Formats::new(order, layout.long);
-        let (begin, end) = member::FORMATS;
-        let names = self.zip.file_names().filter_map(|name| {
-            let name = name.ok()?;
-            let inner = name.strip_prefix(begin)?.strip_suffix(end)?;
-            Some((name.to_string(), inner.split_once('/')?.0.to_owned()))
-        });
-        let names: Vec<_> = names.take(MAX_FORMATS).collect();
-        for (name, system) in names {
+        for (name, system, _) in self.formats() {
             let text = self.bounded(&name, MAX_FORMAT)?;
             let added = formats.add(&system, &String::from_utf8_lossy(&text));
             added.map_err(damaged(self.member_name(&name)))?;

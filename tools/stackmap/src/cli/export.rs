@@ -7,12 +7,14 @@ use super::{
     folded::access,
 };
 use crate::{
+    capture::Described,
     error::{Error, Result},
     events,
-    export::{firefox, json, pprof},
+    export::{firefox, json, pprof, trace_dat},
     notes::Notes,
     output::{self, Out},
-    source::Source,
+    ring::page::Layout,
+    source::{Loaded, Source},
     weight::Weight,
 };
 use clap::{Args, ValueEnum};
@@ -26,7 +28,8 @@ examples:
   stackmap export --format pprof -o out.pb.gz && go tool pprof -http : out.pb.gz
   stackmap export --format firefox -o out.json    load it at https://profiler.firefox.com
   stackmap export --format firefox --time 8.77..8.78 -o out.json
-  stackmap export --format json a.data | jq '.events[0]'";
+  stackmap export --format json a.data | jq '.events[0]'
+  stackmap export --format trace.dat -o trace.dat && trace-cmd report";
 
 /// Write a recording in the format of another program
 #[derive(Args, Debug)]
@@ -55,25 +58,43 @@ enum Format {
     Firefox,
     /// The whole recording, as JSON
     Json,
+    /// A file for trace-cmd and KernelShark, with whole stacks; it always has kernel addresses
+    #[value(name = "trace.dat")]
+    TraceDat,
 }
 
 impl Export {
     pub(super) fn run(self, global: &Global) -> Result {
         let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
-        if to_terminal && self.format == Format::Pprof {
-            return Err(Error::Refused(
-                "a pprof profile is binary and is not written to a terminal\n  hint: -o FILE"
-                    .to_owned(),
-            ));
+        let binary = match self.format {
+            Format::Pprof => Some("pprof profile"),
+            Format::TraceDat => Some("trace.dat"),
+            Format::Firefox | Format::Json => None,
+        };
+        if let Some(what) = binary.filter(|_| to_terminal) {
+            return Err(Error::Refused(format!(
+                "a {what} is binary and is not written to a terminal\n  hint: -o FILE"
+            )));
         }
         let (mut source, mut loaded) = self.input.open(global)?;
         self.weight.set(&source, &mut loaded)?;
-        if self.format == Format::Json && loaded.weight != Weight::One {
-            let what = "--format json has all fields of each event, and adds nothing up";
-            return Err(Error::Refused(what.to_owned()));
+        let has_fields = match self.format {
+            Format::Json => Some("json"),
+            Format::TraceDat => Some("trace.dat"),
+            Format::Pprof | Format::Firefox => None,
+        };
+        if let Some(format) = has_fields.filter(|_| loaded.weight != Weight::One) {
+            return Err(Error::Refused(format!(
+                "--format {format} has all fields of each event, and adds nothing up"
+            )));
         }
         let mut notes = Notes::default();
-        let addresses = self.addresses;
+        // Its events are as the kernel recorded them.
+        let addresses = self.addresses || self.format == Format::TraceDat;
+        let dat = match self.format {
+            Format::TraceDat => Some(source.described()?),
+            _ => None,
+        };
         let mut out = Out::file(&self.output, access(addresses))?;
         match self.format {
             Format::Pprof => {
@@ -105,9 +126,35 @@ impl Export {
                 }
                 writer.finish(&notes.lines(Some(&loaded)))?;
             }
+            Format::TraceDat => {
+                if let Some((texts, layout)) = dat {
+                    write_trace_dat(&mut source, &loaded, &mut notes, (&texts, layout), &mut out)?;
+                }
+            }
         }
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
     }
+}
+
+fn write_trace_dat(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    (texts, layout): (&Described, Layout),
+    out: &mut Out,
+) -> Result {
+    let (trace, ..) = source.ring()?;
+    let mut writer = trace_dat::Writer::new(loaded, layout, &trace.about.formats)?;
+    events::for_each_with_frames(source, loaded, notes, &mut |event, sides, ips| {
+        writer.event(event, sides, ips)
+    })?;
+    if writer.cut != 0 {
+        let cut = writer.cut;
+        output::warn(format_args!(
+            "{cut} stacks or events are cut: a page of the buffer holds no more"
+        ));
+    }
+    writer.finish(texts, &trace.tasks, out)
 }

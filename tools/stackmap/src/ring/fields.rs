@@ -95,6 +95,14 @@ impl Fields {
         }
     }
 
+    /// The record, if there is one.
+    pub fn data(&self) -> Option<&[u8]> {
+        match self {
+            Fields::Text(_) => None,
+            Fields::Binary(recorded) => Some(&recorded.data),
+        }
+    }
+
     /// The number in the field of this name, if it was recorded and is one. A sign is extended.
     pub fn number(&self, name: &str) -> Option<u64> {
         let Fields::Binary(recorded) = self else {

@@ -63,6 +63,20 @@ impl Order {
         })
     }
 
+    /// Whether the most significant byte comes first.
+    pub fn is_big(self) -> bool {
+        self == Self::Big
+    }
+
+    /// The bytes of a long of `size` bytes, 4 or 8.
+    pub fn long(self, long: u64, size: usize) -> Vec<u8> {
+        match (self, size) {
+            (_, 4) => self.word(long as u32).to_vec(),
+            (Self::Little, _) => long.to_le_bytes().to_vec(),
+            (Self::Big, _) => long.to_be_bytes().to_vec(),
+        }
+    }
+
     /// The bytes of a word.
     pub fn word(self, word: u32) -> [u8; 4] {
         match self {

@@ -82,6 +82,23 @@ impl Layout {
         self.data + self.size
     }
 
+    /// The size of the header of a page, in bytes.
+    pub fn header_len(&self) -> usize {
+        self.data
+    }
+
+    /// Sets the time at which the records of `page`, which has a header, begin.
+    pub fn set_time(&self, page: &mut [u8], time: u64) {
+        page[self.time..self.time + 8].copy_from_slice(&self.order.long(time, 8));
+    }
+
+    /// Sets the length of the data of `page`, which has a header: to its end.
+    pub fn set_len(&self, page: &mut [u8]) {
+        let len = (page.len() - self.data) as u64;
+        page[self.commit..self.commit + self.long]
+            .copy_from_slice(&self.order.long(len, self.long));
+    }
+
     /// How many bytes of `page` are used.
     pub fn used(&self, page: &[u8]) -> Result<usize, Damage> {
         let (commit, data) = self.commit_of(page)?;

@@ -89,6 +89,11 @@ impl Tasks {
         }
     }
 
+    /// All tasks whose name is known, by their ids.
+    pub fn comms(&self) -> impl Iterator<Item = (i32, &str)> {
+        self.comms.iter().map(|(pid, comm)| (*pid, &comm[..]))
+    }
+
     /// The process of a task.
     pub fn tgid(&self, pid: i32) -> Option<u32> {
         self.tgids.get(&pid).copied()
