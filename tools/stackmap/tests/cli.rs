@@ -4,7 +4,6 @@
 
 use stackmap::{
     capture::{member, Manifest, Writer},
-    ring::page::{Cursor, Layout},
     source::{Loaded, Missing, Source},
     stack_map_bin::{self, LoadId, Order, Stack},
     tracefs::Tracefs,
@@ -12,7 +11,6 @@ use stackmap::{
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -419,82 +417,6 @@ fn failures_leave_no_partial_file() {
     assert!(stderr(&output).contains("No space left"));
     let output = run(&["flame", "-o", "/dev/stdout", "function.data"]);
     assert!(output.stdout.starts_with(b"<?xml"));
-}
-
-/// The types of all records of a trace.dat, and what is before them.
-fn read_trace_dat(file: &[u8]) -> (Vec<u16>, String) {
-    let header = String::from_utf8_lossy(file);
-    let begin = header.find("\tfield: u64 timestamp").unwrap();
-    let layout = Layout::parse(&header[begin..begin + 300], Order::Little).unwrap();
-    let table = memchr::memmem::find(file, b"flyrecord\0").unwrap() + 10;
-    let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
-    let mut kinds = Vec::new();
-    for cpu in 0..2 {
-        let (offset, size) = (number(table + 16 * cpu), number(table + 16 * cpu + 8));
-        let pages = file[offset..offset + size].chunks(layout.page_size());
-        for page in pages {
-            let mut cursor = Cursor::new(layout, page.to_vec()).unwrap();
-            while let Some(record) = cursor.next_record().unwrap() {
-                let data = &cursor.page()[record.data];
-                kinds.push(u16::from_le_bytes([data[0], data[1]]));
-            }
-        }
-    }
-    (kinds, String::from_utf8_lossy(&file[..table]).into_owned())
-}
-
-#[test]
-fn a_trace_dat_has_whole_stacks() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("trace.dat");
-    let name = out.to_str().unwrap();
-    let export = ["export", "--format", "trace.dat", "-o", name, "user.data"];
-    let count = |arguments: &[&str]| {
-        let output = run(&[&export[..], arguments].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        let (kinds, head) = read_trace_dat(&fs::read(&out).unwrap());
-        let id = |name: &str| {
-            let (_, rest) = head.split_once(&format!("name: {name}\nID: ")).unwrap();
-            rest.lines().next().unwrap().parse::<u16>().unwrap()
-        };
-        let [kernel, user, ids, ids_user, bind] = [
-            "kernel_stack",
-            "user_stack",
-            "stack_id",
-            "stack_id_user",
-            "user_stack_id",
-        ]
-        .map(|name| kinds.iter().filter(|kind| **kind == id(name)).count());
-        assert_eq!([ids, ids_user, bind], [0; 3]);
-        [kinds.len() - kernel - user, kernel, user]
-    };
-    assert_eq!(count(&[]), [41, 41, 25]);
-    assert_eq!(count(&["--kernel"]), [41, 41, 0]);
-    assert_eq!(count(&["--user"]), [41, 0, 25]);
-    let some = count(&["--comm", "known"]);
-    assert!(
-        some[0] > 0 && some[0] < 41 && some[0] == some[1],
-        "{some:?}"
-    );
-    // It has addresses of the kernel, wanted or not.
-    assert_eq!(
-        fs::metadata(&out).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
-    let piped = run(&["export", "--format", "trace.dat", "user.data"]);
-    count(&[]);
-    assert_eq!(piped.stdout, fs::read(&out).unwrap());
-}
-
-#[test]
-fn a_trace_dat_needs_a_binary_ring_buffer() {
-    for file in ["before.data", "stack_map_bin"] {
-        let output = run(&["export", "--format", "trace.dat", file]);
-        assert_eq!(output.status.code(), Some(1));
-        let text = stderr(&output);
-        assert!(text.contains("has no binary ring buffer"), "{text}");
-        assert!(text.contains("hint: record a capture"), "{text}");
-    }
 }
 
 #[test]

@@ -130,18 +130,14 @@ mod tests {
         for order in [Order::Little, Order::Big] {
             let layout = Layout::parse(HEADER, order).unwrap();
             let max = Pages::max_len(&layout);
-            let times = [
-                0,
-                1,
-                1,
-                1 << 27,
-                (1 << 27) - 1 + (1 << 27),
-                1 << 58,
-                u64::MAX >> 1,
-            ];
-            let lens = [4, 8, 112, 116, 2000, max, 12];
-            let events: Vec<_> = (0..700)
-                .map(|n| (times[n / 100] + n as u64, vec![n as u8; lens[n % 7]]))
+            let deltas = [0, 1, 1 << 27, (1 << 27) - 1, 1 << 40, 1 << 27];
+            let lens = [4, 8, 112, 116, 2000, 1936, 12, max, 64, max - 16];
+            let mut time = 1 << 58;
+            let events: Vec<_> = (0..3000)
+                .map(|n| {
+                    time += deltas[n % deltas.len()];
+                    (time, vec![n as u8; lens[n / 7 % lens.len()]])
+                })
                 .collect();
             let pages = written(layout, &events);
             let mut read = Vec::new();
@@ -153,6 +149,15 @@ mod tests {
                 }
             }
             assert!(read == events);
+        }
+    }
+
+    #[test]
+    fn a_record_with_a_time_of_its_own_fits() {
+        let layout = Layout::parse(HEADER, Order::Little).unwrap();
+        for (delta, nr_pages) in [(1, 1), (1 << 27, 2)] {
+            let events = [(0, vec![1; 4056]), (delta, vec![2; 8])];
+            assert_eq!(written(layout, &events).len(), nr_pages);
         }
     }
 
