@@ -131,6 +131,13 @@ def check_addresses(prog, module, found):
                           "it was built from another source, or by another compiler")
 
 
+def tell_damage(*counts):
+    """Says how much could not be read, where something could not."""
+    for damaged, what in counts:
+        if damaged:
+            print(f"stackmap.py: WARNING: {len(damaged)} {what} cannot be read, and are left out", file=sys.stderr)
+
+
 def run(prog, options):
     """Prints what was asked for."""
     prepare(prog, options)
@@ -151,6 +158,7 @@ def run(prog, options):
             raise Problem("a reset of the map was running: it has no stacks that are valid")
         for line in show.user_map(users, options.ids) if options.user else show.kernel_map(stacks, names, options.ids):
             out(line)
+        tell_damage((shown.damaged, "stacks of the map"))
         gone = [str(stack_id) for stack_id in options.ids if not shown.find(stack_id)]
         if gone:
             raise Problem(f"the map has no stack {', '.join(gone)}: a reset has removed it, or it is of another load "
@@ -162,8 +170,11 @@ def run(prog, options):
             out(line)
     else:
         nr = Capture(buffer, stacks, users, names).write(options.file)
+        sys.stdout.flush()
         print(f'{options.file}: {nr} records, {stacks.entries if stacks else 0} stacks; '
               f'see it with "stackmap report {options.file}"', file=sys.stderr)
+    tell_damage((buffer.damaged, "pages of the buffer"), (stacks.damaged if stacks else (), "stacks of the map"),
+                (users.map.damaged if users.map else (), "user stacks"))
 
 
 def main():

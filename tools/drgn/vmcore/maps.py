@@ -9,7 +9,7 @@ slot and of an id, of references that a CPU holds back, and how long a chunk of 
 import dataclasses
 import struct
 
-from drgn import Architecture, sizeof
+from drgn import Architecture, FaultError, sizeof
 
 from . import Problem
 from .rust import CRATE, Vector, number, published, static
@@ -47,6 +47,8 @@ class Map:
         # The generation as bits of an id; 0 while a reset runs.
         self.generation = number(obj.state)
         self.entries = min(number(obj.entries), self.capacity)
+        # Slots whose stack cannot be read.
+        self.damaged = set()
         self._obj = obj
         self._slots = Vector(obj.slots)
         self._pool = obj.pool
@@ -108,12 +110,17 @@ class Map:
         return len(self._slots) * 8 + len(self._moved) * 4 + len(branches) * sizeof(branches.type)
 
     def _read(self, slot, word):
-        """The stack that a slot names."""
+        """The stack that a slot names; None if it cannot be read, which costs the others nothing."""
         nr, offset = word >> 32 & NR_MASK, word & 0xffffffff
         chunk, within = divmod(offset, CHUNK_WORDS)
         if offset == 0 or offset >= self._limit or within + 1 + nr > CHUNK_WORDS:
-            raise Problem(f"slot {slot} of the map names words that are not in the pool: the map is damaged")
-        data = self.prog.read(self._chunk_addresses[chunk] + 8 * within, 8 * (1 + nr))
+            self.damaged.add(slot)
+            return None
+        try:
+            data = self.prog.read(self._chunk_addresses[chunk] + 8 * within, 8 * (1 + nr))
+        except FaultError:
+            self.damaged.add(slot)
+            return None
         header, *frames = struct.unpack(f"<{1 + nr}Q", data)
         if self._has_hints:
             # The lower half of an address in the kernel's text says all of it.
@@ -124,8 +131,9 @@ class Map:
     def stacks(self):
         """All stacks, in the order of stack_map. None of them is valid while a reset runs."""
         for slot, word in enumerate(self._words):
-            if word and self.generation:
-                yield self._read(slot, word)
+            stack = self._read(slot, word) if word and self.generation else None
+            if stack:
+                yield stack
 
     def find(self, stack_id):
         """The stack of an id. None: a reset has removed it, or it is of another load of the module."""

@@ -4,7 +4,7 @@
 import dataclasses
 import struct
 
-from drgn import Object, container_of
+from drgn import FaultError, Object, container_of
 from drgn.helpers.linux.list import list_for_each_entry
 
 from . import Problem
@@ -49,6 +49,8 @@ class Buffer:
     def __init__(self, tr):
         self.prog = tr.prog_
         self.tr = tr
+        # Pages that cannot be read, by their addresses.
+        self.damaged = set()
         self._buffer = tr.array_buffer.buffer
         layout = self.prog.type("struct buffer_data_page")
         self.header, self.commit_offset = layout.member("data").offset, layout.member("commit").offset
@@ -65,8 +67,12 @@ class Buffer:
                 yield cpu, buffer
 
     def _page(self, page, begin=0):
-        """A page; records before `begin` were read by somebody."""
-        raw = self.prog.read(page.page.value_(), self.page_size)
+        """A page; records before `begin` were read by somebody. One that cannot be read has none."""
+        try:
+            raw = self.prog.read(page.page.value_(), self.page_size)
+        except FaultError:
+            self.damaged.add(page.page.value_())
+            return Page(0, b"")
         time, = struct.unpack_from("<Q", raw)
         commit, = struct.unpack_from("<I", raw, self.commit_offset)
         end = min(commit & ~COMMIT_FLAGS, self.page_size - self.header)
