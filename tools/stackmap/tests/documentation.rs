@@ -7,25 +7,40 @@
 
 use std::{fs, path::Path, process::Command};
 
-/// A command, and the lines that follow it.
-fn sessions(text: &str) -> Vec<(String, Vec<String>)> {
-    let mut sessions: Vec<(String, Vec<String>)> = Vec::new();
+/// A command, the lines that follow it, and the picture that it draws.
+struct Session {
+    command: String,
+    lines: Vec<String>,
+    picture: Option<String>,
+}
+
+fn sessions(text: &str) -> Vec<Session> {
+    let mut sessions: Vec<Session> = Vec::new();
     let mut open = false;
     for line in text.lines() {
+        if let (Some(picture), Some(session)) =
+            (line.strip_prefix(".. figure:: "), sessions.last_mut())
+        {
+            session.picture = Some(picture.to_owned());
+        }
         let Some(inside) = line.strip_prefix("  ") else {
             open &= line.is_empty();
-            if let (true, Some((_, lines))) = (open, sessions.last_mut()) {
-                lines.push(String::new());
+            if let (true, Some(session)) = (open, sessions.last_mut()) {
+                session.lines.push(String::new());
             }
             continue;
         };
         if let Some(command) = inside.strip_prefix("$ stackmap ") {
-            sessions.push((command.to_owned(), Vec::new()));
+            sessions.push(Session {
+                command: command.to_owned(),
+                lines: Vec::new(),
+                picture: None,
+            });
             open = true;
         } else if inside.starts_with("# ") || inside.starts_with("$ ") {
             open = false;
-        } else if let (true, Some((_, lines))) = (open, sessions.last_mut()) {
-            lines.push(inside.to_owned());
+        } else if let (true, Some(session)) = (open, sessions.last_mut()) {
+            session.lines.push(inside.to_owned());
         }
     }
     sessions
@@ -40,13 +55,15 @@ fn fits(got: &[&str], want: &[String]) -> bool {
     }
 }
 
-#[test]
-fn examples_print_what_the_documentation_shows() {
+/// Runs the commands of a page, and returns how many they and their pictures are.
+fn compare(page: &str) -> (usize, usize) {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = fs::read_to_string(top.join("../../Documentation/stackmap-tool.rst")).unwrap();
+    let documentation = top.join("../../Documentation");
+    let text = fs::read_to_string(documentation.join(page)).unwrap();
     let sessions = sessions(&text);
-    assert!(sessions.len() >= 5, "{sessions:?}");
-    for (command, mut want) in sessions {
+    let mut nr_pictures = 0;
+    for session in &sessions {
+        let command = &session.command;
         let output = Command::new(env!("CARGO_BIN_EXE_stackmap"))
             // Wildcards are in quotes, and no word has a blank.
             .args(command.split(' ').map(|word| word.trim_matches('\'')))
@@ -54,11 +71,33 @@ fn examples_print_what_the_documentation_shows() {
             .env("NO_COLOR", "1")
             .output()
             .unwrap();
+        if let Some(picture) = session.picture.as_ref().filter(|_| command.contains(" - ")) {
+            nr_pictures += 1;
+            let want = fs::read(documentation.join(picture)).unwrap();
+            assert!(output.stdout == want, "$ stackmap {command} >{picture}");
+        }
         let got = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        while want.last().is_some_and(String::is_empty) {
-            want.pop();
+        let mut want = &session.lines[..];
+        while let Some((_, rest)) = want.split_last().filter(|(last, _)| last.is_empty()) {
+            want = rest;
         }
         let got_lines: Vec<_> = got.trim_end().lines().collect();
-        assert!(fits(&got_lines, &want), "$ stackmap {command}\n{got}");
+        assert!(fits(&got_lines, want), "$ stackmap {command}\n{got}");
     }
+    (sessions.len(), nr_pictures)
+}
+
+#[test]
+fn examples_print_what_the_documentation_shows() {
+    let (nr_sessions, _) = compare("stackmap-tool.rst");
+    assert!(nr_sessions >= 12, "{nr_sessions}");
+}
+
+#[test]
+fn questions_have_the_answers_that_the_page_shows() {
+    let (nr_sessions, nr_pictures) = compare("recipes.rst");
+    assert!(
+        nr_sessions >= 14 && nr_pictures == 2,
+        "{nr_sessions}, {nr_pictures}"
+    );
 }

@@ -38,6 +38,7 @@ pub fn latencies(mut trail: Trail<'_>, gaps: &Gaps) -> Latencies {
     let mut open: HashMap<(u32, Box<[u64]>), First> = HashMap::new();
     let mut tally = Tally::of(Unit::Nanos, std::mem::take(&mut trail.keys));
     let steps = trail.take_steps();
+    let is_filtered = Trail::is_filtered(&steps);
     let mut times = HashMap::<u32, Vec<u64>>::new();
     let (mut nr_unknown, mut nr_replaced, mut nr_last) = (0, 0, 0);
     for step in steps {
@@ -88,7 +89,12 @@ pub fn latencies(mut trail: Trail<'_>, gaps: &Gaps) -> Latencies {
             "first event",
             "another one of the same key came before the last one",
         ),
-        (nr_last, "last event", "the first one is not in the trace"),
+        (
+            // Of what begins, a filter may have left out all that these would be of.
+            if is_filtered { 0 } else { nr_last },
+            "last event",
+            "the first one is not in the trace",
+        ),
     ] {
         notes.extend(left_out(nr, what, why));
     }

@@ -121,7 +121,9 @@ impl Leaks {
 pub fn leaks(mut trail: Trail<'_>, gaps: &Gaps, older: u64) -> Leaks {
     let end = trail.end.unwrap_or(Time::Nanos(0));
     let mut memory = Memory::default();
-    for step in trail.take_steps() {
+    let steps = trail.take_steps();
+    let is_filtered = Trail::is_filtered(&steps);
+    for step in steps {
         memory.add(step);
     }
     let unit = match trail.rules.has_sizes {
@@ -188,7 +190,9 @@ pub fn leaks(mut trail: Trail<'_>, gaps: &Gaps, older: u64) -> Leaks {
         });
     }
     let why = "what they free was allocated before the trace, or without an event";
-    notes.extend(left_out(memory.nr_unknown, "free", why));
+    if !is_filtered {
+        notes.extend(left_out(memory.nr_unknown, "free", why));
+    }
     Leaks {
         tally,
         end,

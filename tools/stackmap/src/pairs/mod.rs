@@ -276,6 +276,12 @@ impl<'a> Trail<'a> {
         steps
     }
 
+    /// Whether something of what begins is not wanted.
+    fn is_filtered(steps: &[Step]) -> bool {
+        let firsts = steps.iter().filter_map(|step| step.first.as_ref());
+        firsts.into_iter().any(|first| !first.is_wanted)
+    }
+
     /// What could not be compared.
     fn notes(&self) -> Vec<Note> {
         let why = self.lacking.as_deref().unwrap_or_default();
