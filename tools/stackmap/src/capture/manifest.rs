@@ -142,6 +142,10 @@ pub struct CpuStat {
     /// Bytes that the events it held took.
     #[serde(default, skip_serializing_if = "is_default")]
     pub bytes: u64,
+    /// Events, of those that it held, that were taken from it during the recording and written to
+    /// disk.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streamed: u64,
     /// Events that another process read, and so removed from the buffer, during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub read: u64,

@@ -26,7 +26,7 @@ mod write;
 
 pub use manifest::{CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
-pub use write::{Writer, PACKING};
+pub use write::{reserve, Room, Writer, PACKING};
 
 /// How every capture begins, as zip archives do.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";

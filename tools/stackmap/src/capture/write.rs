@@ -36,6 +36,29 @@ pub struct Writer {
     path: PathBuf,
 }
 
+/// Where a capture is written: the room for it, and for other files beside it.
+pub struct Room {
+    file: File,
+    /// The directory; [`None`]: that of temporary files.
+    dir: Option<OwnedFd>,
+}
+
+impl Room {
+    /// Reserves room for a capture of `size` bytes.
+    pub fn reserve(&self, size: u64) -> io::Result<()> {
+        reserve(&self.file, size)
+    }
+
+    /// A file without a name, which is gone when it is closed.
+    pub fn beside(&self) -> Result<File> {
+        let file = match &self.dir {
+            Some(dir) => tempfile::tempfile_in(path_of(dir)),
+            None => tempfile::tempfile(),
+        };
+        file.map_err(|error| Error::io("make a temporary file beside the capture", error))
+    }
+}
+
 /// What becomes of the file when it is finished.
 enum Target {
     /// It gets its name.
@@ -54,8 +77,13 @@ struct Place {
 impl Place {
     /// The directory, for this process.
     fn dir(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+        path_of(&self.dir)
     }
+}
+
+/// The path of a directory, for this process.
+fn path_of(dir: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
 }
 
 impl Writer {
@@ -130,6 +158,18 @@ impl Writer {
         reserve(&self.file, size).map_err(|error| self.failed(error))
     }
 
+    /// Where it is written.
+    pub fn room(&self) -> Result<Room> {
+        let dir = match &self.target {
+            Target::Name(_, place) => Some(place.dir.try_clone()),
+            Target::Stream(_) => None,
+        };
+        Ok(Room {
+            file: self.file.try_clone().map_err(|error| self.failed(error))?,
+            dir: dir.transpose().map_err(|error| self.failed(error))?,
+        })
+    }
+
     /// Adds a member with all that `content` has; returns how many bytes that was.
     pub fn member(&mut self, name: &str, content: &mut dyn Read) -> Result<u64> {
         // Members may be of any size.
@@ -154,9 +194,8 @@ impl Writer {
     }
 
     /// Adds the members of another archive, as they are packed there.
-    pub fn copy(&mut self, archive: &[u8]) -> Result {
-        let mut archive =
-            ZipArchive::new(io::Cursor::new(archive)).map_err(|error| self.failed(error.into()))?;
+    pub fn copy(&mut self, archive: impl Read + Seek) -> Result {
+        let mut archive = ZipArchive::new(archive).map_err(|error| self.failed(error.into()))?;
         for index in 0..archive.len() {
             let member = archive.by_index_raw(index);
             let copied = member.and_then(|member| self.zip.raw_copy_file(member));
@@ -211,8 +250,12 @@ impl Writer {
     }
 }
 
-/// Reserves space after the end of `file` without changing its length.
-fn reserve(file: &File, size: u64) -> io::Result<()> {
+/// Reserves `size` bytes for `file` without changing its length.
+///
+/// # Errors
+///
+/// Those of the file system, such as that there is no space.
+pub fn reserve(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         // Such a file system can only be asked.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {

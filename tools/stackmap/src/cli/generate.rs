@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [--filter EXPR] [-p PID[,PID...]] [-C LIST] [-d SECS] \
-             [-b KB] [-i NAME] [-o FILE] [--all-symbols] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
+             [-b KB] [--stream] [-i NAME] [-o FILE] [--all-symbols] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
              [--module KO] [--tracefs DIR] [--color WHEN] [--no-pager] [-- COMMAND...]"
         );
         assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));

@@ -23,6 +23,7 @@ examples:
   stackmap record -e kmem:kmalloc --filter 'bytes_req > 4096' -C 0-3
                                                     only such events, on four CPUs
   stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
+  stackmap record -e 'syscalls:*' -d 60 --stream    record more than the ring buffer holds
   stackmap record -e kmem:kfree --instance mine     record beside others, in an instance
   stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
 
@@ -59,6 +60,9 @@ pub(super) struct Record {
     /// Size of the ring buffer of each CPU, in KiB
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer_size: Option<u64>,
+    /// Write the ring buffer to disk while the recording runs, so that it may be larger than the buffer
+    #[arg(long)]
+    stream: bool,
     /// Record into the instance NAME; if it does not exist, it is created, and removed afterwards
     #[arg(short, long, value_name = "NAME")]
     instance: Option<String>,
@@ -113,6 +117,7 @@ impl Record {
             cpus: self.cpu,
             duration: self.duration,
             buffer_kb: self.buffer_size,
+            stream: self.stream,
             instance: self.instance,
             output: self.output,
             command: self.command,

@@ -7,10 +7,11 @@
 
 use super::{
     processes,
+    spool::{next_page, Spool, Taken},
     wait::{Signals, INTERRUPTED},
 };
 use crate::{
-    capture::{member, Writer, PACKING},
+    capture::{member, reserve, Room, Writer, PACKING},
     error::{Error, Result},
     notes::count_of,
     output::{warn, Progress},
@@ -40,7 +41,7 @@ const ENODEV: i32 = 19;
 /// A ring buffer that was taken.
 pub(super) struct Buffer {
     /// An archive with the pages in it.
-    packed: Vec<u8>,
+    packed: Packed,
     header_page: String,
     header_event: String,
     printk_formats: String,
@@ -49,6 +50,15 @@ pub(super) struct Buffer {
     tasks: Tasks,
     /// Addresses in the buffer that need names, and whether each address is exact.
     pub(super) frames: BTreeSet<(u64, bool)>,
+    /// How many events of each CPU were streamed.
+    pub(super) streamed: BTreeMap<u32, u64>,
+}
+
+/// Where the pages are until the capture is written.
+enum Packed {
+    Memory(Vec<u8>),
+    /// What was streamed may be more than fits into memory.
+    File(File),
 }
 
 /// What is collected while pages are read.
@@ -58,6 +68,7 @@ struct Seen {
     ids: BTreeSet<u16>,
     pids: BTreeSet<i32>,
     frames: BTreeSet<(u64, bool)>,
+    streamed: BTreeMap<u32, u64>,
 }
 
 /// The layout of the pages of a ring buffer, from `events/header_page`.
@@ -74,15 +85,22 @@ impl Header {
             .map_err(|damage| odd(tracefs, "events/header_page", damage))?;
         Ok(Self { text, layout })
     }
+
+    /// The layout.
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
 }
 
 impl Buffer {
-    /// Takes the buffers of `cpus`. `keep_fields`: with the fields of events, which hold what
+    /// Takes the buffers of `cpus`, after what was streamed of them; packed, that is at most `size`
+    /// bytes. `keep_fields`: with the fields of events, which hold what
     /// processes read and wrote. A second signal aborts this.
     pub(super) fn take(
         tracefs: &Tracefs,
         cpus: &[u32],
         header: Header,
+        (spool, room, size): (Spool, Room, u64),
         keep_fields: bool,
         signals: &Signals,
     ) -> Result<Self> {
@@ -93,6 +111,7 @@ impl Buffer {
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
+            streamed: BTreeMap::new(),
         };
         let mut texts = BTreeMap::new();
         let enabled = tracefs.read("set_event")?;
@@ -101,7 +120,15 @@ impl Buffer {
         for (system, name) in events_of(tracefs, "ftrace").into_iter().chain(enabled) {
             seen.describe(tracefs, &system, &name, &mut texts);
         }
-        let packed = drain(tracefs, cpus, &layout, &mut seen, signals)?;
+        let sources = sources(tracefs, cpus, layout, spool)?;
+        let packed = match beside(&sources, &room, size) {
+            Some(file) => Packed::File(drain(file, sources, &layout, &mut seen, signals)?),
+            None => {
+                let memory = io::Cursor::new(Vec::new());
+                let packed = drain(memory, sources, &layout, &mut seen, signals)?;
+                Packed::Memory(packed.into_inner())
+            }
+        };
         seen.describe_rest(tracefs, &mut texts);
         texts.retain(|id, _| seen.ids.contains(id));
         let formats = texts.into_values().map(|(system, name, text)| {
@@ -122,18 +149,22 @@ impl Buffer {
             header_page: text,
             header_event: tracefs.read("events/header_event").unwrap_or_default(),
             printk_formats: match keep_fields {
-                true => beside(tracefs, "printk_formats"),
+                true => of_top(tracefs, "printk_formats"),
                 false => String::new(),
             },
             formats: formats.collect(),
             tasks,
             frames: seen.frames,
+            streamed: seen.streamed,
         })
     }
 
     /// Adds it to a capture.
     pub(super) fn write(&self, to: &mut Writer) -> Result {
-        to.copy(&self.packed)?;
+        match &self.packed {
+            Packed::Memory(packed) => to.copy(io::Cursor::new(packed))?,
+            Packed::File(file) => to.copy(file)?,
+        }
         to.member(member::HEADER_PAGE, &mut self.header_page.as_bytes())?;
         to.member(member::HEADER_EVENT, &mut self.header_event.as_bytes())?;
         to.member(member::PRINTK_FORMATS, &mut self.printk_formats.as_bytes())?;
@@ -146,21 +177,44 @@ impl Buffer {
     }
 }
 
-/// Reads all pages, in the order of their times.
-fn drain(
+/// The pages of `cpus`: what was streamed, and what the kernel has.
+fn sources(
     tracefs: &Tracefs,
     cpus: &[u32],
+    layout: Layout,
+    mut spool: Spool,
+) -> Result<Vec<Source>> {
+    let sources = cpus.iter().map(|cpu| {
+        let streamed = spool.remove(cpu).filter(|taken| taken.len() > 0);
+        Source::open(tracefs, *cpu, &layout, streamed)
+    });
+    sources.collect()
+}
+
+/// A file for what is packed of `sources`, of at most `size` bytes, if pages were streamed and there
+/// is room.
+fn beside(sources: &[Source], room: &Room, size: u64) -> Option<File> {
+    if sources.iter().all(|source| source.streamed.is_none()) {
+        return None;
+    }
+    let file = room.beside().ok()?;
+    reserve(&file, size).ok()?;
+    Some(file)
+}
+
+/// Reads all pages, in the order of their times, and packs them.
+fn drain<W: io::Write + io::Seek>(
+    to: W,
+    mut sources: Vec<Source>,
     layout: &Layout,
     seen: &mut Seen,
     signals: &Signals,
-) -> Result<Vec<u8>> {
+) -> Result<W> {
     // The first signal may have ended the recording; one more aborts the reading.
     let limit = signals.count().max(1);
-    let sources = cpus.iter().map(|cpu| Source::open(tracefs, *cpu, layout));
-    let mut sources = sources.collect::<Result<Vec<_>>>()?;
     // From here on the kernel has less and less of it: whatever is wrong, the rest is kept.
     sources.retain_mut(Source::advance);
-    let mut zip = ZipWriter::new(io::Cursor::new(Vec::new()));
+    let mut zip = ZipWriter::new(to);
     let failed = |error| Error::io("pack the ring buffer", error);
     zip.start_file(member::PAGES, PACKING.large_file(true))
         .map_err(|error| failed(error.into()))?;
@@ -172,7 +226,10 @@ fn drain(
         }
         let source = &mut sources[first];
         match seen.page(layout, std::mem::take(&mut source.page)) {
-            Ok(page) => {
+            Ok((page, nr_records)) => {
+                if source.streamed.is_some() {
+                    *seen.streamed.entry(source.cpu).or_default() += nr_records;
+                }
                 write_page(&mut zip, layout, source.cpu, &page).map_err(failed)?;
                 done += page.len() as u64;
                 progress.set(done);
@@ -186,8 +243,7 @@ fn drain(
             sources.swap_remove(first);
         }
     }
-    let packed = zip.finish().map_err(|error| failed(error.into()))?;
-    Ok(packed.into_inner())
+    zip.finish().map_err(|error| failed(error.into()))
 }
 
 /// The buffer of a CPU.
@@ -196,13 +252,15 @@ struct Source {
     path: String,
     file: File,
     layout: Layout,
+    /// The pages that were streamed, which come first.
+    streamed: Option<Box<dyn Read>>,
     /// The page that is next, and when it begins.
     page: Vec<u8>,
     time: u64,
 }
 
 impl Source {
-    fn open(tracefs: &Tracefs, cpu: u32, layout: &Layout) -> Result<Self> {
+    fn open(tracefs: &Tracefs, cpu: u32, layout: &Layout, streamed: Option<Taken>) -> Result<Self> {
         let path = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
         let full = tracefs.path(&path);
         let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -215,6 +273,10 @@ impl Source {
             file: file.map_err(|error| Error::read(&full, error))?,
             path: full.display().to_string(),
             layout: *layout,
+            streamed: match streamed {
+                Some(taken) => Some(Box::new(taken.read()?)),
+                None => None,
+            },
             page: Vec::new(),
             time: 0,
         })
@@ -222,6 +284,30 @@ impl Source {
 
     /// Reads the next page; says whether there was one.
     fn advance(&mut self) -> bool {
+        let page = self.next_streamed().unwrap_or_else(|| self.next_live());
+        // One that has no time is left out like any that is damaged.
+        self.time = self.layout.time_of(&page).unwrap_or_default();
+        self.page = page;
+        !self.page.is_empty()
+    }
+
+    /// The next page that was streamed.
+    fn next_streamed(&mut self) -> Option<Vec<u8>> {
+        let page = next_page(self.streamed.as_mut()?);
+        match page {
+            Ok(page) if !page.is_empty() => return Some(page),
+            Ok(_) => {}
+            Err(error) => warn(format_args!(
+                "what was streamed of CPU {}: {error}: the rest of it is skipped",
+                self.cpu
+            )),
+        }
+        self.streamed = None;
+        None
+    }
+
+    /// The next page that the kernel has; an empty one is none.
+    fn next_live(&mut self) -> Vec<u8> {
         let mut page = vec![0; self.layout.page_size()];
         let len = loop {
             match self.file.read(&mut page) {
@@ -236,10 +322,7 @@ impl Source {
             }
         };
         page.truncate(len);
-        // One that has no time is left out like any that is damaged.
-        self.time = self.layout.time_of(&page).unwrap_or_default();
-        self.page = page;
-        len > 0
+        page
     }
 }
 
@@ -295,14 +378,16 @@ impl Seen {
         !self.keep_fields && !kept
     }
 
-    /// Looks at the records of a page; returns what of it is kept.
-    fn page(&mut self, layout: &Layout, mut page: Vec<u8>) -> Result<Vec<u8>, Damage> {
+    /// Looks at the records of a page; returns what of it is kept, and how many there are.
+    fn page(&mut self, layout: &Layout, mut page: Vec<u8>) -> Result<(Vec<u8>, u64), Damage> {
         page.truncate(layout.used(&page)?);
         let mut cursor = Cursor::new(*layout, page)?;
+        let mut nr_records = 0;
         while let Some(record) = cursor.next_record()? {
             self.record(&mut cursor, &record);
+            nr_records += 1;
         }
-        Ok(cursor.page().to_vec())
+        Ok((cursor.page().to_vec(), nr_records))
     }
 
     fn record(&mut self, cursor: &mut Cursor, record: &Record) {
@@ -399,7 +484,7 @@ fn tasks(tracefs: &Tracefs, pids: &BTreeSet<i32>) -> Tasks {
 }
 
 /// A file of the top level, also if this is an instance.
-fn beside(tracefs: &Tracefs, name: &str) -> String {
+fn of_top(tracefs: &Tracefs, name: &str) -> String {
     let top = || tracefs.read(&format!("{TOP}/{name}"));
     tracefs.read(name).or_else(|_| top()).unwrap_or_default()
 }
@@ -444,6 +529,7 @@ mod tests {
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
+            streamed: BTreeMap::new(),
         };
         let mut data = [0; 16];
         data[..2].copy_from_slice(&order.word(7)[if order == Order::Big { 2..4 } else { 0..2 }]);
@@ -484,6 +570,7 @@ mod tests {
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
+            streamed: BTreeMap::new(),
         };
         let address = |number: u64| 0xffff_ffff_8100_0000 + number;
         let mut data = vec![0; 8];

@@ -17,7 +17,9 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     let entries = sum(|cpu| cpu.entries);
     let (overrun, dropped) = (sum(|cpu| cpu.overrun), sum(|cpu| cpu.dropped));
     if overrun > 0 {
+        let streamed = sum(|cpu| cpu.streamed) > 0;
         let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
+            Some(_) if streamed => "; a larger -b leaves more time to stream them".to_owned(),
             Some(kb) => format!("; -b {kb} would have held them"),
             None => String::new(),
         };
@@ -94,6 +96,7 @@ mod tests {
                 dropped: *dropped,
                 bytes: *bytes,
                 read: 0,
+                streamed: 0,
             });
         Manifest {
             cpus: cpus.collect(),

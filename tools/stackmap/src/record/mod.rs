@@ -25,6 +25,7 @@ mod loss;
 mod processes;
 mod save;
 mod session;
+mod spool;
 mod steps;
 mod undo;
 mod user;
@@ -71,6 +72,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// The size of the ring buffer of each CPU, in KiB.
     pub buffer_kb: Option<u64>,
+    /// Whether the buffer is written to disk while the recording runs.
+    pub stream: bool,
     /// The instance to record into, which is made if it is not there.
     pub instance: Option<String>,
     /// The file to write.

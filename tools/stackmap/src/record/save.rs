@@ -6,6 +6,7 @@ use super::{
     buffer::{Buffer, Header},
     limits::Limits,
     loss,
+    spool::{Spool, Taken},
     user::UserSide,
     wait::{Signals, INTERRUPTED},
     Options,
@@ -61,6 +62,7 @@ pub(super) struct Saved<'a> {
 /// What is saved of a recording besides the buffer, which has not been read yet.
 pub(super) struct Surroundings<'a> {
     saved: &'a Saved<'a>,
+    spool: Spool,
     header: Header,
     cpus: Vec<CpuStat>,
     stat_text: String,
@@ -85,14 +87,18 @@ pub(super) struct Collected {
 
 impl Saved<'_> {
     /// Reads all but the buffer.
-    pub(super) fn surroundings(&self, tracefs: &Tracefs) -> Result<Surroundings<'_>> {
+    pub(super) fn surroundings(&self, tracefs: &Tracefs, spool: Spool) -> Result<Surroundings<'_>> {
         // Reading the buffer changes what is counted of it.
-        let cpus = cpu_stats(tracefs)?;
+        let mut cpus = cpu_stats(tracefs)?;
+        for cpu in &mut cpus {
+            cpu.bytes += spool.get(&cpu.cpu).map_or(0, Taken::len);
+        }
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
         stack_map_bin::write(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
         Ok(Surroundings {
             saved: self,
+            spool,
             header: Header::read(tracefs)?,
             cpus,
             stat_text: tracefs.read("stack_map_stat")?,
@@ -150,12 +156,18 @@ impl Surroundings<'_> {
         })
     }
 
-    /// Takes the buffer, which is empty afterwards.
-    pub(super) fn collect(self, tracefs: &Tracefs, signals: &Signals) -> Result<Collected> {
+    /// Takes the buffer, which is empty afterwards, for a capture that `writer` writes.
+    pub(super) fn collect(
+        self,
+        tracefs: &Tracefs,
+        signals: &Signals,
+        writer: &Writer,
+    ) -> Result<Collected> {
         let Self {
             saved,
+            spool,
             header,
-            cpus,
+            mut cpus,
             stat_text,
             stacks,
             bin,
@@ -170,7 +182,21 @@ impl Surroundings<'_> {
             ..
         } = *saved.options;
         let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
-        let buffer = Buffer::take(tracefs, &numbers, header, !no_args, signals)?;
+        let bytes = cpus
+            .iter()
+            .map(|cpu| cpu.bytes)
+            .fold(0, u64::saturating_add);
+        // Heads of pages; and what cannot be packed grows by that.
+        let size = bytes.saturating_add(bytes / 8).saturating_add(OTHERS_LEN);
+        let spool = (spool, writer.room()?, size);
+        let buffer = Buffer::take(tracefs, &numbers, header, spool, !no_args, signals)?;
+        for cpu in &mut cpus {
+            // To the kernel, it was read like by anybody.
+            let streamed = buffer.streamed.get(&cpu.cpu).copied().unwrap_or_default();
+            cpu.entries += streamed;
+            cpu.read = cpu.read.saturating_sub(streamed);
+            cpu.streamed = streamed;
+        }
 
         let names = match all_symbols {
             true => kallsyms.text().to_owned(),
@@ -271,8 +297,13 @@ fn summary(manifest: &Manifest, (nr_stacks, nr_user): (usize, usize), path: &Pat
         0 => String::new(),
         nr => format!(", {}", count_of(nr as u64, "user stack")),
     };
+    let streamed: u64 = manifest.cpus.iter().map(|cpu| cpu.streamed).sum();
+    let place = match streamed {
+        0 => " in the buffer".to_owned(),
+        streamed => format!(" ({streamed} of them streamed)"),
+    };
     let counts = format!(
-        "{} in the buffer, {} in the map{user}, {size} KiB",
+        "{}{place}, {} in the map{user}, {size} KiB",
         count_of(entries, "record"),
         count_of(nr_stacks as u64, "stack")
     );
@@ -364,6 +395,7 @@ fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
             dropped: number("dropped events").saturating_add(number("commit overrun")),
             bytes: number("bytes"),
             read: number("read events"),
+            streamed: 0,
         })
     });
     stats.collect()

@@ -5,11 +5,13 @@
 use super::{
     account::Account,
     aside::Aside,
+    buffer::Header,
     events::{self, Events},
     instance,
     limits::Limits,
     lock,
-    save::Saved,
+    save::{cpus, Saved},
+    spool::{self, Spool, Streaming},
     wait::{self, Signals, Stopped},
     Options, Step, FORMAT, TGIDS,
 };
@@ -73,6 +75,10 @@ impl Session<'_> {
         let map_before = tracefs.map_state()?;
         let map = tracefs.open("stack_map_bin")?;
         let gone = self.limits.end(tracefs)?;
+        let streaming = match options.stream {
+            true => Some(self.stream(&writer)?),
+            false => None,
+        };
         let (begun, begun_since_boot) = (Instant::now(), since_boot());
         tracefs.write("tracing_on", "1")?;
         options.before(Step::Running, signals)?;
@@ -81,7 +87,9 @@ impl Session<'_> {
         if !switched_off {
             self.settle();
         }
-        tracefs.write("tracing_on", "0")?;
+        let switched = tracefs.write("tracing_on", "0");
+        let spool = streaming.map(Streaming::end).transpose()?;
+        switched?;
         let duration = begun.elapsed();
         let stopped = stopped?;
         options.after(Step::Ended, signals)?;
@@ -99,7 +107,7 @@ impl Session<'_> {
             put_aside: self.aside.found(),
             instance: tracefs.instance_name(),
         };
-        self.save(&saved, writer)?;
+        self.save(&saved, spool.unwrap_or_default(), writer)?;
         options
             .after(Step::Written, signals)
             .map_err(Failed::Saved)?;
@@ -122,6 +130,10 @@ impl Session<'_> {
         self.aside.put_away(tracefs)?;
         if let Some(kb) = options.buffer_kb {
             tracefs.write("buffer_size_kb", &kb.to_string())?;
+        }
+        let (percent, value) = spool::PERCENT;
+        if options.stream && tracefs.has(percent) {
+            tracefs.write(percent, value)?;
         }
         tracefs.write("trace", "")?;
         instance::list(tracefs)?;
@@ -219,15 +231,22 @@ impl Session<'_> {
         tracefs.write("options/func_stack_trace", "1")
     }
 
+    /// Begins to write the buffer to disk.
+    fn stream(&self, writer: &Writer) -> Result<Streaming> {
+        let layout = Header::read(self.tracefs)?.layout();
+        Streaming::start(self.tracefs, &cpus(self.tracefs)?, layout, writer.room()?)
+    }
+
     /// Saves it with `writer`; if that fails, in another directory, or where the user says. The
     /// buffer is read only when there is room for what is in it; from then on it is in memory.
-    fn save(&self, saved: &Saved<'_>, writer: Writer) -> Result<(), Failed> {
+    fn save(&self, saved: &Saved<'_>, spool: Spool, writer: Writer) -> Result<(), Failed> {
         let Self {
             tracefs, signals, ..
         } = *self;
+        let is_streamed = spool.values().any(|taken| taken.len() > 0);
         let surroundings = saved
-            .surroundings(tracefs)
-            .map_err(|error| self.unsaved(Some(&error)))?;
+            .surroundings(tracefs, spool)
+            .map_err(|error| self.unsaved(Some(&error), is_streamed))?;
         let size = surroundings.at_most(tracefs);
         let reserve = |writer: Writer| {
             self.options.after(Step::Saving, signals)?;
@@ -235,13 +254,25 @@ impl Session<'_> {
             Ok(writer)
         };
         let reserved = first_that_works(writer, reserve);
-        let (writer, mut moved) = reserved?.ok_or_else(|| self.unsaved(None))?;
-        let collected = surroundings
-            .collect(tracefs, signals)
-            .map_err(|error| match error {
-                Error::Status(_) => Failed::Lost(error),
-                error => self.unsaved(Some(&error)),
-            })?;
+        let (writer, mut moved) = match reserved? {
+            Some(reserved) => reserved,
+            // What was streamed is only here. Packed, it takes much less.
+            None if is_streamed => {
+                let writer = Writer::create(&self.options.output);
+                (
+                    writer.map_err(|error| self.unsaved(Some(&error), true))?,
+                    false,
+                )
+            }
+            None => return Err(self.unsaved(None, false)),
+        };
+        let collected =
+            surroundings
+                .collect(tracefs, signals, &writer)
+                .map_err(|error| match error {
+                    Error::Status(_) => Failed::Lost(error),
+                    error => self.unsaved(Some(&error), is_streamed),
+                })?;
         let write = |writer: Writer| {
             self.options.after(Step::Taken, signals)?;
             let path = writer.path().to_owned();
@@ -267,14 +298,18 @@ impl Session<'_> {
         ))))
     }
 
-    /// The buffer still has the recording.
-    fn unsaved(&self, error: Option<&Error>) -> Failed {
+    /// The buffer still has the recording, or the part of it that was not streamed.
+    fn unsaved(&self, error: Option<&Error>, is_streamed: bool) -> Failed {
         if let Some(error) = error {
             warn(error);
         }
         let root = self.tracefs.root().display();
+        let what = match is_streamed {
+            true => "could not be saved: what was streamed is lost, and the rest",
+            false => "could not be saved and",
+        };
         Failed::Unsaved(Error::Refused(format!(
-            "the recording could not be saved and is still in the buffer; tracing stays off\n  \
+            "the recording {what} is still in the buffer; tracing stays off\n  \
              hint: while the module is loaded, \"stackmap resolve {root}/trace > FILE\" saves the \
              text with the stacks; then echo 1 > {root}/tracing_on"
         )))

@@ -7,6 +7,7 @@ use super::{
     events,
     limits::Limits,
     lock::{self, Before, Switch},
+    spool,
     write::{filter, Write},
     Options, FORMAT, TGIDS,
 };
@@ -82,6 +83,10 @@ impl Undo {
         undo.read_tracer(tracefs, !options.functions.is_empty())?;
         if options.buffer_kb.is_some() {
             undo.read_buffers(tracefs)?;
+        }
+        if options.stream {
+            let (file, percent) = spool::PERCENT;
+            undo.read_option(tracefs, file, percent)?;
         }
         for (option, wanted) in FORMAT {
             undo.read_option(tracefs, option, wanted)?;
@@ -244,7 +249,7 @@ pub(super) fn remove(path: &Path) -> Result {
 }
 
 /// The size in `1408` or, of a buffer that was never used, `7 (expanded: 1408)`.
-fn buffer_kb(text: &str) -> Option<&str> {
+pub(super) fn buffer_kb(text: &str) -> Option<&str> {
     let text = text.trim();
     let text = match text.split_once("(expanded: ") {
         Some((_, expanded)) => expanded.trim_end_matches(')'),

@@ -2,11 +2,19 @@
 
 //! Writes to files of tracefs, which can be kept and done later.
 
-use crate::{error::Result, tracefs::Tracefs};
+use crate::{
+    error::{Error, Result},
+    tracefs::Tracefs,
+};
 use serde::{Deserialize, Serialize};
+use std::{io::ErrorKind, thread::sleep, time::Duration};
 
 /// How the line of an empty `set_ftrace_filter` begins.
 const COMMENT: &str = "#";
+
+/// How often, and after which time, a write is done again while the file is busy.
+const RETRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A write to a file of tracefs.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -48,10 +56,21 @@ impl Write {
 
     /// Does it.
     pub(super) fn run(&self, tracefs: &Tracefs) -> Result {
-        match self.append {
+        let write = || match self.append {
             true => tracefs.append(&self.file, &self.text),
             false => tracefs.write(&self.file, &self.text),
+        };
+        // The kernel refuses another tracer while a process that is being killed has not closed its
+        // buffers yet.
+        for _ in 0..RETRIES {
+            match write() {
+                Err(Error::Io { error, .. }) if error.kind() == ErrorKind::ResourceBusy => {
+                    sleep(PAUSE);
+                }
+                result => return result,
+            }
         }
+        write()
     }
 }
 

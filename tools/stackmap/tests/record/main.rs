@@ -8,6 +8,7 @@
 mod fake;
 mod limits;
 mod others;
+mod stream;
 
 use fake::{page, send, wait_until, with, Fake, KMALLOC, STATS, TRACE};
 use stackmap::capture::Capture;
