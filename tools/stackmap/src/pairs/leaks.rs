@@ -65,32 +65,34 @@ impl Memory {
 
     /// Frees `len` numbers from `start` on. Returns of how many parts.
     fn free(&mut self, pair: u32, rest: &[u64], start: u64, len: u64) -> u64 {
-        let end = start.saturating_add(len);
+        // Ranges have their last number, as there may be none behind it.
+        let last = |from: u64, len: u64| from.saturating_add(len.saturating_sub(1));
+        let end = last(start, len);
         let place = |from| (pair, Box::from(rest), from);
         let mut freed = 0;
         loop {
-            let mut below = self.parts.range(place(0)..place(end));
+            let mut below = self.parts.range(place(0)..=place(end));
             let Some(((_, _, from), part)) = below.next_back() else {
                 return freed;
             };
             let (from, part) = (*from, *part);
-            let until = from.saturating_add(part.len);
-            if until <= start {
+            let until = last(from, part.len);
+            if until < start {
                 return freed;
             }
             self.parts.remove(&place(from));
             freed += 1;
             let alloc = &mut self.allocs[part.alloc];
-            let mut keep = |from: u64, until: u64| {
-                if let Some(len @ 1..) = until.checked_sub(from) {
+            let mut keep = |from: u64, len: u64| {
+                if len > 0 {
                     let alloc = part.alloc;
                     self.parts.insert(place(from), Part { len, alloc });
-                    return len;
                 }
-                0
+                len
             };
-            let kept = keep(from, start) + keep(end, until);
-            alloc.left = alloc.left.saturating_sub(part.len - kept);
+            let before = keep(from, start.saturating_sub(from));
+            let behind = keep(end.saturating_add(1), until.saturating_sub(end));
+            alloc.left = alloc.left.saturating_sub(part.len - (before + behind));
             if from <= start {
                 return freed;
             }

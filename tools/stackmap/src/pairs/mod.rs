@@ -297,3 +297,6 @@ fn left_out(nr: u64, what: &str, why: &str) -> Vec<Note> {
     });
     note.into_iter().collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -437,4 +437,4 @@ impl Serialize for Value<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,7 +5,8 @@
 use super::*;
 use crate::ring::{format::tests::describe, Order};
 
-fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
+/// The fields of an event of the system "sys"; `data` begins at offset 8.
+pub(crate) fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
     let mut formats = Formats::new(Order::Little, 8);
     let id = formats.add("sys", &describe(description, print)).unwrap();
     Fields::Binary(Recorded {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Pairs of events whose fields are odd.
+
+use super::*;
+use crate::{
+    gaps::Gaps,
+    ring::fields::tests::fields,
+    trace::{Flags, StackRef},
+};
+
+/// An event at a time, with a field `number` of 64 bits, a field `signed` that is the same with a sign, a field `byte`
+/// with the lowest of its bits, and a text `text` of one byte and a 0.
+fn event(name: &str, time: u64, number: u64, text: u8) -> Event {
+    let description = "\tfield:u64 number;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:s64 signed;\toffset:8;\tsize:8;\tsigned:1;
+\tfield:s8 byte;\toffset:8;\tsize:1;\tsigned:1;
+\tfield:char text[2];\toffset:16;\tsize:2;\tsigned:0;
+";
+    let data = [&number.to_le_bytes()[..], &[text, 0]].concat();
+    Event {
+        name: name.to_owned(),
+        fields: fields(description, "\"\"", &data),
+        comm: "task".to_owned(),
+        pid: 7,
+        tgid: None,
+        cpu: 0,
+        time: Time::Nanos(time),
+        flags: Flags::default(),
+    }
+}
+
+fn name(name: &str) -> EventName {
+    EventName::new(name).unwrap()
+}
+
+fn key(text: &str) -> Vec<KeyField> {
+    vec![KeyField::new(text).unwrap()]
+}
+
+/// The trail of some events.
+fn trail<'a>(rules: &'a mut Rules, by: &str, events: &[Event]) -> Trail<'a> {
+    let mut trail = Trail::new(rules, By::new(by).unwrap(), 4096);
+    for event in events {
+        let sides = StackRef::None.into();
+        trail.add(event, sides, &Loaded::default(), true);
+    }
+    trail
+}
+
+fn texts(notes: &[Note]) -> Vec<&str> {
+    notes.iter().map(|note| &note.text[..]).collect()
+}
+
+/// How many allocations `a` are not freed by `f`, how many bytes these are, and what is said of that.
+fn leaks_of(events: &[(&str, u64)], by: &str, size: Size, key_of: &str) -> (u64, u64, Vec<String>) {
+    let mut rules = Rules::resource(name("a"), name("f"), &key(key_of), size);
+    let mut time = 0;
+    let events = events.iter().map(|(name, number)| {
+        time += 1;
+        event(name, time, *number, b'x')
+    });
+    let trail = trail(&mut rules, by, &events.collect::<Vec<_>>());
+    let leaks = leaks::leaks(trail, &Gaps::default(), 0);
+    let total = leaks.tally.total();
+    let notes = texts(leaks.notes());
+    let notes = notes.into_iter().map(str::to_owned).collect();
+    (total.events, total.weight, notes)
+}
+
+#[test]
+fn blocks_may_be_as_large_as_all_memory() {
+    let order = Size::Pages("byte".to_owned());
+    // The second one is where the first one was, and one of its pages is freed.
+    let events = [("a", 63), ("a", 63), ("a", 0), ("f", 64)];
+    let (nr, bytes, _) = leaks_of(&events, "event", order, "number");
+    assert_eq!((nr, bytes), (2, u64::MAX));
+}
+
+#[test]
+fn the_last_number_is_a_key_as_others_are() {
+    for number in [u64::MAX, u64::MAX - 1, 5] {
+        let events = [("a", number), ("f", number), ("a", number), ("a", number)];
+        let (nr, _, notes) = leaks_of(&events, "event", Size::One, "number");
+        assert_eq!(nr, 1, "{number:#x}");
+        assert_eq!(notes.len(), 1, "{number:#x}: {notes:?}");
+        assert!(notes[0].starts_with("1 allocation freed without an event"));
+    }
+}
+
+#[test]
+fn errors_are_nothing_that_would_be_freed() {
+    let events = [("a", u64::MAX), ("a", 3), ("f", 3)];
+    let (nr, _, notes) = leaks_of(&events, "event", Size::One, "signed");
+    assert_eq!((nr, notes.len()), (0, 0), "{notes:?}");
+}
