@@ -183,20 +183,28 @@ impl<'a> Trail<'a> {
     /// The numbers of the key.
     fn id(&mut self, role: &Role, event: &Event) -> Option<Box<[u64]>> {
         let texts = &mut self.texts;
-        let id = role.key.iter().map(|name| match &name[..] {
-            "common_pid" => Some(event.pid.into()),
-            "common_cpu" => Some(event.cpu.into()),
-            "common_tgid" => event.tgid.map(u64::from),
-            name => match event.fields.signed(name) {
-                // As many bits, whether there is a sign or not.
-                Some(number) => Some(number as u64),
-                None => event.fields.string(name).map(|text| {
-                    let next = texts.len() as u64;
-                    *texts.entry(text.into_owned()).or_insert(next)
-                }),
-            },
-        });
-        id.collect()
+        let mut which_texts = 0u64;
+        let mut id = Vec::with_capacity(role.key.len());
+        for (index, name) in role.key.iter().enumerate() {
+            id.push(match &name[..] {
+                "common_pid" => event.pid.into(),
+                "common_cpu" => event.cpu.into(),
+                "common_tgid" => event.tgid?.into(),
+                name => match event.fields.signed(name) {
+                    // As many bits, whether there is a sign or not.
+                    Some(number) => number as u64,
+                    None => {
+                        let text = event.fields.string(name)?;
+                        which_texts |= 1 << (index % 64);
+                        let next = texts.len() as u64;
+                        *texts.entry(text.into_owned()).or_insert(next)
+                    }
+                },
+            });
+        }
+        // A text is no number, whatever its own number is.
+        id.extend((which_texts != 0).then_some(which_texts));
+        Some(id.into())
     }
 
     /// How many numbers it takes from the first one on, and how many bytes it is of.

@@ -94,3 +94,24 @@ fn errors_are_nothing_that_would_be_freed() {
     let (nr, _, notes) = leaks_of(&events, "event", Size::One, "signed");
     assert_eq!((nr, notes.len()), (0, 0), "{notes:?}");
 }
+
+#[test]
+fn a_text_is_no_number() {
+    let mut rules = Rules::latency(name("a"), name("f"), &key("text=number"));
+    // The first text that there is, and the number 0.
+    let events = [event("a", 1, 5, b'x'), event("f", 2, 0, b'y')];
+    let trail = trail(&mut rules, "event", &events);
+    let latencies = latency::latencies(trail, &Gaps::default());
+    let notes = texts(latencies.notes());
+    assert_eq!(latencies.tally.total().events, 0, "{notes:?}");
+    let mut rules = Rules::latency(name("a"), name("f"), &key("text"));
+    let events = [
+        event("a", 1, 5, b'x'),
+        event("a", 2, 5, b'y'),
+        event("f", 9, 5, b'x'),
+    ];
+    let trail = super::tests::trail(&mut rules, "event", &events);
+    let latencies = latency::latencies(trail, &Gaps::default());
+    let total = latencies.tally.total();
+    assert_eq!((total.events, total.weight), (1, 8));
+}
