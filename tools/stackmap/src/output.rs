@@ -128,12 +128,13 @@ impl Out {
     /// Notes at the end of a result.
     pub fn notes(&mut self, notes: &[Note]) -> Result {
         for note in notes {
+            let text = safe_text(&note.text);
             match note.warning {
                 true => {
                     let label = self.style(WARNING, "WARNING:");
-                    writeln!(self, "{label} {}", note.text)?;
+                    writeln!(self, "{label} {text}")?;
                 }
-                false => writeln!(self, "note: {}", note.text)?,
+                false => writeln!(self, "note: {text}")?,
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ pub fn table(columns: &[Column<'_>], rows: impl IntoIterator<Item = Vec<String>>
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let titles = columns.iter().map(|column| match column {
-        Column::Text(title) | Column::Number(title) => *title,
+        Column::Text(title) | Column::Number(title) => safe(title),
     });
     table.set_header(titles);
     for row in rows {
@@ -57,12 +57,12 @@ mod tests {
 
     #[test]
     fn numbers_are_right_aligned() {
-        let columns = [Column::Text("name"), Column::Number("n")];
+        let columns = [Column::Text("name"), Column::Number("n\t\x1b")];
         let rows = [["a", "5"], ["longer\x1b", "1234"]];
         let rows = rows.iter().map(|row| row.map(str::to_owned).to_vec());
         let text = table(&columns, rows);
-        assert_eq!(text, " name        n\n a           5\n longer�  1234\n");
-        assert_eq!(table(&columns, []), " name  n\n");
+        assert_eq!(text, " name      n �\n a           5\n longer�  1234\n");
+        assert_eq!(table(&columns, []), " name  n �\n");
     }
 
     #[test]

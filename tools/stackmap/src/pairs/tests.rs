@@ -115,3 +115,17 @@ fn a_text_is_no_number() {
     let total = latencies.tally.total();
     assert_eq!((total.events, total.weight), (1, 8));
 }
+
+#[test]
+fn names_in_notes_do_not_control_the_terminal() {
+    let mut rules = Rules::latency(name("a\x1b[2J"), name("f"), &key("nope"));
+    let trail = trail(&mut rules, "event", &[event("a\x1b[2J", 1, 5, b'x')]);
+    let notes = trail.notes();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let mut out = crate::output::Out::file(&path, crate::output::Access::Umask).unwrap();
+    out.notes(&notes).unwrap();
+    out.finish().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("a\u{fffd}[2J has no nope"), "{text:?}");
+}
