@@ -16,6 +16,7 @@ pub use rules::{EventName, KeyField, Rules, Size};
 use crate::{
     folded::{Kind, Names},
     notes::{count_of, Note},
+    output::safe,
     source::Loaded,
     tally::{self, Key, Keys},
     trace::{Event, Sides, Time},
@@ -134,10 +135,6 @@ impl<'a> Trail<'a> {
                 self.without(role, event);
                 continue;
             };
-            let Some((len, size)) = self.size(role, event) else {
-                self.without(role, event);
-                continue;
-            };
             let is_negative = || {
                 let first = role
                     .key
@@ -148,6 +145,10 @@ impl<'a> Trail<'a> {
             if role.is_nothing(id[0], is_negative()) {
                 continue;
             }
+            let Some((len, size)) = self.size(role, event) else {
+                self.without(role, event);
+                continue;
+            };
             let pair = role.pair;
             let first = match role.is_first {
                 true => {
@@ -230,13 +231,22 @@ impl<'a> Trail<'a> {
             field => event.fields.signed(field).is_some() || event.fields.string(field).is_some(),
         };
         self.lacking.get_or_insert_with(|| {
-            let lacking: Vec<_> = role.fields().filter(|field| !has(field)).collect();
-            format!(
-                "{} has no {}; its fields with a number: {}",
+            let lacking = role.fields().filter(|field| !has(field));
+            let mut lacking: Vec<_> = lacking.map(|field| format!("no {field}")).collect();
+            if let (true, Some(field)) = (lacking.is_empty(), role.size_field()) {
+                lacking.push(match event.fields.signed(field) {
+                    None => format!("no number {field}"),
+                    Some(number) if number < 0 => format!("a negative {field}"),
+                    Some(_) => format!("an odd {field}"),
+                });
+            }
+            let text = format!(
+                "{} has {}; its fields with a number: {}",
                 event.name,
-                lacking.join(" and no "),
+                lacking.join(" and "),
                 event.fields.numbers().join(", ")
-            )
+            );
+            safe(&text).into_owned()
         });
     }
 

@@ -92,11 +92,16 @@ enum Nothing {
 impl Role {
     /// The fields that its event is to have.
     pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
-        let size = match &self.size {
+        let key = self.key.iter().map(String::as_str);
+        key.chain(self.size_field())
+    }
+
+    /// The field that says how much it is of.
+    pub(super) fn size_field(&self) -> Option<&str> {
+        match &self.size {
             Size::One => None,
             Size::Field(field) | Size::Pages(field) => Some(field),
-        };
-        self.key.iter().chain(size).map(String::as_str)
+        }
     }
 
     /// Whether nothing begins or ends with such a key: its first number, and whether that has a minus.

@@ -69,6 +69,26 @@ fn leaks_of(events: &[(&str, u64)], by: &str, size: Size, key_of: &str) -> (u64,
 }
 
 #[test]
+fn a_size_that_is_none_is_named() {
+    let fields = "its fields with a number: number, signed, byte";
+    for (size, number, why) in [
+        (
+            Size::Field("signed".to_owned()),
+            u64::MAX,
+            "a negative signed",
+        ),
+        (Size::Field("text".to_owned()), 1, "no number text"),
+        (Size::Pages("byte".to_owned()), 64, "an odd byte"),
+        (Size::Field("nope".to_owned()), 1, "no nope"),
+    ] {
+        let events = [("a", number), ("f", number)];
+        let (_, _, notes) = leaks_of(&events, "event", size.clone(), "number");
+        let want = format!("not counted: 1 event: a has {why}; {fields}");
+        assert!(notes.contains(&want), "{size:?}: {notes:?}");
+    }
+}
+
+#[test]
 fn blocks_may_be_as_large_as_all_memory() {
     let order = Size::Pages("byte".to_owned());
     // The second one is where the first one was, and one of its pages is freed.
@@ -91,8 +111,10 @@ fn the_last_number_is_a_key_as_others_are() {
 #[test]
 fn errors_are_nothing_that_would_be_freed() {
     let events = [("a", u64::MAX), ("a", 3), ("f", 3)];
-    let (nr, _, notes) = leaks_of(&events, "event", Size::One, "signed");
-    assert_eq!((nr, notes.len()), (0, 0), "{notes:?}");
+    for size in [Size::One, Size::Field("signed".to_owned())] {
+        let (nr, _, notes) = leaks_of(&events, "event", size, "signed");
+        assert_eq!((nr, notes.len()), (0, 0), "{notes:?}");
+    }
 }
 
 #[test]
