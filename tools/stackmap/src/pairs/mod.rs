@@ -106,6 +106,9 @@ pub struct Trail<'a> {
     lacking: Option<String>,
     nr_first: u64,
     nr_last: u64,
+    /// Whether a first event has the field that groups have in common; if none has, what one of them has.
+    has_groups: bool,
+    fields_of_first: Option<String>,
 }
 
 impl<'a> Trail<'a> {
@@ -124,6 +127,8 @@ impl<'a> Trail<'a> {
             lacking: None,
             nr_first: 0,
             nr_last: 0,
+            has_groups: false,
+            fields_of_first: None,
         }
     }
 
@@ -254,10 +259,20 @@ impl<'a> Trail<'a> {
         let text = match &self.by {
             By::Key(tally::By::Event | tally::By::Stack) => name.into(),
             By::Key(by) => by.name_of(event),
-            By::Field(field) => match event.fields.shown_value(field, &loaded.symbols) {
-                Some(text) => text.into(),
-                None => NO_VALUE.into(),
-            },
+            By::Field(field) => {
+                let text = match &field[..] {
+                    "common_pid" => Some(event.pid.to_string()),
+                    "common_cpu" => Some(event.cpu.to_string()),
+                    "common_tgid" => event.tgid.map(|tgid| tgid.to_string()),
+                    field => event.fields.shown_value(field, &loaded.symbols),
+                };
+                self.has_groups |= text.is_some();
+                if !self.has_groups && self.fields_of_first.is_none() {
+                    let names = event.fields.names().join(", ");
+                    self.fields_of_first = Some(format!("{} has {names}", event.name));
+                }
+                text.map_or(NO_VALUE.into(), Into::into)
+            }
         };
         self.names.number(&text, Kind::Group)
     }
@@ -303,7 +318,15 @@ impl<'a> Trail<'a> {
     /// What could not be compared.
     fn notes(&self) -> Vec<Note> {
         let why = self.lacking.as_deref().unwrap_or_default();
-        left_out(self.nr_without, "event", why)
+        let mut notes = left_out(self.nr_without, "event", why);
+        if let (By::Field(field), false, Some(has)) =
+            (&self.by, self.has_groups, &self.fields_of_first)
+        {
+            let text = format!("no first event has a field {field} (--by): {has}");
+            let (warning, text) = (false, safe(&text).into_owned());
+            notes.push(Note { warning, text });
+        }
+        notes
     }
 }
 

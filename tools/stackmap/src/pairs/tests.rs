@@ -139,6 +139,23 @@ fn a_text_is_no_number() {
 }
 
 #[test]
+fn a_group_that_no_event_has_is_named() {
+    let events = [("a", 1), ("f", 1), ("a", 2)];
+    let (nr, _, notes) = leaks_of(&events, "nope", Size::One, "number");
+    assert_eq!(nr, 1);
+    let want = "no first event has a field nope (--by): a has number, signed, byte, text";
+    assert_eq!(notes, [want]);
+    for by in ["text", "byte", "common_pid", "common_cpu", "event"] {
+        let (_, _, notes) = leaks_of(&events, by, Size::One, "number");
+        assert!(notes.is_empty(), "{by}: {notes:?}");
+    }
+    let mut rules = Rules::latency(name("a"), name("f"), &key("number"));
+    let events = [event("a", 1, 5, b'x'), event("f", 2, 5, b'x')];
+    let mut of = trail(&mut rules, "common_pid", &events);
+    assert_eq!(of.names.number("7", Kind::Group), 0);
+}
+
+#[test]
 fn names_in_notes_do_not_control_the_terminal() {
     let mut rules = Rules::latency(name("a\x1b[2J"), name("f"), &key("nope"));
     let trail = trail(&mut rules, "event", &[event("a\x1b[2J", 1, 5, b'x')]);

@@ -137,6 +137,15 @@ impl Fields {
 
     /// The names of the fields that are numbers, as they are shown.
     pub fn numbers(&self) -> Vec<&str> {
+        self.names_of(|value| matches!(value, Some(Value::Unsigned(_) | Value::Signed(_))))
+    }
+
+    /// The names of the fields that have a value, as they are shown.
+    pub fn names(&self) -> Vec<&str> {
+        self.names_of(|value| value.is_some())
+    }
+
+    fn names_of(&self, is_one: impl Fn(Option<Value<'_>>) -> bool) -> Vec<&str> {
         let Fields::Binary(recorded) = self else {
             return Vec::new();
         };
@@ -144,11 +153,8 @@ impl Fields {
             .format
             .iter()
             .flat_map(|format| shown(&format.fields));
-        let numbers = fields.filter(|field| {
-            let value = recorded.value(field);
-            matches!(value, Some(Value::Unsigned(_) | Value::Signed(_)))
-        });
-        numbers.map(|field| shown_name(&field.name)).collect()
+        let fields = fields.filter(|field| is_one(recorded.value(field)));
+        fields.map(|field| shown_name(&field.name)).collect()
     }
 
     /// The text in the field of this name, if it was recorded and is one.
