@@ -22,7 +22,9 @@ use crate::{
         binaries::Binaries,
         live,
         names::{Names, Places},
-        segments, words, User,
+        segments, words,
+        words::Process,
+        User,
     },
 };
 use serde::de::DeserializeOwned;
@@ -283,7 +285,22 @@ impl Capture {
             let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
             names.set_vdso(image);
         }
-        let mut room = live::Room::default();
+        self.add_perf_maps(processes, live::Room::default(), &mut names);
+        Ok(User {
+            stacks,
+            unread,
+            binaries,
+            names,
+        })
+    }
+
+    /// Adds the perf maps of processes for which there is room.
+    fn add_perf_maps(
+        &mut self,
+        processes: BTreeSet<Process>,
+        mut room: live::Room,
+        names: &mut Names,
+    ) {
         for process in processes {
             let name = member::perf_map(process);
             if !self.has(&name) {
@@ -297,12 +314,6 @@ impl Capture {
                 Err(error) => warn(format_args!("{error}: not used")),
             }
         }
-        Ok(User {
-            stacks,
-            unread,
-            binaries,
-            names,
-        })
     }
 
     /// The modules.
@@ -399,7 +410,10 @@ impl Read for Member<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{capture::Writer, user::segments::Recorded};
+    use crate::{
+        capture::Writer,
+        user::{segments::Recorded, words::At, WhichFrame},
+    };
 
     #[test]
     fn unpacking_is_bounded() {
@@ -461,5 +475,42 @@ mod tests {
             let user = capture.user(Places::default(), false).unwrap();
             assert!(!user.is_empty() && user.binaries.iter().count() > 0);
         }
+    }
+
+    #[test]
+    fn perf_maps_take_no_more_than_their_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("capture");
+        let mut writer = Writer::create(&path).unwrap();
+        let process = |tgid| Process { tgid, start: 9 };
+        let packed_well = format!("10 10 a\n{}", " ".repeat(1 << 20));
+        for (tgid, text) in [
+            (1, &*packed_well),
+            (2, "10 10 a\n"),
+            (3, "10 10 b\n"),
+            (4, "1 1 c"),
+            (5, "1 1 d"),
+        ] {
+            let name = member::perf_map(process(tgid));
+            writer.member(&name, &mut text.as_bytes()).unwrap();
+        }
+        writer.finish(&Manifest::default()).unwrap();
+        let mut capture = Capture::open(&path).unwrap();
+        let mut names = Names::default();
+        for (tgids, room) in [(0..2, live::Room::default()), (2..9, live::Room::of(14))] {
+            capture.add_perf_maps(tgids.map(process).collect(), room, &mut names);
+        }
+        let frame = |tgid, address| WhichFrame {
+            at: At::Address {
+                address,
+                process: Some(process(tgid)),
+            },
+            exact: true,
+        };
+        let frames = || (1..=5).map(|tgid| frame(tgid, if tgid < 4 { 0x10 } else { 1 }));
+        names.prime(frames(), &Binaries::default(), &mut |_| {});
+        let named = frames().map(|frame| !names.frames(frame).is_empty());
+        let named: Vec<_> = named.collect();
+        assert_eq!(named, [false, true, false, true, false]);
     }
 }

@@ -384,6 +384,8 @@ mod tests {
         settled.push(Bind(1 << 30, 9, (MAX_WAITING as u64 + 2) << 32 | 1, 40));
         settled.push(Event(1 << 30, 8, (MAX_WAITING as u64 + 1) << 32 | 1));
         assert_eq!(late(&settled, 0), None);
+        settled.push(Bind(1 << 30, 8, (MAX_WAITING as u64 + 1) << 32 | 1, 40));
+        assert_eq!(late(&settled, 0), None);
         // Records are lost between the events of an entry.
         let lost = [Event(5, 7, 1), Event(8, 7, 1)];
         assert_eq!(late(&lost, 7), None);

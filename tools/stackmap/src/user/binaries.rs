@@ -391,13 +391,22 @@ mod tests {
 
     #[test]
     fn a_text_is_bounded() {
-        let mut endless = io::BufReader::new(io::repeat(b' '));
-        assert_eq!(Binaries::read(&mut endless).unwrap().iter().count(), 0);
+        let len = 2 * MAX_LINES as u64;
+        let mut long = io::BufReader::new(io::repeat(b' ').take(len));
+        assert_eq!(Binaries::read(&mut long).unwrap().iter().count(), 0);
+        let left = long.into_inner().limit();
+        assert!(left < len - MAX_LINES as u64 && left + 2 * MAX_LINE > len - MAX_LINES as u64);
+        // What is behind the longest line is another one.
+        let begin = "x".repeat(MAX_LINE as usize);
+        let binaries = Binaries::parse(format!("{begin}7 - 0:1 5 20 /x\n"));
+        assert!(binaries.get(7).is_some());
         let part = format!("\\057{}", "\\377".repeat(127));
         let longest = format!("{}\\040(deleted)", part.repeat(32));
         let id = "f".repeat(40);
         let numbers = "4294967295:4294967295 18446744073709551615 18446744073709551615";
-        let binaries = Binaries::parse(format!("4294967295 {id} {numbers} {longest}\n"));
+        let line = format!("4294967295 {id} {numbers} {longest}\n");
+        assert!(line.len() as u64 <= MAX_LINE && line.len() * MAX_FILES <= MAX_LINES);
+        let binaries = Binaries::parse(line);
         let path = &binaries.get(u32::MAX).unwrap().path;
         assert_eq!(path.as_os_str().len(), PATH_MAX);
     }

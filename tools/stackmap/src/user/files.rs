@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn only_the_path_of_the_capture_is_its_own() {
+        for (path, nr_own) in [("/usr/bin/x (deleted)", 2), ("/usr/bin/x", 1), ("x", 0)] {
+            let found = candidates(OsStr::new(path), Some("aabbccdd"), &["/d".into()]);
+            let own: Vec<_> = found.iter().map(|candidate| candidate.itself).collect();
+            assert!(own[..nr_own].iter().all(|own| *own), "{found:?}");
+            assert!(own[nr_own..].iter().all(|own| !own), "{found:?}");
+        }
+    }
+
+    #[test]
     fn a_path_that_is_none_is_not_used() {
         for path in ["x", "", "a/b", "/a/../../etc/x", "[vdso]"] {
             assert_eq!(paths(path, None), [""; 0], "{path}");

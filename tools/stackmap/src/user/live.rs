@@ -76,6 +76,12 @@ impl Default for Room {
 }
 
 impl Room {
+    /// Room for so many bytes.
+    #[cfg(test)]
+    pub(crate) fn of(nr_bytes: usize) -> Self {
+        Self(nr_bytes)
+    }
+
     /// Whether there is room for another perf map, which takes it; else a warning says that it is not used.
     pub fn has(&mut self, process: Process, map: &[u8]) -> bool {
         let Some(left) = self.0.checked_sub(map.len()) else {
