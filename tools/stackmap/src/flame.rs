@@ -251,12 +251,12 @@ fn shade((red, green, blue): (u8, u8, u8), frame: &str) -> Color {
 }
 
 fn require_some(folded: &Folded) -> Result {
-    match folded.is_empty() {
-        true => Err(Error::Refused(
-            "there are no stacks to draw a flame graph of".to_owned(),
-        )),
-        false => Ok(()),
-    }
+    let what = match (folded.is_empty(), folded.total()) {
+        (true, _) => "there are no stacks to draw a flame graph of",
+        (_, 0) => "all stacks count 0: there is nothing to draw a flame graph of",
+        _ => return Ok(()),
+    };
+    Err(Error::Refused(what.to_owned()))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::{
         texts::{push_decimal, ByNumber},
         Frame, Place,
     },
+    weight::Unit,
 };
 use std::{
     borrow::Cow,
@@ -203,6 +204,14 @@ impl Folded {
         self.stacks = stacks;
     }
 
+    /// Counts in what folded stacks of a unit are counted in, and leaves out times of which nothing is left.
+    fn count_in(&mut self, unit: &Unit) {
+        self.stacks.retain_mut(|row| {
+            row.count = unit.folded(row.count);
+            row.count > 0 || *unit != Unit::Nanos
+        });
+    }
+
     /// Puts the innermost frames first, in sorted order. `grouped`: the first frame of each stack
     /// is no function and stays the first.
     pub fn invert(&mut self, grouped: bool, names: &Names) {
@@ -370,6 +379,18 @@ mod tests {
         let want = format!("a 2\nb 4\nb;c {}\n", u64::MAX);
         assert_eq!(text(&folded, &names), want);
         assert_eq!(names.len(), 3);
+    }
+
+    #[test]
+    fn times_are_added_up_before_they_are_rounded() {
+        let mut names = Names::default();
+        let stacks = [("a", 600), ("b", 999), ("a", 600), ("c", 0)];
+        let mut times = folded(&stacks, &mut names);
+        times.count_in(&Unit::Nanos);
+        assert_eq!(text(&times, &names), "a 1\n");
+        let mut bytes = folded(&stacks, &mut names);
+        bytes.count_in(&Unit::Bytes);
+        assert_eq!(text(&bytes, &names), "a 1200\nb 999\nc 0\n");
     }
 
     #[test]

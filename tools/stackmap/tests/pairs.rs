@@ -422,6 +422,21 @@ fn files_of_pairs_are_as_those_of_waits() {
     text(&["leaks", "--folded", &folded, "--by", "stack", "mixed.data"]);
     let svg = fs::read_to_string(svg).unwrap();
     assert!(svg.contains(" pairs, ") && svg.contains(" us, "), "{svg}");
+    // In microseconds.
+    let cache = [
+        "--from",
+        "kmem_cache_alloc",
+        "--to",
+        "kmem_cache_free",
+        "--key",
+        "ptr",
+    ];
+    let times = text(&[&["latency", "--folded", "-", "mixed.data"], &cache[..]].concat());
+    let counts = times.lines().map(|line| line.rsplit_once(' ').unwrap().1);
+    let micros = counts
+        .map(|count| count.parse::<f64>().unwrap())
+        .sum::<f64>();
+    assert!((micros / 1e6 - 9.517).abs() < 0.001, "{micros}");
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(&folded).unwrap().permissions().mode();
     assert_eq!(mode & 0o77, 0);

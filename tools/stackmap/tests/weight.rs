@@ -220,6 +220,19 @@ fn what_has_no_such_number_is_named() {
             &["flame", "--map", "--weight", "ret", "-o", "-", "mixed.data"],
             "cannot be used with",
         ),
+        (
+            &[
+                "flame",
+                "--event",
+                "sys_exit_close",
+                "--weight",
+                "ret",
+                "-o",
+                "-",
+                "mixed.data",
+            ],
+            "all stacks count 0: there is nothing to draw",
+        ),
     ] {
         let output = run(arguments);
         assert!(!output.status.success(), "{arguments:?}");

@@ -34,6 +34,7 @@ pub fn fold(
         fold_later(later, source, loaded, &mut folded, names)?;
     }
     folded.sort(names);
+    folded.count_in(tally.unit());
     Ok(folded)
 }
 
@@ -94,7 +95,7 @@ pub(super) fn fold_read(
         folded.stacks.push(Row {
             outer,
             inner: inner.clone(),
-            count: tally.unit().folded(count.weight),
+            count: count.weight,
         });
     }
     later
