@@ -364,6 +364,10 @@ mod tests {
         let callers = Root::Callers(function("e"));
         let want = "\n 100.0 %       1  e [m]\n                  c\n";
         assert_eq!(shown(&stacks, false, &callers, ALL), want);
+        assert_eq!(
+            shown(&stacks, false, &Root::Callers(function("e [m]")), ALL),
+            want
+        );
         let nobody = Root::Callees(function("nobody"));
         assert_eq!(shown(&stacks, false, &nobody, ALL), "");
     }
@@ -387,5 +391,65 @@ x: 1 event
         // What names a group is no function.
         let callers = Root::Callers(function("y"));
         assert_eq!(shown(&stacks, true, &callers, ALL), "");
+    }
+
+    #[test]
+    fn what_weighs_the_same_is_in_the_order_of_names() {
+        let stacks = [("y;b", 1), ("y;a", 1), ("x;d", 1), ("x;c", 1)];
+        let want = "
+x: 2 events
+  50.0 %       1  c
+  50.0 %       1  d
+
+y: 2 events
+  50.0 %       1  a
+  50.0 %       1  b
+";
+        assert_eq!(shown(&stacks, true, &Root::Outermost, ALL), want);
+    }
+
+    #[test]
+    fn limits_are_of_what_there_is() {
+        // A share that is the least one, and functions that call nothing.
+        let limits = Limits {
+            share: 5.0,
+            depth: 1,
+        };
+        let want = "\n  95.0 %      95  a ... (--depth)\n   5.0 %       5  f\n";
+        assert_eq!(shown(&STACKS, false, &Root::Outermost, limits), want);
+    }
+
+    #[test]
+    fn sums_stay_at_the_greatest_number() {
+        let stacks = [("a;b", u64::MAX), ("a;c", 5), ("a", 1)];
+        let max = u64::MAX;
+        let want = format!("\n 100.0 %  {max}  a\n 100.0 %  {max}    b\n   0.0 %       5    c\n");
+        assert_eq!(shown(&stacks, false, &Root::Outermost, ALL), want);
+        let limits = Limits { share: 1.0, ..ALL };
+        let stacks = [("a", max), ("b", 5), ("c", max >> 8), ("d", max >> 8)];
+        let hidden = (max >> 7) + 4;
+        let want = format!("\n 100.0 %  {max}  a\n   0.8 %  {hidden}  ... 3 more (--min)\n");
+        assert_eq!(shown(&stacks, false, &Root::Outermost, limits), want);
+    }
+
+    #[test]
+    fn names_in_trees_do_not_control_the_terminal() {
+        let stacks = [("g\x1b[2J;a\r\u{202e}", 1)];
+        let want = "\ng\u{fffd}[2J: 1 event\n 100.0 %       1  a\u{fffd}\u{fffd}\n";
+        assert_eq!(shown(&stacks, true, &Root::Outermost, ALL), want);
+    }
+
+    #[test]
+    fn a_deep_tree_of_many_functions_is_written() {
+        // 10,000 frames, and a function that calls 10,000 others.
+        let deep: Vec<_> = (0..10_000).map(|nr| format!("f{nr}")).collect();
+        let deep = deep.join(";");
+        let wide: Vec<_> = (0..10_000).map(|nr| format!("g;h{nr}")).collect();
+        let mut stacks: Vec<_> = wide.iter().map(|stack| (&stack[..], 1)).collect();
+        stacks.push((&deep, 1));
+        for root in [Root::Outermost, Root::Callees(function("*"))] {
+            let text = shown(&stacks, false, &root, ALL);
+            assert_eq!(text.lines().count(), 1 + 10_000 + 1 + 10_000);
+        }
     }
 }

@@ -225,4 +225,45 @@ mod tests {
         }
         assert_eq!(Unit::Bytes.text(1), "1 byte");
     }
+
+    #[test]
+    fn fields_of_some_events_are_listed() {
+        use crate::{
+            ring::fields::tests::fields,
+            trace::{Flags, Time},
+        };
+        let description = "\tfield:s64 x;\toffset:8;\tsize:8;\tsigned:1;\n";
+        let event = |name: String, number: i64| Event {
+            name,
+            fields: fields(description, "\"\"", &number.to_le_bytes()),
+            comm: "task".to_owned(),
+            pid: 1,
+            tgid: None,
+            cpu: 0,
+            time: Time::Nanos(1),
+            flags: Flags::default(),
+        };
+        let mut unweighed = Unweighed::default();
+        assert!(!unweighed.is_all());
+        let weight = Weight::Field("x".to_owned());
+        for number in 0..20 {
+            assert!(!unweighed.count(&weight, &event(format!("e{number:02}\n"), -1)));
+        }
+        assert!(!unweighed.count(&Weight::Field("y".to_owned()), &event("e".to_owned(), 5)));
+        assert!(unweighed.is_all());
+        let lines = unweighed.lines(&weight);
+        assert_eq!(lines[0], "not counted: 1 event that has no number x");
+        assert_eq!(lines[1], "not counted: 20 events that have a negative x");
+        let listed = lines[2].strip_prefix("of fields with a number, ").unwrap();
+        let listed: Vec<_> = listed.split("; ").collect();
+        assert_eq!(listed.len(), MAX_LISTED);
+        assert_eq!(listed[0], "e00\u{fffd} has x");
+        assert_eq!(
+            weight.of(&event("e".to_owned(), i64::MAX)),
+            Ok(i64::MAX as u64)
+        );
+        assert!(unweighed.count(&weight, &event("e".to_owned(), 0)));
+        assert!(!unweighed.is_all());
+        assert_eq!(unweighed.lines(&weight).len(), 2);
+    }
 }

@@ -300,6 +300,46 @@ mod tests {
     }
 
     #[test]
+    fn groups_that_took_as_long_are_in_the_order_of_names() {
+        const LONG: u64 = u64::MAX / 2 + 1;
+        let steps = [
+            (0, 1, Some("d")),
+            (0, 2, Some("c")),
+            (0, 3, Some("b")),
+            (0, 4, Some("b")),
+            (0, 5, Some("a")),
+            (7, 1, None),
+            (7, 2, None),
+            (LONG, 3, None),
+            (LONG, 4, None),
+            (LONG, 5, None),
+        ];
+        let want = groups(&[("b", &[LONG; 2]), ("a", &[LONG]), ("c", &[7]), ("d", &[7])]);
+        assert_eq!(found(&steps, false, &Gaps::default()), (want, vec![]));
+    }
+
+    #[test]
+    fn names_of_groups_do_not_control_the_terminal() {
+        let mut times = HashMap::new();
+        let mut names = Names::default();
+        times.insert(names.number("a\x1b[2J", Kind::Group), vec![5]);
+        let latencies = Latencies {
+            tally: Tally::default(),
+            times,
+            names,
+            notes: Vec::new(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut out = Out::file(&path, Access::Umask).unwrap();
+        latencies.write(&mut out, "by", true).unwrap();
+        out.finish().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("a\u{fffd}[2J").count(), 2, "{text:?}");
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
     fn pairs_with_missing_records_are_not_known() {
         let gaps = Gaps::new(vec![(10, 20)]);
         let steps = [

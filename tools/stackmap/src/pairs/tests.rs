@@ -5,7 +5,7 @@
 use super::*;
 use crate::{
     gaps::Gaps,
-    ring::fields::tests::fields,
+    ring::fields::{tests::fields, Fields},
     trace::{Flags, StackRef},
 };
 
@@ -167,4 +167,74 @@ fn names_in_notes_do_not_control_the_terminal() {
     out.finish().unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains("a\u{fffd}[2J has no nope"), "{text:?}");
+}
+
+#[test]
+fn a_trace_ends_with_its_latest_event() {
+    let mut rules = Rules::resource(name("a"), name("f"), &key("number"), Size::One);
+    // Times of two CPUs go backwards.
+    let events = [
+        event("a", 40, 1, b'x'),
+        event("f", 30, 2, b'x'),
+        event("a", 20, 2, b'x'),
+        event("a", 35, 3, b'x'),
+    ];
+    let trail = trail(&mut rules, "event", &events);
+    assert_eq!(trail.end(), Some(Time::Nanos(40)));
+    let leaks = leaks::leaks(trail, &Gaps::new(vec![(36, 38)]), 0);
+    let total = leaks.tally.total();
+    assert_eq!(total.span, Some((Time::Nanos(40), Time::Nanos(40))));
+    let why = "records behind them are missing, so they may have been freed";
+    assert_eq!(
+        texts(leaks.notes()),
+        [format!("not counted: 1 allocation: {why}")]
+    );
+}
+
+#[test]
+fn what_is_missing_of_pairs_is_named() {
+    let mut rules = Rules::latency(name("a"), name("f"), &key("number"));
+    for (events, want) in [
+        (&[][..], "it has none of the events"),
+        (&["a"], "it has no last one of the events"),
+        (&["f"], "it has no first one of the events"),
+    ] {
+        let events: Vec<_> = events.iter().map(|name| event(name, 1, 1, b'x')).collect();
+        let missing = trail(&mut rules, "event", &events).is_complete("!");
+        let missing = missing.unwrap_err();
+        assert_eq!(missing, format!("{want} that belong together!"));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_block_has_its_part_of_the_size() {
+    let order = Size::Pages("byte".to_owned());
+    // 2^8 pages from 8 on, of which one is freed.
+    let events = [("a", 8), ("f", 9)];
+    let (nr, bytes, _) = leaks_of(&events, "event", order, "number");
+    assert_eq!((nr, bytes), (1, 255 * 4096));
+}
+
+#[test]
+fn events_of_one_name_differ_by_their_system() {
+    for (system, nr) in [("sys", 1), ("other", 0)] {
+        let first = name(&format!("{system}:a"));
+        let mut rules = Rules::latency(first, name("f"), &key("number"));
+        let mut printed = event("a", 1, 7, b'x');
+        printed.fields = Fields::Text(String::new());
+        let events = [printed, event("a", 2, 7, b'x'), event("f", 5, 7, b'x')];
+        let trail = trail(&mut rules, "event", &events);
+        let latencies = latency::latencies(trail, &Gaps::default());
+        assert_eq!(latencies.tally.total().events, nr, "{system}");
+    }
+}
+
+#[test]
+fn an_event_may_end_what_it_began_before() {
+    let mut rules = Rules::latency(name("a"), name("a"), &key("number"));
+    let events = [1, 4, 9].map(|time| event("a", time, 7, b'x'));
+    let trail = trail(&mut rules, "event", &events);
+    let latencies = latency::latencies(trail, &Gaps::default());
+    let total = latencies.tally.total();
+    assert_eq!((total.events, total.weight), (2, 8));
 }
