@@ -169,3 +169,18 @@ impl Report {
         out.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_percent;
+
+    #[test]
+    fn a_percentage_is_from_0_to_100() {
+        for (text, want) in [("0", 0.0), ("0.5", 0.5), ("100", 100.0)] {
+            assert_eq!(parse_percent(text), Ok(want));
+        }
+        for text in ["", "-1", "100.1", "nan", "inf", "1%"] {
+            assert!(parse_percent(text).is_err(), "{text}");
+        }
+    }
+}

@@ -5,7 +5,10 @@
 use super::*;
 use crate::{
     gaps::Gaps,
-    ring::fields::{tests::fields, Fields},
+    ring::fields::{
+        tests::{fields, fields_of},
+        Fields,
+    },
     trace::{Flags, StackRef},
 };
 
@@ -106,6 +109,13 @@ fn the_last_number_is_a_key_as_others_are() {
         assert_eq!(notes.len(), 1, "{number:#x}: {notes:?}");
         assert!(notes[0].starts_with("1 allocation freed without an event"));
     }
+}
+
+#[test]
+fn all_bits_of_a_number_are_compared() {
+    let events = [("a", 5), ("f", 1 << 32 | 5)];
+    let (nr, _, notes) = leaks_of(&events, "event", Size::One, "number");
+    assert_eq!((nr, notes.len()), (1, 1), "{notes:?}");
 }
 
 #[test]
@@ -237,4 +247,61 @@ fn an_event_may_end_what_it_began_before() {
     let latencies = latency::latencies(trail, &Gaps::default());
     let total = latencies.tally.total();
     assert_eq!((total.events, total.weight), (2, 8));
+}
+
+/// An event of a system, without fields.
+fn event_of(system: &str, name: &str) -> Event {
+    Event {
+        fields: fields_of(system, "", "\"\"", &[]),
+        ..event(name, 1, 1, b'x')
+    }
+}
+
+#[test]
+fn what_was_not_allocated_is_nothing() {
+    let mut rules = Rules::memory();
+    let (all, half) = (u64::MAX, u64::from(u32::MAX));
+    for (event, nothing, something) in [
+        ("kmalloc", [0, 16], [32, all]),
+        ("kmem_cache_alloc", [0, 16], [32, all]),
+        ("kfree", [0, 16], [32, all]),
+        ("kmem_cache_free", [0, 16], [32, all]),
+        ("mm_page_alloc", [half, all], [0, 16]),
+        ("mm_page_free", [half, all], [0, 16]),
+    ] {
+        let roles = rules.roles(&event_of("kmem", event));
+        assert_eq!(roles.len(), 1, "{event}");
+        assert!(nothing.iter().all(|id| roles[0].is_nothing(*id, false)));
+        assert!(!something.iter().any(|id| roles[0].is_nothing(*id, true)));
+        assert!(rules.roles(&event_of("other", event)).is_empty());
+        assert!(!rules.roles(&event_of("kmem", event)).is_empty());
+    }
+}
+
+#[test]
+fn each_system_call_is_a_pair_of_its_own() {
+    let mut rules = Rules::latencies();
+    let mut pairs = Vec::new();
+    for call in ["read", "write", "close"] {
+        let mut of = |begin: &str| {
+            let roles = rules.roles(&event_of("syscalls", &format!("{begin}{call}")));
+            assert_eq!(roles.len(), 1);
+            (roles[0].pair, roles[0].is_first, roles[0].name.clone())
+        };
+        let (pair, name) = (of("sys_enter_").0, format!("{call}()"));
+        assert_eq!(of("sys_enter_"), (pair, true, name.clone()));
+        assert_eq!(of("sys_exit_"), (pair, false, name));
+        pairs.push(pair);
+    }
+    let raise = rules.roles(&event_of("irq", "softirq_raise"));
+    let entry = rules.roles(&event_of("irq", "softirq_entry"));
+    assert!(raise.len() == 1 && raise[0].goes_on);
+    // It ends the wait, and begins what runs.
+    let is_first: Vec<_> = entry.iter().map(|role| role.is_first).collect();
+    assert_eq!(is_first, [false, true]);
+    assert!(!entry[1].goes_on && !pairs.contains(&entry[1].pair));
+    pairs.dedup();
+    assert_eq!(pairs.len(), 3);
+    assert!(rules.roles(&event_of("other", "sys_enter_read")).is_empty());
+    assert!(rules.roles(&event_of("syscalls", "sys_read")).is_empty());
 }

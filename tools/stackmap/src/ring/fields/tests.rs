@@ -7,8 +7,13 @@ use crate::ring::{format::tests::describe, Order};
 
 /// The fields of an event of the system "sys"; `data` begins at offset 8.
 pub(crate) fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
+    fields_of("sys", description, print, data)
+}
+
+/// The same of another system.
+pub(crate) fn fields_of(system: &str, description: &str, print: &str, data: &[u8]) -> Fields {
     let mut formats = Formats::new(Order::Little, 8);
-    let id = formats.add("sys", &describe(description, print)).unwrap();
+    let id = formats.add(system, &describe(description, print)).unwrap();
     Fields::Binary(Recorded {
         format: formats.get(id).cloned(),
         about: Rc::new(About {
