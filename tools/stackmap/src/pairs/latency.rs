@@ -277,15 +277,12 @@ mod tests {
     #[test]
     fn what_is_alone_is_not_counted() {
         let none = Gaps::default();
-        let steps = [
+        let mut steps = vec![
             (1, 9, None),
             (2, 1, Some("a")),
             (5, 1, Some("a")),
             (6, 1, None),
             (7, 2, Some("a")),
-            (8, 3, Some("unwanted")),
-            (9, 3, None),
-            (10, 3, Some("unwanted")),
         ];
         let notes = [
             "1 first event: the last one is not in the trace",
@@ -295,48 +292,15 @@ mod tests {
         let notes = notes.map(str::to_owned).to_vec();
         let (anew, on) = (groups(&[("a", &[1])]), groups(&[("a", &[4])]));
         assert_eq!(found(&steps, false, &none), (anew, notes.clone()));
-        let notes = vec![notes[0].clone(), notes[2].clone()];
-        assert_eq!(found(&steps, true, &none), (on, notes));
-    }
-
-    #[test]
-    fn groups_that_took_as_long_are_in_the_order_of_names() {
-        const LONG: u64 = u64::MAX / 2 + 1;
-        let steps = [
-            (0, 1, Some("d")),
-            (0, 2, Some("c")),
-            (0, 3, Some("b")),
-            (0, 4, Some("b")),
-            (0, 5, Some("a")),
-            (7, 1, None),
-            (7, 2, None),
-            (LONG, 3, None),
-            (LONG, 4, None),
-            (LONG, 5, None),
-        ];
-        let want = groups(&[("b", &[LONG; 2]), ("a", &[LONG]), ("c", &[7]), ("d", &[7])]);
-        assert_eq!(found(&steps, false, &Gaps::default()), (want, vec![]));
-    }
-
-    #[test]
-    fn names_of_groups_do_not_control_the_terminal() {
-        let mut times = HashMap::new();
-        let mut names = Names::default();
-        times.insert(names.number("a\x1b[2J", Kind::Group), vec![5]);
-        let latencies = Latencies {
-            tally: Tally::default(),
-            times,
-            names,
-            notes: Vec::new(),
-        };
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out");
-        let mut out = Out::file(&path, Access::Umask).unwrap();
-        latencies.write(&mut out, "by", true).unwrap();
-        out.finish().unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text.matches("a\u{fffd}[2J").count(), 2, "{text:?}");
-        assert!(!text.contains('\x1b'));
+        let without = vec![notes[0].clone(), notes[2].clone()];
+        assert_eq!(found(&steps, true, &none), (on.clone(), without));
+        // Of what is not wanted, and of what may be the end of it, nothing is said.
+        steps.extend([
+            (8, 3, Some("unwanted")),
+            (9, 3, None),
+            (10, 3, Some("unwanted")),
+        ]);
+        assert_eq!(found(&steps, true, &none), (on, vec![notes[0].clone()]));
     }
 
     #[test]
