@@ -447,3 +447,16 @@ fn files_of_pairs_are_as_those_of_waits() {
         "{folded}"
     );
 }
+
+#[test]
+fn the_user_stacks_of_first_events_are_shown() {
+    let event = "sys_enter_getpriority";
+    let pair = ["--from", event, "--to", event, "--key", "common_pid"];
+    for command in ["latency", "leaks"] {
+        let report = text(&[&[command, "user.data"], &pair[..]].concat());
+        let stacks = report.split("user stack, complete:\n").skip(1);
+        let stacks: Vec<_> = stacks.map(str::trim_start).collect();
+        assert!(stacks.len() > 1, "{report}");
+        assert!(stacks[0].starts_with("known+0x2ac37\n"), "{report}");
+    }
+}
