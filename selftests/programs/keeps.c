@@ -21,7 +21,7 @@ static long long now(void)
 	return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
-static __attribute__((noinline)) int open_one(void)
+static __attribute_noinline__ int open_one(void)
 {
 	int file = open("/dev/null", O_RDONLY);
 
@@ -30,7 +30,7 @@ static __attribute__((noinline)) int open_one(void)
 	return file;
 }
 
-static __attribute__((noinline)) void open_and_close(void)
+static __attribute_noinline__ void open_and_close(void)
 {
 	int file = open_one();
 
@@ -39,7 +39,7 @@ static __attribute__((noinline)) void open_and_close(void)
 		exit(1);
 }
 
-static __attribute__((noinline)) void open_and_keep(void)
+static __attribute_noinline__ void open_and_keep(void)
 {
 	int file = open_one();
 

@@ -304,6 +304,42 @@ mod tests {
     }
 
     #[test]
+    fn groups_that_took_as_long_are_in_the_order_of_names() {
+        const LONG: u64 = u64::MAX / 2 + 1;
+        let mut steps = vec![(0, 1, Some("z")), (0, 2, Some("z")), (0, 3, Some("a"))];
+        // Those of a map are in no order.
+        let names = ["g", "f", "e", "d", "c", "b"];
+        steps.extend((10..).zip(names).map(|(id, name)| (0, id, Some(name))));
+        steps.extend((10..16).map(|id| (7, id, None)));
+        steps.extend([1, 2, 3].map(|id| (LONG, id, None)));
+        let mut want = vec![("z", &[LONG; 2][..]), ("a", &[LONG])];
+        want.extend(names.iter().rev().map(|name| (*name, &[7][..])));
+        let found = found(&steps, false, &Gaps::default());
+        assert_eq!(found, (groups(&want), vec![]));
+    }
+
+    #[test]
+    fn names_of_groups_do_not_control_the_terminal() {
+        let mut times = HashMap::new();
+        let mut names = Names::default();
+        times.insert(names.number("a\x1b[2J", Kind::Group), vec![5]);
+        let latencies = Latencies {
+            tally: Tally::default(),
+            times,
+            names,
+            notes: Vec::new(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut out = Out::file(&path, Access::Umask).unwrap();
+        latencies.write(&mut out, "by", true).unwrap();
+        out.finish().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("a\u{fffd}[2J").count(), 2, "{text:?}");
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
     fn pairs_with_missing_records_are_not_known() {
         let gaps = Gaps::new(vec![(10, 20)]);
         let steps = [
