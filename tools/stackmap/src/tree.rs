@@ -13,6 +13,9 @@ use crate::{
 };
 use std::{cmp::Reverse, io::Write};
 
+/// How far to the right a function stands at most: no line is made for that many columns.
+const MAX_COLUMN: usize = 512;
+
 /// What stands for what is not in any of the functions that follow.
 const ITSELF: &str = "(itself)";
 
@@ -238,7 +241,7 @@ fn push_next(
     let goes_on = depth > 0 && shown.len() == 1 && sum_of(&shown[0]) == node.sum;
     let column = match goes_on || depth == 0 {
         true => column,
-        false => column + 2,
+        false => (column + 2).min(MAX_COLUMN),
     };
     if !hidden.is_empty() {
         let text = format!("... {} more (--min)", hidden.len());
@@ -370,6 +373,21 @@ mod tests {
         );
         let nobody = Root::Callees(function("nobody"));
         assert_eq!(shown(&stacks, false, &nobody, ALL), "");
+    }
+
+    #[test]
+    fn what_is_deep_stays_on_the_screen() {
+        let mut stacks = Vec::new();
+        let mut stack = "f".to_owned();
+        for _ in 0..MAX_COLUMN {
+            stacks.push((stack.clone(), 1));
+            stack.push_str(";f");
+        }
+        let stacks: Vec<_> = stacks.iter().map(|(stack, nr)| (&stack[..], *nr)).collect();
+        let text = shown(&stacks, false, &Root::Outermost, ALL);
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert_eq!(longest, 18 + MAX_COLUMN + ITSELF.len());
+        assert_eq!(text.matches(ITSELF).count(), MAX_COLUMN - 1);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::{
     source::Loaded,
     tally::{self, Key, Keys},
     trace::{Event, Sides, Time},
+    user::cut,
 };
 use std::collections::HashMap;
 
@@ -264,7 +265,10 @@ impl<'a> Trail<'a> {
                     "common_pid" => Some(event.pid.to_string()),
                     "common_cpu" => Some(event.cpu.to_string()),
                     "common_tgid" => event.tgid.map(|tgid| tgid.to_string()),
-                    field => event.fields.shown_value(field, &loaded.symbols),
+                    field => {
+                        let text = event.fields.shown_value(field, &loaded.symbols);
+                        text.map(|text| cut(&text))
+                    }
                 };
                 self.has_groups |= text.is_some();
                 if !self.has_groups && self.fields_of_first.is_none() {

@@ -163,7 +163,7 @@ pub(super) fn cut_bytes(name: &[u8]) -> String {
 }
 
 /// A name, cut if it is too long.
-pub(super) fn cut(name: &str) -> String {
+pub(crate) fn cut(name: &str) -> String {
     match (0..=MAX_NAME).rev().find_map(|len| name.get(..len)) {
         Some(begin) if begin.len() < name.len() => format!("{begin}..."),
         _ => name.to_owned(),

@@ -26,6 +26,7 @@ use crate::{
     symbols::{texts::ByNumber, SourceLine},
 };
 use binaries::Binaries;
+pub(crate) use functions::cut;
 use names::{Named, Names};
 use std::fmt;
 use words::{At, End};
