@@ -84,11 +84,7 @@ impl Latency {
                 .draw
                 .write(source, loaded, tally, &self.by, about, &lines);
         }
-        let by = match self.by.is_stack() {
-            true => crate::tally::By::Stack,
-            false => crate::tally::By::Event,
-        };
-        let sections = report::sections(tally, by, self.top);
+        let sections = report::sections(tally, self.by.shown(), self.top);
         loaded.read_users(&mut source, &report::users(&sections))?;
         let mut out = Out::paged(global.pager());
         report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;

@@ -12,6 +12,7 @@ use crate::{
     output::{self, Out},
     pairs::{leaks, By, Rules, Size},
     report::{self, Look},
+    tally,
     weight::{duration, Unit},
 };
 use clap::Args;
@@ -92,11 +93,7 @@ impl Leaks {
                 .draw
                 .write(source, loaded, tally, &self.by, about, &lines);
         }
-        let by = match self.by.is_stack() {
-            true => crate::tally::By::Stack,
-            false => crate::tally::By::Event,
-        };
-        let sections = report::sections(tally, by, self.top);
+        let sections = report::sections(tally, self.by.shown(), self.top);
         loaded.read_users(&mut source, &report::users(&sections))?;
         let mut out = Out::paged(global.pager());
         report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
@@ -107,7 +104,7 @@ impl Leaks {
         writeln!(out, "{about}")?;
         if total.events > 0 {
             let look = Look {
-                group: (!self.by.is_stack()).then(|| self.by.title()),
+                group: (self.by.shown() != tally::By::Stack).then(|| self.by.title()),
                 what: "allocation",
                 unit: tally.unit(),
                 ages_at: Some(leaks.end),

@@ -17,7 +17,7 @@ use crate::{
     output::{self, Out},
     pairs::{By, EventName, KeyField, Rules, Trail},
     source::{Loaded, Source},
-    tally::{self, Tally},
+    tally::Tally,
     trace::Time,
 };
 use clap::Args;
@@ -81,12 +81,8 @@ impl DrawArgs {
         subtitle: String,
         notes: &[Note],
     ) -> Result {
-        let by = match by.is_stack() {
-            true => tally::By::Stack,
-            false => tally::By::Event,
-        };
         let mut names = Names::default();
-        let stacks = fold(tally, by, &mut source, &mut loaded, &mut names)?;
+        let stacks = fold(tally, by.shown(), &mut source, &mut loaded, &mut names)?;
         let mut text = Vec::new();
         let path = match (&self.flame, &self.folded) {
             (Some(path), _) => {

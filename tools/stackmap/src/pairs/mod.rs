@@ -46,9 +46,12 @@ impl By {
         }
     }
 
-    /// Whether there are no groups.
-    pub fn is_stack(&self) -> bool {
-        *self == By::Key(tally::By::Stack)
+    /// How a tally of them is shown: by stack, or by groups.
+    pub fn shown(&self) -> tally::By {
+        match self {
+            By::Key(tally::By::Stack) => tally::By::Stack,
+            _ => tally::By::Event,
+        }
     }
 
     /// The title of a column of them.
