@@ -3,12 +3,14 @@
 //! Filters on reading: what is kept of captures, by every command, compared with the events that an
 //! export of everything has.
 
+mod common;
+
+use common::{run, stderr, stdout};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
     sync::{Arc, Mutex},
 };
 
@@ -16,29 +18,6 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data")
         .join(name)
-}
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stackmap"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .current_dir(data("."))
-        .output()
-        .unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A capture as JSON.

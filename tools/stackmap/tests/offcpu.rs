@@ -3,30 +3,16 @@
 //! The waits that `stackmap offcpu` finds in captures of guests, compared with those that follow from
 //! the events of an export.
 
+mod common;
+
+use common::{run, stdout};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     io::{Read, Write},
     path::Path,
-    process::{Command, Output},
 };
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stackmap"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data"))
-        .output()
-        .unwrap()
-}
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Who waits, since when, in which state, and when it was woken up.
 type Wait = (String, u64, u64, Option<u64>);

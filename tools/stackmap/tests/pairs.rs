@@ -3,40 +3,18 @@
 //! What is outstanding and how long things take, compared with what follows from an export of all events, pair by
 //! pair.
 
+mod common;
+
+use common::{run, stderr, stdout};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
-    path::Path,
-    process::{Command, Output},
 };
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stackmap"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data"))
-        .output()
-        .unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// The events of a capture in the order of their times, with addresses.
 fn events() -> Vec<Value> {
-    let all = text(&["export", "--format", "json", "--addresses", "mixed.data"]);
+    let all = stdout(&["export", "--format", "json", "--addresses", "mixed.data"]);
     let mut all: Value = serde_json::from_str(&all).unwrap();
     let mut events = all["events"].take().as_array().unwrap().clone();
     events.sort_by(|one, other| time(one).total_cmp(&time(other)));
@@ -96,7 +74,7 @@ fn what_is_not_freed_is_outstanding() {
     firsts.dedup();
     sums.insert("mm_page_alloc", (firsts.len(), pages.len() as u64 * 4096));
 
-    let report = text(&["leaks", "--top", "0", "mixed.data"]);
+    let report = stdout(&["leaks", "--top", "0", "mixed.data"]);
     let rows = rows(&report);
     assert_eq!(rows.len(), 3);
     for (name, (nr, bytes)) in &sums {
@@ -113,7 +91,7 @@ fn what_is_not_freed_is_outstanding() {
         head.contains(&format!(" outstanding, {all} bytes; ")),
         "{head}"
     );
-    let folded = text(&["leaks", "--folded", "-", "mixed.data"]);
+    let folded = stdout(&["leaks", "--folded", "-", "mixed.data"]);
     let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1);
     assert_eq!(
         counts
@@ -126,7 +104,7 @@ fn what_is_not_freed_is_outstanding() {
 #[test]
 fn allocations_are_filtered_and_frees_are_not() {
     let of = |filter: &[&str]| {
-        let report = text(&[&["leaks", "--top", "0", "mixed.data"], filter].concat());
+        let report = stdout(&[&["leaks", "--top", "0", "mixed.data"], filter].concat());
         let head = report.lines().nth(2).unwrap().to_owned();
         let words: Vec<_> = head.split(' ').collect();
         (
@@ -138,9 +116,9 @@ fn allocations_are_filtered_and_frees_are_not() {
     let [zero, one] = [of(&["--cpu", "0"]), of(&["--cpu", "1"])];
     assert_eq!((zero.0 + one.0, zero.1 + one.1), (left, all));
     assert!(zero.0 > 0 && one.0 > 0);
-    let names = text(&["leaks", "--by", "name", "--top", "1", "mixed.data"]);
+    let names = stdout(&["leaks", "--by", "name", "--top", "1", "mixed.data"]);
     assert!(rows(&names)["dentry"][..2] == ["2", "384"], "{names}");
-    let inodes = text(&[
+    let inodes = stdout(&[
         "leaks",
         "--by",
         "stack",
@@ -161,8 +139,8 @@ fn allocations_are_filtered_and_frees_are_not() {
 
 #[test]
 fn young_allocations_are_left_out() {
-    let all = text(&["leaks", "--top", "0", "mixed.data"]);
-    let old = text(&["leaks", "--older", "0.08", "--top", "0", "mixed.data"]);
+    let all = stdout(&["leaks", "--top", "0", "mixed.data"]);
+    let old = stdout(&["leaks", "--older", "0.08", "--top", "0", "mixed.data"]);
     let of = |report: &str| {
         let head = report.lines().nth(2).unwrap();
         head.split(' ').next().unwrap().parse::<u64>().unwrap()
@@ -195,7 +173,7 @@ fn system_calls_take_as_long_as_their_events_say() {
             }
         }
     }
-    let report = text(&[
+    let report = stdout(&[
         "latency",
         "--event",
         "sys_enter_*",
@@ -236,7 +214,7 @@ fn system_calls_take_as_long_as_their_events_say() {
 
 #[test]
 fn groups_may_be_values_of_a_field() {
-    let report = text(&[
+    let report = stdout(&[
         "latency",
         "--event",
         "softirq_entry",
@@ -274,7 +252,7 @@ fn groups_may_be_values_of_a_field() {
 
 #[test]
 fn pairs_can_be_chosen() {
-    let report = text(&[
+    let report = stdout(&[
         "latency",
         "--from",
         "sched:sched_waking",
@@ -290,7 +268,7 @@ fn pairs_can_be_chosen() {
         report.contains("\n sched_waking -> sched_switch "),
         "{report}"
     );
-    let report = text(&[
+    let report = stdout(&[
         "leaks",
         "--from",
         "kmalloc",
@@ -309,7 +287,7 @@ fn pairs_can_be_chosen() {
         "{report}"
     );
     // A file that could not be opened is none that would be closed.
-    let report = text(&[
+    let report = stdout(&[
         "leaks",
         "--from",
         "sys_exit_openat",
@@ -418,8 +396,8 @@ fn files_of_pairs_are_as_those_of_waits() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (svg, folded) = (path("a.svg"), path("a.folded"));
-    text(&["latency", "--flame", &svg, "mixed.data"]);
-    text(&["leaks", "--folded", &folded, "--by", "stack", "mixed.data"]);
+    stdout(&["latency", "--flame", &svg, "mixed.data"]);
+    stdout(&["leaks", "--folded", &folded, "--by", "stack", "mixed.data"]);
     let svg = fs::read_to_string(svg).unwrap();
     assert!(svg.contains(" pairs, ") && svg.contains(" us, "), "{svg}");
     // In microseconds.
@@ -431,7 +409,7 @@ fn files_of_pairs_are_as_those_of_waits() {
         "--key",
         "ptr",
     ];
-    let times = text(&[&["latency", "--folded", "-", "mixed.data"], &cache[..]].concat());
+    let times = stdout(&[&["latency", "--folded", "-", "mixed.data"], &cache[..]].concat());
     let counts = times.lines().map(|line| line.rsplit_once(' ').unwrap().1);
     let micros = counts
         .map(|count| count.parse::<f64>().unwrap())
@@ -453,7 +431,7 @@ fn the_user_stacks_of_first_events_are_shown() {
     let event = "sys_enter_getpriority";
     let pair = ["--from", event, "--to", event, "--key", "common_pid"];
     for command in ["latency", "leaks"] {
-        let report = text(&[&[command, "user.data"], &pair[..]].concat());
+        let report = stdout(&[&[command, "user.data"], &pair[..]].concat());
         let stacks = report.split("user stack, complete:\n").skip(1);
         let stacks: Vec<_> = stacks.map(str::trim_start).collect();
         assert!(stacks.len() > 1, "{report}");

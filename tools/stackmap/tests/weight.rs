@@ -3,48 +3,19 @@
 //! Sums of fields, by every command that has `--weight`, compared with what an export of all events has in
 //! these fields.
 
+mod common;
+
+use common::{run, stderr, stdout};
 use flate2::read::GzDecoder;
 use prost::Message;
 use serde_json::Value;
 use stackmap::export::proto::Profile;
-use std::{
-    collections::BTreeMap,
-    io::Read,
-    path::Path,
-    process::{Command, Output},
-};
-
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stackmap"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data"))
-        .output()
-        .unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn stdout(arguments: &[&str]) -> Vec<u8> {
-    let output = run(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
-    output.stdout
-}
-
-fn text(arguments: &[&str]) -> String {
-    String::from_utf8(stdout(arguments)).unwrap()
-}
+use std::{collections::BTreeMap, io::Read};
 
 /// How many events there are that say a number which is not negative, and what they say in all, by event.
 fn sums(field: &str) -> BTreeMap<String, (u64, u64)> {
     let all: Value =
-        serde_json::from_str(&text(&["export", "--format", "json", "mixed.data"])).unwrap();
+        serde_json::from_str(&stdout(&["export", "--format", "json", "mixed.data"])).unwrap();
     let mut sums = BTreeMap::<String, (u64, u64)>::new();
     for event in all["events"].as_array().unwrap() {
         if let Some(number) = event["values"][field].as_u64() {
@@ -67,7 +38,7 @@ fn reports_add_up_what_a_field_says() {
     let sums = sums("bytes_alloc");
     let (nr, sum) = total(&sums);
     assert!(sums.len() == 2 && nr > 500 && sum > 10 * nr);
-    let report = text(&[
+    let report = stdout(&[
         "report",
         "--weight",
         "bytes_alloc",
@@ -91,7 +62,7 @@ fn reports_add_up_what_a_field_says() {
         assert!(report.contains(&title), "{title}");
     }
     // What weighs most comes first, although something else is more frequent.
-    let heaviest = text(&[
+    let heaviest = stdout(&[
         "report",
         "--weight",
         "bytes_alloc",
@@ -113,13 +84,13 @@ fn negative_numbers_are_left_out() {
     let ret = sums("ret");
     let (nr, sum) = total(&ret);
     assert!(nr > 100 && sum > 1000);
-    let report = text(&[&["report", "--top", "0"], &filter[..]].concat());
+    let report = stdout(&[&["report", "--top", "0"], &filter[..]].concat());
     assert!(report.contains(&format!(", {sum} ret")), "{report}");
-    let folded = text(&[&["folded"], &filter[..]].concat());
+    let folded = stdout(&[&["folded"], &filter[..]].concat());
     let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1);
     let counts = counts.map(|count| count.parse::<u64>().unwrap());
     assert_eq!(counts.sum::<u64>(), sum);
-    let all = text(&["export", "--format", "json", "mixed.data"]);
+    let all = stdout(&["export", "--format", "json", "mixed.data"]);
     let all: Value = serde_json::from_str(&all).unwrap();
     let events = all["events"].as_array().unwrap().iter();
     let negative = events.filter(|event| {
@@ -138,7 +109,7 @@ fn exports_have_both_numbers() {
     let (nr, sum) = total(&sums("bytes_alloc"));
     let weight = ["--weight", "bytes_alloc", "mixed.data"];
     let mut packed = Vec::new();
-    let profile = stdout(&[&["export", "--format", "pprof"], &weight[..]].concat());
+    let profile = run(&[&["export", "--format", "pprof"], &weight[..]].concat()).stdout;
     GzDecoder::new(&profile[..])
         .read_to_end(&mut packed)
         .unwrap();
@@ -157,7 +128,7 @@ fn exports_have_both_numbers() {
     };
     assert_eq!((sum_of(0), sum_of(1)), (nr, sum));
 
-    let firefox = text(&[&["export", "--format", "firefox"], &weight[..]].concat());
+    let firefox = stdout(&[&["export", "--format", "firefox"], &weight[..]].concat());
     let firefox: Value = serde_json::from_str(&firefox).unwrap();
     let threads = firefox["threads"].as_array().unwrap().iter();
     let weights = threads.flat_map(|thread| thread["samples"]["weight"].as_array().unwrap());
@@ -169,10 +140,10 @@ fn exports_have_both_numbers() {
 fn graphs_and_comparisons_say_what_they_count() {
     let (_, sum) = total(&sums("bytes_alloc"));
     let weight = ["--weight", "bytes_alloc", "mixed.data"];
-    let svg = text(&[&["flame", "-o", "-"], &weight[..]].concat());
+    let svg = stdout(&[&["flame", "-o", "-"], &weight[..]].concat());
     assert!(svg.contains(&format!("events, {sum} bytes_alloc in ")));
     assert!(svg.contains(" bytes_alloc, 100%)"), "{svg}");
-    let diff = text(&[&["diff", "mixed.data"], &weight[..]].concat());
+    let diff = stdout(&[&["diff", "mixed.data"], &weight[..]].concat());
     assert!(diff.contains(&format!("before: mixed.data, {sum} bytes_alloc\n")));
 }
 
