@@ -200,6 +200,13 @@ def filters(kernel):
     return Case(f"{kernel}: the tool: filters", command, kernel=kernel)
 
 
+def flight(kernel):
+    """Recordings that an event ends, and of which the end is kept."""
+    script = str(TOP / "tools/stackmap/tests/guest/flight")
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
+    return Case(f"{kernel}: the tool: flight", command, kernel=kernel)
+
+
 def names(kernel):
     """The names of user frames, compared with those of others."""
     script = str(TOP / "tools/stackmap/tests/guest/names")
@@ -237,6 +244,7 @@ def every_case(kernel):
         yield offcpu(kernel)
         yield pairs(kernel)
         yield filters(kernel)
+        yield flight(kernel)
         yield guest("reload", kernel)
         yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
     # It compares /proc/slabinfo, which this kernel lacks.

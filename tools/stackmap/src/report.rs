@@ -167,6 +167,7 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
         ("processes", join(pids)),
         ("CPUs", recorded.cpus.clone()),
         ("command", recorded.command.join(" ")),
+        ("ended by", manifest.triggered.clone().unwrap_or_default()),
     ] {
         if !text.is_empty() {
             what.push(format!("{title}: {}", safe(&text)));

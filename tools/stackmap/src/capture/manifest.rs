@@ -74,6 +74,9 @@ pub struct Manifest {
     /// Whether the map was reset during the recording: ids from before are stale.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reset: bool,
+    /// The event that ended the recording, as in [`Recorded::triggers`].
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub triggered: Option<String>,
     /// Whether another process switched tracing off during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub switched_off: bool,
@@ -108,6 +111,12 @@ pub struct Recorded {
     /// The CPUs that alone recorded, as in `0-3,5`; empty: all did.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cpus: String,
+    /// The events that were to end the recording, with what their fields had to be.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub triggers: Vec<String>,
+    /// How much of its end was kept, in nanoseconds; [`None`]: all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub last_ns: Option<u64>,
     /// The command that ran meanwhile.
     #[serde(default)]
     pub command: Vec<String>,
@@ -146,6 +155,13 @@ pub struct CpuStat {
     /// disk.
     #[serde(default, skip_serializing_if = "is_default")]
     pub streamed: u64,
+    /// Events from before the time that was to be kept.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub older: u64,
+    /// How long before the end of the recording the first event was, if some after the beginning of
+    /// that time are missing, in nanoseconds.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reach_ns: Option<u64>,
     /// Events that another process read, and so removed from the buffer, during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub read: u64,

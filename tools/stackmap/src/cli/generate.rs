@@ -183,7 +183,8 @@ mod tests {
         assert_eq!(
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [--filter EXPR] [-p PID[,PID...]] [-C LIST] [-d SECS] \
-             [-b KB] [--stream] [-i NAME] [-o FILE] [--all-symbols] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
+             [-b KB] [--overwrite] [--last SECS] [--on-trigger EVENT[ if EXPR]] [--after SECS] [-i NAME] \
+             [-o FILE] [--all-symbols] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
              [--module KO] [--tracefs DIR] [--color WHEN] [--no-pager] [-- COMMAND...]"
         );
         assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));

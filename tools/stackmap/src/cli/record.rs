@@ -8,7 +8,11 @@ use super::{
 };
 #[cfg(feature = "fault")]
 use crate::record::Fault;
-use crate::{error::Result, filter::CpuRange, record::Options};
+use crate::{
+    error::Result,
+    filter::CpuRange,
+    record::{Options, Trigger},
+};
 use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -23,7 +27,8 @@ examples:
   stackmap record -e kmem:kmalloc --filter 'bytes_req > 4096' -C 0-3
                                                     only such events, on four CPUs
   stackmap record -e kmem:kfree -b 8192 -o a.data   with 8 MiB of buffer for each CPU
-  stackmap record -e 'syscalls:*' -d 60 --stream    record more than the ring buffer holds
+  stackmap record -e 'sched:*' --last 5 --on-trigger 'block:block_rq_complete if error != 0'
+                                                    keep the 5 seconds before that happened
   stackmap record -e kmem:kfree --instance mine     record beside others, in an instance
   stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
 
@@ -60,9 +65,24 @@ pub(super) struct Record {
     /// Size of the ring buffer of each CPU, in KiB
     #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..))]
     buffer_size: Option<u64>,
-    /// Write the ring buffer to disk while the recording runs, so that it may be larger than the buffer
+    /// Keep the latest records that the ring buffer holds, and write nothing to disk until the end;
+    /// without this the buffer is written to disk while the recording runs
     #[arg(long)]
+    overwrite: bool,
+    /// What is done without --overwrite
+    #[arg(long, hide = true, conflicts_with_all = ["overwrite", "last", "on_trigger"])]
     stream: bool,
+    /// Keep only the last SECS seconds; the recording also ends when tracing is switched off.
+    /// Implies --overwrite
+    #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
+    last: Option<Duration>,
+    /// End the recording when an event occurs whose fields are as EXPR says, if there is one:
+    /// 'sched:sched_switch if next_prio < 100'. Implies --overwrite
+    #[arg(long, value_name = "EVENT[ if EXPR]")]
+    on_trigger: Vec<Trigger>,
+    /// Go on for SECS seconds after such an event
+    #[arg(long, value_name = "SECS", value_parser = parse_seconds, requires = "on_trigger")]
+    after: Option<Duration>,
     /// Record into the instance NAME; if it does not exist, it is created, and removed afterwards
     #[arg(short, long, value_name = "NAME")]
     instance: Option<String>,
@@ -110,6 +130,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 impl Record {
     pub(super) fn run(self, global: &Global) -> Result {
+        let is_flight = self.last.is_some() || !self.on_trigger.is_empty();
         let options = Options {
             events: self.events.0,
             functions: self.function,
@@ -117,7 +138,10 @@ impl Record {
             cpus: self.cpu,
             duration: self.duration,
             buffer_kb: self.buffer_size,
-            stream: self.stream,
+            stream: !self.overwrite && !is_flight,
+            last: self.last,
+            triggers: self.on_trigger,
+            after: self.after.unwrap_or_default(),
             instance: self.instance,
             output: self.output,
             command: self.command,

@@ -6,9 +6,11 @@
 //! packed, until the capture is written; after a failure they can be written elsewhere.
 
 use super::{
+    cpu_buffer::CpuBuffer,
     processes,
-    spool::{next_page, Spool, Taken},
+    spool::Spool,
     wait::{Signals, INTERRUPTED},
+    window::Window,
 };
 use crate::{
     capture::{member, reserve, Room, Writer, PACKING},
@@ -27,16 +29,13 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
+    fs::{self, File},
+    io,
 };
 use zip::ZipWriter;
 
 /// The path from an instance to the top level, which has the files that an instance lacks.
 const TOP: &str = "../..";
-/// The errno for the buffer of a CPU that was never online.
-const ENODEV: i32 = 19;
 
 /// A ring buffer that was taken.
 pub(super) struct Buffer {
@@ -52,6 +51,8 @@ pub(super) struct Buffer {
     pub(super) frames: BTreeSet<(u64, bool)>,
     /// How many events of each CPU were streamed.
     pub(super) streamed: BTreeMap<u32, u64>,
+    /// How many events of each CPU were left out, and when the others begin.
+    pub(super) left_out: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
 /// Where the pages are until the capture is written.
@@ -69,6 +70,7 @@ struct Seen {
     pids: BTreeSet<i32>,
     frames: BTreeSet<(u64, bool)>,
     streamed: BTreeMap<u32, u64>,
+    left_out: BTreeMap<u32, (u64, Option<u64>)>,
 }
 
 /// The layout of the pages of a ring buffer, from `events/header_page`.
@@ -94,13 +96,14 @@ impl Header {
 
 impl Buffer {
     /// Takes the buffers of `cpus`, after what was streamed of them; packed, that is at most `size`
-    /// bytes. `keep_fields`: with the fields of events, which hold what
+    /// bytes. `window`: what of it is kept. `keep_fields`: with the fields of events, which hold what
     /// processes read and wrote. A second signal aborts this.
     pub(super) fn take(
         tracefs: &Tracefs,
         cpus: &[u32],
         header: Header,
-        (spool, room, size): (Spool, Room, u64),
+        (mut spool, room, size): (Spool, Room, u64),
+        window: Option<&Window>,
         keep_fields: bool,
         signals: &Signals,
     ) -> Result<Self> {
@@ -112,6 +115,7 @@ impl Buffer {
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
             streamed: BTreeMap::new(),
+            left_out: BTreeMap::new(),
         };
         let mut texts = BTreeMap::new();
         let enabled = tracefs.read("set_event")?;
@@ -120,7 +124,12 @@ impl Buffer {
         for (system, name) in events_of(tracefs, "ftrace").into_iter().chain(enabled) {
             seen.describe(tracefs, &system, &name, &mut texts);
         }
-        let sources = sources(tracefs, cpus, layout, spool)?;
+        let sources = cpus.iter().map(|cpu| {
+            let streamed = spool.remove(cpu).filter(|taken| taken.len() > 0);
+            let begin = window.map(|window| window.begin(*cpu));
+            CpuBuffer::open(tracefs, *cpu, &layout, streamed, begin)
+        });
+        let sources = sources.collect::<Result<Vec<_>>>()?;
         let packed = match beside(&sources, &room, size) {
             Some(file) => Packed::File(drain(file, sources, &layout, &mut seen, signals)?),
             None => {
@@ -156,6 +165,7 @@ impl Buffer {
             tasks,
             frames: seen.frames,
             streamed: seen.streamed,
+            left_out: seen.left_out,
         })
     }
 
@@ -177,23 +187,9 @@ impl Buffer {
     }
 }
 
-/// The pages of `cpus`: what was streamed, and what the kernel has.
-fn sources(
-    tracefs: &Tracefs,
-    cpus: &[u32],
-    layout: Layout,
-    mut spool: Spool,
-) -> Result<Vec<Source>> {
-    let sources = cpus.iter().map(|cpu| {
-        let streamed = spool.remove(cpu).filter(|taken| taken.len() > 0);
-        Source::open(tracefs, *cpu, &layout, streamed)
-    });
-    sources.collect()
-}
-
 /// A file for what is packed of `sources`, of at most `size` bytes, if pages were streamed and there
 /// is room.
-fn beside(sources: &[Source], room: &Room, size: u64) -> Option<File> {
+fn beside(sources: &[CpuBuffer], room: &Room, size: u64) -> Option<File> {
     if sources.iter().all(|source| source.streamed.is_none()) {
         return None;
     }
@@ -205,7 +201,7 @@ fn beside(sources: &[Source], room: &Room, size: u64) -> Option<File> {
 /// Reads all pages, in the order of their times, and packs them.
 fn drain<W: io::Write + io::Seek>(
     to: W,
-    mut sources: Vec<Source>,
+    mut sources: Vec<CpuBuffer>,
     layout: &Layout,
     seen: &mut Seen,
     signals: &Signals,
@@ -213,7 +209,12 @@ fn drain<W: io::Write + io::Seek>(
     // The first signal may have ended the recording; one more aborts the reading.
     let limit = signals.count().max(1);
     // From here on the kernel has less and less of it: whatever is wrong, the rest is kept.
-    sources.retain_mut(Source::advance);
+    let advance = |source: &mut CpuBuffer, left_out: &mut BTreeMap<_, _>| {
+        let more = source.advance();
+        left_out.insert(source.cpu, (source.older, source.first));
+        more
+    };
+    sources.retain_mut(|source| advance(source, &mut seen.left_out));
     let mut zip = ZipWriter::new(to);
     let failed = |error| Error::io("pack the ring buffer", error);
     zip.start_file(member::PAGES, PACKING.large_file(true))
@@ -239,91 +240,11 @@ fn drain<W: io::Write + io::Seek>(
                 source.path
             )),
         }
-        if !source.advance() {
+        if !advance(source, &mut seen.left_out) {
             sources.swap_remove(first);
         }
     }
     zip.finish().map_err(|error| failed(error.into()))
-}
-
-/// The buffer of a CPU.
-struct Source {
-    cpu: u32,
-    path: String,
-    file: File,
-    layout: Layout,
-    /// The pages that were streamed, which come first.
-    streamed: Option<Box<dyn Read>>,
-    /// The page that is next, and when it begins.
-    page: Vec<u8>,
-    time: u64,
-}
-
-impl Source {
-    fn open(tracefs: &Tracefs, cpu: u32, layout: &Layout, streamed: Option<Taken>) -> Result<Self> {
-        let path = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
-        let full = tracefs.path(&path);
-        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(&full);
-        Ok(Self {
-            cpu,
-            file: file.map_err(|error| Error::read(&full, error))?,
-            path: full.display().to_string(),
-            layout: *layout,
-            streamed: match streamed {
-                Some(taken) => Some(Box::new(taken.read()?)),
-                None => None,
-            },
-            page: Vec::new(),
-            time: 0,
-        })
-    }
-
-    /// Reads the next page; says whether there was one.
-    fn advance(&mut self) -> bool {
-        let page = self.next_streamed().unwrap_or_else(|| self.next_live());
-        // One that has no time is left out like any that is damaged.
-        self.time = self.layout.time_of(&page).unwrap_or_default();
-        self.page = page;
-        !self.page.is_empty()
-    }
-
-    /// The next page that was streamed.
-    fn next_streamed(&mut self) -> Option<Vec<u8>> {
-        let page = next_page(self.streamed.as_mut()?);
-        match page {
-            Ok(page) if !page.is_empty() => return Some(page),
-            Ok(_) => {}
-            Err(error) => warn(format_args!(
-                "what was streamed of CPU {}: {error}: the rest of it is skipped",
-                self.cpu
-            )),
-        }
-        self.streamed = None;
-        None
-    }
-
-    /// The next page that the kernel has; an empty one is none.
-    fn next_live(&mut self) -> Vec<u8> {
-        let mut page = vec![0; self.layout.page_size()];
-        let len = loop {
-            match self.file.read(&mut page) {
-                Ok(len) => break len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
-                Err(error) if error.raw_os_error() == Some(ENODEV) => break 0,
-                Err(error) => {
-                    warn(format_args!("{}: {error}: the rest is skipped", self.path));
-                    break 0;
-                }
-            }
-        };
-        page.truncate(len);
-        page
-    }
 }
 
 impl Seen {
@@ -530,6 +451,7 @@ mod tests {
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
             streamed: BTreeMap::new(),
+            left_out: BTreeMap::new(),
         };
         let mut data = [0; 16];
         data[..2].copy_from_slice(&order.word(7)[if order == Order::Big { 2..4 } else { 0..2 }]);
@@ -571,6 +493,7 @@ mod tests {
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
             streamed: BTreeMap::new(),
+            left_out: BTreeMap::new(),
         };
         let address = |number: u64| 0xffff_ffff_8100_0000 + number;
         let mut data = vec![0; 8];

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording is limited to: processes, CPUs, and events that pass a filter.
+//! What a recording is limited to: processes, CPUs, events that pass a filter, and the time until an
+//! event.
 
 use super::{
     cpus,
     events::{self, file_of, Events},
     processes::{Processes, Wait},
+    trigger::Triggers,
     write::Write,
     Options,
 };
@@ -26,11 +28,18 @@ pub(super) struct Limits<'a> {
     lists: Vec<(&'static str, &'static str)>,
     cpus: Option<Vec<u32>>,
     events: &'a Events,
+    /// What ends it.
+    pub(super) triggers: Triggers,
 }
 
 impl<'a> Limits<'a> {
-    /// What `options` limit it to. `events` are recorded.
-    pub(super) fn find(tracefs: &Tracefs, options: &Options, events: &'a Events) -> Result<Self> {
+    /// What `options` limit it to. `events` are recorded, until one of `triggers`.
+    pub(super) fn find(
+        tracefs: &Tracefs,
+        options: &Options,
+        events: &'a Events,
+        triggers: Triggers,
+    ) -> Result<Self> {
         let processes = Processes::find(&options.pids)?;
         let lists = [
             (EVENTS, !options.events.is_empty()),
@@ -48,6 +57,7 @@ impl<'a> Limits<'a> {
             processes,
             cpus,
             events,
+            triggers,
         })
     }
 
@@ -82,7 +92,7 @@ impl<'a> Limits<'a> {
 
     /// The writes that undo this, before what others had set is restored.
     pub(super) fn undo(&self, tracefs: &Tracefs) -> Result<Vec<Write>> {
-        let mut writes = Vec::new();
+        let mut writes: Vec<_> = self.triggers.undo().collect();
         for (list, fork) in &self.lists {
             // First, or it would add to the list of others.
             writes.push(Write::new(fork, tracefs.read(fork)?.trim()));

@@ -16,7 +16,17 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     let sum = |of: fn(&CpuStat) -> u64| manifest.cpus.iter().map(of).fold(0, u64::saturating_add);
     let entries = sum(|cpu| cpu.entries);
     let (overrun, dropped) = (sum(|cpu| cpu.overrun), sum(|cpu| cpu.dropped));
-    if overrun > 0 {
+    let short = manifest.cpus.iter().filter_map(|cpu| cpu.reach_ns).min();
+    if let (Some(last), Some(reach)) = (manifest.recorded.last_ns, short) {
+        let kb = manifest.cpus.iter().filter_map(|cpu| kb_for(cpu, last));
+        let hint = kb.max().map(|kb| format!("; -b {kb} would hold them"));
+        lines.push(format!(
+            "the ring buffer holds only {} of the last {} s{}",
+            in_seconds(reach),
+            in_seconds(last),
+            hint.unwrap_or_default()
+        ));
+    } else if overrun > 0 {
         let streamed = sum(|cpu| cpu.streamed) > 0;
         let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
             Some(_) if streamed => "; a larger -b leaves more time to stream them".to_owned(),
@@ -68,6 +78,12 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     lines
 }
 
+/// Nanoseconds as seconds.
+fn in_seconds(ns: u64) -> String {
+    let text = format!("{:.3}", ns as f64 / 1e9);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// The size in KiB of a buffer that would have held all of a CPU's events, by the mean size of
 /// those that it holds.
 fn needed_kb(cpu: &CpuStat) -> Option<u64> {
@@ -75,7 +91,16 @@ fn needed_kb(cpu: &CpuStat) -> Option<u64> {
         return None;
     }
     let all = u128::from(cpu.entries) + u128::from(cpu.overrun);
-    let bytes = u128::from(cpu.bytes).saturating_mul(all) / u128::from(cpu.entries);
+    kb_of(u128::from(cpu.bytes).saturating_mul(all) / u128::from(cpu.entries))
+}
+
+/// The same for so many nanoseconds, by the time that it holds.
+fn kb_for(cpu: &CpuStat, last: u64) -> Option<u64> {
+    let reach = u128::from(cpu.reach_ns?.max(1));
+    kb_of(u128::from(cpu.bytes).saturating_mul(last.into()) / reach)
+}
+
+fn kb_of(bytes: u128) -> Option<u64> {
     // Heads and ends of pages, the page that is being read; and events differ in size.
     let kb = u64::try_from(bytes / 1024).ok()?.checked_mul(5)? / 4;
     kb.checked_add(8)?.checked_next_multiple_of(GRANULE)
@@ -95,8 +120,7 @@ mod tests {
                 overrun: *overrun,
                 dropped: *dropped,
                 bytes: *bytes,
-                read: 0,
-                streamed: 0,
+                ..CpuStat::default()
             });
         Manifest {
             cpus: cpus.collect(),
@@ -154,6 +178,21 @@ mod tests {
                  during the recording"
             ]
         );
+    }
+
+    #[test]
+    fn a_buffer_that_does_not_reach_back_far_enough_is_reported() {
+        let mut manifest = manifest(&[(1000, 3000, 0, 1 << 20), (1000, 0, 0, 1 << 20)]);
+        manifest.recorded.last_ns = Some(5_000_000_000);
+        manifest.cpus[0].reach_ns = Some(1_250_000_000);
+        // 1 MiB for a quarter of it: 4 MiB and a quarter.
+        assert_eq!(
+            lines(&manifest),
+            ["the ring buffer holds only 1.25 of the last 5 s; -b 5184 would hold them"]
+        );
+        manifest.cpus[0].reach_ns = Some(0);
+        manifest.recorded.last_ns = Some(u64::MAX);
+        assert_eq!(lines(&manifest).len(), 1);
     }
 
     #[test]

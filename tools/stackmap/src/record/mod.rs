@@ -5,13 +5,15 @@
 //! A recording has its buffer for itself ([`lock`]). First, the writes that restore tracefs are
 //! listed ([`Undo`]) and given to a second process ([`guard`]), which does them if this process
 //! dies. Then the buffer is emptied, settings of others that would cut the recording are put
-//! [`aside`], events, functions and options are set, and tracing is switched on. After the command,
-//! the time or a signal, tracing is switched off. When room for the capture is reserved, the buffer
-//! is read, which empties it, and the capture is written.
+//! [`aside`], events, functions and options are set, and tracing is switched on. Meanwhile a thread
+//! takes pages to disk ([`spool`]). After the command, the time, a signal or an event that ends it
+//! ([`trigger`]), tracing is switched off. When room for the capture is reserved, the buffer is read,
+//! which empties it, and the capture is written.
 
 mod account;
 mod aside;
 mod buffer;
+mod cpu_buffer;
 mod cpus;
 mod events;
 #[cfg(feature = "fault")]
@@ -27,15 +29,18 @@ mod save;
 mod session;
 mod spool;
 mod steps;
+mod trigger;
 mod undo;
 mod user;
 mod wait;
+mod window;
 mod write;
 
 pub use events::Selected;
 #[cfg(feature = "fault")]
 pub use fault::Fault;
 pub use steps::Step;
+pub use trigger::Trigger;
 pub use undo::Undo;
 
 use crate::{
@@ -54,6 +59,7 @@ use limits::Limits;
 use lock::{Lock, Switch};
 use session::{Failed, Session};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
+use trigger::Triggers;
 use undo::Recording;
 use wait::Signals;
 
@@ -74,6 +80,12 @@ pub struct Options {
     pub buffer_kb: Option<u64>,
     /// Whether the buffer is written to disk while the recording runs.
     pub stream: bool,
+    /// How much of its end is kept; [`None`]: all.
+    pub last: Option<Duration>,
+    /// What ends it.
+    pub triggers: Vec<Trigger>,
+    /// How long it goes on after such an event.
+    pub after: Duration,
     /// The instance to record into, which is made if it is not there.
     pub instance: Option<String>,
     /// The file to write.
@@ -120,14 +132,15 @@ const TGIDS: &str = "options/record-tgid";
 
 impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
-    pub fn run(&self, tracefs: Option<&std::path::Path>) -> Result {
+    pub fn run(mut self, tracefs: Option<&std::path::Path>) -> Result {
         let user = self.user.as_deref().map(Account::find).transpose()?;
         let tracefs = Tracefs::find(tracefs)?;
+        let triggers = Triggers::find(&tracefs, &self.triggers, &mut self.events)?;
         let events = Events::find(&tracefs, &self.events)?;
         if !self.functions.is_empty() {
             self.check_function_tracer(&tracefs)?;
         }
-        let limits = Limits::find(&tracefs, self, &events)?;
+        let limits = Limits::find(&tracefs, &self, &events, triggers)?;
         load::ensure(&tracefs, self.module.as_deref())?;
         // Mistakes of the user are found before anything is changed. Opening a FIFO waits for its
         // reader; here a signal still ends the wait.
@@ -141,6 +154,9 @@ impl Options {
         let tracefs = place.tracefs();
         let lock = Lock::take(tracefs)?;
         self.check_unused(tracefs)?;
+        if self.last.is_some() {
+            window::check(tracefs)?;
+        }
         let writer = match stream {
             Some(writer) => writer,
             None => Writer::create(&self.output)?,
@@ -155,7 +171,7 @@ impl Options {
         let switches = switches.collect::<Result<Vec<_>>>()?;
         let undo = Undo::read(
             tracefs,
-            self,
+            &self,
             (&limits, &aside),
             &switches,
             place.undo()?,
@@ -164,7 +180,7 @@ impl Options {
         let guard = guard::Guard::start(&undo, &lock, &switches)?;
         let tracefs = place.settle();
         let session = Session {
-            options: self,
+            options: &self,
             tracefs: &tracefs,
             signals: &signals,
             events: &events,
@@ -192,6 +208,11 @@ impl Options {
             0 => Ok(()),
             status => Err(Error::Status(status)),
         }
+    }
+
+    /// Whether it keeps what was before something happens.
+    fn is_flight(&self) -> bool {
+        self.last.is_some() || !self.triggers.is_empty()
     }
 
     fn check_function_tracer(&self, tracefs: &Tracefs) -> Result {
@@ -250,6 +271,10 @@ impl Options {
             filters: filters.collect(),
             pids: limits.pids(),
             cpus: cpus.join(","),
+            triggers: self.triggers.iter().map(Trigger::to_string).collect(),
+            last_ns: self
+                .last
+                .map(|last| u64::try_from(last.as_nanos()).unwrap_or(u64::MAX)),
             command: self.command.iter().take(words).map(lossy).collect(),
             instance: None,
         }

@@ -9,6 +9,7 @@ use super::{
     spool::{Spool, Taken},
     user::UserSide,
     wait::{Signals, INTERRUPTED},
+    window::Window,
     Options,
 };
 use crate::{
@@ -54,6 +55,10 @@ pub(super) struct Saved<'a> {
     pub(super) map_before: MapState,
     /// The map, open since before the recording: it cannot be read after a reset.
     pub(super) map: &'a File,
+    /// What of it is kept; [`None`]: all.
+    pub(super) window: Option<Window>,
+    /// The event that ended it.
+    pub(super) triggered: Option<&'a str>,
     pub(super) switched_off: bool,
     pub(super) put_aside: &'a BTreeMap<String, String>,
     pub(super) instance: Option<String>,
@@ -189,8 +194,12 @@ impl Surroundings<'_> {
         // Heads of pages; and what cannot be packed grows by that.
         let size = bytes.saturating_add(bytes / 8).saturating_add(OTHERS_LEN);
         let spool = (spool, writer.room()?, size);
-        let buffer = Buffer::take(tracefs, &numbers, header, spool, !no_args, signals)?;
+        let window = saved.window.as_ref();
+        let buffer = Buffer::take(tracefs, &numbers, header, spool, window, !no_args, signals)?;
         for cpu in &mut cpus {
+            if let (Some(window), Some(left)) = (window, buffer.left_out.get(&cpu.cpu)) {
+                leave_out(cpu, window, *left);
+            }
             // To the kernel, it was read like by anybody.
             let streamed = buffer.streamed.get(&cpu.cpu).copied().unwrap_or_default();
             cpu.entries += streamed;
@@ -227,6 +236,7 @@ impl Surroundings<'_> {
                 ..saved.options.recorded(saved.limits)
             },
             reset: saved.was_reset(&stacks, slot_bits),
+            triggered: saved.triggered.map(str::to_owned),
             switched_off: saved.switched_off,
             put_aside: saved.put_aside.clone(),
             cpus,
@@ -346,8 +356,22 @@ impl Read for Interruptible<'_> {
     }
 }
 
+/// Counts what was `left_out` of a CPU, and what was overwritten before that: neither is missing. If
+/// the others begin within `window`, what is missing is a part of it.
+fn leave_out(cpu: &mut CpuStat, window: &Window, (older, first): (u64, Option<u64>)) {
+    match first {
+        Some(first) if older == 0 && cpu.overrun > 0 && first > window.begin(cpu.cpu) => {
+            cpu.reach_ns = Some(window.before_end(cpu.cpu, first));
+        }
+        _ => {
+            cpu.entries = cpu.entries.saturating_sub(older);
+            cpu.older = older.saturating_add(std::mem::take(&mut cpu.overrun));
+        }
+    }
+}
+
 /// The clock in brackets of `[local] global counter`.
-fn clock(text: &str) -> String {
+pub(super) fn clock(text: &str) -> String {
     let inner = text
         .split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'));
@@ -395,7 +419,7 @@ fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
             dropped: number("dropped events").saturating_add(number("commit overrun")),
             bytes: number("bytes"),
             read: number("read events"),
-            streamed: 0,
+            ..CpuStat::default()
         })
     });
     stats.collect()

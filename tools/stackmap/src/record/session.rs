@@ -12,7 +12,9 @@ use super::{
     lock,
     save::{cpus, Saved},
     spool::{self, Spool, Streaming},
-    wait::{self, Signals, Stopped},
+    trigger,
+    wait::{self, Ends, Signals, Stopped},
+    window::Window,
     Options, Step, FORMAT, TGIDS,
 };
 use crate::{
@@ -74,24 +76,35 @@ impl Session<'_> {
         let user_stat = tracefs.read("stack_map_user_stat").ok();
         let map_before = tracefs.map_state()?;
         let map = tracefs.open("stack_map_bin")?;
-        let gone = self.limits.end(tracefs)?;
+        let ends = Ends {
+            gone: self.limits.end(tracefs)?,
+            watch: options
+                .is_flight()
+                .then(|| self.limits.triggers.watch(tracefs, options.after)),
+        };
         let streaming = match options.stream {
             true => Some(self.stream(&writer)?),
             false => None,
         };
         let (begun, begun_since_boot) = (Instant::now(), since_boot());
         tracefs.write("tracing_on", "1")?;
+        // Not before: an event that nothing records yet would end the recording.
+        self.limits.triggers.set(tracefs)?;
         options.before(Step::Running, signals)?;
-        let stopped = wait::wait(&options.command, self.user, options.duration, gone, signals);
-        let switched_off = tracefs.read("tracing_on").is_ok_and(|on| on.trim() == "0");
+        let stopped = wait::wait(&options.command, self.user, options.duration, ends, signals);
+        let switched_off = trigger::is_off(tracefs);
         if !switched_off {
             self.settle();
         }
         let switched = tracefs.write("tracing_on", "0");
+        let window = options.last.map(|last| Window::read(tracefs, last));
         let spool = streaming.map(Streaming::end).transpose()?;
         switched?;
         let duration = begun.elapsed();
-        let stopped = stopped?;
+        let (stopped, command) = stopped?;
+        if let Some(command) = command {
+            wait::end_command(command, signals);
+        }
         options.after(Step::Ended, signals)?;
         let saved = Saved {
             options,
@@ -103,7 +116,12 @@ impl Session<'_> {
             begun: begun_since_boot,
             map_before,
             map: &map,
-            switched_off,
+            window: window.transpose()?,
+            triggered: match &stopped {
+                Stopped::Triggered(event) => Some(event),
+                _ => None,
+            },
+            switched_off: switched_off && stopped != Stopped::Off,
             put_aside: self.aside.found(),
             instance: tracefs.instance_name(),
         };

@@ -113,11 +113,9 @@ impl Streaming {
             reserved: 0,
             len: 0,
         };
-        // Some file systems take long to reserve, and the first buffer should not wait for that.
-        if let Err(error) = stream.reserve(0) {
-            gives_up(&error.to_string());
-            readers.clear();
-        }
+        // Some file systems take long to reserve, and the first buffer should not wait for that. Without
+        // space, the buffer may hold all of a short recording: then nothing is amiss.
+        drop(stream.reserve(0));
         Ok(Self {
             thread: Some(thread::spawn(move || stream.run(readers, &stopped))),
             stop,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a recording waits for: a command, a time, a signal, the end of processes.
+//! What a recording waits for: a command, a time, a signal, the end of processes, an event.
 
-use super::{account::Account, processes::Wait};
+use super::{account::Account, processes::Wait, trigger::Watch};
 use crate::{
     error::{Error, Result},
     output::say,
@@ -44,10 +44,12 @@ enum News {
     Exited(ExitStatus),
     /// All recorded processes have ended.
     Gone,
+    /// An event occurred, or tracing is off.
+    Watched(Option<String>),
 }
 
 /// Why a recording has ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Stopped {
     /// The time is over.
     Time,
@@ -55,15 +57,18 @@ pub(super) enum Stopped {
     Signal,
     /// All recorded processes have ended.
     Gone,
+    /// An event of --on-trigger occurred: this one.
+    Triggered(String),
+    /// Somebody has switched tracing off.
+    Off,
     /// The command has ended.
     Command(ExitStatus),
 }
 
 impl Stopped {
     /// The status that says how the command ended.
-    pub(super) fn exit_status(self) -> u8 {
+    pub(super) fn exit_status(&self) -> u8 {
         match self {
-            Stopped::Time | Stopped::Signal | Stopped::Gone => 0,
             Stopped::Command(status) => {
                 let signal = status.signal().map(|signal| 128 + signal);
                 status
@@ -72,16 +77,19 @@ impl Stopped {
                     .and_then(|code| u8::try_from(code).ok())
                     .unwrap_or(1)
             }
+            _ => 0,
         }
     }
 
     /// Says how it ended, unless the time was over or the command succeeded.
-    pub(super) fn say(self) {
+    pub(super) fn say(&self) {
         match self {
             Stopped::Command(status) if !status.success() => {
                 say(format_args!("note: the command ended with {status}"));
             }
             Stopped::Gone => say("note: all recorded processes have ended"),
+            Stopped::Triggered(event) => say(format_args!("note: ended by the event {event}")),
+            Stopped::Off => say("note: ended because tracing was switched off"),
             _ => {}
         }
     }
@@ -126,28 +134,47 @@ impl Signals {
     }
 }
 
-/// Runs `command`, as `user` if there is one, or waits for `duration` or for a signal. The end of the
-/// recorded processes, for which `gone` waits, ends it, too.
+/// What may end a recording besides its time, its command and signals.
+#[derive(Default)]
+pub(super) struct Ends {
+    /// The end of the recorded processes.
+    pub(super) gone: Option<Wait>,
+    /// An event, or that tracing is off.
+    pub(super) watch: Option<Watch>,
+}
+
+/// Runs `command`, as `user` if there is one, or waits for `duration`, for a signal or for `ends`.
+/// Returns the command, too, if it still runs.
 pub(super) fn wait(
     command: &[OsString],
     user: Option<&Account>,
     duration: Option<Duration>,
-    gone: Option<Wait>,
+    ends: Ends,
     signals: &Signals,
-) -> Result<Stopped> {
+) -> Result<(Stopped, Option<Pid>)> {
     let pid = start(command, user, signals)?;
     if pid.is_none() && duration.is_none() {
-        say(match gone {
-            Some(_) => "recording until Ctrl-C, or until all recorded processes have ended",
-            None => "recording until Ctrl-C",
-        });
+        let until = [
+            ends.watch.as_ref().map(|_| ", or until it is triggered"),
+            ends.gone
+                .as_ref()
+                .map(|_| ", or until all recorded processes have ended"),
+        ];
+        let until: String = until.into_iter().flatten().collect();
+        say(format_args!("recording until Ctrl-C{until}"));
     }
-    if let Some(gone) = gone {
+    let news = |wait: Box<dyn FnOnce() -> News + Send>| {
         let sender = signals.sender.clone();
-        thread::spawn(move || {
+        thread::spawn(move || drop(sender.send(wait())));
+    };
+    if let Some(gone) = ends.gone {
+        news(Box::new(move || {
             gone();
-            let _ = sender.send(News::Gone);
-        });
+            News::Gone
+        }));
+    }
+    if let Some(watch) = ends.watch {
+        news(Box::new(move || News::Watched(watch())));
     }
     let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     loop {
@@ -160,28 +187,26 @@ pub(super) fn wait(
                 .recv()
                 .map_err(|_| RecvTimeoutError::Disconnected),
         };
-        match (news, pid) {
-            (Ok(News::Exited(status)), _) => return Ok(Stopped::Command(status)),
-            (Ok(News::Signal(_)), None) => return Ok(Stopped::Signal),
-            (Ok(News::Signal(signal)), Some(pid)) => signal.pass_on(pid),
-            (Ok(News::Gone), pid) => {
-                if let Some(pid) = pid {
-                    end_command(pid, signals);
-                }
-                return Ok(Stopped::Gone);
+        let stopped = match (news, pid) {
+            (Ok(News::Exited(status)), _) => return Ok((Stopped::Command(status), None)),
+            (Ok(News::Signal(signal)), Some(pid)) => {
+                signal.pass_on(pid);
+                continue;
             }
-            (Err(RecvTimeoutError::Timeout), None) => return Ok(Stopped::Time),
-            (Err(RecvTimeoutError::Timeout), Some(pid)) => {
-                end_command(pid, signals);
-                return Ok(Stopped::Time);
+            (Ok(News::Signal(_)), None) | (Err(RecvTimeoutError::Disconnected), _) => {
+                Stopped::Signal
             }
-            (Err(RecvTimeoutError::Disconnected), _) => return Ok(Stopped::Signal),
-        }
+            (Ok(News::Gone), _) => Stopped::Gone,
+            (Ok(News::Watched(Some(event))), _) => Stopped::Triggered(event),
+            (Ok(News::Watched(None)), _) => Stopped::Off,
+            (Err(RecvTimeoutError::Timeout), _) => Stopped::Time,
+        };
+        return Ok((stopped, pid));
     }
 }
 
-/// Ends the command because the time is over, or there is nothing to record: by SIGTERM, then by SIGKILL.
-fn end_command(pid: Pid, signals: &Signals) {
+/// Ends the command because the recording has ended: by SIGTERM, then by SIGKILL.
+pub(super) fn end_command(pid: Pid, signals: &Signals) {
     for signal in [Signal::TERM, Signal::KILL] {
         let _ = kill_process(pid, signal);
         let patience = Instant::now() + GRACE;
@@ -189,7 +214,7 @@ fn end_command(pid: Pid, signals: &Signals) {
             let left = patience.saturating_duration_since(Instant::now());
             match signals.news.recv_timeout(left) {
                 Ok(News::Exited(_)) => return,
-                Ok(News::Signal(_) | News::Gone) => {}
+                Ok(_) => {}
                 Err(_) => break,
             }
         }

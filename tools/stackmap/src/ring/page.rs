@@ -99,6 +99,17 @@ impl Layout {
             .copy_from_slice(&self.order.long(len, self.long));
     }
 
+    /// Says of `page` that records are missing before it, and not how many. Of a page without a header
+    /// it says nothing.
+    pub fn set_missed(&self, page: &mut [u8]) {
+        let Ok((commit, _)) = self.commit_of(page) else {
+            return;
+        };
+        let commit = u64::from(commit | MISSED) & !u64::from(MISSED_STORED);
+        page[self.commit..self.commit + self.long]
+            .copy_from_slice(&self.order.long(commit, self.long));
+    }
+
     /// How many bytes of `page` are used.
     pub fn used(&self, page: &[u8]) -> Result<usize, Damage> {
         let (commit, data) = self.commit_of(page)?;

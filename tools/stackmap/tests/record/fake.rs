@@ -73,6 +73,8 @@ fn format(name: &str, id: u16, field: &str) -> String {
 /// A directory like tracefs.
 pub(super) struct Fake {
     pub(super) dir: tempfile::TempDir,
+    /// Whether it is not streamed: a file that stands for a buffer does not lose what is read.
+    pub(super) overwrite: bool,
 }
 
 /// A map with the stack that [`TRACE`] has, or of another generation, or without any.
@@ -95,6 +97,7 @@ impl Fake {
     pub(super) fn new() -> Self {
         let fake = Self {
             dir: tempfile::tempdir().unwrap(),
+            overwrite: true,
         };
         let events = ["kmem/kmalloc", "kmem/kfree", "sched/sched_switch"];
         for place in ["t", "t/instances/x"] {
@@ -213,6 +216,9 @@ impl Fake {
     /// A recording of `arguments`, with a command that runs in tracefs.
     pub(super) fn command(&self, arguments: &[&str], script: &str) -> Command {
         let mut command = self.stackmap(&["record", "--tracefs", "t"]);
+        if self.overwrite {
+            command.arg("--overwrite");
+        }
         command.args(arguments);
         if !script.is_empty() {
             let script = format!("cd t; cat ../new > trace; {script}");

@@ -54,7 +54,7 @@ fn a_recording_ends_with_its_processes() {
         let mut arguments = with(&["-p", &pid]);
         arguments.extend(end);
         let log = fs::File::create(fake.path("log")).unwrap();
-        let mut command = fake.stackmap(&["record", "--tracefs", "t"]);
+        let mut command = fake.stackmap(&["record", "--tracefs", "t", "--overwrite"]);
         let command = command.args(arguments).stdin(Stdio::null()).stderr(log);
         let mut recording = Started::new(command.spawn().unwrap());
         wait_until(|| fake.get("t/tracing_on") == "1" && !fake.get("t/set_event").is_empty());

@@ -6,6 +6,7 @@
 //! or somebody else. How a kernel takes it all is tested in a guest (`guest/record`).
 
 mod fake;
+mod flight;
 mod limits;
 mod others;
 mod stream;

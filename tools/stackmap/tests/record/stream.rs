@@ -3,7 +3,7 @@
 //! Recordings that are written to disk while they run. A FIFO stands for the buffer of a CPU: what
 //! is read is gone.
 
-use super::fake::{page, with, Fake};
+use super::fake::{page, with, Fake, KMALLOC};
 use stackmap::capture::{Capture, Manifest};
 use std::{fs, process::Command};
 
@@ -11,7 +11,10 @@ use std::{fs, process::Command};
 const TAKEN: &str = "while ls -l /proc/$PPID/fd | grep -q cpu0/trace_pipe_raw; do sleep 0.02; done";
 
 fn fake() -> Fake {
-    let fake = Fake::new();
+    let fake = Fake {
+        overwrite: false,
+        ..Fake::new()
+    };
     let raw = fake.path("t/per_cpu/cpu0/trace_pipe_raw");
     fs::remove_file(&raw).unwrap();
     assert!(Command::new("mkfifo").arg(&raw).status().unwrap().success());
@@ -39,7 +42,7 @@ fn what_was_streamed_is_in_the_capture() {
         "cat buffer_percent > ../percent; cat ../stats > per_cpu/cpu0/stats; \
          cat ../pages > per_cpu/cpu0/trace_pipe_raw; {TAKEN}"
     );
-    let text = fake.recorded(&with(&["--stream"]), &script);
+    let text = fake.recorded(&KMALLOC, &script);
     assert_eq!(fake.get("percent"), "25");
     assert_eq!(fake.get("t/buffer_percent").trim(), before.trim());
     // Those of CPU 1 are only in its statistics.
@@ -64,14 +67,16 @@ fn what_was_streamed_is_in_the_capture() {
 }
 
 #[test]
-fn without_it_nothing_is_read_while_it_runs() {
-    let fake = fake();
+fn nothing_is_read_while_a_recording_runs_that_overwrites() {
     let script =
         "ls -l /proc/$PPID/fd | grep -c trace_pipe_raw > ../open; cat buffer_percent > ../percent";
-    fake.recorded(&with(&[]), &format!("{script}; true"));
-    assert_eq!(fake.get("open"), "0\n");
-    assert_eq!(fake.get("percent"), "100\n");
-    assert_eq!(manifest(&fake).cpus[0].streamed, 0);
+    for option in [&["--overwrite"][..], &["--last", "5"]] {
+        let fake = fake();
+        fake.recorded(&with(option), &format!("{script}; true"));
+        assert_eq!(fake.get("open"), "0\n");
+        assert_eq!(fake.get("percent"), "100\n");
+        assert_eq!(manifest(&fake).cpus[0].streamed, 0);
+    }
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn streaming_ends_with_a_recording_that_fails() {
     let before = fake.get("t/buffer_percent");
     for step in ["running", "ended", "saving", "taken"] {
         let fault = format!("{step}:fail");
-        let arguments = with(&["--stream", "--fault", &fault]);
+        let arguments = with(&["--fault", &fault]);
         let script = format!("cat ../pages > per_cpu/cpu0/trace_pipe_raw; {TAKEN}");
         let (output, text) = fake.record(&arguments, &script);
         assert!(text.contains(&format!("failed at {step}")), "{text}");

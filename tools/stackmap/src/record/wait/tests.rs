@@ -16,7 +16,23 @@ fn signals() -> Signals {
 
 fn run(command: &[&str], duration: Option<Duration>) -> Result<Stopped> {
     let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-    wait(&command, None, duration, None, &signals())
+    ended(&command, duration, Ends::default(), &signals())
+}
+
+/// A recording that ended, and its command.
+fn ended(
+    command: &[OsString],
+    duration: Option<Duration>,
+    ends: Ends,
+    signals: &Signals,
+) -> Result<Stopped> {
+    let (stopped, running) = wait(command, None, duration, ends, signals)?;
+    let is_exit = matches!(stopped, Stopped::Command(_));
+    assert_eq!(running.is_some(), !command.is_empty() && !is_exit);
+    if let Some(pid) = running {
+        end_command(pid, signals);
+    }
+    Ok(stopped)
 }
 
 #[test]
@@ -50,44 +66,65 @@ fn a_signal_ends_the_recording() {
         signals.sender.send(News::Signal(caught)).unwrap();
     };
     send(SIGINT, true);
-    assert_eq!(
-        wait(&[], None, None, None, &signals).unwrap(),
-        Stopped::Signal
-    );
+    let none = Ends::default;
+    let stopped = ended(&[], None, none(), &signals).unwrap();
+    assert_eq!(stopped, Stopped::Signal);
     // The command is passed what the terminal does not send it.
     // Not SIGINT or SIGHUP: tests that run in the background, or under nohup, have them ignored,
     // and so has the command.
     for (signal, status) in [(SIGTERM, 128 + 15), (SIGUSR1, 128 + 10)] {
         send(signal, false);
         let command = ["sleep".into(), "60".into()];
-        let stopped = wait(&command, None, None, None, &signals).unwrap();
+        let stopped = ended(&command, None, none(), &signals).unwrap();
         assert_eq!(stopped.exit_status(), status);
     }
     send(SIGINT, true);
     let command = ["sleep".into(), "0.1".into()];
-    assert_eq!(
-        wait(&command, None, None, None, &signals)
-            .unwrap()
-            .exit_status(),
-        0
-    );
+    let stopped = ended(&command, None, none(), &signals).unwrap();
+    assert_eq!(stopped.exit_status(), 0);
 }
 
 #[test]
 fn the_end_of_recorded_processes_ends_the_recording() {
-    let gone = || Some(Box::new(|| {}) as Wait);
-    assert_eq!(
-        wait(&[], None, None, gone(), &signals()).unwrap(),
-        Stopped::Gone
-    );
+    let gone = || Ends {
+        gone: Some(Box::new(|| {})),
+        ..Ends::default()
+    };
+    let stopped = ended(&[], None, gone(), &signals()).unwrap();
+    assert_eq!(stopped, Stopped::Gone);
     // The command only bounds the time; it is terminated.
     let command = ["sleep".into(), "60".into()];
-    let stopped = wait(&command, None, None, gone(), &signals()).unwrap();
+    let stopped = ended(&command, None, gone(), &signals()).unwrap();
     assert_eq!(stopped, Stopped::Gone);
     assert_eq!(stopped.exit_status(), 0);
     // One that ends before them ends it as without them.
-    let never = Box::new(|| thread::sleep(Duration::from_secs(60)));
+    let never = Ends {
+        gone: Some(Box::new(|| thread::sleep(Duration::from_secs(60)))),
+        ..Ends::default()
+    };
     let command = ["false".into()];
-    let stopped = wait(&command, None, None, Some(never), &signals()).unwrap();
+    let stopped = ended(&command, None, never, &signals()).unwrap();
     assert_eq!(stopped.exit_status(), 1);
+}
+
+#[test]
+fn an_event_ends_the_recording() {
+    for (found, want) in [
+        (
+            Some("a:b if c".to_owned()),
+            Stopped::Triggered("a:b if c".to_owned()),
+        ),
+        (None, Stopped::Off),
+    ] {
+        for command in [&[][..], &["sleep".into(), "60".into()]] {
+            let found = found.clone();
+            let ends = Ends {
+                watch: Some(Box::new(|| found)),
+                ..Ends::default()
+            };
+            let stopped = ended(command, None, ends, &signals()).unwrap();
+            assert_eq!(stopped, want);
+            assert_eq!(stopped.exit_status(), 0);
+        }
+    }
 }
