@@ -133,11 +133,11 @@ impl Triggers {
         })
     }
 
-    /// The writes that undo this. The kernel removes nothing where nothing is.
+    /// The writes that undo this, if it was done: the kernel refuses a wrong condition here, too.
     pub(super) fn undo(&self) -> impl Iterator<Item = Write> + '_ {
         self.0.iter().map(|watched| {
             let remove = format!("!{}", watched.command());
-            Write::append(&watched.file("trigger"), &remove)
+            Write::append_if(&watched.file("trigger"), &remove, &watched.mark())
         })
     }
 
@@ -151,7 +151,7 @@ impl Triggers {
             }
             let occurred = |watched: &&Watched| {
                 let text = tracefs.read(&watched.file("hist"));
-                text.is_ok_and(|text| hits(&text, &watched.name) > 0)
+                text.is_ok_and(|text| hits(&text, &watched.mark()) > 0)
             };
             if let Some(watched) = all.iter().find(occurred) {
                 sleep(after.max(INTERVAL));
@@ -175,7 +175,12 @@ impl Watched {
     fn command(&self) -> String {
         let condition = self.trigger.filter.iter();
         let condition: String = condition.flat_map(|filter| [IF, filter]).collect();
-        format!("hist:name={}:keys=common_pid{condition}", self.name)
+        format!("{}keys=common_pid{condition}", self.mark())
+    }
+
+    /// How it begins, which no other does.
+    fn mark(&self) -> String {
+        format!("hist:name={}:", self.name)
     }
 
     /// What the kernel says of a condition.
@@ -197,11 +202,10 @@ impl Watched {
     }
 }
 
-/// How often an event was counted in the histogram `name`; `text` is all that its file has.
-fn hits(text: &str, name: &str) -> u64 {
-    let own = format!("hist:name={name}:");
+/// How often an event was counted in the histogram that begins so; `text` is all that its file has.
+fn hits(text: &str, mark: &str) -> u64 {
     let mut infos = text.split("# trigger info: ");
-    let block = infos.find(|block| block.starts_with(&own));
+    let block = infos.find(|block| block.starts_with(mark));
     let mut lines = block.unwrap_or_default().lines();
     let number = lines.find_map(|line| line.trim().strip_prefix("Hits: "));
     number
@@ -256,10 +260,10 @@ mod tests {
             )
         };
         let text = block("other", 7) + &block("mine", 3) + &block("mine2", 5);
-        assert_eq!(hits(&text, "mine"), 3);
-        assert_eq!(hits(&text, "mine2"), 5);
-        assert_eq!(hits(&text, "min"), 0);
-        assert_eq!(hits("", "mine"), 0);
+        assert_eq!(hits(&text, "hist:name=mine:"), 3);
+        assert_eq!(hits(&text, "hist:name=mine2:"), 5);
+        assert_eq!(hits(&text, "hist:name=min:"), 0);
+        assert_eq!(hits("", "hist:name=mine:"), 0);
     }
 
     #[test]

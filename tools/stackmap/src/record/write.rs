@@ -22,6 +22,8 @@ pub(super) struct Write {
     file: String,
     text: String,
     append: bool,
+    /// The write is done only if the file has this text.
+    if_has: Option<String>,
     /// Whether the write loses the contents of the buffer.
     pub(super) costly: bool,
 }
@@ -33,6 +35,7 @@ impl Write {
             file: file.to_owned(),
             text: text.to_owned(),
             append: false,
+            if_has: None,
             costly: false,
         }
     }
@@ -46,6 +49,14 @@ impl Write {
         }
     }
 
+    /// Adds a line to them if they have the text `mark`.
+    pub(super) fn append_if(file: &str, text: &str, mark: &str) -> Self {
+        Self {
+            if_has: Some(mark.to_owned()),
+            ..Self::append(file, text)
+        }
+    }
+
     /// Replaces them, and loses the contents of the buffer.
     pub(super) fn costly(file: &str, text: &str) -> Self {
         Self {
@@ -56,6 +67,11 @@ impl Write {
 
     /// Does it.
     pub(super) fn run(&self, tracefs: &Tracefs) -> Result {
+        if let Some(mark) = &self.if_has {
+            if !tracefs.read(&self.file)?.contains(mark) {
+                return Ok(());
+            }
+        }
         let write = || match self.append {
             true => tracefs.append(&self.file, &self.text),
             false => tracefs.write(&self.file, &self.text),
