@@ -9,6 +9,7 @@ pub mod firefox;
 pub mod json;
 pub mod pprof;
 pub mod proto;
+mod tables;
 pub mod trace_dat;
 
 use crate::{address::without_addresses, flame::UNKNOWN};
