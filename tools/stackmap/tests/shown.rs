@@ -57,7 +57,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// Every way to show a capture, and whether it is packed.
-const OUTPUTS: [(&[&str], bool); 11] = [
+const OUTPUTS: [(&[&str], bool); 12] = [
     (&["report"], false),
     (&["report", "--by", "stack"], false),
     (&["dump"], false),
@@ -69,6 +69,7 @@ const OUTPUTS: [(&[&str], bool); 11] = [
     (&["export", "--format", "json"], false),
     (&["export", "--format", "firefox"], false),
     (&["export", "--format", "pprof"], true),
+    (&["export", "--format", "perfetto"], true),
 ];
 
 /// What a command shows of a file.

@@ -10,7 +10,7 @@ use crate::{
     capture::Described,
     error::{Error, Result},
     events,
-    export::{firefox, json, pprof, trace_dat},
+    export::{firefox, json, perfetto, pprof, trace_dat},
     notes::Notes,
     output::{self, Out},
     ring::page::Layout,
@@ -28,6 +28,7 @@ examples:
   stackmap export --format pprof -o out.pb.gz && go tool pprof -http : out.pb.gz
   stackmap export --format firefox -o out.json    load it at https://profiler.firefox.com
   stackmap export --format firefox --time 8.77..8.78 -o out.json
+  stackmap export --format perfetto -o out.gz     load it at https://ui.perfetto.dev
   stackmap export --format json a.data | jq '.events[0]'
   stackmap export --format trace.dat -o trace.dat && trace-cmd report";
 
@@ -56,6 +57,8 @@ enum Format {
     Pprof,
     /// A profile for profiler.firefox.com
     Firefox,
+    /// A trace for ui.perfetto.dev: tracks of tasks and CPUs, events with their stacks
+    Perfetto,
     /// The whole recording, as JSON
     Json,
     /// A file for trace-cmd and KernelShark, with whole stacks; it always has kernel addresses
@@ -68,6 +71,7 @@ impl Export {
         let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
         let binary = match self.format {
             Format::Pprof => Some("pprof profile"),
+            Format::Perfetto => Some("Perfetto trace"),
             Format::TraceDat => Some("trace.dat"),
             Format::Firefox | Format::Json => None,
         };
@@ -81,7 +85,7 @@ impl Export {
         let has_fields = match self.format {
             Format::Json => Some("json"),
             Format::TraceDat => Some("trace.dat"),
-            Format::Pprof | Format::Firefox => None,
+            Format::Pprof | Format::Firefox | Format::Perfetto => None,
         };
         if let Some(format) = has_fields.filter(|_| loaded.weight != Weight::One) {
             return Err(Error::Refused(format!(
@@ -116,6 +120,13 @@ impl Export {
                     builder.event(event, sides)
                 })?;
                 builder.write(&notes.lines(Some(&loaded)), &mut out)?;
+            }
+            Format::Perfetto => {
+                let mut writer = perfetto::Writer::new(&mut out, &loaded, addresses)?;
+                events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+                    writer.event(event, sides)
+                })?;
+                writer.finish(&notes.lines(Some(&loaded)))?;
             }
             Format::Json => {
                 let mut writer = json::Writer::new(&mut out, &loaded, addresses)?;

@@ -7,6 +7,7 @@
 
 pub mod firefox;
 pub mod json;
+pub mod perfetto;
 pub mod pprof;
 pub mod proto;
 mod tables;

@@ -182,6 +182,54 @@ impl Fields {
         }
     }
 
+    /// Gives `out` each field as it is shown, by name: a number that stands for nothing else stays
+    /// one. Where only a text is known, or says more, it is the field `fields`. Kernel addresses only
+    /// if `addresses`.
+    pub fn each(&self, symbols: &Symbols, addresses: bool, out: &mut dyn FnMut(&str, Said<'_>)) {
+        let plain = match self {
+            Fields::Binary(recorded) => recorded
+                .format
+                .as_ref()
+                .filter(|format| format.special == Special::None)
+                .map(|format| (recorded, format)),
+            Fields::Text(_) => None,
+        };
+        let Some((recorded, format)) = plain else {
+            let text = self.export(symbols, addresses);
+            if !text.is_empty() {
+                out("fields", Said::Text(text));
+            }
+            return;
+        };
+        for (field, value) in recorded.values(shown(&format.fields)) {
+            let is_symbol = matches!(field.show, Show::Symbol(_));
+            let is_number = matches!(field.show, Show::Decimal | Show::Hex | Show::Octal);
+            let said = match &value {
+                value if !addresses && !is_symbol && has_address(field, value) => {
+                    Said::Text(Cow::Borrowed(HIDDEN))
+                }
+                Value::Unsigned(number) if is_number => Said::Unsigned(*number),
+                Value::Signed(number) if is_number => Said::Signed(*number),
+                value => {
+                    let text = match value {
+                        Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                        value => {
+                            let mut text = String::new();
+                            write_value(value, &field.show, symbols, &mut text);
+                            text
+                        }
+                    };
+                    Said::Text(match addresses {
+                        true => Cow::Owned(text),
+                        // Texts may have some, too.
+                        false => Cow::Owned(without_addresses(&text).into_owned()),
+                    })
+                }
+            };
+            out(shown_name(&field.name), said);
+        }
+    }
+
     /// The fields as values for programs: numbers stay numbers; kernel addresses only if
     /// `addresses`. [`None`]: only the text is known.
     pub fn values(&self, addresses: bool) -> Option<impl Serialize + use<'_>> {
@@ -193,6 +241,17 @@ impl Fields {
             _ => None,
         }
     }
+}
+
+/// What a field says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Said<'a> {
+    /// A number without a sign.
+    Unsigned(u64),
+    /// A number with one.
+    Signed(i64),
+    /// Anything else.
+    Text(Cow<'a, str>),
 }
 
 impl Recorded {

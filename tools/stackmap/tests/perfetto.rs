@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Traces for Perfetto, read back as its format says and compared with the export of all events. What
+//! Perfetto's own trace_processor makes of them is tested by `tests/readers`.
+
+mod common;
+
+use common::run;
+use flate2::read::GzDecoder;
+use prost::Message;
+use serde_json::Value as Json;
+use stackmap::{
+    capture::{member, Manifest, Recorded, Writer},
+    export::perfetto::messages::{
+        Data, Mapping, Name, Sched, TracePacket, TrackDescriptor, TrackEvent, Value,
+    },
+    stack_map_bin::{self, Order, Stack},
+};
+use std::{collections::HashMap, io::Read, path::Path};
+
+/// A trace.
+#[derive(Clone, Message, PartialEq)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<TracePacket>,
+}
+
+/// An event as a reader sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Seen {
+    name: String,
+    category: Option<String>,
+    time: u64,
+    task: String,
+    tid: i64,
+    fields: HashMap<String, String>,
+    /// Outermost first.
+    stack: Vec<String>,
+    weight: Option<f64>,
+}
+
+/// What a reader makes of a trace, packet by packet: a number that no packet has said is an error.
+#[derive(Default)]
+struct Reader {
+    names: HashMap<(&'static str, u64), String>,
+    frames: HashMap<u64, (String, u64, u64)>,
+    mappings: HashMap<u64, Mapping>,
+    stacks: HashMap<u64, Vec<u64>>,
+    tracks: HashMap<u64, TrackDescriptor>,
+    events: Vec<Seen>,
+    sched: Vec<Sched>,
+    others: Vec<Data>,
+}
+
+impl Reader {
+    fn of(arguments: &[&str]) -> Self {
+        let output = run(&[&["export", "--format", "perfetto"], arguments].concat());
+        let said = common::stderr(&output);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        let mut unpacked = Vec::new();
+        GzDecoder::new(&output.stdout[..])
+            .read_to_end(&mut unpacked)
+            .unwrap();
+        let trace = Trace::decode(&unpacked[..]).unwrap();
+        let mut reader = Reader::default();
+        for (index, packet) in trace.packet.into_iter().enumerate() {
+            assert_eq!(packet.trusted_packet_sequence_id, 1);
+            assert_eq!(packet.sequence_flags & 1 != 0, index == 0);
+            reader.packet(packet);
+        }
+        reader
+    }
+
+    fn packet(&mut self, packet: TracePacket) {
+        assert!(packet.interned_data.is_none() || packet.sequence_flags == 2);
+        if let Some(data) = packet.interned_data {
+            let mut keep = |table: &'static str, names: Vec<Name>| {
+                for name in names {
+                    assert_ne!(name.iid, 0);
+                    assert!(self.names.insert((table, name.iid), name.name).is_none());
+                }
+            };
+            keep("category", data.event_categories);
+            keep("event", data.event_names);
+            keep("field", data.debug_annotation_names);
+            keep("text", data.debug_annotation_string_values);
+            keep("function", data.function_names);
+            keep("path", data.mapping_paths);
+            keep("source", data.source_paths);
+            for mapping in data.mappings {
+                for path in &mapping.path_string_ids {
+                    assert!(self.names.contains_key(&("path", *path)));
+                }
+                assert!(self.mappings.insert(mapping.iid, mapping).is_none());
+            }
+            for frame in data.frames {
+                assert!(self.mappings.contains_key(&frame.mapping_id));
+                let name = self.names[&("function", frame.function_name_id)].clone();
+                let frame_is = (name, frame.mapping_id, frame.rel_pc.unwrap());
+                assert!(self.frames.insert(frame.iid, frame_is).is_none());
+            }
+            for stack in data.callstacks {
+                assert!(!stack.frame_ids.is_empty());
+                assert!(self.stacks.insert(stack.iid, stack.frame_ids).is_none());
+            }
+        }
+        match packet.data {
+            Some(Data::TrackDescriptor(track)) => {
+                assert!(self.tracks.insert(track.uuid, track).is_none());
+            }
+            Some(Data::TrackEvent(event)) => {
+                assert_eq!(packet.sequence_flags, 2);
+                let seen = self.event(packet.timestamp.unwrap(), event);
+                self.events.push(seen);
+            }
+            Some(Data::FtraceEvents(bundle)) => {
+                let event = bundle.event.into_iter().next().unwrap();
+                self.sched.push(event.event.unwrap());
+            }
+            Some(data) => self.others.push(data),
+            None => {}
+        }
+    }
+
+    fn event(&self, time: u64, event: TrackEvent) -> Seen {
+        let track = &self.tracks[&event.track_uuid];
+        let fields = event.debug_annotations.into_iter().map(|field| {
+            let value = match field.value.unwrap() {
+                Value::Uint(number) => number.to_string(),
+                Value::Int(number) => number.to_string(),
+                Value::Text(text) => text,
+                Value::Pointer(address) => format!("0x{address:x}"),
+                Value::Interned(text) => self.names[&("text", text)].clone(),
+            };
+            (self.names[&("field", field.name_iid)].clone(), value)
+        });
+        let fields: HashMap<_, _> = fields.collect();
+        let frames = match event.callstack_iid {
+            0 => &[][..],
+            iid => &self.stacks[&iid],
+        };
+        let thread = track.thread.as_ref();
+        let task = thread.map_or(&track.name, |thread| &thread.thread_name);
+        Seen {
+            name: self.names[&("event", event.name_iid)].clone(),
+            category: event
+                .category_iids
+                .first()
+                .map(|iid| self.names[&("category", *iid)].clone()),
+            time,
+            task: fields.get("common_comm").unwrap_or(task).clone(),
+            tid: thread.map_or(0, |thread| thread.tid.unwrap()),
+            stack: frames.iter().map(|id| self.frames[id].0.clone()).collect(),
+            fields,
+            weight: event.callstack_weight,
+        }
+    }
+
+    /// The events, without what is said at the end.
+    fn recorded(&self) -> impl Iterator<Item = &Seen> {
+        let is_note = |seen: &&Seen| seen.task != "stackmap: notes";
+        self.events.iter().filter(is_note)
+    }
+
+    fn notes(&self) -> Vec<(&str, &str)> {
+        let notes = self.events.iter();
+        let notes = notes.filter(|seen| seen.task == "stackmap: notes");
+        notes
+            .map(|seen| (seen.category.as_deref().unwrap(), &seen.name[..]))
+            .collect()
+    }
+}
+
+/// Everything, as JSON.
+fn json(file: &str) -> Json {
+    serde_json::from_str(&common::stdout(&["export", "--format", "json", file])).unwrap()
+}
+
+/// The names of the stacks in it, innermost first, by id.
+fn names_of(all: &Json, table: &str) -> HashMap<u64, Vec<String>> {
+    let stacks = all[table].as_array().into_iter().flatten();
+    let names = stacks.map(|stack| (stack["id"].as_u64().unwrap(), names_of_stack(stack)));
+    names.collect()
+}
+
+fn names_of_stack(stack: &Json) -> Vec<String> {
+    let frames = stack["frames"].as_array().unwrap().iter();
+    let name = |frame: &Json| match (frame["function"].as_str(), frame["path"].as_str()) {
+        (Some(function), _) => function.to_owned(),
+        (None, Some(path)) => {
+            let file = Path::new(path).file_name().unwrap().to_str().unwrap();
+            format!("{file}+0x{:x}", frame["file_offset"].as_u64().unwrap())
+        }
+        (None, None) => match frame["process"].as_u64() {
+            Some(process) => format!("{} (process {process})", frame["address"].as_str().unwrap()),
+            None => frame["address"].as_str().unwrap().to_owned(),
+        },
+    };
+    frames.map(name).collect()
+}
+
+#[test]
+fn every_event_is_on_the_track_of_its_task_with_its_fields_and_its_stack() {
+    for (file, is_binary) in [
+        ("before.data", false),
+        ("full.data", false),
+        ("function.data", false),
+        ("mixed.data", true),
+        ("user.data", true),
+    ] {
+        let (all, trace) = (json(file), Reader::of(&[file]));
+        let events = all["events"].as_array().unwrap();
+        assert_eq!(trace.recorded().count(), events.len(), "{file}");
+        let stacks = names_of(&all, "stacks");
+        let user_stacks = names_of(&all, "user_stacks");
+        let mut nr_stacks = 0;
+        for (seen, event) in trace.recorded().zip(events) {
+            let text = |name: &str| event[name].as_str().unwrap();
+            assert_eq!(seen.name, text("event"));
+            let micros = (seen.time + 500) / 1000;
+            let time = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+            assert_eq!(time, text("time"));
+            let pid = event["pid"].as_i64().unwrap();
+            assert_eq!(seen.tid, pid);
+            match pid {
+                0 => assert_eq!(
+                    seen.task,
+                    format!("{} on CPU {}", text("comm"), event["cpu"])
+                ),
+                _ => assert_eq!(seen.task, text("comm")),
+            }
+            assert_eq!(seen.fields["common_cpu"], event["cpu"].to_string());
+            for (name, value) in event["values"].as_object().into_iter().flatten() {
+                // A pointer is left out whose target is a field of its own.
+                let has_target = !event["values"][format!("__{name}_val")].is_null();
+                let (Some(number), Some(said), false) =
+                    (value.as_i64(), seen.fields.get(name), has_target)
+                else {
+                    continue;
+                };
+                // Of numbers that have a name, the name is there, as in the text.
+                let is_in_text = || text("fields").contains(&format!("{name}={said}"));
+                assert!(
+                    *said == number.to_string() || is_in_text(),
+                    "{name}={said}: {event}"
+                );
+            }
+            assert_eq!(seen.fields.contains_key("fields"), !is_binary);
+            if !is_binary {
+                assert_eq!(seen.fields["fields"], text("fields"));
+            }
+            assert_eq!(
+                seen.category.is_some(),
+                is_binary || seen.name.ends_with("()")
+            );
+            let mut names = match (&event["stack"], event["frames"].as_array()) {
+                (Json::Null, None) => Vec::new(),
+                (Json::Null, Some(frames)) => {
+                    let names = frames.iter().map(|frame| frame.as_str().unwrap());
+                    names.map(str::to_owned).collect()
+                }
+                (id, _) => stacks[&id.as_u64().unwrap()].clone(),
+            };
+            if let Some(id) = event.get("user_stack") {
+                names.extend_from_slice(&user_stacks[&id.as_u64().unwrap()]);
+            }
+            names.extend(match event["user_missing"]["why"].as_str() {
+                Some("pending") => Some("<user stack pending>".to_owned()),
+                Some("lost") => Some("<user stack lost>".to_owned()),
+                Some("not kept") => Some("<user stack not kept>".to_owned()),
+                _ => None,
+            });
+            names.reverse();
+            assert_eq!(seen.stack, names, "{event}");
+            nr_stacks += usize::from(!names.is_empty());
+        }
+        assert!(nr_stacks > 5, "{file}");
+        // Each stack, frame and name is there once.
+        assert!(trace.stacks.len() < nr_stacks, "{file}");
+    }
+}
+
+#[test]
+fn frames_are_places_in_files_with_build_ids() {
+    let trace = Reader::of(&["user.data"]);
+    let path = |mapping: &Mapping| trace.names[&("path", mapping.path_string_ids[0])].clone();
+    let named = |name: &str| {
+        let mut all = trace.mappings.values();
+        all.find(|mapping| !mapping.path_string_ids.is_empty() && path(mapping).ends_with(name))
+    };
+    let (kernel, known) = (
+        named("[kernel.kallsyms]").unwrap(),
+        named("/known").unwrap(),
+    );
+    assert!(kernel.build_id != 0 && known.build_id != 0 && kernel.build_id != known.build_id);
+    assert_eq!((kernel.start, known.start), (0, 0));
+    assert_eq!(path(known), "tests/known");
+    let unnamed = trace.frames.values().filter(|frame| frame.1 == known.iid);
+    for (name, _, offset) in unnamed {
+        assert_eq!(*name, format!("known+0x{offset:x}"));
+    }
+}
+
+#[test]
+fn kernel_addresses_are_there_on_request_only() {
+    let told = |arguments: &[&str]| {
+        let trace = Reader::of(arguments);
+        let is_address = |number: u64| number >> 56 != 0;
+        let mappings = trace.mappings.values();
+        let fields = trace.recorded().flat_map(|seen| seen.fields.values());
+        mappings.map(|mapping| mapping.start).any(is_address)
+            || trace.names.values().any(|name| name.starts_with("0xffff"))
+            || fields.into_iter().any(|text| text.contains("0xffff"))
+    };
+    for file in ["mixed.data", "full.data", "user.data"] {
+        assert!(!told(&[file]), "{file}");
+        assert!(told(&[file, "--addresses"]), "{file}");
+    }
+}
+
+#[test]
+fn switches_are_shown_by_cpu_if_all_are_there() {
+    let trace = Reader::of(&["mixed.data"]);
+    let switches = trace.recorded().filter(|seen| seen.name == "sched_switch");
+    let shown = trace.sched.iter();
+    let shown = shown.filter_map(|sched| match sched {
+        Sched::Switch(switch) => Some(switch),
+        _ => None,
+    });
+    let shown: Vec<_> = shown.collect();
+    let switches: Vec<_> = switches.collect();
+    assert!(shown.len() > 20 && shown.len() == switches.len());
+    for (shown, switch) in shown.iter().zip(&switches) {
+        assert_eq!(
+            shown.next_pid.unwrap().to_string(),
+            switch.fields["next_pid"]
+        );
+        assert_eq!(shown.prev_comm.as_ref(), switch.fields.get("prev_comm"));
+    }
+    let woken = trace.recorded().filter(|seen| {
+        ["sched_waking", "sched_wakeup", "sched_wakeup_new"].contains(&&seen.name[..])
+    });
+    assert_eq!(trace.sched.len() - shown.len(), woken.count());
+    // With some left out, a task would seem to run on.
+    for some in [
+        &["--cpu", "1"][..],
+        &["--event", "sched_switch"],
+        &["--weight", "prev_pid"],
+    ] {
+        let trace = Reader::of(&[some, &["mixed.data"]].concat());
+        assert!(
+            trace.sched.is_empty() && trace.recorded().next().is_some(),
+            "{some:?}"
+        );
+    }
+    // Only wakeups were recorded.
+    assert!(Reader::of(&["user.data"]).sched.is_empty());
+}
+
+#[test]
+fn stacks_weigh_what_a_field_says() {
+    let all = json("mixed.data");
+    let weights = all["events"].as_array().unwrap().iter();
+    let weights = weights.filter_map(|event| event["values"]["bytes_alloc"].as_f64());
+    let weights: Vec<_> = weights.collect();
+    let trace = Reader::of(&["--weight", "bytes_alloc", "mixed.data"]);
+    let seen: Vec<_> = trace.recorded().map(|seen| seen.weight.unwrap()).collect();
+    assert!(seen.len() > 500);
+    assert_eq!(seen, weights);
+    assert!(Reader::of(&["mixed.data"])
+        .recorded()
+        .all(|seen| seen.weight.is_none()));
+}
+
+#[test]
+fn what_is_lost_is_said() {
+    let trace = Reader::of(&["overwritten.data"]);
+    let notes = trace.notes();
+    let is_lost =
+        |(kind, text): &(&str, &str)| *kind == "warning" && text.starts_with("1986 records");
+    assert!(notes.iter().any(is_lost), "{notes:?}");
+    let first = trace.recorded().map(|seen| seen.time).min();
+    assert!(trace.events.iter().all(|seen| Some(seen.time) >= first));
+    let stats = trace.others.iter().filter_map(|data| match data {
+        Data::FtraceStats(stats) => Some(stats.cpu_stats.iter().map(|stat| stat.overrun.unwrap())),
+        _ => None,
+    });
+    let stats: Vec<u64> = stats.map(Iterator::sum).collect();
+    assert_eq!(stats, [0, 1986]);
+}
+
+/// Writes a capture with the text of a trace, whose events have one stack.
+fn capture(path: &Path, trace: &str, clock: &str) {
+    let stacks = [Stack {
+        id: 5,
+        ref_count: 1,
+        ips: &[0xffff_ffff_8100_0010],
+    }];
+    let mut bin = Vec::new();
+    stack_map_bin::write(&mut bin, Order::Little, None, stacks.into_iter()).unwrap();
+    let mut writer = Writer::create(path).unwrap();
+    for (name, content) in [
+        (member::TRACE, trace.as_bytes()),
+        (member::STACK_MAP_BIN, &bin),
+        (member::STAT, b"bits: 14\n"),
+        (member::STAT_BEFORE, b"bits: 14\n"),
+        (
+            member::KALLSYMS,
+            b"ffffffff81000000 t foo\t[m]\nffffffff81000100 t _end\t[m]\n",
+        ),
+        (member::MODULES, b""),
+    ] {
+        let mut content = content;
+        writer.member(name, &mut content).unwrap();
+    }
+    let manifest = Manifest {
+        clock: clock.to_owned(),
+        recorded: Recorded::default(),
+        ..Manifest::default()
+    };
+    writer.finish(&manifest).unwrap();
+}
+
+#[test]
+fn tasks_that_change_and_many_tasks_are_kept_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let name = path.to_str().unwrap();
+    let mut text = String::from(
+        "  sh-7 (7) [000] ..... 1.000001: e: x\n  ls-7 (7) [000] ..... 1.000002: e: x\n  \
+         thread-8 (7) [001] ..... 1.000003: e: x\n  <idle>-0 (-----) [001] ..... 1.000004: e: x\n  \
+         <idle>-0 (-----) [000] ..... 1.000005: e: x\n",
+    );
+    for pid in 10..20_010 {
+        text += &format!("  t{pid}-{pid} (-----) [000] ..... 2.{pid:06}: e: x\n");
+    }
+    capture(&path, &text, "local");
+    let trace = Reader::of(&[name]);
+    let mut events: Vec<_> = trace.recorded().collect();
+    // An event may wait for the next one of its CPU.
+    events.sort_by_key(|seen| seen.time);
+    let tasks: Vec<_> = events
+        .iter()
+        .take(5)
+        .map(|seen| (&seen.task[..], seen.tid))
+        .collect();
+    let idle = [("<idle> on CPU 1", 0), ("<idle> on CPU 0", 0)];
+    assert_eq!(
+        tasks,
+        [&[("sh", 7), ("ls", 7), ("thread", 8)][..], &idle].concat()
+    );
+    assert_eq!(events.len(), 20_005);
+    // Two events of one task are on one track.
+    assert_eq!(trace.tracks.len(), 20_004 + 1);
+    let processes = trace.tracks.values().filter_map(|track| {
+        let thread = track.thread.as_ref()?;
+        Some((thread.tid.unwrap(), thread.pid.unwrap()))
+    });
+    let processes: HashMap<_, _> = processes.collect();
+    assert_eq!((processes[&7], processes[&8], processes[&10]), (7, 7, 10));
+    assert!(events.iter().all(|seen| seen.stack.is_empty()));
+}
+
+#[test]
+fn the_clock_is_named_if_perfetto_knows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let name = path.to_str().unwrap();
+    let trace = "  a-1 [000] ..... 1.000001: e: x\n  a-1 [000] ..... 1.000002: <stack_id 5>\n";
+    for (clock, known) in [
+        ("mono", Some(3)),
+        ("boot", Some(6)),
+        ("local", None),
+        ("x", None),
+    ] {
+        capture(&path, trace, clock);
+        let trace = Reader::of(&[name]);
+        let snapshots = trace.others.iter().filter_map(|data| match data {
+            Data::ClockSnapshot(snapshot) => Some(snapshot),
+            _ => None,
+        });
+        let said = snapshots.map(|snapshot| {
+            assert_eq!(snapshot.clocks[0].timestamp, Some(1_000_001_000));
+            assert_eq!(
+                snapshot.clocks[0].clock_id as i32,
+                snapshot.primary_trace_clock
+            );
+            snapshot.primary_trace_clock
+        });
+        assert_eq!(said.collect::<Vec<_>>(), Vec::from_iter(known), "{clock}");
+        assert_eq!(trace.recorded().next().unwrap().stack, ["foo"]);
+    }
+}
