@@ -421,6 +421,7 @@ def host_cases():
     yield Case("host: one more kernel", (str(TESTS / "kernels"),))
     yield Case("host: what DKMS is told", (str(TESTS / "dkms"),))
     yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
+    yield Case("host: the tool: Perfetto", (str(TOP / "tools/stackmap/tests/perfetto-readers"), TOOL))
 
 
 def lint_cases():

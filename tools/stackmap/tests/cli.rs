@@ -2,8 +2,12 @@
 
 //! The command line: inputs that are not what they should be, pipes that end, colours, statuses.
 
+#[path = "common/capture.rs"]
+mod capture;
+
+use capture::Text;
 use stackmap::{
-    capture::{member, Manifest, Writer},
+    capture::Manifest,
     source::{Loaded, Missing, Source},
     stack_map_bin::{self, LoadId, Order, Stack},
     tracefs::Tracefs,
@@ -285,28 +289,19 @@ fn capture_of_loads(path: &Path, began: u32, ended: u32) {
     let bin = bin_of_load(ended);
     let trace =
         "  a-1 [000] ..... 1.000001: kmalloc: x\n  a-1 [000] ..... 1.000002: <stack_id 1048581>\n";
-    let mut writer = Writer::create(path).unwrap();
-    for (name, content) in [
-        (member::TRACE, trace.as_bytes()),
-        (member::STACK_MAP_BIN, &bin),
-        (member::STAT, b"bits: 14\n"),
-        (member::STAT_BEFORE, b"bits: 14\n"),
-        (
-            member::KALLSYMS,
-            b"ffffffff81000000 T foo\nffffffff81000100 T _end\n",
-        ),
-        (member::MODULES, b""),
-    ] {
-        let mut content = content;
-        writer.member(name, &mut content).unwrap();
-    }
+    let text = Text {
+        trace,
+        stack_map_bin: &bin,
+        stat: b"bits: 14\n",
+        kallsyms: b"ffffffff81000000 T foo\nffffffff81000100 T _end\n",
+    };
     let manifest = Manifest {
         load_id: LoadId::new(began),
         slot_bits: Some(15),
         generation: Some(32),
         ..Manifest::default()
     };
-    writer.finish(&manifest).unwrap();
+    capture::write(path, &text, &manifest);
 }
 
 #[test]

@@ -3,14 +3,17 @@
 //! Traces for Perfetto, read back as its format says and compared with the export of all events. What
 //! Perfetto's own trace_processor makes of them is tested by `tests/readers`.
 
+#[path = "common/capture.rs"]
+mod capture;
 mod common;
 
+use capture::Text;
 use common::run;
 use flate2::read::GzDecoder;
 use prost::Message;
 use serde_json::Value as Json;
 use stackmap::{
-    capture::{member, Manifest, Recorded, Writer},
+    capture::Manifest,
     export::perfetto::messages::{
         Data, Mapping, Name, Sched, TracePacket, TrackDescriptor, TrackEvent, Value,
     },
@@ -398,27 +401,17 @@ fn capture(path: &Path, trace: &str, clock: &str) {
     }];
     let mut bin = Vec::new();
     stack_map_bin::write(&mut bin, Order::Little, None, stacks.into_iter()).unwrap();
-    let mut writer = Writer::create(path).unwrap();
-    for (name, content) in [
-        (member::TRACE, trace.as_bytes()),
-        (member::STACK_MAP_BIN, &bin),
-        (member::STAT, b"bits: 14\n"),
-        (member::STAT_BEFORE, b"bits: 14\n"),
-        (
-            member::KALLSYMS,
-            b"ffffffff81000000 t foo\t[m]\nffffffff81000100 t _end\t[m]\n",
-        ),
-        (member::MODULES, b""),
-    ] {
-        let mut content = content;
-        writer.member(name, &mut content).unwrap();
-    }
+    let text = Text {
+        trace,
+        stack_map_bin: &bin,
+        stat: b"bits: 14\n",
+        kallsyms: b"ffffffff81000000 t foo\t[m]\nffffffff81000100 t _end\t[m]\n",
+    };
     let manifest = Manifest {
         clock: clock.to_owned(),
-        recorded: Recorded::default(),
         ..Manifest::default()
     };
-    writer.finish(&manifest).unwrap();
+    capture::write(path, &text, &manifest);
 }
 
 #[test]

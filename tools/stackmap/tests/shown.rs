@@ -3,10 +3,14 @@
 //! What is shown of a recording, and what is not: frames of tracing itself, addresses, controls of
 //! terminals; and where it is written to.
 
+#[path = "common/capture.rs"]
+mod capture;
+
+use capture::Text;
 use flate2::read::GzDecoder;
 use prost::Message;
 use stackmap::{
-    capture::{member, Manifest, Recorded, Writer},
+    capture::{Manifest, Recorded},
     export::proto::Profile,
     stack_map_bin::{self, Order, Stack},
 };
@@ -271,21 +275,13 @@ fn hostile_capture(path: &Path, recorded: Recorded) {
     stack_map_bin::write(&mut bin, Order::Little, None, stacks.into_iter()).unwrap();
     let trace = "  a\x1b]0;x\x07-1 [000] ..... 1.000001: k\x1b[1mmalloc: x\x1b[2J\u{9b}2J\n  \
                  a\x1b]0;x\x07-1 [000] ..... 1.000002: <stack_id 5>\n";
-    let mut writer = Writer::create(path).unwrap();
-    for (name, content) in [
-        (member::TRACE, trace.as_bytes()),
-        (member::STACK_MAP_BIN, &bin),
-        (member::STAT, b"bits: 14\nevil\x1b[2J: \x1b[2J\n"),
-        (member::STAT_BEFORE, b"bits: 14\n"),
-        (
-            member::KALLSYMS,
+    let text = Text {
+        trace,
+        stack_map_bin: &bin,
+        stat: b"bits: 14\nevil\x1b[2J: \x1b[2J\n",
+        kallsyms:
             b"ffffffff81000000 t f\x1b[2Joo\t[m\x1b[2J]\nffffffff81000100 t _end\t[m\x1b[2J]\n",
-        ),
-        (member::MODULES, b""),
-    ] {
-        let mut content = content;
-        writer.member(name, &mut content).unwrap();
-    }
+    };
     let manifest = Manifest {
         release: "7\x1b[2J".to_owned(),
         machine: "x\x1b[2J".to_owned(),
@@ -293,7 +289,7 @@ fn hostile_capture(path: &Path, recorded: Recorded) {
         recorded,
         ..Manifest::default()
     };
-    writer.finish(&manifest).unwrap();
+    capture::write(path, &text, &manifest);
 }
 
 #[test]
