@@ -59,6 +59,9 @@ enum Format {
     Firefox,
     /// A trace for ui.perfetto.dev: tracks of tasks and CPUs, events with their stacks
     Perfetto,
+    /// A profile of OpenTelemetry (OTLP), whose format is alpha
+    #[cfg(feature = "otlp")]
+    Otlp,
     /// The whole recording, as JSON
     Json,
     /// A file for trace-cmd and KernelShark, with whole stacks; it always has kernel addresses
@@ -72,6 +75,8 @@ impl Export {
         let binary = match self.format {
             Format::Pprof => Some("pprof profile"),
             Format::Perfetto => Some("Perfetto trace"),
+            #[cfg(feature = "otlp")]
+            Format::Otlp => Some("OTLP profile"),
             Format::TraceDat => Some("trace.dat"),
             Format::Firefox | Format::Json => None,
         };
@@ -85,7 +90,7 @@ impl Export {
         let has_fields = match self.format {
             Format::Json => Some("json"),
             Format::TraceDat => Some("trace.dat"),
-            Format::Pprof | Format::Firefox | Format::Perfetto => None,
+            _ => None,
         };
         if let Some(format) = has_fields.filter(|_| loaded.weight != Weight::One) {
             return Err(Error::Refused(format!(
@@ -102,17 +107,13 @@ impl Export {
         let mut out = Out::file(&self.output, access(addresses))?;
         match self.format {
             Format::Pprof => {
-                let mut builder = pprof::Builder::new(&loaded, addresses);
-                match source {
-                    Source::Raw { .. } => builder.map(),
-                    _ => {
-                        events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
-                            builder.event(event, sides);
-                            Ok(())
-                        })?
-                    }
-                }
-                builder.write(&notes.lines(Some(&loaded)), &mut out)?;
+                let profile = profile(&mut source, &loaded, &mut notes, addresses)?;
+                profile.write(&notes.lines(Some(&loaded)), &mut out)?;
+            }
+            #[cfg(feature = "otlp")]
+            Format::Otlp => {
+                let profile = profile(&mut source, &loaded, &mut notes, addresses)?;
+                profile.write_otlp(&notes.lines(Some(&loaded)), &mut out)?;
             }
             Format::Firefox => {
                 let mut builder = firefox::Builder::new(&loaded, &source.name(), addresses)?;
@@ -147,6 +148,24 @@ impl Export {
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
     }
+}
+
+/// The events of a source, or the stacks of a map, as samples.
+fn profile<'a>(
+    source: &mut Source,
+    loaded: &'a Loaded,
+    notes: &mut Notes,
+    addresses: bool,
+) -> Result<pprof::Builder<'a>> {
+    let mut builder = pprof::Builder::new(loaded, addresses);
+    match source {
+        Source::Raw { .. } => builder.map(),
+        _ => events::for_each(source, loaded, notes, &mut |event, sides| {
+            builder.event(event, sides);
+            Ok(())
+        })?,
+    }
+    Ok(builder)
 }
 
 fn write_trace_dat(

@@ -7,6 +7,8 @@
 
 pub mod firefox;
 pub mod json;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod perfetto;
 pub mod pprof;
 pub mod proto;

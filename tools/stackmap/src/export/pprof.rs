@@ -5,7 +5,7 @@
 //! A sample is a stack with the labels `event` and `comm`, its value the number of events.
 
 use super::{
-    proto::{Label, Profile, Sample, ValueType},
+    proto::{Label, Sample, ValueType},
     tables::Tables,
 };
 use crate::{
@@ -70,13 +70,20 @@ impl<'a> Builder<'a> {
     /// Writes the profile.
     pub fn write(self, notes: &[Note], out: &mut impl Write) -> Result {
         let mut packed = GzEncoder::new(out, Compression::default());
-        packed.write_all(&self.profile(notes).encode_to_vec())?;
+        packed.write_all(&self.tables(notes).profile.encode_to_vec())?;
         packed.finish()?;
         Ok(())
     }
 
-    /// The profile.
-    pub(super) fn profile(mut self, notes: &[Note]) -> Profile {
+    /// Writes it as OpenTelemetry has profiles.
+    #[cfg(feature = "otlp")]
+    pub fn write_otlp(self, notes: &[Note], out: &mut impl Write) -> Result {
+        let loaded = self.loaded;
+        super::otlp::write(self.tables(notes), loaded, notes, out)
+    }
+
+    /// The profile, complete.
+    fn tables(mut self, notes: &[Note]) -> Tables<'a> {
         self.samples();
         let events = ValueType {
             r#type: self.tables.string("events"),
@@ -100,7 +107,7 @@ impl<'a> Builder<'a> {
             let comment = self.tables.string(&note.text);
             self.tables.profile.comment.push(comment);
         }
-        self.tables.profile
+        self.tables
     }
 
     fn about(&mut self, manifest: &Manifest) {
