@@ -392,13 +392,13 @@ fn what_is_lost_is_said() {
     assert_eq!(stats, [0, 1986]);
 }
 
-/// Writes a capture with the text of a trace, whose events have one stack.
+/// Writes a capture with the text of a trace and two stacks, one of them without frames.
 fn capture(path: &Path, trace: &str, clock: &str) {
-    let stacks = [Stack {
-        id: 5,
+    let stacks = [(5, &[0xffff_ffff_8100_0010][..]), (6, &[])].map(|(id, ips)| Stack {
+        id,
         ref_count: 1,
-        ips: &[0xffff_ffff_8100_0010],
-    }];
+        ips,
+    });
     let mut bin = Vec::new();
     stack_map_bin::write(&mut bin, Order::Little, None, stacks.into_iter()).unwrap();
     let text = Text {
@@ -483,4 +483,28 @@ fn the_clock_is_named_if_perfetto_knows_it() {
         assert_eq!(said.collect::<Vec<_>>(), Vec::from_iter(known), "{clock}");
         assert_eq!(trace.recorded().next().unwrap().stack, ["foo"]);
     }
+}
+
+#[test]
+fn what_anybody_chose_is_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let name = path.to_str().unwrap();
+    let trace = "  a\u{1b}[2J\u{fffd}-1 [000] ..... 1.000001: e\u{7}x: x\u{1}\n  \
+                 a\u{1b}[2J\u{fffd}-1 [000] ..... 1.000002: <stack_id 6>\n  \
+                 b-4294967295 [65535] ..... 1.000003: e: x\n  \
+                 b-4294967295 [65535] ..... 1.000004: <stack_id 7>\n";
+    capture(&path, trace, "local");
+    let trace = Reader::of(&[name]);
+    let events: Vec<_> = trace.recorded().collect();
+    assert_eq!(events.len(), 2);
+    assert_eq!(
+        (&events[0].task[..], &events[0].name[..]),
+        ("a\u{1b}[2J\u{fffd}", "e\u{7}x")
+    );
+    assert_eq!(events[0].fields["fields"], "x\u{1}");
+    assert!(events[0].stack.is_empty());
+    assert_eq!(events[1].tid, 4_294_967_295);
+    assert_eq!(events[1].fields["common_cpu"], "65535");
+    assert_eq!(events[1].stack, ["<stack_id 7: unknown>"]);
 }

@@ -14,11 +14,7 @@ use crate::{
     tally::{Key, Keys},
     trace::Sides,
 };
-use std::{
-    collections::{hash_map::Entry, HashMap},
-    mem::take,
-    path::Path,
-};
+use std::{collections::HashMap, mem::take, path::Path};
 
 /// Texts with their numbers.
 #[derive(Default)]
@@ -117,11 +113,9 @@ impl<'a> Interned<'a> {
         if key == Key::NONE {
             return 0;
         }
-        let next = self.callstacks.len() as u64 + 1;
-        let iid = match self.callstacks.entry(key) {
-            Entry::Occupied(known) => return *known.get(),
-            Entry::Vacant(new) => *new.insert(next),
-        };
+        if let Some(iid) = self.callstacks.get(&key) {
+            return *iid;
+        }
         let mut frame_ids = Vec::new();
         for id in self.tables.locations_of(key, &self.keys) {
             self.add_locations();
@@ -129,7 +123,15 @@ impl<'a> Interned<'a> {
             frame_ids.extend(first..first + len);
         }
         frame_ids.reverse();
-        self.new.callstacks.push(Callstack { iid, frame_ids });
+        // One without frames is an error to Perfetto.
+        let iid = match frame_ids.is_empty() {
+            true => 0,
+            false => self.callstacks.len() as u64 + 1,
+        };
+        self.callstacks.insert(key, iid);
+        if iid != 0 {
+            self.new.callstacks.push(Callstack { iid, frame_ids });
+        }
         iid
     }
 
