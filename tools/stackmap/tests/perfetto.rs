@@ -13,13 +13,13 @@ use flate2::read::GzDecoder;
 use prost::Message;
 use serde_json::Value as Json;
 use stackmap::{
-    capture::Manifest,
+    capture::{Capture, Filtered, Manifest, Writer},
     export::perfetto::messages::{
-        Data, Mapping, Name, Sched, TracePacket, TrackDescriptor, TrackEvent, Value,
+        Data, Mapping, Name, Sched, TracePacket, TrackDescriptor, TrackEvent, Value, KERNEL,
     },
     stack_map_bin::{self, Order, Stack},
 };
-use std::{collections::HashMap, io::Read, path::Path};
+use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
 /// A trace.
 #[derive(Clone, Message, PartialEq)]
@@ -46,7 +46,9 @@ struct Seen {
 #[derive(Default)]
 struct Reader {
     names: HashMap<(&'static str, u64), String>,
-    frames: HashMap<u64, (String, u64, u64)>,
+    /// The name, the mapping, the offset in it, and the kind.
+    frames: HashMap<u64, (String, u64, u64, i32)>,
+    build_ids: HashMap<u64, Vec<u8>>,
     mappings: HashMap<u64, Mapping>,
     stacks: HashMap<u64, Vec<u64>>,
     tracks: HashMap<u64, TrackDescriptor>,
@@ -90,6 +92,10 @@ impl Reader {
             keep("function", data.function_names);
             keep("path", data.mapping_paths);
             keep("source", data.source_paths);
+            for build_id in data.build_ids {
+                let known = self.build_ids.insert(build_id.iid, build_id.str);
+                assert!(known.is_none());
+            }
             for mapping in data.mappings {
                 for path in &mapping.path_string_ids {
                     assert!(self.names.contains_key(&("path", *path)));
@@ -99,7 +105,8 @@ impl Reader {
             for frame in data.frames {
                 assert!(self.mappings.contains_key(&frame.mapping_id));
                 let name = self.names[&("function", frame.function_name_id)].clone();
-                let frame_is = (name, frame.mapping_id, frame.rel_pc.unwrap());
+                let offset = frame.rel_pc.unwrap();
+                let frame_is = (name, frame.mapping_id, offset, frame.kind);
                 assert!(self.frames.insert(frame.iid, frame_is).is_none());
             }
             for stack in data.callstacks {
@@ -295,13 +302,18 @@ fn frames_are_places_in_files_with_build_ids() {
         named("[kernel.kallsyms]").unwrap(),
         named("/known").unwrap(),
     );
-    assert!(kernel.build_id != 0 && known.build_id != 0 && kernel.build_id != known.build_id);
+    // As in the manifest.
+    assert_eq!(trace.build_ids[&kernel.build_id][..3], [0xb3, 0x99, 0x7c]);
+    assert_eq!(trace.build_ids[&known.build_id].len(), 20);
     assert_eq!((kernel.start, known.start), (0, 0));
     assert_eq!(path(known), "tests/known");
     let unnamed = trace.frames.values().filter(|frame| frame.1 == known.iid);
-    for (name, _, offset) in unnamed {
-        assert_eq!(*name, format!("known+0x{offset:x}"));
+    for (name, _, offset, kind) in unnamed {
+        assert_eq!((&name[..], *kind), (&format!("known+0x{offset:x}")[..], 0));
     }
+    let mut frames = trace.frames.values();
+    let syscall = frames.find(|frame| frame.0 == "do_syscall_64").unwrap();
+    assert_eq!((syscall.1, syscall.3), (kernel.iid, KERNEL));
 }
 
 #[test]
@@ -358,6 +370,46 @@ fn switches_are_shown_by_cpu_if_all_are_there() {
     }
     // Only wakeups were recorded.
     assert!(Reader::of(&["user.data"]).sched.is_empty());
+}
+
+#[test]
+fn switches_that_may_be_missing_are_not_shown_by_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let nr_switches = |change: &dyn Fn(&mut Manifest)| {
+        let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mixed.data");
+        let mut manifest = Capture::open(&old).unwrap().manifest().clone();
+        change(&mut manifest);
+        let mut archive = zip::ZipArchive::new(File::open(&old).unwrap()).unwrap();
+        let mut writer = Writer::create(&path).unwrap();
+        for index in 0..archive.len() {
+            let mut member = archive.by_index(index).unwrap();
+            let name = member.name().unwrap().into_owned();
+            if name != "manifest.json" {
+                writer.member(&name, &mut member).unwrap();
+            }
+        }
+        writer.finish(&manifest).unwrap();
+        let trace = Reader::of(&[path.to_str().unwrap()]);
+        assert_eq!(trace.recorded().count(), 2788);
+        trace.sched.len()
+    };
+    assert!(nr_switches(&|_| {}) > 20);
+    assert!(nr_switches(&|manifest| manifest.clock = "boot".to_owned()) > 20);
+    let filter = Filtered {
+        event: "sched:*".to_owned(),
+        filter: "prev_pid > 1".to_owned(),
+    };
+    for change in [
+        &|manifest: &mut Manifest| manifest.recorded.pids = vec![1],
+        &|manifest: &mut Manifest| manifest.recorded.cpus = "0".to_owned(),
+        &|manifest: &mut Manifest| manifest.recorded.filters = vec![filter.clone()],
+        &|manifest: &mut Manifest| manifest.recorded.events = vec!["sched:sched_waking".to_owned()],
+        &|manifest: &mut Manifest| manifest.clock = "mono".to_owned(),
+    ] as [&dyn Fn(&mut Manifest); 5]
+    {
+        assert_eq!(nr_switches(change), 0);
+    }
 }
 
 #[test]
