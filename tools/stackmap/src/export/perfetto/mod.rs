@@ -43,6 +43,8 @@ const CLEARED: u32 = 1;
 const NEEDED: u32 = 2;
 /// The tag of a packet in the message that is a trace: field 1, with a length.
 const PACKET: u8 = 1 << 3 | 2;
+/// trace_processor refuses a trace in which ftrace has a CPU with such a number.
+const MAX_CPUS: u32 = 1024;
 /// The track of what is missing.
 const NOTES: &str = "stackmap: notes";
 
@@ -330,7 +332,8 @@ fn has_switches(loaded: &Loaded) -> bool {
 
 /// What an event of the scheduler says of tasks that run, if it is one and has its fields.
 fn sched(event: &Event) -> Option<Sched> {
-    if event.system() != Some("sched") || !matches!(event.time, Time::Nanos(_)) {
+    let is_time = matches!(event.time, Time::Nanos(_));
+    if event.system() != Some("sched") || !is_time || event.cpu >= MAX_CPUS {
         return None;
     }
     let fields = &event.fields;
