@@ -414,6 +414,7 @@ def host_cases():
     yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
     yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
+    yield Case("host: stable ids", (str(TESTS / "stable-ids"), TOOL, *KERNELS), needs=KERNELS)
     yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=KERNELS)
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
     yield Case("host: models of the map's races", (str(TESTS / "map/models"),))

@@ -25,6 +25,7 @@ pub mod report;
 pub mod resolve;
 pub mod ring;
 pub mod source;
+pub mod stable;
 pub mod stack_map_bin;
 pub mod stacks;
 pub mod stat;

@@ -60,6 +60,11 @@ fn dump() {
     golden("dump", "dump --kallsyms kallsyms stack_map_bin");
     golden("dump-raw", "dump --top 2 stack_map_bin");
     golden("dump-capture", "dump --top 2 before.data");
+    golden(
+        "dump-stable",
+        "dump --stable --top 2 --sort depth before.data",
+    );
+    golden("dump-stable-raw", "dump --stable --top 1 stack_map_bin");
     golden("dump-json", "dump --json --top 2 --sort depth before.data");
     golden("dump-json-raw", "dump --json --top 1 stack_map_bin");
 }
@@ -166,6 +171,7 @@ fn user_stacks() {
     golden("user-folded", "folded --by comm user.data");
     golden("user-folded-map", "folded --map --user user.data");
     golden("user-dump", "dump --user user.data");
+    golden("user-dump-stable", "dump --user --stable --top 2 user.data");
     golden("user-dump-json", "dump --user --json --top 1 user.data");
     golden(
         "user-diff",

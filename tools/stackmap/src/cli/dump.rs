@@ -4,12 +4,13 @@
 
 use super::args::{Global, SymbolArgs};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     export::json::UserStack,
     filter::Selection,
     notes::{count_of, Notes},
     output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
+    stable::{Identity, Prefix, StableId, StableIds},
     stack_map_bin::Stack,
     stacks::Stacks,
     symbols::{
@@ -22,7 +23,12 @@ use crate::{
 use clap::{builder::styling::Style, Args, ValueEnum};
 use regex::Regex;
 use serde::{Serialize, Serializer};
-use std::{cmp::Reverse, io::Write, path::PathBuf};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashSet},
+    io::Write,
+    path::PathBuf,
+};
 
 const EXAMPLES: &str = "\
 examples:
@@ -30,6 +36,8 @@ examples:
   stackmap dump --top 10 stackmap.data   the ten stacks of a capture with the most references
   stackmap dump --json stack_map_bin     a copy of stack_map_bin, for another program
   stackmap dump --stack '^vfs_'          the stacks of the running kernel with such a function
+  stackmap dump --stable --stack 5d1c6a90 stackmap.data
+                                         the stack with this stable id, as other machines call it
   stackmap dump --user stackmap.data     the user stacks of a capture
   ssh host cat /sys/kernel/tracing/stack_map_bin | stackmap dump --vmlinux vmlinux -";
 
@@ -46,9 +54,13 @@ pub(super) struct Dump {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     top: usize,
     /// Print only stacks with a frame that matches REGEX, by the name of its function or by the
-    /// line that report shows of it; can be repeated
-    #[arg(long, value_name = "REGEX", value_parser = Regex::new)]
+    /// line that report shows of it, or the stack with a stable id that begins with these 8 digits or
+    /// more; can be repeated
+    #[arg(long, value_name = "REGEX|ID", value_parser = Regex::new)]
     stack: Vec<Regex>,
+    /// Print the stable id of each stack, which is the same on every machine; JSON always has it
+    #[arg(long)]
+    stable: bool,
     /// Order of the stacks [default: that of the file]
     #[arg(long, value_name = "KEY")]
     sort: Option<Sort>,
@@ -70,23 +82,29 @@ impl Dump {
     pub(super) fn run(&self, global: &Global) -> Result {
         let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
         let mut loaded = self.symbols.load(&mut source)?;
-        loaded.filter.stacks.clone_from(&self.stack);
+        let (by_id, by_frame) = self.selected(&loaded)?;
+        let is_any = self.stack.is_empty() || !by_frame.is_empty();
+        loaded.filter.stacks = by_frame;
         let (all, key) = loaded.map();
         let user = key(1) == Key::of_user_id(1);
+        let mut ids = StableIds::new(&loaded);
         let mut selection = Selection::new(&loaded);
-        let order = self.order(all, |id| selection.keeps_stack(key(id)));
+        let order = self.order(all, |id| {
+            by_id.contains(&id) || is_any && selection.keeps_stack(key(id))
+        });
         let stacks = order.iter().map(|index| all.at(*index as usize));
 
         let mut out = Out::paged(global.pager() && !self.json);
         let mut notes = Notes::default();
         if user {
-            write_user(&mut out, &loaded.user, stacks, self.json)?;
+            self.write_user(&mut out, &loaded.user, stacks, &mut ids)?;
         } else if self.json {
-            write_json(&mut out, &loaded, stacks)?;
+            write_json(&mut out, &loaded, stacks, &mut ids)?;
         } else {
             let mut writer = TextWriter::new(&out);
             for stack in stacks {
-                writer.write(&mut out, &loaded, &stack)?;
+                let identity = self.stable.then(|| ids.kernel(stack.id)).flatten();
+                writer.write(&mut out, &loaded, &stack, identity)?;
             }
             notes = writer.notes;
         }
@@ -100,6 +118,35 @@ impl Dump {
         }
         output::say(format_args!("Total: {} unique stacks", order.len()));
         Ok(())
+    }
+
+    /// What `--stack` asks for: stacks of the map by their stable ids, and frames.
+    fn selected(&self, loaded: &Loaded) -> Result<(HashSet<u32>, Vec<Regex>)> {
+        let (all, key) = loaded.map();
+        let mut ids = StableIds::new(loaded);
+        let (mut by_id, mut by_frame) = (HashSet::new(), Vec::new());
+        for asked in &self.stack {
+            let Some(prefix) = Prefix::new(asked.as_str()) else {
+                by_frame.push(asked.clone());
+                continue;
+            };
+            let identity = |id| ids.of(key(id)).map(|identity| (identity.stable_id, id));
+            let all = all.iter().map(|stack| stack.id).filter_map(identity);
+            let found: Vec<_> = all.filter(|(stable, _)| prefix.fits(*stable)).collect();
+            let stable: BTreeSet<_> = found.iter().map(|(stable, _)| *stable).collect();
+            if stable.len() > 1 {
+                let ids: Vec<_> = stable.iter().take(2).map(StableId::to_string).collect();
+                return Err(Error::Refused(format!(
+                    "--stack {asked}: {} stable ids begin so\n  hint: give more digits: {}",
+                    stable.len(),
+                    ids.join(", ")
+                )));
+            }
+            by_id.extend(found.iter().map(|(_, id)| *id));
+            // The name of a function may have such digits alone.
+            by_frame.extend(found.is_empty().then(|| asked.clone()));
+        }
+        Ok((by_id, by_frame))
     }
 
     /// The stacks that are printed, in their order.
@@ -119,42 +166,50 @@ impl Dump {
         }
         order
     }
+
+    /// Writes user stacks, as `stack_map_user` has them or as JSON.
+    fn write_user<'a>(
+        &self,
+        out: &mut Out,
+        user: &User,
+        stacks: impl Iterator<Item = Stack<'a>>,
+        ids: &mut StableIds<'_>,
+    ) -> Result {
+        if self.json {
+            let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
+            let stacks = stacks.map(|stack| UserStack::new(&stack, user, ids));
+            json.collect_seq(stacks).map_err(std::io::Error::from)?;
+            return Ok(out.write_all(b"\n")?);
+        }
+        for stack in stacks {
+            let id = out.style(TITLE, stack.id);
+            let number = out.style(NUMBER, stack.ref_count);
+            let which: Vec<_> = user.stack(stack.ips).collect();
+            let (depth, end) = (which.len(), user.end(stack.ips));
+            let identity = self.stable.then(|| ids.user(stack.id)).flatten();
+            let identity = identity_text(identity);
+            writeln!(
+                out,
+                "user_stack_id {id} [ref {number}, depth {depth}, {end}{identity}]"
+            )?;
+            for (depth, which) in which.into_iter().enumerate() {
+                for frame in user.frames(which) {
+                    let text = match frame.source() {
+                        Some(source) => format!("{frame} ({source})"),
+                        None => frame.to_string(),
+                    };
+                    writeln!(out, "  [{depth}] {}", output::safe(&text))?;
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
 }
 
-/// Writes user stacks, as `stack_map_user` has them or as JSON.
-fn write_user<'a>(
-    out: &mut Out,
-    user: &User,
-    stacks: impl Iterator<Item = Stack<'a>>,
-    as_json: bool,
-) -> Result {
-    if as_json {
-        let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
-        let result = json.collect_seq(stacks.map(|stack| UserStack::new(&stack, user)));
-        result.map_err(std::io::Error::from)?;
-        return Ok(out.write_all(b"\n")?);
-    }
-    for stack in stacks {
-        let id = out.style(TITLE, stack.id);
-        let number = out.style(NUMBER, stack.ref_count);
-        let which: Vec<_> = user.stack(stack.ips).collect();
-        let (depth, end) = (which.len(), user.end(stack.ips));
-        writeln!(
-            out,
-            "user_stack_id {id} [ref {number}, depth {depth}, {end}]"
-        )?;
-        for (depth, which) in which.into_iter().enumerate() {
-            for frame in user.frames(which) {
-                let text = match frame.source() {
-                    Some(source) => format!("{frame} ({source})"),
-                    None => frame.to_string(),
-                };
-                writeln!(out, "  [{depth}] {}", output::safe(&text))?;
-            }
-        }
-        writeln!(out)?;
-    }
-    Ok(())
+/// What the head of a stack says of its stable id, if that is wanted.
+fn identity_text(identity: Option<Identity>) -> String {
+    identity.map_or_else(String::new, |identity| format!(", {identity}"))
 }
 
 /// Writes stacks as text.
@@ -179,13 +234,20 @@ impl TextWriter {
         }
     }
 
-    fn write(&mut self, out: &mut Out, loaded: &Loaded, stack: &Stack<'_>) -> Result {
+    fn write(
+        &mut self,
+        out: &mut Out,
+        loaded: &Loaded,
+        stack: &Stack<'_>,
+        identity: Option<Identity>,
+    ) -> Result {
+        let identity = identity_text(identity);
         let (id, number, text) = (self.id, self.number, &mut self.text);
         let depth = stack.ips.len();
         text.clear();
         writeln!(
             text,
-            "stack_id {id}{}{id:#} [ref {number}{}{number:#}, depth {depth}]",
+            "stack_id {id}{}{id:#} [ref {number}{}{number:#}, depth {depth}{identity}]",
             stack.id, stack.ref_count
         )?;
         self.texts.fetch(stack.ips);
@@ -231,6 +293,8 @@ struct JsonStack<'a> {
     /// For each of `ips` its functions, inlined ones first, if there is debug information.
     #[serde(skip_serializing_if = "Option::is_none")]
     frames: Option<Vec<Vec<JsonFrame<'a>>>>,
+    #[serde(flatten)]
+    identity: Option<Identity>,
 }
 
 #[derive(Serialize)]
@@ -246,9 +310,13 @@ fn write_json<'a>(
     out: &mut Out,
     loaded: &Loaded,
     stacks: impl Iterator<Item = Stack<'a>>,
+    ids: &mut StableIds<'_>,
 ) -> Result {
     let mut json = serde_json::Serializer::pretty(JsonText(&mut *out));
-    let result = json.collect_seq(stacks.map(|stack| json_stack(loaded, &stack)));
+    let result = json.collect_seq(stacks.map(|stack| JsonStack {
+        identity: ids.kernel(stack.id),
+        ..json_stack(loaded, &stack)
+    }));
     result.map_err(std::io::Error::from)?;
     Ok(out.write_all(b"\n")?)
 }
@@ -269,6 +337,7 @@ fn json_stack<'a>(loaded: &'a Loaded, stack: &Stack<'_>) -> JsonStack<'a> {
             .debug_info
             .is_some()
             .then(|| each().map(functions).collect()),
+        identity: None,
     }
 }
 

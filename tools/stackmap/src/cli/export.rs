@@ -15,6 +15,7 @@ use crate::{
     output::{self, Out},
     ring::page::Layout,
     source::{Loaded, Source},
+    trace::{Event, Sides},
     weight::Weight,
 };
 use clap::{Args, ValueEnum};
@@ -131,9 +132,13 @@ impl Export {
             }
             Format::Json => {
                 let mut writer = json::Writer::new(&mut out, &loaded, addresses)?;
-                if !matches!(source, Source::Raw { .. }) {
-                    events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
-                        writer.event(event, sides)
+                let mut event =
+                    |event: &Event, sides: Sides<'_>, ips: &[u64]| writer.event(event, sides, ips);
+                if source.has_ring() {
+                    events::for_each_with_frames(&mut source, &loaded, &mut notes, &mut event)?;
+                } else if !matches!(source, Source::Raw { .. }) {
+                    events::for_each(&mut source, &loaded, &mut notes, &mut |of, sides| {
+                        event(of, sides, &[])
                     })?;
                 }
                 writer.finish(&notes.lines(Some(&loaded)))?;

@@ -5,7 +5,7 @@
 //! ```json
 //! {
 //!   "format": "stackmap-export", "version": 1, "manifest": { ... } or null,
-//!   "stacks": [{"id": 42, "frames": [{"function": "schedule", "offset": 72, ...}, ...]}, ...],
+//!   "stacks": [{"id": 42, "stable_id": "0123...", "stable": true, "frames": [{"function": "schedule", "offset": 72, ...}, ...]}, ...],
 //!   "events": [{"time": "3.319031", "event": "kmalloc", "fields": "bytes_req=64 ...",
 //!               "values": {"bytes_req": 64, ...}, "stack": 42, ...}, ...],
 //!   "notes": [{"warning": true, "text": "..."}, ...]
@@ -20,6 +20,8 @@
 //! says why there is none. `file_offset` is in bytes, in the file with this `build_id`; `path` is that
 //! of the recording.
 //! `frames` of an event are those of its full stack, if it has no id.
+//! `stable_id` is the same on every machine, if the stack is `stable`: [`stable`](crate::stable). `symbol`
+//! of a frame is the name in kallsyms, where `function` is another one.
 
 use super::whole_frame;
 use crate::{
@@ -27,7 +29,9 @@ use crate::{
     notes::Note,
     output::{JsonText, Progress},
     source::{Loaded, Missing},
+    stable::{Identity, StableIds},
     stack_map_bin,
+    symbols::Place,
     trace::{Event, Sides, StackRef, UserRef},
     user::{words::At, User, UserFrame},
 };
@@ -41,6 +45,8 @@ use std::{
 struct Stack<'a> {
     id: u32,
     ref_count: u32,
+    #[serde(flatten)]
+    identity: Option<Identity>,
     frames: Vec<Frame<'a>>,
 }
 
@@ -49,6 +55,8 @@ struct Frame<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ip: Option<String>,
     function: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,17 +74,24 @@ struct Frame<'a> {
 pub(crate) struct UserStack<'a> {
     id: u32,
     ref_count: u32,
+    #[serde(flatten)]
+    identity: Option<Identity>,
     end: String,
     frames: Vec<UserJson<'a>>,
 }
 
 impl<'a> UserStack<'a> {
     /// A stack of `user`, with its names.
-    pub(crate) fn new(stack: &stack_map_bin::Stack<'a>, user: &'a User) -> Self {
+    pub(crate) fn new(
+        stack: &stack_map_bin::Stack<'a>,
+        user: &'a User,
+        ids: &mut StableIds<'_>,
+    ) -> Self {
         let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));
         Self {
             id: stack.id,
             ref_count: stack.ref_count,
+            identity: ids.user(stack.id),
             end: user.end(stack.ips).to_string(),
             frames: frames.map(|frame| UserJson::new(&frame, user)).collect(),
         }
@@ -110,10 +125,11 @@ impl<'a> UserJson<'a> {
     fn new(frame: &UserFrame<'a>, user: &'a User) -> Self {
         let named = frame.named;
         let source = frame.source();
-        let binary = match frame.at {
-            At::File { index, .. } => user.binaries.get(index),
+        let index = match frame.at {
+            At::File { index, .. } => Some(index),
             At::Address { .. } => None,
         };
+        let binary = index.and_then(|index| user.binaries.get(index));
         let (file_offset, address, process) = match frame.at {
             At::File { offset, .. } => (Some(offset), None, None),
             At::Address { address, process } => (None, Some(address), process),
@@ -124,7 +140,7 @@ impl<'a> UserJson<'a> {
                 .filter(|named| !named.inlined)
                 .map(|named| named.offset),
             path: binary.map(|binary| binary.path.to_string_lossy()),
-            build_id: binary.and_then(|binary| binary.build_id.as_deref()),
+            build_id: index.and_then(|index| user.build_id(index)),
             file_offset,
             address: address.map(|address| format!("0x{address:x}")),
             process: process.map(|process| process.tgid),
@@ -153,6 +169,8 @@ struct JsonEvent<'a, V> {
     missing: Option<MissingStack>,
     #[serde(skip_serializing_if = "Option::is_none")]
     frames: Option<Vec<Cow<'a, str>>>,
+    #[serde(flatten)]
+    identity: Option<Identity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     user_stack: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +205,7 @@ struct JsonNote<'a> {
 pub struct Writer<'a, W: Write> {
     out: &'a mut W,
     loaded: &'a Loaded,
+    ids: StableIds<'a>,
     addresses: bool,
     first: bool,
 }
@@ -205,6 +224,7 @@ impl<'a, W: Write> Writer<'a, W> {
         json(out, &manifest)?;
         write!(out, ",\n\"stacks\": [")?;
         let mut separator = "\n";
+        let mut ids = StableIds::new(loaded);
         let mut progress = Progress::new("writing stacks", Some(loaded.stacks.len() as u64));
         for (done, stack) in loaded.stacks.iter().enumerate() {
             progress.set(done as u64);
@@ -212,9 +232,14 @@ impl<'a, W: Write> Writer<'a, W> {
             separator = ",\n";
             let frames = loaded.symbols.stack(stack.ips).flat_map(|at| {
                 let frames = loaded.symbols.frames(at.ip, at.exact);
-                frames.map(|frame| Frame {
+                let symbol = match loaded.symbols.raw_place(at.ip, at.exact) {
+                    Place::Symbol(symbol) => Some(symbol.name),
+                    Place::Trampoline | Place::Unknown => None,
+                };
+                frames.map(move |frame| Frame {
                     ip: addresses.then(|| format!("0x{:x}", frame.ip)),
                     function: frame.name(),
+                    symbol: symbol.filter(|symbol| !frame.inlined && frame.name() != Some(symbol)),
                     offset: frame.offset(),
                     module: frame.module(),
                     file: frame.source.map(|source| &source.file[..]),
@@ -225,6 +250,7 @@ impl<'a, W: Write> Writer<'a, W> {
             let stack = Stack {
                 id: stack.id,
                 ref_count: stack.ref_count,
+                identity: ids.kernel(stack.id),
                 frames: frames.collect(),
             };
             json(out, &stack)?;
@@ -236,7 +262,7 @@ impl<'a, W: Write> Writer<'a, W> {
             for stack in loaded.user.stacks.iter() {
                 write!(out, "{separator}")?;
                 separator = ",\n";
-                let stack = UserStack::new(&stack, &loaded.user);
+                let stack = UserStack::new(&stack, &loaded.user, &mut ids);
                 json(out, &stack)?;
             }
             write!(out, "\n],\n")?;
@@ -245,14 +271,15 @@ impl<'a, W: Write> Writer<'a, W> {
         Ok(Self {
             out,
             loaded,
+            ids,
             addresses,
             first: true,
         })
     }
 
-    /// Writes an event.
-    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
-        let (mut known, mut missing, mut frames) = (None, None, None);
+    /// Writes an event. `ips`: the frames of its full stack, if they are known.
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>, ips: &[u64]) -> Result {
+        let (mut known, mut missing, mut frames, mut identity) = (None, None, None, None);
         match sides.kernel {
             StackRef::Id(id) if self.loaded.stack(id).is_some() => known = Some(id),
             StackRef::Id(id) => missing = Some(MissingStack::new(id, self.loaded.missing(id))),
@@ -260,6 +287,10 @@ impl<'a, W: Write> Writer<'a, W> {
                 let visible = self.loaded.symbols.visible(whole).iter();
                 let shown = visible.map(|frame| whole_frame(frame, self.addresses));
                 frames = Some(shown.collect());
+                identity = match ips {
+                    [] => self.ids.text(whole),
+                    ips => Some(self.ids.full(ips)),
+                };
             }
             StackRef::None => {}
         }
@@ -292,6 +323,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 stack: known,
                 missing,
                 frames,
+                identity,
                 user_stack,
                 user_missing,
             },

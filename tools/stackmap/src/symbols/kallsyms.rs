@@ -32,7 +32,7 @@ const CORE: u16 = 0;
 /// How labels of assembly begin.
 const LABEL: &str = ".L";
 /// How the names of prefixes of functions begin.
-const PREFIX: &str = "__pfx_";
+pub(crate) const PREFIX: &str = "__pfx_";
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -97,6 +97,20 @@ impl Kallsyms {
 
     /// The symbol that covers a frame. `exact`: it is no return address.
     pub fn symbol(&self, ip: u64, exact: bool) -> Option<Symbol<'_>> {
+        self.symbol_as(ip, exact, Self::name)
+    }
+
+    /// The same, with its name as the file has it.
+    pub fn raw_symbol(&self, ip: u64, exact: bool) -> Option<Symbol<'_>> {
+        self.symbol_as(ip, exact, Self::raw_name)
+    }
+
+    fn symbol_as<'a>(
+        &'a self,
+        ip: u64,
+        exact: bool,
+        name: impl Fn(&'a Self, Entry) -> &'a str,
+    ) -> Option<Symbol<'a>> {
         let (mut start, mut entry, mut end) = self.find(lookup_address(ip, exact))?;
         if let Some(function) = self.raw_name(entry).strip_prefix(PREFIX) {
             // What is executed there is part of the function that follows.
@@ -107,7 +121,7 @@ impl Kallsyms {
             }
         }
         Some(Symbol {
-            name: self.name(entry),
+            name: name(self, entry),
             module: self.module(entry),
             offset: ip.saturating_sub(start),
             size: end.map(|end| end - start),

@@ -214,14 +214,23 @@ impl Symbols {
 
     /// The function that the kernel's table has at a frame.
     pub fn place(&self, ip: u64, exact: bool) -> Place<'_> {
+        self.place_by(ip, |kallsyms| kallsyms.symbol(ip, exact))
+    }
+
+    /// The same, with its name as the table has it.
+    pub fn raw_place(&self, ip: u64, exact: bool) -> Place<'_> {
+        self.place_by(ip, |kallsyms| kallsyms.raw_symbol(ip, exact))
+    }
+
+    fn place_by<'a>(
+        &'a self,
+        ip: u64,
+        symbol: impl Fn(&'a Kallsyms) -> Option<Symbol<'a>>,
+    ) -> Place<'a> {
         if ip == TRAMPOLINE_MARKER {
             return Place::Trampoline;
         }
-        let found = self
-            .kallsyms
-            .as_ref()
-            .and_then(|kallsyms| kallsyms.symbol(ip, exact));
-        match found {
+        match self.kallsyms.as_ref().and_then(symbol) {
             Some(symbol) => Place::Symbol(symbol),
             None => Place::Unknown,
         }
@@ -234,14 +243,18 @@ impl Symbols {
             true => 0,
             false => self.nr_plumbing(ips),
         };
+        self.all(ips).skip(hidden)
+    }
+
+    /// The same with those of tracing itself in any case.
+    pub fn all<'a>(&'a self, ips: &'a [u64]) -> impl Iterator<Item = At> + use<'a> {
         let exact = Exact::new(self, ips);
         let frames = ips.iter().zip(exact).enumerate();
-        let frames = frames.map(|(depth, (ip, exact))| At {
+        frames.map(|(depth, (ip, exact))| At {
             depth,
             ip: *ip,
             exact,
-        });
-        frames.skip(hidden)
+        })
     }
 
     /// The frames of a stack that is known as text, innermost first, without those of tracing

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     ffi::{OsStr, OsString},
     io::{self, BufRead, Read},
-    os::unix::ffi::OsStringExt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::PathBuf,
 };
 
@@ -48,6 +48,13 @@ impl Binary {
     pub fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy().into_owned()
+    }
+
+    /// The last part of the path, as it is, whether the file is deleted or not.
+    pub(crate) fn name_bytes(&self) -> &[u8] {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        let name = name.as_bytes();
+        name.strip_suffix(DELETED.as_bytes()).unwrap_or(name)
     }
 
     /// `name`, and what tells the file from others of that name: so many digits of the build-id.

@@ -12,7 +12,7 @@ use object::{
         elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader},
         ReadCache, ReadRef,
     },
-    Endianness, FileKind,
+    Endianness, FileKind, Object,
 };
 use std::{cell::Cell, fs::File, io::Read, ops::Range};
 use xz2::{read::XzDecoder, stream::Stream};
@@ -53,6 +53,13 @@ pub(super) struct Facts {
     pub(super) links: bool,
     /// Whether it says which file has its debug information.
     pub(super) is_elsewhere: bool,
+}
+
+/// The build-id of an ELF file in memory, in hexadecimal digits.
+pub(super) fn build_id(content: &[u8]) -> Option<String> {
+    let file = object::File::parse(content).ok()?;
+    let id = file.build_id().ok()??;
+    Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Whether addresses of an ELF file have 64 bits; [`None`]: it is none.

@@ -238,6 +238,14 @@ impl User {
         words::frames(words).1
     }
 
+    /// The build-id of a file, in hexadecimal digits, if that is known.
+    pub fn build_id(&self, index: u32) -> Option<&str> {
+        match self.binaries.get(index) {
+            Some(binary) => binary.build_id.as_deref(),
+            None => self.names.vdso_id(index),
+        }
+    }
+
     /// The frames at a place, innermost first: those that were inlined, and the last one.
     pub fn frames(&self, which: WhichFrame) -> impl Iterator<Item = UserFrame<'_>> {
         let named = self.names.frames(which);

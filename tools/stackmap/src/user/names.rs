@@ -9,7 +9,7 @@
 use super::{
     binaries::{Binaries, VDSO, VDSO32},
     child,
-    elf::is_64,
+    elf::{build_id, is_64},
     functions::Function,
     lookup::{self, Answer, Of, Place, Request},
     perf_map,
@@ -71,6 +71,7 @@ pub struct Names {
     segments: Recorded,
     /// By index.
     vdsos: HashMap<u32, Vec<u8>>,
+    vdso_ids: HashMap<u32, String>,
     perf_maps: HashMap<Process, Vec<u8>>,
     /// Innermost first.
     frames: ByFrame<Box<[Named]>>,
@@ -100,7 +101,13 @@ impl Names {
             Some(false) => VDSO32,
             None => return,
         };
+        self.vdso_ids.extend(build_id(&image).map(|id| (index, id)));
         self.vdsos.insert(index, image);
+    }
+
+    /// The build-id of a vDSO whose image is known.
+    pub fn vdso_id(&self, index: u32) -> Option<&str> {
+        self.vdso_ids.get(&index).map(|id| &id[..])
     }
 
     /// Adds what a process says of the code that it generated: its `/tmp/perf-PID.map`.
