@@ -30,6 +30,11 @@ pub fn machine() -> String {
     line("/proc/sys/kernel/arch").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
+/// The name of the machine, as `uname -n` prints it.
+pub fn host() -> Option<String> {
+    line("/proc/sys/kernel/hostname").filter(|name| !name.is_empty())
+}
+
 /// The id of this boot.
 pub fn boot_id() -> Option<String> {
     line("/proc/sys/kernel/random/boot_id")

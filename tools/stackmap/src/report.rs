@@ -158,7 +158,7 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
         count_of(manifest.cpus.len() as u64, "CPU"),
     )?;
     let recorded = &manifest.recorded;
-    let mut what = Vec::new();
+    let mut what: Vec<_> = origin(manifest).collect();
     let pids = recorded.pids.iter().map(u32::to_string);
     for (title, text) in [
         ("events", recorded.events.join(" ")),
@@ -174,6 +174,16 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
         }
     }
     Ok(writeln!(out, "{}", what.join("; "))?)
+}
+
+/// Where it was recorded, and what the user said of that.
+pub(crate) fn origin(manifest: &Manifest) -> impl Iterator<Item = String> + use<'_> {
+    let host = manifest.host.iter();
+    let host = host.map(|host| format!("host: {}", safe(host)));
+    let labels = manifest.labels.iter();
+    let labels = join(labels.map(|(name, value)| format!("{name}={value}")));
+    let labels = (!labels.is_empty()).then(|| format!("labels: {}", safe(&labels)));
+    host.chain(labels)
 }
 
 fn join(words: impl Iterator<Item = String>) -> String {

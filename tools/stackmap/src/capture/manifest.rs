@@ -29,6 +29,12 @@ pub struct Manifest {
     /// How long it took, in nanoseconds.
     #[serde(default)]
     pub duration_ns: u64,
+    /// The name of the machine, as `uname -n` prints it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub host: Option<String>,
+    /// What the user wrote about the recording: names and values.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub labels: BTreeMap<String, String>,
     /// The kernel, as `uname -r` prints it.
     #[serde(default)]
     pub release: String,
@@ -62,9 +68,15 @@ pub struct Manifest {
     /// Whether the fields of events were left out.
     #[serde(default)]
     pub no_args: bool,
+    /// Whether what tells who recorded, and where, was left out.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub anonymous: bool,
     /// The clock of the trace.
     #[serde(default)]
     pub clock: String,
+    /// What it showed, and what the clocks of the system showed at that time.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clocks: Clocks,
     /// Whether `kallsyms` has only the names that the stacks need.
     #[serde(default)]
     pub slim: bool,
@@ -134,6 +146,52 @@ pub struct Filtered {
     pub filter: String,
 }
 
+/// The clocks when a recording began, and when it ended.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Clocks {
+    /// Just before tracing was switched on.
+    #[serde(default)]
+    pub begin: Option<ClockReading>,
+    /// Just after it was switched off.
+    #[serde(default)]
+    pub end: Option<ClockReading>,
+}
+
+/// Clocks at one time.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ClockReading {
+    /// That of the trace, on the CPU that read it: in nanoseconds, or in what it counts.
+    pub trace: u64,
+    /// `CLOCK_REALTIME`, in nanoseconds since 1970.
+    pub realtime_ns: u64,
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub monotonic_ns: u64,
+    /// How far each of these may be from that of the trace, in nanoseconds: earlier or later.
+    pub error_ns: u64,
+}
+
+impl Clocks {
+    /// When a time of the trace was, in nanoseconds since 1970, on a straight line through both readings;
+    /// [`None`]: they do not tell. `nanos`: the clock of the trace counts nanoseconds, so that one of them
+    /// is enough.
+    pub fn realtime(&self, time: u64, nanos: bool) -> Option<u64> {
+        let (begin, end) = match (self.begin, self.end) {
+            (Some(begin), Some(end)) if end.trace > begin.trace => (begin, end),
+            (Some(one), _) | (None, Some(one)) if nanos => {
+                let realtime = i128::from(one.realtime_ns) - i128::from(one.trace);
+                return u64::try_from(realtime + i128::from(time)).ok();
+            }
+            _ => return None,
+        };
+        let length = |from: u64, to: u64| i128::from(to) - i128::from(from);
+        let real = length(begin.realtime_ns, end.realtime_ns);
+        // A capture may say anything.
+        let behind = length(begin.trace, time).checked_mul(real)?;
+        let behind = behind.div_euclid(length(begin.trace, end.trace));
+        u64::try_from(i128::from(begin.realtime_ns).checked_add(behind)?).ok()
+    }
+}
+
 /// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CpuStat {
@@ -187,6 +245,20 @@ impl Manifest {
             .saturating_sub(self.duration_ns / 1_000_000_000 + 2)
     }
 
+    /// Leaves out what tells who recorded, and where, of what stands here.
+    pub fn anonymize(&mut self) {
+        self.anonymous = true;
+        self.host = None;
+        self.boot_id = None;
+        self.put_aside.values_mut().for_each(String::clear);
+        let command = &mut self.recorded.command;
+        command.truncate(1);
+        for program in command {
+            let name = program.rsplit('/').next().unwrap_or_default();
+            *program = name.to_owned();
+        }
+    }
+
     /// [`kaslr_base`](Self::kaslr_base) as a number.
     pub fn kaslr_base(&self) -> Option<u64> {
         let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;
@@ -197,4 +269,72 @@ impl Manifest {
 /// What says nothing is not written.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(trace: u64, realtime_ns: u64) -> Option<ClockReading> {
+        Some(ClockReading {
+            trace,
+            realtime_ns,
+            ..ClockReading::default()
+        })
+    }
+
+    #[test]
+    fn times_of_a_trace_are_on_a_line() {
+        let second = 1_000_000_000;
+        let (begin, end) = (at(50, 7 * second), at(50 + 4 * second, 9 * second));
+        let of = |begin, end, time, nanos| Clocks { begin, end }.realtime(time, nanos);
+        for nanos in [true, false] {
+            assert_eq!(of(begin, end, 50, nanos), Some(7 * second));
+            assert_eq!(of(begin, end, 50 + 2 * second, nanos), Some(8 * second));
+            assert_eq!(of(begin, end, 50 + 8 * second, nanos), Some(11 * second));
+            assert_eq!(of(begin, end, 0, nanos), Some(7 * second - 25));
+            assert_eq!(of(None, None, 5, nanos), None);
+        }
+        // One reading is enough if the clocks count the same.
+        for (begin, end) in [(begin, None), (None, begin), (begin, begin)] {
+            assert_eq!(of(begin, end, 57, true), Some(7 * second + 7));
+            assert_eq!(of(begin, end, 57, false), None);
+        }
+        assert_eq!(of(at(0, 5), None, u64::MAX, true), None);
+        assert_eq!(of(at(9, 5), None, 1, true), None);
+        let whole = [at(0, 0), at(1, u64::MAX)];
+        assert_eq!(of(whole[0], whole[1], u64::MAX, true), None);
+        let back = [at(0, u64::MAX), at(u64::MAX, 0)];
+        assert_eq!(of(back[0], back[1], u64::MAX, true), None);
+        assert_eq!(of(at(0, 9), at(3, 0), 2, true), Some(3));
+    }
+
+    #[test]
+    fn what_is_anonymous_tells_no_machine() {
+        let mut manifest = Manifest {
+            host: Some("web1".to_owned()),
+            boot_id: Some("0-1".to_owned()),
+            release: "7.3".to_owned(),
+            labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+            put_aside: BTreeMap::from([("set_event_pid".to_owned(), "12".to_owned())]),
+            ..Manifest::default()
+        };
+        manifest.recorded.command = ["/home/ann/run", "secret"].map(str::to_owned).to_vec();
+        manifest.anonymize();
+        let text = serde_json::to_string(&manifest).unwrap();
+        for gone in ["web1", "0-1", "ann", "secret", "\"12\""] {
+            assert!(!text.contains(gone), "{gone}: {text}");
+        }
+        for kept in [
+            "\"run\"",
+            "7.3",
+            "\"a\":\"b\"",
+            "set_event_pid",
+            "\"anonymous\":true",
+        ] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+        // Nothing was recorded by a command.
+        Manifest::default().anonymize();
+    }
 }

@@ -24,7 +24,7 @@ mod manifest;
 mod read;
 mod write;
 
-pub use manifest::{CpuStat, Filtered, Manifest, Recorded};
+pub use manifest::{ClockReading, Clocks, CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
 pub use write::{reserve, Room, Writer, PACKING};
 
@@ -77,5 +77,10 @@ pub mod member {
     /// What a JIT compiler says of its code in a process.
     pub fn perf_map(process: Process) -> String {
         format!("perf-{}-{}.map", process.tgid, process.start)
+    }
+
+    /// Whether a member is one of these.
+    pub fn is_perf_map(name: &str) -> bool {
+        name.starts_with("perf-") && name.ends_with(".map")
     }
 }

@@ -184,8 +184,8 @@ mod tests {
             synopsis_of("record"),
             "stackmap record {-e EVENT | -f FUNC}... [--filter EXPR] [-p PID[,PID...]] [-C LIST] [-d SECS] \
              [-b KB] [--overwrite] [--last SECS] [--on-trigger EVENT[ if EXPR]] [--after SECS] [-i NAME] \
-             [-o FILE] [--all-symbols] [--no-args] [--no-user] [--reset] [--force] [-u NAME] \
-             [--module KO] [--tracefs DIR] [--color WHEN] [--no-pager] [-- COMMAND...]"
+             [-o FILE] [--all-symbols] [--no-args] [--label NAME=VALUE] [--anonymous] [--no-user] [--reset] [--force] \
+             [-u NAME] [--module KO] [--tracefs DIR] [--color WHEN] [--no-pager] [-- COMMAND...]"
         );
         assert!(synopsis_of("diff").ends_with(" BEFORE AFTER"));
         assert!(synopsis_of("flame").contains(" -o SVG "));

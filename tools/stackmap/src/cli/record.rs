@@ -11,7 +11,7 @@ use crate::record::Fault;
 use crate::{
     error::Result,
     filter::CpuRange,
-    record::{Options, Trigger},
+    record::{Label, Options, Trigger},
 };
 use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -30,6 +30,8 @@ examples:
   stackmap record -e 'sched:*' --last 5 --on-trigger 'block:block_rq_complete if error != 0'
                                                     keep the 5 seconds before that happened
   stackmap record -e kmem:kfree --instance mine     record beside others, in an instance
+  stackmap record -e 'sched:*' -d 5 --label service=web --label version=1.4
+                                                    say what was recorded
   stackmap record -e 'sched:*' --user ann -- make   run the command as the user ann";
 
 const NOTES: &str = "\
@@ -99,6 +101,13 @@ pub(super) struct Record {
     /// arguments of COMMAND
     #[arg(long)]
     no_args: bool,
+    /// Write a label into the capture, such as service=web; can be repeated. report shows labels
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Vec<Label>,
+    /// Leave out what tells who recorded, and where: the host's name, the boot id, names of tasks,
+    /// directories of programs outside of the system's, perf maps, and all that --no-args leaves out
+    #[arg(long)]
+    anonymous: bool,
     /// Do not record which user stacks led to the events; without this they are recorded where the kernel can
     #[arg(long)]
     no_user: bool,
@@ -130,6 +139,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 impl Record {
     pub(super) fn run(self, global: &Global) -> Result {
+        Label::check(&self.label)?;
         let is_flight = self.last.is_some() || !self.on_trigger.is_empty();
         let options = Options {
             events: self.events.0,
@@ -151,7 +161,9 @@ impl Record {
             reset: self.reset,
             force: self.force,
             all_symbols: self.all_symbols,
-            no_args: self.no_args,
+            no_args: self.no_args || self.anonymous,
+            anonymous: self.anonymous,
+            labels: self.label,
             #[cfg(feature = "fault")]
             fault: self.fault,
         };

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Result},
     notes::count_of,
     output::{say, JsonText, Out, TITLE, WARNING},
+    report,
     source::Source,
     stat::Stat,
     table::{table, Column},
@@ -62,7 +63,9 @@ impl StatArgs {
                 let duration = Duration::from_nanos(capture.manifest().duration_ns);
                 let ((after, before), user) = (capture.stat()?, capture.user_stat()?);
                 let after = Both(after, user.0);
-                self.show(&after, Some((&Both(before, user.1), duration)))
+                let origin: Vec<_> = report::origin(capture.manifest()).collect();
+                let since = Some((&Both(before, user.1), duration));
+                self.show(&after, since, &origin.join("; "))
             }
             Source::Live { tracefs, .. } => self.live(tracefs),
         }
@@ -71,20 +74,21 @@ impl StatArgs {
     fn live(&self, tracefs: &Tracefs) -> Result {
         let mut before = Both::read(tracefs)?;
         if self.interval.is_zero() {
-            return self.show(&before, None);
+            return self.show(&before, None, "");
         }
         for _ in 0..self.count {
             let begun = Instant::now();
             sleep(self.interval);
             let after = Both::read(tracefs)?;
-            self.show(&after, Some((&before, begun.elapsed())))?;
+            self.show(&after, Some((&before, begun.elapsed())), "")?;
             before = after;
         }
         Ok(())
     }
 
-    /// Shows `stat`, and the change `since` an earlier one, with the time between them.
-    fn show(&self, stat: &Both, since: Option<(&Both, Duration)>) -> Result {
+    /// Shows `stat`, and the change `since` an earlier one, with the time between them. `origin`: what a
+    /// text says before it.
+    fn show(&self, stat: &Both, since: Option<(&Both, Duration)>, origin: &str) -> Result {
         let since = since.map(|(before, duration)| {
             let Both(kernel, user) = before;
             (Both(stat.0.since(kernel), stat.1.since(user)), duration)
@@ -92,7 +96,12 @@ impl StatArgs {
         let mut out = Out::stdout();
         match self.json {
             true => write_json(&mut out, stat, since.as_ref())?,
-            false => write_text(&mut out, stat, since.as_ref())?,
+            false => {
+                if !origin.is_empty() {
+                    writeln!(out, "{origin}\n")?;
+                }
+                write_text(&mut out, stat, since.as_ref())?;
+            }
         }
         out.finish()
     }

@@ -169,6 +169,11 @@ impl Buffer {
         })
     }
 
+    /// Gives the tasks numbers in place of their names.
+    pub(super) fn hide_tasks(&mut self) {
+        self.tasks.number();
+    }
+
     /// Adds it to a capture.
     pub(super) fn write(&self, to: &mut Writer) -> Result {
         match &self.packed {

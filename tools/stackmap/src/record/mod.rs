@@ -13,6 +13,7 @@
 mod account;
 mod aside;
 mod buffer;
+mod clocks;
 mod cpu_buffer;
 mod cpus;
 mod events;
@@ -20,6 +21,7 @@ mod events;
 mod fault;
 pub mod guard;
 mod instance;
+mod label;
 mod limits;
 mod load;
 mod lock;
@@ -39,6 +41,7 @@ mod write;
 pub use events::Selected;
 #[cfg(feature = "fault")]
 pub use fault::Fault;
+pub use label::Label;
 pub use steps::Step;
 pub use trigger::Trigger;
 pub use undo::Undo;
@@ -106,6 +109,10 @@ pub struct Options {
     pub all_symbols: bool,
     /// Whether the fields of events and the arguments of the command are left out.
     pub no_args: bool,
+    /// Whether what tells who recorded, and where, is left out.
+    pub anonymous: bool,
+    /// What the user says of the recording.
+    pub labels: Vec<Label>,
     /// A fault to inject, for tests.
     #[cfg(feature = "fault")]
     pub fault: Option<Fault>,

@@ -4,6 +4,7 @@
 
 use super::{
     buffer::{Buffer, Header},
+    label::Label,
     limits::Limits,
     loss,
     spool::{Spool, Taken},
@@ -13,7 +14,7 @@ use super::{
     Options,
 };
 use crate::{
-    capture::{member, CpuStat, Manifest, Recorded, Writer},
+    capture::{member, Clocks, CpuStat, Manifest, Recorded, Writer},
     error::{Error, Result},
     kernel,
     notes::count_of,
@@ -46,6 +47,7 @@ pub(super) struct Saved<'a> {
     pub(super) options: &'a Options,
     pub(super) limits: &'a Limits<'a>,
     pub(super) duration: Duration,
+    pub(super) clocks: Clocks,
     pub(super) modules_before: &'a [u8],
     pub(super) stat_before: &'a str,
     /// The same of user stacks, if the module has them.
@@ -184,6 +186,7 @@ impl Surroundings<'_> {
         let Options {
             all_symbols,
             no_args,
+            anonymous,
             ..
         } = *saved.options;
         let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
@@ -195,7 +198,7 @@ impl Surroundings<'_> {
         let size = bytes.saturating_add(bytes / 8).saturating_add(OTHERS_LEN);
         let spool = (spool, writer.room()?, size);
         let window = saved.window.as_ref();
-        let buffer = Buffer::take(tracefs, &numbers, header, spool, window, !no_args, signals)?;
+        let mut buffer = Buffer::take(tracefs, &numbers, header, spool, window, !no_args, signals)?;
         for cpu in &mut cpus {
             if let (Some(window), Some(left)) = (window, buffer.left_out.get(&cpu.cpu)) {
                 leave_out(cpu, window, *left);
@@ -212,11 +215,13 @@ impl Surroundings<'_> {
             false => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
         };
         let slot_bits = Stat::parse(&stat_text).slot_bits();
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |time| time.as_secs()),
             duration_ns: u64::try_from(saved.duration.as_nanos()).unwrap_or(u64::MAX),
+            host: kernel::host(),
+            labels: Label::all(&saved.options.labels),
             release: kernel::release(),
             machine: kernel::machine(),
             page_size: u64::try_from(rustix::param::page_size()).ok(),
@@ -229,6 +234,7 @@ impl Surroundings<'_> {
             big_endian: Order::NATIVE == Order::Big,
             no_args,
             clock,
+            clocks: saved.clocks.clone(),
             slim: !all_symbols,
             modules_changed: loaded(saved.modules_before) != loaded(&modules),
             recorded: Recorded {
@@ -242,6 +248,12 @@ impl Surroundings<'_> {
             cpus,
             ..Manifest::default()
         };
+        let mut user = user;
+        if anonymous {
+            manifest.anonymize();
+            buffer.hide_tasks();
+            user = user.map(UserSide::without_paths);
+        }
         let members = [
             (member::STACK_MAP_BIN, bin),
             (member::STAT, stat_text.into_bytes()),

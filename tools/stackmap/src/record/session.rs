@@ -6,6 +6,7 @@ use super::{
     account::Account,
     aside::Aside,
     buffer::Header,
+    clocks,
     events::{self, Events},
     instance,
     limits::Limits,
@@ -18,7 +19,7 @@ use super::{
     Options, Step, FORMAT, TGIDS,
 };
 use crate::{
-    capture::Writer,
+    capture::{Clocks, Writer},
     error::{Error, Result},
     kernel,
     output::{say, warn},
@@ -86,6 +87,7 @@ impl Session<'_> {
             true => Some(self.stream(&writer)?),
             false => None,
         };
+        let begin = clocks::read(tracefs);
         let (begun, begun_since_boot) = (Instant::now(), since_boot());
         tracefs.write("tracing_on", "1")?;
         // Not before: an event that nothing records yet would end the recording.
@@ -98,6 +100,7 @@ impl Session<'_> {
         }
         let switched = tracefs.write("tracing_on", "0");
         let window = options.last.map(|last| Window::read(tracefs, last));
+        let end = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose()?;
         switched?;
         let duration = begun.elapsed();
@@ -110,6 +113,7 @@ impl Session<'_> {
             options,
             limits: self.limits,
             duration,
+            clocks: Clocks { begin, end },
             modules_before: &modules,
             stat_before: &stat,
             user_stat_before: user_stat.as_deref(),

@@ -60,6 +60,18 @@ impl UserSide {
         Ok(Some(Self { stacks, members }))
     }
 
+    /// The same without what may tell whose files these are: directories that are not the system's, and
+    /// names of generated code, which have paths of scripts in them.
+    pub(super) fn without_paths(mut self) -> Self {
+        self.members.retain(|(name, _)| !member::is_perf_map(name));
+        for (name, content) in &mut self.members {
+            if name == member::BINARIES {
+                *content = names_only(content);
+            }
+        }
+        self
+    }
+
     /// How many stacks there are.
     pub(super) fn nr_stacks(&self) -> usize {
         self.stacks.len()
@@ -77,6 +89,32 @@ impl UserSide {
     }
 }
 
+/// Directories of the system: what is in them is the same on other machines.
+const SYSTEM: [&[u8]; 5] = [b"/usr/", b"/bin/", b"/sbin/", b"/lib/", b"/lib64/"];
+/// What the system has for what is the user's own.
+const OWN: [&[u8]; 2] = [b"/usr/local/", b"/usr/home/"];
+
+/// The lines of `stack_map_binaries`, where paths that are not the system's are `/` and the name of the
+/// file.
+fn names_only(binaries: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(binaries.len());
+    for line in binaries.split_inclusive(|byte| *byte == b'\n') {
+        // The path is the sixth word; a blank in it is escaped.
+        let is_blank = |(_, byte): &(usize, &u8)| **byte == b' ';
+        let blank = line.iter().enumerate().filter(is_blank).nth(4);
+        let (head, path) = line.split_at(blank.map_or(0, |(at, _)| at + 1));
+        let begins = |with: &&[u8]| path.starts_with(with);
+        kept.extend_from_slice(head);
+        match memchr::memrchr(b'/', path) {
+            Some(last) if !SYSTEM.iter().any(begins) || OWN.iter().any(begins) => {
+                kept.extend_from_slice(&path[last..]);
+            }
+            _ => kept.extend_from_slice(path),
+        }
+    }
+    kept
+}
+
 /// Where the files that stacks have frames in are loaded: what a file of debug information alone does not
 /// tell.
 fn segments(stacks: &Stacks, binaries: &Binaries) -> Recorded {
@@ -91,4 +129,56 @@ fn segments(stacks: &Stacks, binaries: &Binaries) -> Recorded {
         .into_iter()
         .filter_map(|index| Some((index, segments_of(binaries.get(index)?)?)));
     Recorded::ByIndex(segments.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_system_keeps_its_directories() {
+        for (path, want) in [
+            ("/usr/bin/perl", "/usr/bin/perl"),
+            ("/lib64/ld.so (deleted)", "/lib64/ld.so (deleted)"),
+            ("/home/ann/bin/x", "/x"),
+            ("/home/ann\\040b/a\\012b (deleted)", "/a\\012b (deleted)"),
+            ("/usr/local/ann/x", "/x"),
+            ("/usr/home/ann/x", "/x"),
+            ("/opt/ann/usr/bin/x", "/x"),
+            ("/usrann/x", "/x"),
+            ("/memfd:x", "/memfd:x"),
+            ("x", "x"),
+            ("", ""),
+        ] {
+            let head = "2 00ab 0:1 5 20 ";
+            let lines = format!("{head}{path}\n{head}/usr/bin/y\n");
+            let kept = String::from_utf8(names_only(lines.as_bytes())).unwrap();
+            assert_eq!(kept, format!("{head}{want}\n{head}/usr/bin/y\n"));
+        }
+        // What is no line stays none.
+        for odd in ["", "\n", "a b\n", "1 2 3 4 /home/ann"] {
+            assert!(Binaries::parse(names_only(odd.as_bytes()))
+                .iter()
+                .next()
+                .is_none());
+        }
+    }
+
+    #[test]
+    fn perf_maps_are_left_out() {
+        let process = words::Process { tgid: 12, start: 3 };
+        let member = |name: &str| (name.to_owned(), b"2 - 0:1 5 20 /home/ann/x\n".to_vec());
+        let side = UserSide {
+            stacks: Stacks::default(),
+            members: vec![
+                member(&member::perf_map(process)),
+                member(member::BINARIES),
+                member(member::SEGMENTS),
+            ],
+        };
+        let members = side.without_paths().into_members();
+        let names: Vec<_> = members.iter().map(|(name, _)| &name[..]).collect();
+        assert_eq!(names, [member::BINARIES, member::SEGMENTS]);
+        assert_eq!(members[0].1, b"2 - 0:1 5 20 /x\n");
+    }
 }

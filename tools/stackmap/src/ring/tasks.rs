@@ -80,6 +80,16 @@ impl Tasks {
         first.map_or(0, |first| self.comms.split_off(&first).len())
     }
 
+    /// Puts `task-1`, `task-2` and so on in the place of names: the same in place of the same.
+    pub fn number(&mut self) {
+        let mut numbers = BTreeMap::new();
+        for comm in self.comms.values_mut() {
+            let next = numbers.len() + 1;
+            let number = *numbers.entry(std::mem::take(comm)).or_insert(next);
+            *comm = format!("task-{number}");
+        }
+    }
+
     /// The name of a task.
     pub fn comm(&self, pid: i32) -> &str {
         match (pid, self.comms.get(&pid)) {
@@ -151,6 +161,23 @@ fn entry(line: &[u8]) -> Option<(i32, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_the_same_for_the_same_names() {
+        let pids = BTreeSet::from([0, 5, 6, 7, 8]);
+        let name = |pid: i32| {
+            Some(if pid == 6 {
+                b"bash".to_vec()
+            } else {
+                b"ann".to_vec()
+            })
+        };
+        let mut tasks = Tasks::new(&pids, b"", "5 4\n", name, |_| None);
+        tasks.number();
+        let comms: Vec<_> = pids.iter().map(|pid| tasks.comm(*pid)).collect();
+        assert_eq!(comms, ["<idle>", "task-1", "task-2", "task-1", "task-1"]);
+        assert_eq!((tasks.comm(9), tasks.tgid(5)), ("<...>", Some(4)));
+    }
 
     fn tasks(pids: &[i32], cmdlines: &str, alive: &[(i32, &str)]) -> Tasks {
         let alive: BTreeMap<_, _> = alive.iter().copied().collect();

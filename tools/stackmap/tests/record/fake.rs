@@ -3,14 +3,15 @@
 //! A directory in place of tracefs, and recordings in it.
 
 use stackmap::{
-    capture::{Capture, Manifest},
+    capture::{Capture, Manifest, PACKING},
     stack_map_bin::{self, LoadId, Order, Stack},
 };
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    io::{Read, Write},
     ops::{Deref, DerefMut},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -306,4 +307,29 @@ pub(super) const KMALLOC: [&str; 2] = ["-e", "kmem:kmalloc"];
 
 pub(super) fn with<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [&KMALLOC[..], arguments].concat()
+}
+
+/// Gives `out` the members of a capture.
+pub(super) fn each(path: &Path, mut out: impl FnMut(&str, Vec<u8>)) {
+    let mut archive = zip::ZipArchive::new(File::open(path).unwrap()).unwrap();
+    for at in 0..archive.len() {
+        let mut member = archive.by_index(at).unwrap();
+        let mut content = Vec::new();
+        member.read_to_end(&mut content).unwrap();
+        let name = member.name().unwrap().into_owned();
+        out(&name, content);
+    }
+}
+
+/// Writes a capture again, with another text in the member `name`.
+pub(super) fn rewrite(path: &Path, name: &str, change: impl Fn(String) -> String) {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    each(path, |member, mut content| {
+        if member == name {
+            content = change(String::from_utf8(content).unwrap()).into_bytes();
+        }
+        archive.start_file(member, PACKING).unwrap();
+        archive.write_all(&content).unwrap();
+    });
+    fs::write(path, archive.finish().unwrap().into_inner()).unwrap();
 }

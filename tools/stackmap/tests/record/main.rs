@@ -5,6 +5,7 @@
 //! Nothing happens in these files by itself: commands that are recorded do what a kernel would do,
 //! or somebody else. How a kernel takes it all is tested in a guest (`guest/record`).
 
+mod about;
 mod fake;
 mod flight;
 mod limits;
