@@ -95,8 +95,6 @@ pub struct Loaded {
     pub stat: Option<(Stat, Option<Stat>)>,
     /// What the capture says about itself, if it is one.
     pub manifest: Option<Manifest>,
-    /// The boot that the stacks are of, if that is known.
-    pub boot_id: Option<String>,
     /// How many bits of an id lie below its generation, if that is known.
     pub slot_bits: Option<u32>,
     /// The load of the module that the trace is of, if that is known.
@@ -240,10 +238,8 @@ impl Source {
         let mut own_kallsyms: Option<Kallsyms> = None;
         let mut elf = files.elf.clone();
         let mut user = User::default();
-        let mut boot_id = None;
         match self {
             Source::Live { tracefs, .. } => {
-                boot_id = kernel::boot_id();
                 stacks = tracefs.stacks()?;
                 user = live_user(tracefs, files)?;
                 stat = Some((tracefs.stat()?, None));
@@ -266,7 +262,6 @@ impl Source {
                     own_kallsyms = Some(capture.kallsyms()?);
                 }
                 elf.build_id = capture.manifest().build_id.clone();
-                boot_id.clone_from(&capture.manifest().boot_id);
                 manifest = Some(capture.manifest().clone());
             }
             Source::Raw {
@@ -310,7 +305,6 @@ impl Source {
             modules,
             stat,
             manifest,
-            boot_id,
             slot_bits,
             trace_load,
             user,

@@ -9,6 +9,7 @@
 
 use crate::{
     folded::{kind_of_text, Kind},
+    kernel,
     source::Loaded,
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
@@ -118,6 +119,7 @@ impl fmt::Display for Identity {
 /// The ids of the stacks of one source, each computed once.
 pub struct StableIds<'a> {
     loaded: &'a Loaded,
+    boot_id: String,
     kernel: ByNumber<u32, Identity>,
     user: ByNumber<u32, Identity>,
     full: HashMap<Vec<u64>, Identity>,
@@ -129,8 +131,14 @@ impl<'a> StableIds<'a> {
     /// Those of what was read. What names frames is to be known by now:
     /// [`User::prime`](crate::user::User::prime).
     pub fn new(loaded: &'a Loaded) -> Self {
+        let boot_id = match &loaded.manifest {
+            Some(manifest) => manifest.boot_id.clone(),
+            // Only a running kernel has counters and no manifest.
+            None => loaded.stat.as_ref().and_then(|_| kernel::boot_id()),
+        };
         Self {
             loaded,
+            boot_id: boot_id.unwrap_or_default(),
             kernel: ByNumber::default(),
             user: ByNumber::default(),
             full: HashMap::new(),
@@ -225,11 +233,10 @@ impl<'a> StableIds<'a> {
     fn finish(&self, mut bytes: Bytes, origin: Origin) -> Identity {
         let stable = bytes.all_named;
         if !stable {
-            let boot_id = self.loaded.boot_id.as_deref().unwrap_or_default();
             let load_id = origin.load_id.map_or(0, LoadId::get);
             bytes
                 .kind(b'l')
-                .text(boot_id)
+                .text(&self.boot_id)
                 .word(load_id)
                 .word(origin.stack_id);
         }

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::{
+    capture::Manifest,
     stack_map_bin::Stack,
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols, TRAMPOLINE_MARKER},
     user::{
@@ -97,9 +98,17 @@ fn loaded(kallsyms: Kallsyms, ips: &[u64]) -> Loaded {
             kallsyms: Some(kallsyms),
             ..Symbols::default()
         },
-        boot_id: Some("boot".to_owned()),
+        manifest: of_boot(Some("boot")),
         ..Loaded::default()
     }
+}
+
+fn of_boot(boot_id: Option<&str>) -> Option<Manifest> {
+    let boot_id = boot_id.map(str::to_owned);
+    Some(Manifest {
+        boot_id,
+        ..Manifest::default()
+    })
 }
 
 fn stack(id: u32, ips: &[u64]) -> Stack<'_> {
@@ -267,7 +276,7 @@ fn an_id_of_a_frame_without_a_name_is_of_one_boot() {
         crate::stack_map_bin::write(&mut file, order, load_id, one).unwrap();
         let loaded = Loaded {
             stacks: Stacks::read(&file[..], "").unwrap(),
-            boot_id: boot_id.map(str::to_owned),
+            manifest: of_boot(boot_id),
             ..layout.loaded(&[])
         };
         let identity = StableIds::new(&loaded).kernel(stack_id).unwrap();
@@ -286,6 +295,24 @@ fn an_id_of_a_frame_without_a_name_is_of_one_boot() {
     assert_eq!(ids.full(&ips), ids.full(&[ips[0], unknown + 0x1000]));
     let texts = ["function_1+0x5/0x100", "0xffffffffd0000000"].map(str::to_owned);
     assert_eq!(ids.text(&texts), Some(ids.full(&ips)));
+}
+
+#[test]
+fn a_running_kernel_is_of_this_boot() {
+    let id = |manifest, stat| {
+        let loaded = Loaded {
+            manifest,
+            stat,
+            ..fixed().loaded(&[])
+        };
+        StableIds::new(&loaded).full(&[0xffff_ffff_d000_0000])
+    };
+    let here = crate::kernel::boot_id();
+    let live = id(None, Some(Default::default()));
+    assert_eq!(live, id(of_boot(here.as_deref()), None));
+    // A file that was copied may be of any boot.
+    assert_eq!(id(None, None), id(of_boot(None), None));
+    assert!(here.is_none() || live != id(None, None));
 }
 
 #[test]
@@ -352,7 +379,7 @@ fn user(binaries: &str, words: &[u64]) -> Loaded {
     user.prime(&mut |_| {});
     Loaded {
         user,
-        boot_id: Some("boot".to_owned()),
+        manifest: of_boot(Some("boot")),
         ..Loaded::default()
     }
 }
@@ -415,7 +442,7 @@ fn generated_code_is_known_by_its_name() {
     assert!(unknown.iter().all(|identity| !identity.stable));
     assert_eq!(unknown.iter().collect::<HashSet<_>>().len(), unknown.len());
     let mut elsewhere = user("", &[0x7f00_0000_3000, PROCESS, COMPLETE]);
-    elsewhere.boot_id = Some("other".to_owned());
+    elsewhere.manifest = of_boot(Some("other"));
     let elsewhere = StableIds::new(&elsewhere).user(9).unwrap();
     assert_ne!(elsewhere, unknown[0]);
 }
