@@ -153,7 +153,11 @@ impl<'a> StableIds<'a> {
             return Some(*identity);
         }
         let stacks = &self.loaded.stacks;
-        let identity = self.kernel_stack(stacks.get(id)?.ips, of_map(stacks, id));
+        let origin = Origin {
+            load_id: stacks.load_id(),
+            stack_id: id,
+        };
+        let identity = self.kernel_stack(stacks.get(id)?.ips, origin);
         self.kernel.insert(id, identity);
         Some(identity)
     }
@@ -226,7 +230,11 @@ impl<'a> StableIds<'a> {
             bytes.user_frame(which, user);
         }
         bytes.kind(b'e').text(user.end(stack.ips).to_string());
-        self.finish(bytes, of_map(&user.stacks, stack.id))
+        let origin = Origin {
+            load_id: user.load_id(),
+            stack_id: stack.id,
+        };
+        self.finish(bytes, origin)
     }
 
     /// The hash, and whether it says which stack it is; else it also has which one it is here.
@@ -252,13 +260,6 @@ impl<'a> StableIds<'a> {
 struct Origin {
     load_id: Option<LoadId>,
     stack_id: u32,
-}
-
-fn of_map(stacks: &Stacks, stack_id: u32) -> Origin {
-    Origin {
-        load_id: stacks.load_id(),
-        stack_id,
-    }
 }
 
 /// The bytes of frames of the kernel, kept for the next time: the same few are on most stacks.

@@ -425,6 +425,22 @@ fn a_user_stack_is_known_by_its_files() {
 }
 
 #[test]
+fn stacks_that_are_read_later_have_the_same_ids() {
+    let words = [0x7f00_0000_3000, PROCESS, COMPLETE];
+    let order = crate::stack_map_bin::Order::Little;
+    let mut file = Vec::new();
+    let one = [stack(9, &words)].into_iter();
+    crate::stack_map_bin::write_user(&mut file, order, LoadId::new(5), one).unwrap();
+    let mut at_once = user("", &words);
+    at_once.user.stacks = Stacks::read_user(&file[..], "").unwrap();
+    let mut later = user("", &words);
+    later.user.unread = Stacks::read_user_ids(&file[..], "", &mut |_| {}).unwrap();
+    let ids = [&at_once, &later].map(|loaded| StableIds::new(loaded).user(9).unwrap());
+    assert_eq!(ids[0], ids[1]);
+    assert_ne!(ids[0], of_user("", &words));
+}
+
+#[test]
 fn generated_code_is_known_by_its_name() {
     let at = |address| of_user("", &[address, PROCESS, COMPLETE]);
     assert!(at(0x7f00_0000_1010).stable);
