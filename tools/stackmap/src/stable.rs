@@ -12,7 +12,6 @@ use crate::{
     kernel,
     source::Loaded,
     stack_map_bin::{LoadId, Stack},
-    stacks::Stacks,
     symbols::{
         frames::is_entry, kallsyms::PREFIX, texts::ByNumber, At as KernelAt, Place, TRAMPOLINE_NAME,
     },

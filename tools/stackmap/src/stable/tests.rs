@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     capture::Manifest,
     stack_map_bin::Stack,
+    stacks::Stacks,
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols, TRAMPOLINE_MARKER},
     user::{
         binaries::Binaries,
