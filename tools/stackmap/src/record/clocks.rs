@@ -32,14 +32,21 @@ fn once(stats: &File) -> Option<ClockReading> {
     let len = stats.read_at(&mut text, 0).ok()?;
     let [monotonic, realtime] = [ClockId::Monotonic, ClockId::Realtime].map(now);
     let (trace, rounded) = shown(str::from_utf8(&text[..len]).ok()?)?;
-    // If the clock was set meanwhile, the next attempt is better.
-    let took = realtime.checked_sub(before[0])?;
+    let (realtime_ns, error) = middle(before[0], realtime)?;
+    let (monotonic_ns, _) = middle(before[1], monotonic)?;
     Some(ClockReading {
         trace,
-        realtime_ns: before[0] + took / 2,
-        monotonic_ns: before[1] + monotonic.checked_sub(before[1])? / 2,
-        error_ns: took.div_ceil(2) + rounded,
+        realtime_ns,
+        monotonic_ns,
+        error_ns: error + rounded,
     })
+}
+
+/// The middle of two times, and how far it is from both; [`None`]: the clock was set between them, and the
+/// next attempt is better.
+fn middle(before: u64, after: u64) -> Option<(u64, u64)> {
+    let took = after.checked_sub(before)?;
+    Some((before + took / 2, took.div_ceil(2)))
 }
 
 fn now(clock: ClockId) -> u64 {
@@ -80,6 +87,19 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(shown(&stats(now)), want, "{now}");
+        }
+    }
+
+    #[test]
+    fn the_middle_is_as_far_from_both() {
+        for (before, after, want) in [
+            (10, 20, Some((15, 5))),
+            (10, 21, Some((15, 6))),
+            (10, 10, Some((10, 0))),
+            (10, 9, None),
+            (0, u64::MAX, Some((u64::MAX / 2, u64::MAX / 2 + 1))),
+        ] {
+            assert_eq!(middle(before, after), want);
         }
     }
 
