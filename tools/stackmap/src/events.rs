@@ -35,6 +35,38 @@ pub fn for_each(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
+    of_each(source, loaded, notes, &mut |source, notes| {
+        for_each_of_one(source, loaded, notes, out)
+    })
+}
+
+/// Reads all recordings of `source`, one by one.
+fn of_each(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    read: &mut dyn FnMut(&mut Source, &mut Notes) -> Result,
+) -> Result {
+    for number in 0..source.nr_recordings() {
+        source.select(number)?;
+        let mut found = Notes::default();
+        read(source, &mut found)?;
+        notes.add(found);
+    }
+    if let Some(manifest) = &loaded.manifest {
+        // The header of `trace` counts the same losses.
+        notes.losses.lost = notes.losses.lost.max(manifest.lost());
+    }
+    Ok(())
+}
+
+/// Reads all events of one recording.
+fn for_each_of_one(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
+) -> Result {
     let user = wants_user(loaded);
     if source.has_ring() {
         let binds = match user {
@@ -45,23 +77,18 @@ pub fn for_each(
             false => Binds::default(),
         };
         let (trace, pages, size) = source.ring()?;
-        for_each_record(&trace, pages, size, &binds, loaded, notes, out)?;
-    } else {
-        let binds = match user {
-            true => {
-                let (input, _, name) = source.trace()?;
-                binds_in(input, &name)?
-            }
-            false => Binds::default(),
-        };
-        let (input, size, name) = source.trace()?;
-        for_each_in(input, size, &name, &binds, loaded, notes, out)?;
-        notes.text = true;
+        return for_each_record(&trace, pages, size, &binds, loaded, notes, out);
     }
-    if let Some(manifest) = &loaded.manifest {
-        // The header of `trace` counts the same losses.
-        notes.losses.lost = notes.losses.lost.max(manifest.lost());
-    }
+    let binds = match user {
+        true => {
+            let (input, _, name) = source.trace()?;
+            binds_in(input, &name)?
+        }
+        false => Binds::default(),
+    };
+    let (input, size, name) = source.trace()?;
+    for_each_in(input, size, &name, &binds, loaded, notes, out)?;
+    notes.text = true;
     Ok(())
 }
 
@@ -76,13 +103,10 @@ fn wants_user(loaded: &Loaded) -> bool {
 pub fn tally(source: &mut Source, loaded: &Loaded, notes: &mut Notes, by: By) -> Result<Tally> {
     // Whether a stack is wanted that is known later is known only then.
     if wants_user(loaded) && source.has_ring() && !loaded.filter.has_stacks() {
-        let (trace, pages, size) = source.ring()?;
-        if trace.about.formats.have(Special::UserStackId) {
-            let mut found = Notes::default();
-            if let Some(tally) = tally_once(&trace, pages, size, loaded, &mut found, by)? {
-                *notes = found;
-                return Ok(tally);
-            }
+        let mut found = Notes::default();
+        if let Some(tally) = tally_all_once(source, loaded, &mut found, by)? {
+            *notes = found;
+            return Ok(tally);
         }
     }
     let mut tally = Tally::new(&loaded.weight);
@@ -94,15 +118,34 @@ pub fn tally(source: &mut Source, loaded: &Loaded, notes: &mut Notes, by: By) ->
 }
 
 /// The same in one pass, which a trace may be too odd for.
+fn tally_all_once(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    by: By,
+) -> Result<Option<Tally>> {
+    let mut tally = Tally::new(&loaded.weight);
+    let mut all = true;
+    of_each(source, loaded, notes, &mut |source, notes| {
+        let (trace, pages, size) = source.ring()?;
+        // Without user stacks two passes are no more than one.
+        all = all
+            && trace.about.formats.have(Special::UserStackId)
+            && tally_once(&trace, pages, size, loaded, notes, (by, &mut tally))?;
+        Ok(())
+    })?;
+    Ok(all.then_some(tally))
+}
+
+/// Counts the events of one recording in one pass; says whether that was possible.
 fn tally_once(
     trace: &Trace,
     pages: Pages<impl Read>,
     size: u64,
     loaded: &Loaded,
     notes: &mut Notes,
-    by: By,
-) -> Result<Option<Tally>> {
-    let mut tally = Tally::new(&loaded.weight);
+    (by, tally): (By, &mut Tally),
+) -> Result<bool> {
     let mut reader = Reader::new(trace, pages, size, Late::default(), loaded);
     let mut selection = Selection::new(loaded);
     loop {
@@ -130,7 +173,7 @@ fn tally_once(
             count_user(notes, loaded, user, nr_events);
         }
         if late.is_unsure() || tally.nr_waiting() > MAX_WAITING {
-            return Ok(None);
+            return Ok(false);
         }
         if !more {
             break;
@@ -140,16 +183,13 @@ fn tally_once(
     notes.filtered = selection.finish();
     let lost_until = reader.records.lost_until;
     let Some(unbound) = reader.decoder.users.finish(lost_until) else {
-        return Ok(None);
+        return Ok(false);
     };
     for (number, user) in unbound {
         let nr_events = tally.bind(number, user);
         count_user(notes, loaded, user, nr_events);
     }
-    if let Some(manifest) = &loaded.manifest {
-        notes.losses.lost = notes.losses.lost.max(manifest.lost());
-    }
-    Ok(Some(tally))
+    Ok(true)
 }
 
 /// Reads the events of a ring buffer.
@@ -221,6 +261,17 @@ pub fn for_each_with_frames(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, Sides<'_>, &[u64]) -> Result,
 ) -> Result {
+    of_each(source, loaded, notes, &mut |source, notes| {
+        for_each_of_one_with_frames(source, loaded, notes, out)
+    })
+}
+
+fn for_each_of_one_with_frames(
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, Sides<'_>, &[u64]) -> Result,
+) -> Result {
     let binds = match wants_user(loaded) {
         true => {
             let (trace, pages, _) = source.ring()?;
@@ -264,9 +315,6 @@ pub fn for_each_with_frames(
         })?;
     notes.losses = reader.losses();
     notes.filtered = selection.finish();
-    if let Some(manifest) = &loaded.manifest {
-        notes.losses.lost = notes.losses.lost.max(manifest.lost());
-    }
     Ok(())
 }
 

@@ -16,6 +16,7 @@ pub mod flame;
 pub mod folded;
 pub mod gaps;
 pub mod kernel;
+pub mod merge;
 pub mod notes;
 pub mod offcpu;
 pub mod output;

@@ -69,6 +69,28 @@ impl UserNotes {
         self.bound + self.not_kept + self.pending + self.lost + self.unresolved() > 0
     }
 
+    /// Adds those of one more recording.
+    fn add(&mut self, other: Self) {
+        let Self {
+            bound,
+            not_kept,
+            pending,
+            lost,
+            stale,
+            gone,
+            unknown,
+            none,
+        } = other;
+        self.bound += bound;
+        self.not_kept += not_kept;
+        self.pending += pending;
+        self.lost += lost;
+        self.stale += stale;
+        self.gone += gone;
+        self.unknown += unknown;
+        self.none += none;
+    }
+
     /// How many have an id and no stack.
     pub fn unresolved(&self) -> u64 {
         self.stale + self.gone + self.unknown
@@ -94,6 +116,39 @@ pub struct Note {
 }
 
 impl Notes {
+    /// Adds those of one more recording.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            stale,
+            gone,
+            unknown,
+            text,
+            whole,
+            without,
+            user,
+            losses,
+            unnamed,
+            filtered,
+            unweighed,
+        } = other;
+        self.stale += stale;
+        self.gone += gone;
+        self.unknown += unknown;
+        self.text |= text;
+        self.whole += whole;
+        self.without += without;
+        self.user.add(user);
+        self.losses.lost = self.losses.lost.saturating_add(losses.lost);
+        self.losses.orphans += losses.orphans;
+        self.unnamed.0 += unnamed.0;
+        self.unnamed.1 += unnamed.1;
+        self.filtered = match (self.filtered.take(), filtered) {
+            (Some(before), Some(more)) => Some(before.and(more)),
+            (before, more) => before.or(more),
+        };
+        self.unweighed.add(unweighed);
+    }
+
     /// Counts events whose stack is missing.
     pub fn missing(&mut self, missing: Missing, nr_events: u64) {
         match missing {

@@ -150,9 +150,13 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
         return Ok(());
     };
     let seconds = manifest.duration_ns as f64 / 1e9;
+    let merged = match manifest.captures {
+        0 => String::new(),
+        captures => format!("{}, ", count_of(captures.into(), "capture")),
+    };
     writeln!(
         out,
-        "{name}: Linux {} {}, {}, {seconds:.3} s",
+        "{name}: {merged}Linux {} {}, {}, {seconds:.3} s",
         safe(&manifest.release),
         safe(&manifest.machine),
         count_of(manifest.cpus.len() as u64, "CPU"),

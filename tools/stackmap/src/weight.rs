@@ -157,6 +157,20 @@ impl Unweighed {
         false
     }
 
+    /// Adds those of one more recording.
+    pub fn add(&mut self, other: Self) {
+        let Self {
+            weighed,
+            no_number,
+            negative,
+            seen,
+        } = other;
+        self.weighed += weighed;
+        self.no_number += no_number;
+        self.negative += negative;
+        self.seen.extend(seen);
+    }
+
     /// Whether there were events, and none is added up.
     pub fn is_all(&self) -> bool {
         self.weighed == 0 && self.no_number + self.negative > 0
@@ -242,6 +256,7 @@ mod tests {
             cpu: 0,
             time: Time::Nanos(1),
             flags: Flags::default(),
+            recording: 0,
         };
         let mut unweighed = Unweighed::default();
         assert!(!unweighed.is_all());

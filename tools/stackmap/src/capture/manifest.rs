@@ -8,18 +8,23 @@ use std::collections::BTreeMap;
 
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
-/// The version that is written, and the last one that is read.
+/// The version that is written of one recording.
 pub(super) const VERSION: u32 = 2;
+/// The version of a merge of several.
+pub(super) const MERGED: u32 = 3;
 /// Versions that are read. In the first one, the trace is a text.
-pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=MERGED;
 
 /// What was recorded, where and when.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Manifest {
     /// `stackmap-capture`.
     pub format: String,
-    /// 2; of captures with the text of a trace, 1.
+    /// 2; of captures with the text of a trace, 1; of merged ones, 3.
     pub version: u32,
+    /// How many captures were merged; 0: it is one recording.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub captures: u32,
     /// What wrote the file.
     #[serde(default)]
     pub tool: String,
@@ -223,6 +228,35 @@ pub struct CpuStat {
     /// Events that another process read, and so removed from the buffer, during the recording.
     #[serde(default, skip_serializing_if = "is_default")]
     pub read: u64,
+}
+
+impl CpuStat {
+    /// Adds those of one more buffer.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            cpu,
+            entries,
+            overrun,
+            dropped,
+            bytes,
+            streamed,
+            older,
+            reach_ns: _,
+            read,
+        } = other;
+        self.cpu = *cpu;
+        for (sum, more) in [
+            (&mut self.entries, entries),
+            (&mut self.overrun, overrun),
+            (&mut self.dropped, dropped),
+            (&mut self.bytes, bytes),
+            (&mut self.streamed, streamed),
+            (&mut self.older, older),
+            (&mut self.read, read),
+        ] {
+            *sum = sum.saturating_add(*more);
+        }
+    }
 }
 
 impl Filtered {

@@ -18,6 +18,10 @@
 //!
 //! Captures of version 1 have, in place of the pages, the text of `trace` as the member `trace`.
 //!
+//! A merged capture, of version 3, has the stacks, files and names of all recordings once, and of each
+//! recording in a directory `captures/N/` its manifest, its pages, what describes them, texts and tasks
+//! ([`merge`](crate::merge)).
+//!
 //! Readers ignore members and keys that they do not know; what would mislead them raises `version`.
 
 mod manifest;
@@ -73,6 +77,21 @@ pub mod member {
     pub const KALLSYMS: &str = "kallsyms";
     /// `/proc/modules`.
     pub const MODULES: &str = "modules";
+
+    /// A member of one of the captures that were merged.
+    pub fn of_capture(number: u32, member: &str) -> String {
+        format!("captures/{number}/{member}")
+    }
+
+    /// Whether each of the captures that were merged has such a member of its own.
+    pub fn is_of_capture(member: &str) -> bool {
+        [PAGES, TRACE, PRINTK_FORMATS, TASKS].contains(&member) || member.starts_with(FORMATS.0)
+    }
+
+    /// The image of a vDSO of a merged capture, which has this index among the files.
+    pub fn vdso(index: u32) -> String {
+        format!("vdso-{index}")
+    }
 
     /// What a JIT compiler says of its code in a process.
     pub fn perf_map(process: Process) -> String {

@@ -21,7 +21,7 @@ use crate::{
     user::{
         binaries::Binaries,
         live,
-        names::{Names, Places},
+        names::{vdso_index, Names, Places},
         segments, words,
         words::Process,
         User,
@@ -29,6 +29,7 @@ use crate::{
 };
 use serde::de::DeserializeOwned;
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom},
@@ -88,6 +89,8 @@ pub struct Capture {
     zip: ZipArchive<BufReader<Box<dyn Input>>>,
     name: String,
     manifest: Manifest,
+    /// Of a merged capture: which of those that were merged is read, and what it says of itself.
+    part: Option<(u32, Manifest)>,
 }
 
 impl Capture {
@@ -115,6 +118,7 @@ impl Capture {
             zip,
             name,
             manifest: Manifest::default(),
+            part: None,
         };
         let manifest: Manifest = capture.json(member::MANIFEST, MAX_MANIFEST)?;
         let what = capture.member_name(member::MANIFEST);
@@ -131,7 +135,50 @@ impl Capture {
             return Err(Error::input(what, text));
         }
         capture.manifest = manifest;
+        if capture.manifest.captures > 0 {
+            capture.select(0)?;
+        }
         Ok(capture)
+    }
+
+    /// How many recordings it has: more than one only if it is merged.
+    pub fn nr_recordings(&self) -> u32 {
+        self.manifest.captures.max(1)
+    }
+
+    /// Reads this one of them from now on.
+    pub fn select(&mut self, number: u32) -> Result {
+        if self.manifest.captures > 0 && self.recording().0 != Some(number) {
+            let member = member::of_capture(number, member::MANIFEST);
+            let manifest = self.json(&member, MAX_MANIFEST)?;
+            self.part = Some((number, manifest));
+        }
+        Ok(())
+    }
+
+    /// What those that were merged say about themselves; none in a capture that is not merged.
+    pub fn recordings(&mut self) -> Result<Vec<Manifest>> {
+        let all = 0..self.manifest.captures;
+        all.map(|number| self.json(&member::of_capture(number, member::MANIFEST), MAX_MANIFEST))
+            .collect()
+    }
+
+    /// The recording that is read: its number if there are several, and what it says about itself.
+    pub fn recording(&self) -> (Option<u32>, &Manifest) {
+        match &self.part {
+            Some((number, manifest)) => (Some(*number), manifest),
+            None => (None, &self.manifest),
+        }
+    }
+
+    /// Where a member is in the archive.
+    fn place<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        match &self.part {
+            Some((number, _)) if member::is_of_capture(name) => {
+                member::of_capture(*number, name).into()
+            }
+            _ => name.into(),
+        }
     }
 
     /// What the capture says about itself.
@@ -152,7 +199,8 @@ impl Capture {
     /// A member that may have so many bytes, however few it is packed in.
     fn member_with(&mut self, name: &str, free: u64) -> Result<Member<'_>> {
         let source = self.member_name(name);
-        match self.zip.by_name(name) {
+        let place = self.place(name);
+        match self.zip.by_name(&place) {
             Ok(file) => Ok(Member {
                 size: file.size(),
                 left: file.compressed_size().saturating_mul(MAX_RATIO).max(free),
@@ -165,7 +213,7 @@ impl Capture {
 
     /// Whether there is a member.
     pub fn has(&self, name: &str) -> bool {
-        self.zip.index_for_name(name).is_some()
+        self.zip.index_for_name(&self.place(name)).is_some()
     }
 
     /// The files that describe the ring buffer, as they are.
@@ -187,21 +235,28 @@ impl Capture {
     /// The formats of events: members, systems and names.
     fn formats(&self) -> Vec<(String, String, String)> {
         let (begin, end) = member::FORMATS;
+        let place = self.place(begin);
         let names = self.zip.file_names().filter_map(|member| {
             let member = member.ok()?;
-            let inner = member.strip_prefix(begin)?.strip_suffix(end)?;
+            let inner = member.strip_prefix(&*place)?.strip_suffix(end)?;
             let (system, name) = inner.split_once('/')?;
-            Some((member.to_string(), system.to_owned(), name.to_owned()))
+            let member = format!("{begin}{inner}{end}");
+            Some((member, system.to_owned(), name.to_owned()))
         });
         names.take(MAX_FORMATS).collect()
     }
 
     /// What describes the pages of the ring buffer.
     pub fn ring(&mut self) -> Result<(Trace, Layout)> {
-        let order = match self.manifest.big_endian {
+        let (number, manifest) = self.recording();
+        let order = match manifest.big_endian {
             true => Order::Big,
             false => Order::Little,
         };
+        let (recording, nanos) = (
+            number.unwrap_or_default(),
+            Trace::counts_nanos(&manifest.clock),
+        );
         let damaged =
             |source: String| move |damage: Damage| Error::input(source, damage.to_string());
         let text = self.small_text(member::HEADER_PAGE)?;
@@ -218,14 +273,15 @@ impl Capture {
         let trace = Trace {
             about: Rc::new(About { formats, texts }),
             tasks,
-            nanos: Trace::counts_nanos(&self.manifest.clock),
+            nanos,
+            recording,
         };
         Ok((trace, layout))
     }
 
     /// How members are called in errors.
     pub fn member_name(&self, name: &str) -> String {
-        format!("{}: {name}", self.name)
+        format!("{}: {}", self.name, self.place(name))
     }
 
     /// The stacks.
@@ -252,6 +308,44 @@ impl Capture {
         Binaries::read(lines).map_err(|error| Error::reading(&source, 0, error))
     }
 
+    /// Where the files are loaded.
+    pub fn segments(&mut self) -> segments::Recorded {
+        let segments = match self.has(member::SEGMENTS) {
+            true => self.json(member::SEGMENTS, segments::MAX_JSON),
+            false => Ok(segments::Recorded::default()),
+        };
+        segments.unwrap_or_else(|error| {
+            // The rest of the capture is good.
+            warn(format_args!("{error}: not used"));
+            segments::Recorded::default()
+        })
+    }
+
+    /// The images of vDSOs, by their index among the files.
+    pub fn vdsos(&mut self, binaries: &Binaries) -> Result<Vec<(u32, Vec<u8>)>> {
+        let mut vdsos = Vec::new();
+        if self.has(member::VDSO) {
+            let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
+            vdsos.extend(vdso_index(&image).map(|index| (index, image)));
+        }
+        for index in binaries.vdsos() {
+            let name = member::vdso(index);
+            if self.has(&name) {
+                vdsos.push((index, self.bounded(&name, live::MAX_VDSO)?));
+            }
+        }
+        Ok(vdsos)
+    }
+
+    /// What a process says of the code that it generated, if the capture has that.
+    pub fn perf_map(&mut self, process: Process) -> Result<Option<Vec<u8>>> {
+        let name = member::perf_map(process);
+        match self.has(&name) {
+            true => self.bounded_with(&name, live::MAX_PERF_MAP, 0).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// The user stacks and what names their frames; none in a capture without. `places`: where files
     /// with names are looked for. `later`: of the stacks only the ids are read.
     pub fn user(&mut self, places: Places, later: bool) -> Result<User> {
@@ -273,17 +367,9 @@ impl Capture {
             }
         }
         let binaries = self.binaries()?;
-        let mut names = Names::new(places);
-        if self.has(member::SEGMENTS) {
-            match self.json(member::SEGMENTS, segments::MAX_JSON) {
-                Ok(segments) => names = names.with_segments(segments),
-                // The rest of the capture is good.
-                Err(error) => warn(format_args!("{error}: not used")),
-            }
-        }
-        if self.has(member::VDSO) {
-            let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
-            names.set_vdso(image);
+        let mut names = Names::new(places).with_segments(self.segments());
+        for (index, image) in self.vdsos(&binaries)? {
+            names.set_vdso(index, image);
         }
         self.add_perf_maps(processes, live::Room::default(), &mut names);
         Ok(User {
@@ -302,13 +388,9 @@ impl Capture {
         names: &mut Names,
     ) {
         for process in processes {
-            let name = member::perf_map(process);
-            if !self.has(&name) {
-                continue;
-            }
             // There may be many.
-            match self.bounded_with(&name, live::MAX_PERF_MAP, 0) {
-                Ok(text) if room.has(process, &text) => names.add_perf_map(process, text),
+            match self.perf_map(process) {
+                Ok(Some(text)) if room.has(process, &text) => names.add_perf_map(process, text),
                 Ok(_) => {}
                 // The rest of the capture is good.
                 Err(error) => warn(format_args!("{error}: not used")),

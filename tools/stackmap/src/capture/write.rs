@@ -208,7 +208,10 @@ impl Writer {
     pub fn finish(mut self, manifest: &Manifest) -> Result<u64> {
         let manifest = Manifest {
             format: manifest::FORMAT.to_owned(),
-            version: manifest::VERSION,
+            version: match manifest.captures {
+                0 => manifest::VERSION,
+                _ => manifest::MERGED,
+            },
             tool: concat!("stackmap ", env!("CARGO_PKG_VERSION")).to_owned(),
             ..manifest.clone()
         };

@@ -98,6 +98,10 @@ impl Export {
                 "--format {format} has all fields of each event, and adds nothing up"
             )));
         }
+        if let Format::Firefox | Format::Perfetto | Format::TraceDat = self.format {
+            // Each has clocks of its own.
+            source.require_one("a timeline is drawn")?;
+        }
         let mut notes = Notes::default();
         // Its events are as the kernel recorded them.
         let addresses = self.addresses || self.format == Format::TraceDat;

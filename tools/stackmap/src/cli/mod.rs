@@ -12,6 +12,7 @@ mod folded;
 mod generate;
 mod latency;
 mod leaks;
+mod merge;
 mod offcpu;
 mod pairs;
 mod record;
@@ -64,6 +65,7 @@ enum Command {
     Offcpu(offcpu::Offcpu),
     Latency(latency::Latency),
     Leaks(leaks::Leaks),
+    Merge(merge::Merge),
     Top(top::Top),
     Stat(stat::StatArgs),
     Reset(stat::Reset),
@@ -106,6 +108,7 @@ impl Cli {
             Command::Offcpu(offcpu) => offcpu.run(global),
             Command::Latency(latency) => latency.run(global),
             Command::Leaks(leaks) => leaks.run(global),
+            Command::Merge(merge) => merge.run(),
             Command::Top(top) => top.run(global),
             Command::Stat(stat) => stat.run(global),
             Command::Reset(reset) => reset.run(global),

@@ -130,6 +130,7 @@ impl Offcpu {
                  sched:sched_switch -e sched:sched_waking",
             ));
         }
+        source.require_one("waits are found")?;
         let gaps = Gaps::of(source.ring()?.1)?;
         let mut trail = Trail::default();
         let mut selection = Selection::by(filter, loaded);

@@ -137,6 +137,7 @@ pub(super) fn read<'a>(
         let what = format!("it has no binary records, in which pairs are found{hint}");
         return Err(Error::input(source.name(), what));
     }
+    source.require_one("pairs are found")?;
     let gaps = Gaps::of(source.ring()?.1)?;
     let mut notes = Notes::default();
     let page_size = loaded

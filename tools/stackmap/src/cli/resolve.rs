@@ -85,6 +85,7 @@ impl Resolve {
             Some(path) if capture => {
                 let mut source = Source::open(Some(path), None)?;
                 if source.has_ring() {
+                    source.require_one("the text of a trace is made")?;
                     let (trace, pages, _) = source.ring()?;
                     let binds = trace.binds(pages)?;
                     let (trace, pages, size) = source.ring()?;

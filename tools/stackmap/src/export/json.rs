@@ -19,12 +19,15 @@
 //! With user stacks there is also `user_stacks`, and `user_stack` of an event, or `user_missing`, which
 //! says why there is none. `file_offset` is in bytes, in the file with this `build_id`; `path` is that
 //! of the recording.
+//! A merged capture also has `captures`, the manifests of those that were merged, and `capture` of an
+//! event is the number of one of them, from 0.
 //! `frames` of an event are those of its full stack, if it has no id.
 //! `stable_id` is the same on every machine, if the stack is `stable`: [`stable`](crate::stable). `symbol`
 //! of a frame is the name in kallsyms, where `function` is another one.
 
 use super::whole_frame;
 use crate::{
+    capture::Manifest,
     error::Result,
     notes::Note,
     output::{JsonText, Progress},
@@ -164,6 +167,8 @@ struct JsonEvent<'a, V> {
     tgid: Option<u32>,
     cpu: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    capture: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     stack: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingStack>,
@@ -217,11 +222,16 @@ impl<'a, W: Write> Writer<'a, W> {
             out,
             "{{\n\"format\": \"stackmap-export\", \"version\": 1,\n\"manifest\": "
         )?;
-        let mut manifest = loaded.manifest.clone();
-        if let Some(manifest) = manifest.as_mut().filter(|_| !addresses) {
-            manifest.kaslr_base = None;
+        let shown = |manifest: &Manifest| Manifest {
+            kaslr_base: manifest.kaslr_base.clone().filter(|_| addresses),
+            ..manifest.clone()
+        };
+        json(out, &loaded.manifest.as_ref().map(shown))?;
+        if !loaded.recordings.is_empty() {
+            write!(out, ",\n\"captures\": ")?;
+            let captures: Vec<_> = loaded.recordings.iter().map(shown).collect();
+            json(out, &captures)?;
         }
-        json(out, &manifest)?;
         write!(out, ",\n\"stacks\": [")?;
         let mut separator = "\n";
         let mut ids = StableIds::new(loaded);
@@ -320,6 +330,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 pid: event.pid,
                 tgid: event.tgid,
                 cpu: event.cpu,
+                capture: (!self.loaded.recordings.is_empty()).then_some(event.recording),
                 stack: known,
                 missing,
                 frames,

@@ -35,6 +35,20 @@ pub struct Filtered {
 }
 
 impl Filtered {
+    /// With those of one more recording.
+    pub fn and(self, more: Self) -> Self {
+        Self {
+            kept: self.kept + more.kept,
+            all: self.all + more.all,
+            why: if self.why.is_empty() {
+                more.why
+            } else {
+                self.why
+            },
+            without_systems: self.without_systems || more.without_systems,
+        }
+    }
+
     /// What there is to say.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let none = self.kept == 0 && self.all > 0;

@@ -28,6 +28,8 @@ pub struct Trace {
     pub tasks: Tasks,
     /// Whether times are in nanoseconds.
     pub nanos: bool,
+    /// Which of the captures it is of, if several were merged.
+    pub recording: u32,
 }
 
 /// Clocks that do not count nanoseconds.
@@ -212,6 +214,7 @@ impl<'a, U: Users> Decoder<'a, U> {
             cpu,
             time: trace.time(time),
             flags,
+            recording: trace.recording,
         };
         self.pairs.push(event, out)
     }

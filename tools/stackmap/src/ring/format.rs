@@ -7,7 +7,7 @@ use super::{
     Damage, Order,
 };
 use crate::symbols::texts::ByNumber;
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// More than any event's description has, in bytes.
 pub const MAX_FORMAT: u64 = 256 << 10;
@@ -346,6 +346,37 @@ impl Formats {
         })
     }
 
+    /// Replaces each number of 32 or 64 bits in a field of the event `data`. Other fields stay, and what
+    /// an event is too short for.
+    pub fn replace(&self, field: &Field, data: &mut [u8], mut new: impl FnMut(u64) -> u64) {
+        let size = match field.kind {
+            Kind::Number => field.size,
+            Kind::Array(size) => size,
+            Kind::Text | Kind::Bytes => return,
+        };
+        if !matches!(size, 4 | 8) {
+            return;
+        }
+        let range = field.range(self.order, data);
+        let Some(bytes) = range.and_then(|range| data.get_mut(range)) else {
+            return;
+        };
+        for bytes in bytes.chunks_exact_mut(size) {
+            let old = self.order.number(bytes).unwrap_or_default();
+            bytes.copy_from_slice(&self.order.long(new(old), size));
+        }
+    }
+
+    /// Replaces the frames of a full stack, which has so many.
+    pub fn replace_frames(&self, format: &Format, data: &mut [u8], ips: &[u64]) {
+        let mut ips = ips.iter();
+        if let Some(caller) = format.field("caller") {
+            self.replace(&caller.to_the_end(), data, |old| {
+                *ips.next().unwrap_or(&old)
+            });
+        }
+    }
+
     fn parse(&self, system: &str, text: &str) -> Result<(Format, Common), Damage> {
         let after = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let name = after("name: ").map(str::trim).filter(|name| is_name(name));
@@ -502,17 +533,26 @@ impl Field {
 
     /// The bytes of the field in the event `data`.
     fn bytes<'a>(&self, order: Order, data: &'a [u8]) -> Option<&'a [u8]> {
+        data.get(self.range(order, data)?)
+    }
+
+    /// Where the bytes of the field are in the event `data`.
+    fn range(&self, order: Order, data: &[u8]) -> Option<Range<usize>> {
         if self.place == Place::Rest {
-            return data.get(self.offset..);
+            return Some(self.offset..data.len());
         }
-        let own = data.get(self.offset..self.offset + self.size)?;
-        let word = || order.number(own).map(|word| word as usize);
+        let own = self.offset..self.offset + self.size;
+        let word = || {
+            order
+                .number(data.get(own.clone())?)
+                .map(|word| word as usize)
+        };
         let (start, len) = match self.place {
             Place::Fixed | Place::Rest => return Some(own),
             Place::Elsewhere => (word()? & 0xffff, word()? >> 16),
             Place::Behind => (self.offset + 4 + (word()? & 0xffff), word()? >> 16),
         };
-        data.get(start..start + len)
+        Some(start..start + len)
     }
 }
 

@@ -93,6 +93,11 @@ impl<R: Read> Pages<R> {
         Ok(len)
     }
 
+    /// What is wrong with the page that was read last.
+    pub fn damaged(&self, damage: Damage) -> Error {
+        self.damage(self.offset, damage)
+    }
+
     fn damage(&self, offset: u64, damage: Damage) -> Error {
         Error::input_at(&self.source, offset, damage.to_string())
     }

@@ -472,7 +472,7 @@ fn a_vdso_is_known_by_its_image() {
     let words = [file(0, 0xabc), COMPLETE];
     let by_name = of_user("", &words);
     let mut loaded = user("", &words);
-    loaded.user.names.set_vdso(image);
+    loaded.user.names.set_vdso(0, image);
     let by_build = StableIds::new(&loaded).user(9).unwrap();
     assert!(by_name.stable && by_build.stable && by_name != by_build);
     let id = loaded.user.build_id(0).unwrap().to_owned();

@@ -34,6 +34,21 @@ const LABEL: &str = ".L";
 /// How the names of prefixes of functions begin.
 pub(crate) const PREFIX: &str = "__pfx_";
 
+/// A function as the text has it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Function<'a> {
+    /// Where it begins.
+    pub start: u64,
+    /// Its name, not demangled.
+    pub name: &'a str,
+    /// Of its names, the one that says that it is the entry of an interrupt or an exception.
+    pub entry: Option<&'a str>,
+    /// Its module.
+    pub module: Option<&'a str>,
+    /// How long it is, if that is known.
+    pub size: Option<u64>,
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     name: u32,
@@ -125,6 +140,30 @@ impl Kallsyms {
             module: self.module(entry),
             offset: ip.saturating_sub(start),
             size: end.map(|end| end - start),
+        })
+    }
+
+    /// The function that covers a frame, as it is in the text. `exact`: it is no return address.
+    pub fn function(&self, ip: u64, exact: bool) -> Option<Function<'_>> {
+        let symbol = self.symbol(ip, exact)?;
+        let lookup = lookup_address(ip, exact);
+        let (mut start, mut entry, end) = self.find(lookup)?;
+        if self.raw_name(entry).starts_with(PREFIX) {
+            (start, entry, _) = self.find(end?)?;
+        }
+        let first = self.addresses.partition_point(|other| *other < start);
+        let names = self.entries[first..].iter().zip(&self.addresses[first..]);
+        let mut names = names.take_while(|(_, address)| **address == start);
+        let alias = names.find_map(|(other, _)| {
+            let name = self.raw_name(*other);
+            (other.module == CORE && is_entry(name)).then_some(name)
+        });
+        Some(Function {
+            start,
+            name: self.raw_name(entry),
+            entry: alias,
+            module: symbol.module,
+            size: symbol.size,
         })
     }
 

@@ -37,6 +37,8 @@ pub struct Event {
     pub time: Time,
     /// What the CPU was doing.
     pub flags: Flags,
+    /// Which of the captures it is of, if several were merged.
+    pub recording: u32,
 }
 
 impl Event {
@@ -343,6 +345,7 @@ impl<'a> Joiner<'a> {
             cpu: line.cpu,
             time: line.time,
             flags: Flags::shown(line.flags),
+            recording: 0,
         };
         self.pairs.push(event, out)
     }

@@ -240,10 +240,9 @@ impl User {
 
     /// The build-id of a file, in hexadecimal digits, if that is known.
     pub fn build_id(&self, index: u32) -> Option<&str> {
-        match self.binaries.get(index) {
-            Some(binary) => binary.build_id.as_deref(),
-            None => self.names.vdso_id(index),
-        }
+        let binary = self.binaries.get(index);
+        let build_id = binary.and_then(|binary| binary.build_id.as_deref());
+        build_id.or_else(|| self.names.vdso_id(index))
     }
 
     /// The frames at a place, innermost first: those that were inlined, and the last one.

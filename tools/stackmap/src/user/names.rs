@@ -94,13 +94,8 @@ impl Names {
         Self { segments, ..self }
     }
 
-    /// Adds an image of the vDSO, the 64-bit or the 32-bit one. What is none is ignored.
-    pub fn set_vdso(&mut self, image: Vec<u8>) {
-        let index = match is_64(&image) {
-            Some(true) => VDSO,
-            Some(false) => VDSO32,
-            None => return,
-        };
+    /// Adds the image of a vDSO that has this index among the files.
+    pub fn set_vdso(&mut self, index: u32, image: Vec<u8>) {
         self.vdso_ids.extend(build_id(&image).map(|id| (index, id)));
         self.vdsos.insert(index, image);
     }
@@ -213,9 +208,10 @@ impl Names {
         binaries: &Binaries,
         progress: &mut dyn FnMut(u64),
     ) {
-        let of = match index {
-            VDSO | VDSO32 => self.vdsos.get(&index).cloned().map(Of::Image),
-            _ => binaries.get(index).map(Of::from),
+        let of = match self.vdsos.get(&index) {
+            Some(image) => Some(Of::Image(image.clone())),
+            None if index == VDSO || index == VDSO32 => None,
+            None => binaries.get(index).map(Of::from),
         };
         let Some(of) = of else {
             // A table that is read later may have it.
@@ -262,7 +258,7 @@ impl Names {
             missing = missing.or(Some(Missing::Damaged));
         }
         // Frames of files that are missing have no names anyway.
-        let is_vdso = index == VDSO || index == VDSO32;
+        let is_vdso = self.vdsos.contains_key(&index) || index == VDSO || index == VDSO32;
         for (offset, exact) in request.frames {
             if is_vdso {
                 self.set(at(index, offset, exact), Vec::new());
@@ -303,6 +299,11 @@ impl Names {
         let named = named.filter(|named| texts.take(size_of_val(&**named)));
         self.frames.insert(frame, named.unwrap_or_default());
     }
+}
+
+/// The index of a vDSO among the files by its image: the 64-bit or the 32-bit one; [`None`]: it is none.
+pub fn vdso_index(image: &[u8]) -> Option<u32> {
+    is_64(image).map(|is_64| if is_64 { VDSO } else { VDSO32 })
 }
 
 fn at(index: u32, offset: u64, exact: bool) -> WhichFrame {

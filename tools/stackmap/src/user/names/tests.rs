@@ -409,7 +409,7 @@ fn the_vdso_is_an_image() {
     };
     let named = |image: Vec<u8>| {
         let mut names = Names::new(Places::default());
-        names.set_vdso(image);
+        names.set_vdso(VDSO, image);
         names.prime(
             [WhichFrame { at, exact: true }].into_iter(),
             &Binaries::default(),
@@ -427,7 +427,7 @@ fn the_vdso_is_an_image() {
         &Binaries::default(),
         &mut |_| {},
     );
-    late.set_vdso(image);
+    late.set_vdso(VDSO, image);
     late.prime(
         [WhichFrame { at, exact: true }].into_iter(),
         &Binaries::default(),

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The files and processes that user stacks of all captures have frames in.
+
+use crate::user::{
+    binaries::{Binaries, Binary, MAX_FILES, VDSO, VDSO32},
+    segments::{Recorded, Segment},
+    words::{Process, Word},
+};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::PathBuf,
+};
+
+/// What tells one file from another.
+#[derive(Debug, Eq, Hash, PartialEq)]
+enum Key {
+    /// A build, whatever the host: its build-id, size and path.
+    Build(String, u64, PathBuf),
+    /// A file without a build-id, or of which nothing is known: the number of the capture, and of the
+    /// file in it.
+    Of(u32, u32),
+    /// A vDSO, by its image.
+    Vdso(Vec<u8>),
+}
+
+/// All files and processes.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    indices: HashMap<Key, u32>,
+    next: u32,
+    lines: Vec<u8>,
+    segments: BTreeMap<u32, Vec<Segment>>,
+    processes: HashSet<Process>,
+    /// How many files there was no room for: their frames have no names.
+    pub(super) nr_left_out: u64,
+    /// The images of vDSOs that have not been written yet.
+    pub(super) vdsos: Vec<(u32, Vec<u8>)>,
+}
+
+/// Those of one capture.
+pub(super) struct FilesOf<'a> {
+    pub(super) capture: u32,
+    pub(super) binaries: &'a Binaries,
+    pub(super) segments: &'a Recorded,
+    /// The images of vDSOs, by index.
+    pub(super) vdsos: HashMap<u32, Vec<u8>>,
+    /// What files and processes of it have become.
+    pub(super) indices: HashMap<u32, u32>,
+    pub(super) processes: HashMap<Process, Process>,
+}
+
+impl Files {
+    /// The words of a stack, with the files and processes of all captures.
+    pub(super) fn words(&mut self, of: &mut FilesOf<'_>, words: &[u64]) -> Vec<u64> {
+        let words = words.iter().map(|word| match Word::new(*word) {
+            Word::File { index, offset } => Word::file(self.index(of, index), offset),
+            Word::Process(process) => Word::process(self.process(of, process)),
+            Word::Address(_) | Word::End(_) => *word,
+        });
+        words.collect()
+    }
+
+    fn index(&mut self, of: &mut FilesOf<'_>, old: u32) -> u32 {
+        if let Some(index) = of.indices.get(&old) {
+            return *index;
+        }
+        let binary = of.binaries.get(old);
+        let key = match (binary, of.vdsos.get(&old)) {
+            (_, Some(image)) => Key::Vdso(image.clone()),
+            (
+                Some(Binary {
+                    build_id: Some(id),
+                    size,
+                    path,
+                    ..
+                }),
+                _,
+            ) => Key::Build(id.clone(), *size, path.clone()),
+            _ => Key::Of(of.capture, old),
+        };
+        let new = match self.indices.get(&key) {
+            Some(index) => *index,
+            None => self.add(of, old, key),
+        };
+        of.indices.insert(old, new);
+        new
+    }
+
+    fn add(&mut self, of: &FilesOf<'_>, old: u32, key: Key) -> u32 {
+        // The first two are vDSOs everywhere.
+        self.next = self.next.max(VDSO32 + 1);
+        let image = of.vdsos.get(&old);
+        let index = match old {
+            // One without an image has no names, whichever it is.
+            VDSO | VDSO32 if image.is_none() => old,
+            _ => {
+                self.next += 1;
+                self.next - 1
+            }
+        };
+        let build_id = of
+            .binaries
+            .get(old)
+            .and_then(|binary| binary.build_id.as_deref());
+        let line = match (image, of.binaries.get(old)) {
+            (Some(_), _) => Some(Binary::vdso().line(index)),
+            (None, binary) => binary.map(|binary| binary.line(index)),
+        };
+        if index as usize >= MAX_FILES {
+            self.nr_left_out += 1;
+        } else {
+            self.lines.extend(line.unwrap_or_default());
+            if let Some(segments) = of.segments.get(old, build_id) {
+                self.segments.insert(index, segments.clone());
+            }
+            self.vdsos.extend(image.map(|image| (index, image.clone())));
+        }
+        self.indices.insert(key, index);
+        index
+    }
+
+    /// A process of one host may have the number of one of another.
+    fn process(&mut self, of: &mut FilesOf<'_>, old: Process) -> Process {
+        let processes = &mut self.processes;
+        *of.processes.entry(old).or_insert_with(|| {
+            let mut new = old;
+            while !processes.insert(new) {
+                new = new.next();
+            }
+            new
+        })
+    }
+
+    /// The files, as `stack_map_binaries` has them.
+    pub(super) fn lines(&self) -> &[u8] {
+        &self.lines
+    }
+
+    /// Where they are loaded.
+    pub(super) fn segments(self) -> Recorded {
+        Recorded::ByIndex(self.segments.into_iter().collect())
+    }
+}

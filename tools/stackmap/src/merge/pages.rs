@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The pages of a recording with the ids and addresses of the merged capture.
+
+use super::{
+    functions::{Addresses, Functions},
+    table::{STALE, UNKNOWN},
+};
+use crate::{
+    error::{Error, Result},
+    ring::{
+        format::{Field, Format, Formats, Special},
+        page::Layout,
+        show::Show,
+        stream::{write_page, Pages},
+    },
+    source::{Loaded, Missing},
+};
+use std::{
+    collections::HashMap,
+    io::{self, Read},
+};
+
+/// What ids of one capture have become.
+#[derive(Default)]
+pub(super) struct Ids {
+    pub(super) kernel: HashMap<u32, u32>,
+    pub(super) user: HashMap<u32, u32>,
+}
+
+impl Ids {
+    fn kernel(&self, loaded: &Loaded, id: u32) -> u32 {
+        let known = loaded.stack(id).and_then(|_| self.kernel.get(&id));
+        known
+            .copied()
+            .unwrap_or_else(|| missing(loaded.missing(id)))
+    }
+
+    /// 0 is one that was not kept.
+    fn user(&self, loaded: &Loaded, id: u32) -> u32 {
+        let known = match id {
+            0 => Some(&0),
+            _ if loaded.has_user_stack(id) => self.user.get(&id),
+            _ => None,
+        };
+        known
+            .copied()
+            .unwrap_or_else(|| missing(loaded.missing_user()))
+    }
+}
+
+fn missing(missing: Missing) -> u32 {
+    match missing {
+        Missing::Unknown => UNKNOWN,
+        Missing::Stale | Missing::Gone => STALE,
+    }
+}
+
+/// What it takes to change the records of a recording.
+pub(super) struct Change<'a> {
+    pub(super) loaded: &'a Loaded,
+    pub(super) formats: &'a Formats,
+    pub(super) ids: &'a Ids,
+    pub(super) functions: &'a mut Functions,
+    pub(super) addresses: Addresses<'a>,
+    /// How many records there were.
+    pub(super) nr_records: u64,
+}
+
+impl Change<'_> {
+    fn record(&mut self, data: &mut [u8]) {
+        self.nr_records += 1;
+        let formats = self.formats;
+        let Some(head) = formats.head(data) else {
+            return;
+        };
+        let Some(format) = formats.get(head.id).cloned() else {
+            return;
+        };
+        let id = |format: &Format, name: &str| format.field(name).cloned();
+        match format.special {
+            Special::StackId => {
+                if let Some(field) = id(&format, "stack_id") {
+                    let (ids, loaded) = (self.ids, self.loaded);
+                    formats.replace(&field, data, |id| ids.kernel(loaded, id as u32).into());
+                }
+            }
+            Special::UserStackId => {
+                if let Some(field) = id(&format, "user_stack_id") {
+                    let (ids, loaded) = (self.ids, self.loaded);
+                    formats.replace(&field, data, |id| ids.user(loaded, id as u32).into());
+                }
+            }
+            Special::KernelStack => {
+                let mut ips = Vec::new();
+                formats.frames(&format, data, &mut ips);
+                self.addresses.stack(self.functions, &mut ips);
+                formats.replace_frames(&format, data, &ips);
+            }
+            _ => {
+                let is_call = format.special == Special::Function;
+                let is_address = |field: &&Field| is_call || matches!(field.show, Show::Symbol(_));
+                for field in format.fields.iter().filter(is_address) {
+                    let (functions, addresses) = (&mut self.functions, &mut self.addresses);
+                    formats.replace(field, data, |ip| addresses.frame(functions, ip, true));
+                }
+            }
+        }
+    }
+}
+
+/// Pages that are changed while they are read.
+pub(super) struct Changed<'a, R> {
+    pages: Pages<R>,
+    layout: Layout,
+    change: Change<'a>,
+    buffer: Vec<u8>,
+    at: usize,
+    /// Why there are no more.
+    failed: Option<Error>,
+}
+
+impl<'a, R: Read> Changed<'a, R> {
+    pub(super) fn new(pages: Pages<R>, layout: Layout, change: Change<'a>) -> Self {
+        Self {
+            pages,
+            layout,
+            change,
+            buffer: Vec::new(),
+            at: 0,
+            failed: None,
+        }
+    }
+
+    /// How many records were changed, or why not all of them.
+    pub(super) fn end(self) -> Result<u64> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(self.change.nr_records),
+        }
+    }
+
+    fn next_page(&mut self) -> Result<bool> {
+        let Some((cpu, mut cursor)) = self.pages.next_page()? else {
+            return Ok(false);
+        };
+        loop {
+            let record = cursor.next_record();
+            let record = record.map_err(|damage| self.pages.damaged(damage))?;
+            let Some(record) = record else { break };
+            self.change.record(&mut cursor.page_mut()[record.data]);
+        }
+        self.buffer.clear();
+        self.at = 0;
+        write_page(&mut self.buffer, &self.layout, cpu, cursor.page())?;
+        Ok(true)
+    }
+}
+
+impl<R: Read> Read for Changed<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.buffer.len() && self.failed.is_none() {
+            match self.next_page() {
+                Ok(true) => {}
+                Ok(false) => return Ok(0),
+                Err(error) => self.failed = Some(error),
+            }
+        }
+        if self.failed.is_some() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let len = out.len().min(self.buffer.len() - self.at);
+        out[..len].copy_from_slice(&self.buffer[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Merged captures have all events of those that were merged, with the same stacks.
+
+mod common;
+
+use common::{run, stderr, stdout};
+use serde_json::Value;
+use std::{collections::BTreeMap, path::Path};
+
+/// Of two kernels and several loads of the module; with user stacks, and whole stacks in place of ids.
+const CAPTURES: [&str; 4] = ["attack.data", "mixed.data", "user.data", "questions.data"];
+
+/// How often there is an event with all that it has, its stacks by their frames.
+fn events(path: &str) -> BTreeMap<String, u32> {
+    let text = stdout(&["export", "--format", "json", path]);
+    let export: Value = serde_json::from_str(&text).unwrap();
+    let stacks = |key: &str| -> BTreeMap<u64, String> {
+        let stacks = export[key].as_array().map_or(&[][..], |stacks| stacks);
+        let frames = |stack: &Value| {
+            let mut frames = stack["frames"].clone();
+            // The process of generated code may have another number; not in these captures.
+            frames.as_array_mut().unwrap().push(stack["end"].clone());
+            // Others are of one boot and one map.
+            if stack["stable"] == true {
+                let id = stack["stable_id"].clone();
+                assert!(id.is_string());
+                frames.as_array_mut().unwrap().push(id);
+            }
+            (stack["id"].as_u64().unwrap(), frames.to_string())
+        };
+        stacks.iter().map(frames).collect()
+    };
+    let (kernel, user) = (stacks("stacks"), stacks("user_stacks"));
+    let mut events = BTreeMap::new();
+    for event in export["events"].as_array().unwrap() {
+        let mut event = event.clone();
+        event.as_object_mut().unwrap().remove("capture");
+        for (key, stacks) in [("stack", &kernel), ("user_stack", &user)] {
+            if let Some(id) = event[key].as_u64() {
+                event[key] = stacks[&id].clone().into();
+            }
+        }
+        for key in ["missing", "user_missing"] {
+            if event[key].is_object() {
+                event[key].as_object_mut().unwrap().remove("id");
+            }
+        }
+        *events.entry(event.to_string()).or_default() += 1;
+    }
+    events
+}
+
+fn sum(paths: &[&str]) -> BTreeMap<String, u32> {
+    let mut sum = BTreeMap::new();
+    for path in paths {
+        for (event, count) in events(path) {
+            *sum.entry(event).or_default() += count;
+        }
+    }
+    sum
+}
+
+fn merge(output: &Path, captures: &[&str]) -> String {
+    let mut arguments = vec!["merge", "-o", output.to_str().unwrap()];
+    arguments.extend(captures);
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    stderr(&output)
+}
+
+/// The first that differ.
+fn assert_same(one: &BTreeMap<String, u32>, other: &BTreeMap<String, u32>) {
+    let lacks = |one: &BTreeMap<String, u32>, other: &BTreeMap<String, u32>| {
+        let mut lacks = one
+            .iter()
+            .filter(|(event, count)| other.get(*event) != Some(count));
+        lacks
+            .next()
+            .map(|(event, count)| format!("{count} {event}"))
+    };
+    assert_eq!(lacks(one, other), lacks(other, one));
+}
+
+#[test]
+fn all_events_are_there_with_their_stacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("merged");
+    let said = merge(&path, &CAPTURES);
+    assert!(said.contains(": 4 captures, "), "{said}");
+    let merged = events(path.to_str().unwrap());
+    assert!(merged.values().sum::<u32>() > 10_000);
+    assert_same(&merged, &sum(&CAPTURES));
+}
+
+#[test]
+fn merged_captures_can_be_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, other, all] = ["one", "other", "all"].map(|name| dir.path().join(name));
+    merge(&one, &["mixed.data", "user.data"]);
+    merge(&other, &["user.data", "attack.data"]);
+    let [one, other] = [&one, &other].map(|path| path.to_str().unwrap());
+    let said = merge(&all, &[one, "questions.data", other]);
+    assert!(said.contains(": 5 captures, "), "{said}");
+    let want = [
+        "mixed.data",
+        "user.data",
+        "user.data",
+        "attack.data",
+        "questions.data",
+    ];
+    assert_same(&events(all.to_str().unwrap()), &sum(&want));
+}
+
+#[test]
+fn each_stack_is_there_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = |captures: &[&str]| {
+        let path = dir.path().join("merged");
+        let said = merge(&path, captures);
+        let (_, counts) = said.trim().split_once(", ").unwrap();
+        let number = |word: &str| word.split(' ').next().unwrap().parse::<u64>().unwrap();
+        let counts: Vec<_> = counts.split(", ").map(number).collect();
+        counts
+    };
+    for (name, alone) in [("questions.data", 0), ("user.data", 1)] {
+        let [one, two] = [&[name; 1][..], &[name; 2]].map(count);
+        assert_eq!(two[0], 2 * one[0], "records");
+        assert_eq!(one[1], two[1], "stacks");
+        // Generated code of a process of one capture is not that of a process of another.
+        assert!(one[2] > 0 && two[2] == one[2] + alone, "user stacks");
+    }
+}
+
+#[test]
+fn what_is_shown_adds_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("merged");
+    let captures = ["mixed.data", "attack.data", "user.data"];
+    merge(&path, &captures);
+    let folded = |path: &str| {
+        let mut folded = BTreeMap::new();
+        for line in stdout(&["folded", path]).lines() {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            // What is marked as the kernel's where there are user stacks, too.
+            let stack = stack.replace("_[k]", "");
+            *folded.entry(stack).or_insert(0) += count.parse::<u32>().unwrap();
+        }
+        folded
+    };
+    let mut want = BTreeMap::new();
+    for (stack, count) in captures.iter().flat_map(|path| folded(path)) {
+        *want.entry(stack).or_insert(0) += count;
+    }
+    let path = path.to_str().unwrap();
+    assert_same(&folded(path), &want);
+    let report = stdout(&["report", path]);
+    assert!(report.contains(": 3 captures, Linux "), "{report}");
+    let export: Value =
+        serde_json::from_str(&stdout(&["export", "--format", "json", path])).unwrap();
+    assert_eq!(export["captures"].as_array().unwrap().len(), 3);
+    let of = export["events"].as_array().unwrap().iter();
+    let mut of: Vec<_> = of.map(|event| event["capture"].as_u64().unwrap()).collect();
+    of.dedup();
+    assert_eq!(of, [0, 1, 2]);
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("merged");
+    let output = path.to_str().unwrap();
+    for (captures, says) in [
+        (
+            &["stack_map_bin"][..],
+            "only captures with the binary ring buffer can be merged",
+        ),
+        (
+            &["before.data"],
+            "only captures with the binary ring buffer can be merged",
+        ),
+        (&["user.data", "nothing.data"], "nothing.data"),
+        (&["user.data", "trace"], "trace"),
+        (&[], "CAPTURE"),
+    ] {
+        let output = run(&[&["merge", "-o", output], captures].concat());
+        let text = stderr(&output);
+        assert!(!output.status.success() && text.contains(says), "{text}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+    merge(&path, &["questions.data"; 2]);
+    for command in [
+        "offcpu",
+        "leaks",
+        "latency",
+        "resolve",
+        "export --format firefox",
+        "export --format perfetto -o out",
+        "export --format trace.dat -o out",
+    ] {
+        let words: Vec<_> = command.split(' ').chain([output]).collect();
+        let output = run(&words);
+        let text = stderr(&output);
+        let says = "it is a merge of 2 captures";
+        assert!(
+            !output.status.success() && text.contains(says),
+            "{command}: {text}"
+        );
+    }
+}
