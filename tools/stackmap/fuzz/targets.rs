@@ -148,7 +148,7 @@ pub(crate) fn ring(data: &[u8]) {
             }),
             tasks: Tasks::new(&[1].into(), data, &text, |_| None, |_| None),
             nanos: true,
-            recording: 0,
+            recording: Default::default(),
         };
         let pages = || Pages::new(pages, layout, "input");
         let mut notes = Notes::default();

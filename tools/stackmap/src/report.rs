@@ -50,6 +50,7 @@ impl By {
             By::Comm => Some("comm"),
             By::Pid => Some("comm-pid"),
             By::Cpu => Some("cpu"),
+            By::Host => Some("host"),
             By::Stack => None,
         }
     }

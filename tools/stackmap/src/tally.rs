@@ -20,6 +20,9 @@ use std::{
 /// As many stacks are compared one by one.
 const MAX_COMPARED: usize = 16;
 
+/// What stands for a machine that a capture does not name.
+const NO_HOST: &str = "(unknown host)";
+
 /// What events of a group have in common.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub enum By {
@@ -31,6 +34,8 @@ pub enum By {
     Pid,
     /// The CPU.
     Cpu,
+    /// The machine.
+    Host,
     /// The stack, whatever the event.
     Stack,
 }
@@ -43,6 +48,10 @@ impl By {
             By::Comm => Cow::Borrowed(&event.comm),
             By::Pid => Cow::Owned(format!("{}-{}", event.comm, event.pid)),
             By::Cpu => Cow::Owned(format!("CPU {}", event.cpu)),
+            By::Host => match &*event.recording.host {
+                "" => Cow::Borrowed(NO_HOST),
+                host => Cow::Borrowed(host),
+            },
             By::Stack => Cow::Borrowed(""),
         }
     }
@@ -55,6 +64,7 @@ impl fmt::Display for By {
             By::Comm => "comm",
             By::Pid => "pid",
             By::Cpu => "cpu",
+            By::Host => "host",
             By::Stack => "stack",
         })
     }

@@ -256,7 +256,7 @@ mod tests {
             cpu: 0,
             time: Time::Nanos(1),
             flags: Flags::default(),
-            recording: 0,
+            recording: Default::default(),
         };
         let mut unweighed = Unweighed::default();
         assert!(!unweighed.is_all());

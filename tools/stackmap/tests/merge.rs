@@ -14,6 +14,9 @@ const CAPTURES: [&str; 4] = ["attack.data", "mixed.data", "user.data", "question
 /// How often there is an event with all that it has, its stacks by their frames.
 fn events(path: &str) -> BTreeMap<String, u32> {
     let text = stdout(&["export", "--format", "json", path]);
+    let report = stdout(&["report", "--by", "host", path]);
+    // These are older than the names of hosts in captures.
+    assert!(report.contains("\n (unknown host) "), "{report}");
     let export: Value = serde_json::from_str(&text).unwrap();
     let stacks = |key: &str| -> BTreeMap<u64, String> {
         let stacks = export[key].as_array().map_or(&[][..], |stacks| stacks);

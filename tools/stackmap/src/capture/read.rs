@@ -18,6 +18,7 @@ use crate::{
     stacks::{Ids, Stacks},
     stat::Stat,
     symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
+    trace::Recording,
     user::{
         binaries::Binaries,
         live,
@@ -253,10 +254,11 @@ impl Capture {
             true => Order::Big,
             false => Order::Little,
         };
-        let (recording, nanos) = (
-            number.unwrap_or_default(),
-            Trace::counts_nanos(&manifest.clock),
-        );
+        let nanos = Trace::counts_nanos(&manifest.clock);
+        let recording = Recording {
+            number: number.unwrap_or_default(),
+            host: manifest.host.as_deref().unwrap_or_default().into(),
+        };
         let damaged =
             |source: String| move |damage: Damage| Error::input(source, damage.to_string());
         let text = self.small_text(member::HEADER_PAGE)?;

@@ -330,7 +330,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 pid: event.pid,
                 tgid: event.tgid,
                 cpu: event.cpu,
-                capture: (!self.loaded.recordings.is_empty()).then_some(event.recording),
+                capture: (!self.loaded.recordings.is_empty()).then_some(event.recording.number),
                 stack: known,
                 missing,
                 frames,

@@ -19,7 +19,7 @@ fn event(name: &str, comm: &str, pid: u32) -> Event {
         cpu: 2,
         time: Time::Nanos(8_770_009_000),
         flags: Default::default(),
-        recording: 0,
+        recording: Default::default(),
     }
 }
 

@@ -225,6 +225,19 @@ impl Merger {
         }
         whole.time = whole.time.max(one.time);
         whole.duration_ns = whole.duration_ns.saturating_add(one.duration_ns);
+        // So that each label of the whole is one of all of them.
+        match is_first {
+            true => whole.labels.clone_from(&one.labels),
+            false => whole
+                .labels
+                .retain(|name, value| one.labels.get(name) == Some(value)),
+        }
+        if is_first {
+            whole.host.clone_from(&one.host);
+        } else if whole.host != one.host {
+            whole.host = None;
+        }
+        whole.anonymous |= one.anonymous;
         whole.no_args |= one.no_args;
         whole.modules_changed |= one.modules_changed;
         whole.reset |= one.reset;

@@ -389,7 +389,7 @@ fn events_of_others_are_no_switches() {
         cpu: 0,
         time: Time::Nanos(5),
         flags: Flags::default(),
-        recording: 0,
+        recording: Default::default(),
     };
     assert!(!is_switch(&event));
 }

@@ -30,7 +30,7 @@ fn event(name: &str, time: u64, number: u64, text: u8) -> Event {
         cpu: 0,
         time: Time::Nanos(time),
         flags: Flags::default(),
-        recording: 0,
+        recording: Default::default(),
     }
 }
 

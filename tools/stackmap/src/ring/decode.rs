@@ -12,7 +12,9 @@ use super::{
 use crate::{
     error::Result,
     symbols::Symbols,
-    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time, UserSide, Users},
+    trace::{
+        Binds, Cookie, Event, Flags, Pairs, Recording, Sides, StackRef, Time, UserSide, Users,
+    },
 };
 use std::{collections::HashMap, io::Read, rc::Rc};
 
@@ -28,8 +30,8 @@ pub struct Trace {
     pub tasks: Tasks,
     /// Whether times are in nanoseconds.
     pub nanos: bool,
-    /// Which of the captures it is of, if several were merged.
-    pub recording: u32,
+    /// What it is of.
+    pub recording: Recording,
 }
 
 /// Clocks that do not count nanoseconds.
@@ -214,7 +216,7 @@ impl<'a, U: Users> Decoder<'a, U> {
             cpu,
             time: trace.time(time),
             flags,
-            recording: trace.recording,
+            recording: trace.recording.clone(),
         };
         self.pairs.push(event, out)
     }

@@ -19,7 +19,7 @@ fn event(name: &str, comm: &str, time: u64) -> Event {
         cpu: 0,
         time: Time::Ticks(time),
         flags: Default::default(),
-        recording: 0,
+        recording: Default::default(),
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     line::{Body, Line, Time, UserSide},
 };
 use crate::{ring::fields::Fields, symbols::texts::ByNumber};
+use std::rc::Rc;
 
 /// Interrupts nest no deeper than this, one event each.
 const MAX_WAITING: usize = 8;
@@ -37,8 +38,17 @@ pub struct Event {
     pub time: Time,
     /// What the CPU was doing.
     pub flags: Flags,
-    /// Which of the captures it is of, if several were merged.
-    pub recording: u32,
+    /// What it is of.
+    pub recording: Recording,
+}
+
+/// A recording, of several that were merged, or the only one.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Recording {
+    /// Which, from 0.
+    pub number: u32,
+    /// The name of the machine; empty: not known.
+    pub host: Rc<str>,
 }
 
 impl Event {
@@ -345,7 +355,7 @@ impl<'a> Joiner<'a> {
             cpu: line.cpu,
             time: line.time,
             flags: Flags::shown(line.flags),
-            recording: 0,
+            recording: Default::default(),
         };
         self.pairs.push(event, out)
     }

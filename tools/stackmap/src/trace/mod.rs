@@ -9,7 +9,7 @@ mod line;
 mod lines;
 
 pub use binds::{Binds, Users};
-pub use join::{Event, Flags, Joiner, Losses, Pairs, Sides, StackRef, UserRef};
+pub use join::{Event, Flags, Joiner, Losses, Pairs, Recording, Sides, StackRef, UserRef};
 pub use late::{Late, LateRef};
 pub use line::{find_stack_id, Body, Cookie, Line, Time, UserSide};
 pub use lines::{Chunk, Lines, MAX_LINE};
