@@ -7,21 +7,21 @@
 //! events are read. Until then, an event is a small record in memory, and its fields are in a
 //! temporary file. Then the tables are built and written track by track.
 
-use super::{unnamed, whole_frame};
+use super::{stacks::Stacks, unnamed};
 use crate::{
     error::{Error, Result},
-    folded::{kind_of_text, Folded, Kind, Known, Names},
+    folded::{Kind, Names},
     notes::Note,
     output::{JsonText, Progress},
     source::Loaded,
     symbols::Place,
-    tally::{Key, Keys, Step},
+    tally::{Key, Keys},
     trace::{Event, Sides},
 };
 use serde_json::{json, Value};
 use std::{
     borrow::Cow,
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fs::File,
     io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write},
 };
@@ -162,13 +162,7 @@ impl<'a> Builder<'a> {
             .map_err(std::io::Error::from)?;
         out.write_all(b",\"libs\":[],\"threads\":[")?;
         let mut texts = Texts::new(fields.get_ref())?;
-        let mut stacks = Stacks {
-            loaded,
-            addresses: *addresses,
-            keys,
-            names: Names::default(),
-            known: Known::new(name_of_frame(*addresses)),
-        };
+        let mut stacks = Stacks::new(loaded, *addresses, keys, name_of_frame(*addresses));
         let mut progress = Progress::new("writing events", Some(records.len() as u64));
         let mut done = 0;
         for events in records.chunk_by(|one, other| one.thread == other.thread) {
@@ -303,37 +297,6 @@ impl Texts {
     }
 }
 
-/// What stacks are made of.
-struct Stacks<'a, F> {
-    loaded: &'a Loaded,
-    addresses: bool,
-    keys: &'a Keys,
-    names: Names,
-    known: Known<F>,
-}
-
-impl<F: Fn(&crate::symbols::Frame<'_>) -> String> Stacks<'_, F> {
-    /// The frames of a stack, outermost first.
-    fn frames(&mut self, key: Key, frames: &mut Vec<u32>) {
-        frames.clear();
-        let Self {
-            loaded,
-            addresses,
-            keys,
-            names,
-            known,
-        } = self;
-        keys.walk(key, loaded, &mut |step| match step {
-            Step::Text(text) => {
-                let name = whole_frame(text, *addresses);
-                frames.push(names.number(&name, kind_of_text(text)));
-            }
-            step => known.push(&step, loaded, names, frames),
-        });
-        frames.reverse();
-    }
-}
-
 /// The tables of a track.
 struct Table {
     /// The last node of each stack.
@@ -355,43 +318,21 @@ impl Table {
         stacks: &mut Stacks<'_, F>,
     ) -> Self {
         let keys = events.iter().map(|event| event.key);
-        let keys: HashSet<Key> = keys.filter(|key| *key != Key::NONE).collect();
-        let mut keys: Vec<Key> = keys.into_iter().collect();
-        keys.sort_unstable();
-        // In this order, a stack follows the stack that it shares the most frames with, so only the
-        // nodes of the last stack are needed.
-        let mut folded = Folded::default();
-        let mut frames = Vec::new();
-        for key in &keys {
-            stacks.frames(*key, &mut frames);
-            folded.push(frames.iter().copied(), 0);
-        }
+        let tree = stacks.tree(keys.filter(|key| *key != Key::NONE).collect());
         let mut table = Self {
-            nodes: HashMap::with_capacity(keys.len()),
-            stacks: Vec::new(),
+            nodes: tree.leaves,
+            stacks: Vec::with_capacity(tree.nodes.len()),
             frames: Vec::new(),
             strings: HashMap::new(),
             order: Vec::new(),
         };
         let mut functions = HashMap::new();
-        let mut path: Vec<(u32, u32)> = Vec::new();
-        for index in folded.order() {
-            let frames = folded.at(index);
-            let pairs = path.iter().zip(frames.iter());
-            let same = pairs.take_while(|((frame, _), other)| frame == other);
-            path.truncate(same.count());
-            for frame in frames.iter().skip(path.len()) {
-                let function = *functions.entry(frame).or_insert_with(|| {
-                    table.frames.push(frame);
-                    table.frames.len() as u32 - 1
-                });
-                let prefix = path.last().map_or(0, |(_, node)| node + 1);
-                path.push((frame, table.stacks.len() as u32));
-                table.stacks.push((prefix, function));
-            }
-            if let Some((_, node)) = path.last() {
-                table.nodes.insert(keys[index], *node);
-            }
+        for (prefix, frame) in tree.nodes {
+            let function = *functions.entry(frame).or_insert_with(|| {
+                table.frames.push(frame);
+                table.frames.len() as u32 - 1
+            });
+            table.stacks.push((prefix, function));
         }
         table
     }

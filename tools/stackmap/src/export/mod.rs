@@ -12,6 +12,7 @@ pub mod otlp;
 pub mod perfetto;
 pub mod pprof;
 pub mod proto;
+pub(crate) mod stacks;
 mod tables;
 pub mod trace_dat;
 
@@ -19,7 +20,7 @@ use crate::{address::without_addresses, flame::UNKNOWN};
 use std::borrow::Cow;
 
 /// The name of a frame that has none.
-fn unnamed(ip: u64, addresses: bool) -> String {
+pub(crate) fn unnamed(ip: u64, addresses: bool) -> String {
     match addresses {
         true => format!("0x{ip:x}"),
         false => UNKNOWN.to_owned(),
