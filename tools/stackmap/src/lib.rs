@@ -38,6 +38,7 @@ pub mod trace;
 pub mod tracefs;
 pub mod tree;
 pub mod user;
+pub mod view;
 pub mod weight;
 
 pub use error::{Error, Result};

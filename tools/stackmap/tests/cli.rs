@@ -61,11 +61,12 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Every command that reads a file, as it would be typed.
-const READERS: [&[&str]; 9] = [
+const READERS: [&[&str]; 10] = [
     &["dump"],
     &["report"],
     &["folded"],
     &["flame", "-o", "-"],
+    &["view", "-o", "-"],
     &["export", "--format", "pprof"],
     &["export", "--format", "firefox"],
     &["export", "--format", "json"],

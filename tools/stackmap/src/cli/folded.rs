@@ -171,14 +171,19 @@ pub(super) fn access(addresses: bool) -> Access {
     }
 }
 
-fn subtitle(loaded: &Loaded, events: &str) -> String {
-    let about = match &loaded.manifest {
+/// Where events are from.
+pub(super) fn about(loaded: &Loaded, events: &str) -> String {
+    match &loaded.manifest {
         Some(manifest) => {
             let seconds = manifest.duration_ns as f64 / 1e9;
             format!("{events} in {seconds:.3} s, Linux {}", manifest.release)
         }
         None => events.to_owned(),
-    };
+    }
+}
+
+fn subtitle(loaded: &Loaded, events: &str) -> String {
+    let about = about(loaded, events);
     let legend = match loaded.user.is_empty() {
         true => flame::LEGEND,
         false => flame::LEGEND_USER,

@@ -21,6 +21,7 @@ mod resolve;
 mod selected;
 mod stat;
 mod top;
+mod view;
 
 use crate::{
     error::{Error, Result},
@@ -37,6 +38,7 @@ examples:
   stackmap record -e kmem:kmalloc -- ls     record while a command runs, into stackmap.data
   stackmap report                           what was recorded: events, and their hottest stacks
   stackmap flame -o out.svg                 the same as a flame graph
+  stackmap view                             the events over time, in the browser
   stackmap top                              the hottest stacks of the running kernel, live
   stackmap resolve < trace_pipe             replace the ids in a trace by stacks
   stackmap doctor                           whether the module works here, and what to do";
@@ -61,6 +63,7 @@ enum Command {
     Folded(folded::Folded),
     Flame(folded::Flame),
     Diff(diff::Diff),
+    View(view::View),
     Export(export::Export),
     Offcpu(offcpu::Offcpu),
     Latency(latency::Latency),
@@ -104,6 +107,7 @@ impl Cli {
             Command::Folded(folded) => folded.run(global),
             Command::Flame(flame) => flame.run(global),
             Command::Diff(diff) => diff.run(global),
+            Command::View(view) => view.run(global),
             Command::Export(export) => export.run(global),
             Command::Offcpu(offcpu) => offcpu.run(global),
             Command::Latency(latency) => latency.run(global),

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A page that shows a recording in a browser: a heat map of its events over time, and flame graphs of the
+//! range that is selected there.
+//!
+//! The page is one file that asks for nothing else: neither of another host nor of this one. What is in it
+//! of the recording is one block of base64 (see [`encode`]), so no name of a task or a function is ever
+//! markup. A policy in the page forbids every request, and every script but its own.
+
+pub mod encode;
+pub mod serve;
+
+use crate::{
+    error::{Error, Result},
+    export::{stacks::Stacks, unnamed},
+    notes::{count_of, Note},
+    output::JsonText,
+    source::Loaded,
+    symbols::{Frame, Place},
+    tally::{Key, Keys},
+    trace::{Event, Sides, Time},
+    weight::Unit,
+};
+use base64::{prelude::BASE64_STANDARD, write::EncoderWriter};
+use encode::{Columns, Row, Texts};
+use flate2::{write::GzEncoder, Compression};
+use serde_json::json;
+use std::{collections::HashSet, fmt::Write as _, io::Write};
+
+/// More events are refused: the browser needs some 30 bytes for each.
+pub const MAX_EVENTS: usize = 1 << 23;
+/// More frames of different stacks are refused.
+pub const MAX_NODES: usize = 1 << 22;
+
+/// The page around the data: what stands for `{csp}`, `{nonce}`, `{style}`, `{script}` and `{data}` is put in.
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+/// The scripts, in the order in which they need each other.
+const SCRIPTS: [&str; 4] = [
+    include_str!("page/data.js"),
+    include_str!("page/heat.js"),
+    include_str!("page/flame.js"),
+    include_str!("page/page.js"),
+];
+
+/// A word that nobody can guess, of 32 letters.
+pub fn secret() -> Result<String> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| Error::io("get random bytes", error.into()))?;
+    }
+    Ok(bytes.iter().fold(String::new(), |mut word, byte| {
+        let _ = write!(word, "{byte:02x}");
+        word
+    }))
+}
+
+/// What a page may do: run its own script and style, and nothing else.
+pub fn policy(nonce: &str) -> String {
+    format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; \
+         base-uri 'none'; form-action 'none'"
+    )
+}
+
+/// What is shown above the events.
+pub struct Look {
+    /// The title.
+    pub title: String,
+    /// Behind the title: where the events are from.
+    pub about: String,
+    /// What the events are counted in.
+    pub unit: Unit,
+}
+
+/// A page that grows event by event.
+pub struct Builder<'a> {
+    loaded: &'a Loaded,
+    addresses: bool,
+    rows: Vec<Row>,
+    keys: Keys,
+    stacks: Texts<Key>,
+    events: Texts<String>,
+    tasks: Texts<(u32, String)>,
+    /// Whether times are those of a clock that does not count time.
+    ticks: bool,
+}
+
+impl<'a> Builder<'a> {
+    /// One without events. `addresses`: whether it shows kernel addresses.
+    pub fn new(loaded: &'a Loaded, addresses: bool) -> Self {
+        Self {
+            loaded,
+            addresses,
+            rows: Vec::new(),
+            keys: Keys::default(),
+            stacks: Texts::default(),
+            events: Texts::default(),
+            tasks: Texts::default(),
+            ticks: false,
+        }
+    }
+
+    /// Adds an event, unless it has no weight.
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
+        let Ok(weight) = self.loaded.weight.of(event) else {
+            return Ok(());
+        };
+        if self.rows.len() == MAX_EVENTS {
+            return Err(Error::Refused(format!(
+                "a page shows {MAX_EVENTS} events at most\n  hint: choose some, as by --time, --event or --cpu"
+            )));
+        }
+        // As `--time` has it, so that what the page counts is what other commands count.
+        let time = match event.time {
+            Time::Nanos(_) => u64::try_from(event.time.micros()).unwrap_or(u64::MAX),
+            Time::Ticks(ticks) => {
+                self.ticks = true;
+                ticks
+            }
+        };
+        self.rows.push(Row {
+            time,
+            weight,
+            cpu: event.cpu,
+            event: self.events.number(&event.name),
+            task: self.tasks.number(&(event.pid, event.comm.clone())),
+            stack: self.stacks.number(&self.keys.key(sides)),
+        });
+        Ok(())
+    }
+
+    /// Writes the page, whose script has this [secret] as its nonce.
+    pub fn write(
+        mut self,
+        look: &Look,
+        notes: &[Note],
+        nonce: &str,
+        out: &mut impl Write,
+    ) -> Result {
+        // Events of several CPUs can be a little out of order; the page searches for times.
+        self.rows.sort_by_key(|row| row.time);
+        let mut data = GzEncoder::new(Vec::new(), Compression::default());
+        self.encode(look, notes)?.write(&mut data)?;
+        let data = data.finish()?;
+        let mut rest = PAGE;
+        while let Some((before, (name, behind))) = rest
+            .split_once('{')
+            .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+        {
+            out.write_all(before.as_bytes())?;
+            match name {
+                "csp" => out.write_all(policy(nonce).as_bytes())?,
+                "nonce" => out.write_all(nonce.as_bytes())?,
+                "style" => out.write_all(STYLE.as_bytes())?,
+                "script" => {
+                    for script in SCRIPTS {
+                        out.write_all(script.as_bytes())?;
+                    }
+                }
+                _ => {
+                    let mut encoder = EncoderWriter::new(&mut *out, &BASE64_STANDARD);
+                    encoder.write_all(&data)?;
+                    encoder.finish()?;
+                }
+            }
+            rest = behind;
+        }
+        Ok(out.write_all(rest.as_bytes())?)
+    }
+
+    /// The data of the page.
+    fn encode(&self, look: &Look, notes: &[Note]) -> Result<Columns> {
+        let name = |frame: &Frame<'_>| match frame.place {
+            Place::Unknown => unnamed(frame.ip, self.addresses),
+            _ => frame.plain().to_string(),
+        };
+        let mut stacks = Stacks::new(self.loaded, self.addresses, &self.keys, name);
+        let tree = stacks.tree(self.stacks.iter().copied().collect::<HashSet<_>>());
+        if tree.nodes.len() > MAX_NODES {
+            return Err(Error::Refused(format!(
+                "the stacks have {}, and a page shows {MAX_NODES} at most\n  \
+                 hint: choose some events, as by --time or --event, or one side, by --kernel or --user",
+                count_of(tree.nodes.len() as u64, "different frame")
+            )));
+        }
+        let begin = self.rows.first().map_or(0, |row| row.time);
+        let meta = json!({
+            "title": look.title,
+            "about": look.about,
+            "unit": look.unit.title(),
+            "begin": begin.to_string(),
+            "ticks": self.ticks,
+            "weighted": look.unit != Unit::Events,
+            "notes": notes.iter().map(|note| &note.text[..]).collect::<Vec<_>>(),
+        });
+        let mut text = Vec::new();
+        serde_json::to_writer(JsonText(&mut text), &meta).map_err(std::io::Error::from)?;
+        let mut columns = Columns::default();
+        columns.text(&text);
+        columns.names(stacks.names.iter());
+        columns.tree(&tree.nodes);
+        columns.strings(self.events.iter());
+        columns.tasks(self.tasks.iter());
+        let leaf = |stack: u32| {
+            let key = self.stacks.get(stack);
+            key.and_then(|key| tree.leaves.get(key))
+                .map_or(0, |node| node + 1)
+        };
+        columns.rows(&self.rows, leaf, look.unit != Unit::Events);
+        Ok(columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_a_place_for_each_part() {
+        let mut names: Vec<_> = PAGE
+            .split('{')
+            .skip(1)
+            .filter_map(|rest| rest.split_once('}'))
+            .map(|(name, _)| name)
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, ["csp", "data", "nonce", "nonce", "script", "style"]);
+    }
+
+    #[test]
+    fn secrets_differ() {
+        let (one, other) = (secret().unwrap(), secret().unwrap());
+        assert_ne!(one, other);
+        assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    #[test]
+    fn nothing_of_the_page_is_elsewhere() {
+        for part in [PAGE, STYLE].iter().chain(&SCRIPTS) {
+            for word in [
+                "http:",
+                "https:",
+                "src=",
+                "url(",
+                "@import",
+                "fetch(",
+                "innerHTML",
+                "eval(",
+            ] {
+                assert!(!part.contains(word), "{word}");
+            }
+        }
+    }
+}
