@@ -423,6 +423,7 @@ def host_cases():
     yield Case("host: what DKMS is told", (str(TESTS / "dkms"),))
     yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
     yield Case("host: the tool: Perfetto", (str(TOP / "tools/stackmap/tests/perfetto-readers"), TOOL))
+    yield Case("host: the tool: view", (str(TOP / "tools/stackmap/tests/view"), TOOL))
 
 
 def lint_cases():

@@ -92,6 +92,7 @@ fn examples_print_what_the_documentation_shows() {
     let nr_sessions = |page| compare(page).0;
     assert!(nr_sessions("stackmap-tool.rst") >= 8);
     assert!(nr_sessions("stackmap-waits.rst") >= 4);
+    assert!(nr_sessions("stackmap-view.rst") >= 1);
 }
 
 #[test]

@@ -168,8 +168,7 @@ class Flame {
 	layout() {
 		if (!this.view || !this.box.clientWidth)
 			return;
-		// With room for a scroll bar, whether there is one or not.
-		this.width = this.box.clientWidth - 16;
+		this.width = this.box.clientWidth;
 		this.rows = this.view.boxes(this.width).slice(0, MAX_DEPTH);
 		this.at = null;
 		this.draw();
