@@ -11,7 +11,7 @@ use std::{
     net::TcpStream,
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 fn command(arguments: &[&str]) -> Command {
@@ -105,14 +105,25 @@ fn a_map_without_events_is_refused() {
     assert!(text.contains("has no events that could be shown"), "{text}");
 }
 
+/// A process that is not left behind by a test that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
 #[test]
 fn the_page_is_served_once() {
-    let mut child = command(&["view", "--once", "before.data"])
-        .env("SSH_CONNECTION", "1")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut child = Running(
+        command(&["view", "--once", "before.data"])
+            .env("SSH_CONNECTION", "1")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     // Behind notes on what is missing in the recording.
     let line = lines.find_map(|line| line.ok().filter(|line| line.contains("the page is at")));
     let line = line.unwrap();
@@ -142,5 +153,5 @@ fn the_page_is_served_once() {
     let policy = text.split("Content-Security-Policy: ").nth(1).unwrap();
     let (policy, _) = policy.split_once("; frame-ancestors").unwrap();
     assert!(text.contains(&format!("content=\"{policy}\"")));
-    assert!(child.wait().unwrap().success());
+    assert!(child.0.wait().unwrap().success());
 }

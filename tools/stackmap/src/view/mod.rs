@@ -218,6 +218,13 @@ impl<'a> Builder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        ring::fields::tests::fields,
+        trace::{Flags, StackRef, UserRef},
+    };
+    use base64::Engine;
+    use flate2::read::GzDecoder;
+    use std::io::Read;
 
     #[test]
     fn the_page_has_a_place_for_each_part() {
@@ -236,6 +243,53 @@ mod tests {
         let (one, other) = (secret().unwrap(), secret().unwrap());
         assert_ne!(one, other);
         assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    /// The beginning of the data of events at these times.
+    fn data(times: &[Time]) -> String {
+        let loaded = Loaded::default();
+        let mut builder = Builder::new(&loaded, false);
+        for time in times {
+            let event = Event {
+                name: "event".to_owned(),
+                fields: fields("", "\"\"", &[]),
+                comm: "task".to_owned(),
+                pid: 1,
+                tgid: None,
+                cpu: 0,
+                time: *time,
+                flags: Flags::default(),
+            };
+            let sides = Sides {
+                kernel: StackRef::None,
+                user: UserRef::None,
+            };
+            builder.event(&event, sides).unwrap();
+        }
+        let look = Look {
+            title: "title".to_owned(),
+            about: String::new(),
+            unit: Unit::Events,
+        };
+        let mut page = Vec::new();
+        builder.write(&look, &[], "nonce", &mut page).unwrap();
+        let page = String::from_utf8(page).unwrap();
+        let (_, data) = page.split_once("id=\"data\">").unwrap();
+        let data = BASE64_STANDARD.decode(data.split('<').next().unwrap());
+        let mut bytes = Vec::new();
+        let data = data.unwrap();
+        GzDecoder::new(&data[..]).read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn events_are_in_the_order_of_time() {
+        let nanos = data(&[Time::Nanos(2_000_000), Time::Nanos(1_234_567)]);
+        assert!(nanos.contains(r#""begin":"1235""#), "{nanos}");
+        assert!(nanos.contains(r#""ticks":false"#), "{nanos}");
+        let ticks = data(&[Time::Ticks(7), Time::Ticks(8)]);
+        assert!(ticks.contains(r#""begin":"7""#), "{ticks}");
+        assert!(ticks.contains(r#""ticks":true"#), "{ticks}");
     }
 
     #[test]
