@@ -198,6 +198,7 @@ fn what_cannot_be_merged_is_refused() {
         "latency",
         "resolve",
         "export --format firefox",
+        "view -o out",
         "export --format perfetto -o out",
         "export --format trace.dat -o out",
     ] {

@@ -60,6 +60,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn run(self, global: &Global) -> Result {
         let (mut source, mut loaded) = self.input.open(global)?;
+        source.require_one("a timeline is drawn")?;
         if matches!(source, Source::Raw { .. }) {
             let what = "a stack_map_bin has no events that could be shown\n  hint: \"stackmap flame\" draws \
                         its stacks";

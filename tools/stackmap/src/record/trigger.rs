@@ -97,7 +97,7 @@ impl Triggers {
                 event: trigger.event.clone(),
                 filter: trigger.filter.clone(),
             };
-            let names = Events::find(tracefs, &[wanted.clone()])?.names;
+            let names = Events::find(tracefs, std::slice::from_ref(&wanted))?.names;
             let mut names = names.into_iter();
             let (Some(event), None) = (names.next(), names.next()) else {
                 return Err(Error::Refused(format!(

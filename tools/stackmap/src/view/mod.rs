@@ -259,6 +259,7 @@ mod tests {
                 cpu: 0,
                 time: *time,
                 flags: Flags::default(),
+                recording: Default::default(),
             };
             let sides = Sides {
                 kernel: StackRef::None,
