@@ -392,6 +392,9 @@ def long_cases(kernel):
     # The debug information of the kernel is 1.2 GB to download.
     if kernel in KERNELS:
         yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
+    # Six guests, of all kernels.
+    if kernel == KERNELS[0]:
+        yield Case("host: stable ids", (str(TESTS / "stable-ids"), TOOL, *KERNELS), needs=KERNELS, starts_guests=True)
     # Of the cycles there are more above.
     yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
 
@@ -414,7 +417,6 @@ def host_cases():
     yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
     yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
-    yield Case("host: stable ids", (str(TESTS / "stable-ids"), TOOL, *KERNELS), needs=KERNELS)
     yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=KERNELS)
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
     yield Case("host: models of the map's races", (str(TESTS / "map/models"),))
