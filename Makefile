@@ -29,7 +29,7 @@ tool: ## build the tool; tool-static: without shared libraries
 	cargo build --release --package stackmap
 
 tool-static:
-	@tools/stackmap/build-static
+	@tools/stackmap/build-static --profile=small
 
 install: install-module install-tool ## install module and tool; install-module, install-tool: one
 
