@@ -426,6 +426,7 @@ def host_cases():
     yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
     yield Case("host: the tool: Perfetto", (str(TOP / "tools/stackmap/tests/perfetto-readers"), TOOL))
     yield Case("host: the tool: view", (str(TOP / "tools/stackmap/tests/view"), TOOL))
+    yield Case("host: the tool: tables", (str(TOP / "tools/stackmap/tests/tables"), TOOL))
 
 
 def lint_cases():

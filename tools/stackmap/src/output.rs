@@ -2,9 +2,13 @@
 
 //! What goes to the user: results on standard output, everything else on standard error.
 
+#[cfg(feature = "parquet")]
+mod directory;
 mod pager;
 mod target;
 
+#[cfg(feature = "parquet")]
+pub use directory::Directory;
 pub use target::Access;
 
 use crate::{

@@ -6,6 +6,8 @@ use super::{
     args::{Global, Input, WeightArgs},
     folded::access,
 };
+#[cfg(feature = "parquet")]
+use crate::export::parquet;
 use crate::{
     capture::Described,
     error::{Error, Result},
@@ -44,12 +46,16 @@ pub(super) struct Export {
     format: Format,
     #[command(flatten)]
     weight: WeightArgs,
-    /// File to write, - for standard output
+    /// File to write, - for standard output; a directory for parquet
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Write kernel addresses, too; only the owner can read the file then
     #[arg(long)]
     addresses: bool,
+    /// Write the fields of events as text, too, for parquet
+    #[cfg(feature = "parquet")]
+    #[arg(long)]
+    text: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -68,6 +74,9 @@ enum Format {
     /// A file for trace-cmd and KernelShark, with whole stacks; it always has kernel addresses
     #[value(name = "trace.dat")]
     TraceDat,
+    /// A directory of tables for databases: events, stacks, frames, captures
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 impl Export {
@@ -79,8 +88,10 @@ impl Export {
             #[cfg(feature = "otlp")]
             Format::Otlp => Some("OTLP profile"),
             Format::TraceDat => Some("trace.dat"),
-            Format::Firefox | Format::Json => None,
+            _ => None,
         };
+        #[cfg(feature = "parquet")]
+        self.check_tables()?;
         if let Some(what) = binary.filter(|_| to_terminal) {
             return Err(Error::Refused(format!(
                 "a {what} is binary and is not written to a terminal\n  hint: -o FILE"
@@ -91,6 +102,8 @@ impl Export {
         let has_fields = match self.format {
             Format::Json => Some("json"),
             Format::TraceDat => Some("trace.dat"),
+            #[cfg(feature = "parquet")]
+            Format::Parquet => Some("parquet"),
             _ => None,
         };
         if let Some(format) = has_fields.filter(|_| loaded.weight != Weight::One) {
@@ -101,6 +114,10 @@ impl Export {
         if let Format::Firefox | Format::Perfetto | Format::TraceDat = self.format {
             // Each has clocks of its own.
             source.require_one("a timeline is drawn")?;
+        }
+        #[cfg(feature = "parquet")]
+        if self.format == Format::Parquet {
+            return self.write_tables(&mut source, &loaded);
         }
         let mut notes = Notes::default();
         // Its events are as the kernel recorded them.
@@ -152,6 +169,9 @@ impl Export {
                     write_trace_dat(&mut source, &loaded, &mut notes, (&texts, layout), &mut out)?;
                 }
             }
+            // They are no single file.
+            #[cfg(feature = "parquet")]
+            Format::Parquet => {}
         }
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
@@ -175,6 +195,50 @@ fn profile<'a>(
         })?,
     }
     Ok(builder)
+}
+
+#[cfg(feature = "parquet")]
+impl Export {
+    /// Refuses what only one of tables and files can be.
+    fn check_tables(&self) -> Result {
+        let refused = match self.format {
+            Format::Parquet if self.output == Path::new("-") => {
+                "--format parquet writes a directory\n  hint: -o DIR"
+            }
+            Format::Parquet => return Ok(()),
+            _ if self.text => "--text is for --format parquet",
+            _ => return Ok(()),
+        };
+        Err(Error::Refused(refused.to_owned()))
+    }
+
+    fn write_tables(&self, source: &mut Source, loaded: &Loaded) -> Result {
+        let options = parquet::Options {
+            addresses: self.addresses,
+            text: self.text,
+        };
+        let mut notes = Notes::default();
+        let access = access(self.addresses);
+        let mut writer = parquet::Writer::new(&self.output, access, loaded, options)?;
+        if source.has_ring() {
+            let mut all = Vec::new();
+            for number in 0..source.nr_recordings() {
+                source.select(number)?;
+                all.push(source.ring()?.0.about);
+            }
+            writer.describe(all.iter().map(|about| &about.formats));
+            events::for_each_with_frames(source, loaded, &mut notes, &mut |event, sides, ips| {
+                writer.event(event, sides, ips)
+            })?;
+        } else {
+            events::for_each(source, loaded, &mut notes, &mut |event, sides| {
+                writer.event(event, sides, &[])
+            })?;
+        }
+        writer.finish()?;
+        output::say_notes(&notes.lines(Some(loaded)));
+        Ok(())
+    }
 }
 
 fn write_trace_dat(

@@ -9,6 +9,8 @@ pub mod firefox;
 pub mod json;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod perfetto;
 pub mod pprof;
 pub mod proto;

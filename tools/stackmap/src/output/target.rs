@@ -8,6 +8,8 @@
 //! links are refused always, in every directory that others may write to: a path is followed link
 //! by link, by directory descriptors.
 
+#[cfg(feature = "parquet")]
+use super::directory::{is_empty, not_empty};
 use crate::error::{Error, Result};
 use rustix::{
     fs::{
@@ -139,6 +141,19 @@ pub(super) fn place(path: &Path) -> Result<(OwnedFd, OsString)> {
             format!("write {}", path.display()),
             Errno::EXIST.into(),
         )),
+    }
+}
+
+/// The directory that a new one is in, and its name in it. Nothing is there, or an empty directory.
+#[cfg(feature = "parquet")]
+pub(super) fn place_of_directory(path: &Path) -> Result<(OwnedFd, OsString)> {
+    let failed = |error| Error::io(format!("write {}", path.display()), error);
+    let Found { dir, name, what } = find(path)?;
+    match what {
+        What::Nothing => Ok((dir, name)),
+        What::Directory if is_empty(&dir, &name).map_err(failed)? => Ok((dir, name)),
+        What::Directory => Err(not_empty(path)),
+        _ => Err(failed(Errno::NOTDIR.into())),
     }
 }
 

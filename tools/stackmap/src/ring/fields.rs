@@ -168,6 +168,32 @@ impl Fields {
         }
     }
 
+    /// What describes them, if that is known.
+    #[cfg(feature = "parquet")]
+    pub fn format(&self) -> Option<&Format> {
+        match self {
+            Fields::Text(_) => None,
+            Fields::Binary(recorded) => recorded.format.as_deref(),
+        }
+    }
+
+    /// The number in the field at this index of the format, for an export: kernel addresses only if
+    /// `addresses`.
+    #[cfg(feature = "parquet")]
+    pub fn exported(&self, index: usize, addresses: bool) -> Option<i128> {
+        let Fields::Binary(recorded) = self else {
+            return None;
+        };
+        let field = recorded.format.as_ref()?.fields.get(index)?;
+        let value = recorded.value(field)?;
+        match value {
+            _ if !addresses && has_address(field, &value) => None,
+            Value::Unsigned(number) => Some(number.into()),
+            Value::Signed(number) => Some(number.into()),
+            _ => None,
+        }
+    }
+
     /// The fields as text for an export: kernel addresses only if `addresses`.
     pub fn export(&self, symbols: &Symbols, addresses: bool) -> Cow<'_, str> {
         match self {

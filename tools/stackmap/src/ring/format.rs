@@ -59,6 +59,14 @@ pub struct Field {
 }
 
 impl Field {
+    /// How many bits its number has; [`None`]: it holds something else.
+    #[cfg(feature = "parquet")]
+    pub fn number_bits(&self) -> Option<u8> {
+        let is_number = self.kind == Kind::Number && self.place == Place::Fixed;
+        let bits = matches!(self.size, 1 | 2 | 4 | 8).then_some(8 * self.size as u8);
+        bits.filter(|_| is_number)
+    }
+
     /// Whether its numbers have 64 bits.
     pub fn holds_double(&self) -> bool {
         match self.kind {

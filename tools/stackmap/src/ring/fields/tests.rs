@@ -12,8 +12,13 @@ pub(crate) fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
 
 /// The same of another system.
 pub(crate) fn fields_of(system: &str, description: &str, print: &str, data: &[u8]) -> Fields {
+    recorded(system, &describe(description, print), data)
+}
+
+/// The same of an event that is described by this text.
+pub(crate) fn recorded(system: &str, text: &str, data: &[u8]) -> Fields {
     let mut formats = Formats::new(Order::Little, 8);
-    let id = formats.add(system, &describe(description, print)).unwrap();
+    let id = formats.add(system, text).unwrap();
     Fields::Binary(Recorded {
         format: formats.get(id).cloned(),
         about: Rc::new(About {
