@@ -125,7 +125,8 @@ impl Session<'_> {
                 Stopped::Triggered(event) => Some(event),
                 _ => None,
             },
-            switched_off: switched_off && stopped != Stopped::Off,
+            // A flight recorder ends by that, also after its event.
+            switched_off: switched_off && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
             put_aside: self.aside.found(),
             instance: tracefs.instance_name(),
         };

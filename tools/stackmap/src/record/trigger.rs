@@ -14,8 +14,14 @@ use crate::{
     error::{Error, Result},
     output::safe,
     tracefs::Tracefs,
+    user::live::since_boot,
 };
-use std::{io, process, str::FromStr, thread::sleep, time::Duration};
+use std::{
+    io, process,
+    str::FromStr,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 /// How often the counts are looked at. So much longer the recording goes on: the event has its
 /// stacks by then.
@@ -83,14 +89,16 @@ struct Watched {
 pub(super) type Watch = Box<dyn FnOnce() -> Option<String> + Send>;
 
 impl Triggers {
-    /// Looks them up. `events` gets those that `-e` does not select, so that the event is in the
-    /// capture.
+    /// Looks them up. `events` gets those that `-e` does not select, or not always, so that the event
+    /// is in the capture.
     pub(super) fn find(
         tracefs: &Tracefs,
         triggers: &[Trigger],
         events: &mut Vec<Selected>,
     ) -> Result<Self> {
         let selected = Events::find(tracefs, events)?;
+        // Histograms of one name are one, in all instances; and a container may have the same id.
+        let now = since_boot().as_nanos();
         let mut found = Vec::new();
         for trigger in triggers {
             let wanted = Selected {
@@ -111,11 +119,11 @@ impl Triggers {
                     "this kernel cannot count {event}: it lacks CONFIG_HIST_TRIGGERS"
                 )));
             }
-            if !selected.names.contains(&event) {
+            if !selected.names.contains(&event) || selected.filters.contains_key(&event) {
                 events.push(wanted);
             }
             found.push(Watched {
-                name: format!("stackmap_{}_{}", process::id(), found.len()),
+                name: format!("stackmap_{}_{now}_{}", process::id(), found.len()),
                 trigger: Trigger {
                     event,
                     filter: trigger.filter.clone(),
@@ -154,7 +162,11 @@ impl Triggers {
                 text.is_ok_and(|text| hits(&text, &watched.mark()) > 0)
             };
             if let Some(watched) = all.iter().find(occurred) {
-                sleep(after.max(INTERVAL));
+                let begun = Instant::now();
+                sleep(INTERVAL);
+                while begun.elapsed() < after && !is_off(&tracefs) {
+                    sleep(INTERVAL.min(after.saturating_sub(begun.elapsed())));
+                }
                 return Some(watched.trigger.to_string());
             }
         })
@@ -247,6 +259,26 @@ mod tests {
         for text in ["", " ", "a:b if ", " if x", "a b", "a:b unless c", "a\nb"] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn no_two_histograms_have_one_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("events/a/b")).unwrap();
+        for (file, text) in [
+            ("trace", ""),
+            ("available_events", "a:b\n"),
+            ("events/a/b/hist", ""),
+        ] {
+            std::fs::write(dir.path().join(file), text).unwrap();
+        }
+        let tracefs = Tracefs::find(Some(dir.path())).unwrap();
+        let trigger: Trigger = "a:b".parse().unwrap();
+        let two = || Triggers::find(&tracefs, &[trigger.clone(), trigger.clone()], &mut Vec::new());
+        let found = [two().unwrap(), two().unwrap()];
+        let names = found.iter().flat_map(|found| &found.0);
+        let names: std::collections::BTreeSet<_> = names.map(|watched| &watched.name).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
     }
 
     #[test]

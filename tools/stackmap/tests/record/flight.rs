@@ -3,7 +3,10 @@
 //! Flight recorders: recordings that an event ends, and of which the end is kept.
 
 use super::fake::{page, with, Fake, KMALLOC};
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 const HIST: &str = "t/events/kmem/kfree/hist";
 
@@ -58,6 +61,27 @@ fn an_event_that_is_selected_is_recorded_as_it_is_selected() {
     assert_eq!(fake.get("set"), "kmem:*\nnone\n");
     // It did not occur.
     assert_eq!(fake.manifest("stackmap.data").triggered, None);
+}
+
+#[test]
+fn the_event_is_recorded_whatever_the_filter_of_others() {
+    let fake = fake();
+    let mut arguments = vec!["-e", "kmem:*", "--filter", "ptr == 1"];
+    arguments.extend(["--on-trigger", "kmem:kfree if ptr == 0"]);
+    let script = "cat events/kmem/kfree/filter events/kmem/kmalloc/filter > ../set";
+    fake.recorded(&arguments, script);
+    assert_eq!(fake.get("set"), "(ptr == 1) || (ptr == 0)ptr == 1");
+}
+
+#[test]
+fn tracing_that_is_switched_off_ends_what_goes_on_after_an_event() {
+    let fake = fake();
+    let script = OCCURS.replace("exec sleep", "sleep 1; echo 0 > tracing_on; exec sleep");
+    let begun = Instant::now();
+    let text = fake.recorded(&with(&["--on-trigger", "kfree", "--after", "50"]), &script);
+    assert!(begun.elapsed() < Duration::from_secs(40));
+    assert!(text.contains("ended by the event kmem:kfree"), "{text}");
+    assert!(!text.contains("later events are missing"), "{text}");
 }
 
 #[test]
