@@ -356,7 +356,7 @@ fn count_kernel(notes: &mut Notes, loaded: &Loaded, stack: StackRef<'_>, alone: 
 fn count_user(notes: &mut Notes, loaded: &Loaded, user: UserRef, nr_events: u64) {
     let count = match user {
         UserRef::Id(id) if !loaded.has_user_stack(id) => {
-            return notes.user.missing(loaded.missing_user(), nr_events);
+            return notes.user.missing(loaded.missing_user(id), nr_events);
         }
         UserRef::Id(_) => &mut notes.user.bound,
         UserRef::NotKept => &mut notes.user.not_kept,

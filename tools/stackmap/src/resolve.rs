@@ -317,7 +317,7 @@ impl<'a> Resolver<'a> {
 
     fn user_frames(&mut self, id: u32, separator: &str, form: Form) -> Result {
         if self.loaded.user_stack(id).is_none() {
-            let missing = self.missing(Loaded::missing_user);
+            let missing = self.missing(|loaded| loaded.missing_user(id));
             let name = missing_name("user_stack_id", id, missing);
             return Ok(write!(self.text, "{separator}{name}")?);
         }

@@ -219,7 +219,7 @@ impl Keys {
                     .stack(stack.ips)
                     .for_each(|which| out(Step::User(which))),
                 None => {
-                    let name = missing_name("user_stack_id", id, loaded.missing_user());
+                    let name = missing_name("user_stack_id", id, loaded.missing_user(id));
                     out(Step::Missing(&name));
                 }
             },

@@ -6,7 +6,15 @@ mod common;
 
 use common::{run, stderr, stdout};
 use serde_json::Value;
-use std::{collections::BTreeMap, path::Path};
+use stackmap::{
+    capture::{member, Capture, Manifest, Writer},
+    stack_map_bin::LoadId,
+};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 /// Of two kernels and several loads of the module; with user stacks, and whole stacks in place of ids.
 const CAPTURES: [&str; 4] = ["attack.data", "mixed.data", "user.data", "questions.data"];
@@ -166,6 +174,55 @@ fn what_is_shown_adds_up() {
     let mut of: Vec<_> = of.map(|event| event["capture"].as_u64().unwrap()).collect();
     of.dedup();
     assert_eq!(of, [0, 1, 2]);
+}
+
+fn data(name: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    tests.join("data").join(name)
+}
+
+/// A capture like another one, but for what it says of itself.
+fn changed(like: &str, to: &Path, change: impl FnOnce(&mut Manifest)) {
+    let mut manifest = Capture::open(&data(like)).unwrap().manifest().clone();
+    change(&mut manifest);
+    let mut archive = zip::ZipArchive::new(File::open(data(like)).unwrap()).unwrap();
+    let mut writer = Writer::create(to).unwrap();
+    for index in 0..archive.len() {
+        let mut member = archive.by_index(index).unwrap();
+        let name = member.name().unwrap().into_owned();
+        if name != member::MANIFEST {
+            writer.member(&name, &mut member).unwrap();
+        }
+    }
+    writer.finish(&manifest).unwrap();
+}
+
+#[test]
+fn why_stacks_are_missing_is_of_each_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [gone, reset, odd] = ["gone", "reset", "odd"].map(path);
+    changed("user.data", Path::new(&gone), |manifest| {
+        manifest.load_id = LoadId::new(1);
+    });
+    changed("user.data", Path::new(&reset), |manifest| {
+        manifest.reset = true;
+    });
+    // How often each of these stands for a stack.
+    let missing = |path: &str| {
+        let folded = stdout(&["folded", path]);
+        let count = |why: &str| {
+            let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap();
+            let lines = folded.lines().filter(|line| line.contains(why));
+            lines.map(count).sum::<u32>()
+        };
+        ["user_stack_id", "stale, ", "unknown>", "gone, "].map(count)
+    };
+    assert_eq!(missing(&gone), [25, 0, 0, 41]);
+    for captures in [&[&gone[..]][..], &[&gone, "questions.data", &reset]] {
+        merge(Path::new(&odd), captures);
+        assert_eq!(missing(&odd), [25, 41, 0, 0]);
+    }
 }
 
 #[test]

@@ -308,7 +308,7 @@ impl<'a, W: Write> Writer<'a, W> {
         let (user_stack, user_missing) = match sides.user {
             UserRef::Id(id) if self.loaded.user_stack(id).is_some() => (Some(id), None),
             UserRef::Id(id) => {
-                let missing = MissingStack::new(id, self.loaded.missing_user());
+                let missing = MissingStack::new(id, self.loaded.missing_user(id));
                 (None, Some(missing))
             }
             UserRef::NotKept => (None, lacks("not kept")),

@@ -45,7 +45,7 @@ impl Ids {
         };
         known
             .copied()
-            .unwrap_or_else(|| missing(loaded.missing_user()))
+            .unwrap_or_else(|| missing(loaded.missing_user(id)))
     }
 }
 

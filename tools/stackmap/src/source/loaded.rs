@@ -132,14 +132,15 @@ impl Loaded {
     }
 
     /// Why there is no user stack for an id of the trace.
-    pub fn missing_user(&self) -> Missing {
-        let reset = |manifest: &Manifest| manifest.reset;
+    pub fn missing_user(&self, id: u32) -> Missing {
         if self.is_user_gone() {
             return Missing::Gone;
         }
-        match self.manifest.as_ref().is_some_and(reset) {
-            true => Missing::Stale,
-            false => Missing::Unknown,
+        match &self.manifest {
+            // The ids of a merged capture say it: not all that were merged are alike.
+            Some(Manifest { captures: 1.., .. }) => self.missing(id),
+            Some(Manifest { reset: true, .. }) => Missing::Stale,
+            _ => Missing::Unknown,
         }
     }
 
@@ -205,11 +206,11 @@ mod tests {
                 let loaded = read(of, later);
                 assert!(loaded.has_user_stack(5) && !loaded.has_user_stack(6));
                 assert_eq!(loaded.user_stack(5).is_some(), !later);
-                assert_eq!(loaded.missing_user(), Missing::Unknown);
+                assert_eq!(loaded.missing_user(6), Missing::Unknown);
             }
             let loaded = read(LoadId::new(43), later);
             assert!(!loaded.has_user_stack(5) && loaded.user_stack(5).is_none());
-            assert_eq!(loaded.missing_user(), Missing::Gone);
+            assert_eq!(loaded.missing_user(6), Missing::Gone);
         }
     }
 }
