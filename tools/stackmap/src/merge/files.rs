@@ -5,7 +5,7 @@
 use crate::user::{
     binaries::{Binaries, Binary, MAX_FILES, VDSO, VDSO32},
     segments::{Recorded, Segment},
-    words::{Process, Word},
+    words::{Process, Word, MAX_INDEX},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -32,6 +32,8 @@ pub(super) struct Files {
     lines: Vec<u8>,
     segments: BTreeMap<u32, Vec<Segment>>,
     processes: HashSet<Process>,
+    /// By thread group, the one that last got another number.
+    renamed: HashMap<u32, Process>,
     /// How many files there was no room for: their frames have no names.
     pub(super) nr_left_out: u64,
     /// The images of vDSOs that have not been written yet.
@@ -95,8 +97,10 @@ impl Files {
             // One without an image has no names, whichever it is.
             VDSO | VDSO32 if image.is_none() => old,
             _ => {
-                self.next += 1;
-                self.next - 1
+                let index = self.next;
+                // Of those without names, many may share the last one.
+                self.next = MAX_INDEX.min(index + 1);
+                index
             }
         };
         let build_id = of
@@ -122,13 +126,17 @@ impl Files {
 
     /// A process of one host may have the number of one of another.
     fn process(&mut self, of: &mut FilesOf<'_>, old: Process) -> Process {
-        let processes = &mut self.processes;
+        let (processes, renamed) = (&mut self.processes, &mut self.renamed);
         *of.processes.entry(old).or_insert_with(|| {
-            let mut new = old;
-            while !processes.insert(new) {
-                new = new.next();
+            if processes.insert(old) {
+                return old;
             }
-            new
+            // Not from the old one on: there may be many in a row, and many such rows.
+            let new = renamed.entry(old.tgid).or_insert(old);
+            while !processes.insert(*new) {
+                *new = new.next();
+            }
+            *new
         })
     }
 
@@ -140,5 +148,59 @@ impl Files {
     /// Where they are loaded.
     pub(super) fn segments(self) -> Recorded {
         Recorded::ByIndex(self.segments.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(capture: u32, binaries: &'a Binaries, segments: &'a Recorded) -> FilesOf<'a> {
+        FilesOf {
+            capture,
+            binaries,
+            segments,
+            vdsos: HashMap::new(),
+            indices: HashMap::new(),
+            processes: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn processes_of_two_captures_differ_however_many_there_are() {
+        let (binaries, segments) = Default::default();
+        let mut files = Files::default();
+        let mut all = HashSet::new();
+        // A step for each one that was there before would take minutes.
+        let number = 200_000;
+        for capture in 0..2 {
+            let mut of = of(capture, &binaries, &segments);
+            for start in 0..number {
+                let word = Word::process(Process { tgid: 1, start });
+                let words = files.words(&mut of, &[word, word]);
+                assert_eq!(words[0], words[1]);
+                all.insert(words[0]);
+            }
+        }
+        assert_eq!(all.len(), 2 * number as usize);
+    }
+
+    #[test]
+    fn files_without_room_are_no_others() {
+        let (binaries, segments) = Default::default();
+        let mut files = Files::default();
+        let mut of = of(0, &binaries, &segments);
+        let mut index = |files: &mut Files, old| {
+            let words = files.words(&mut of, &[Word::file(old, 8)]);
+            match Word::new(words[0]) {
+                Word::File { index, offset: 8 } => index,
+                word => panic!("{word:?}"),
+            }
+        };
+        assert_eq!([2, 3].map(|old| index(&mut files, old)), [2, 3]);
+        files.next = MAX_INDEX - 1;
+        let found = [4, 5, 6, 5].map(|old| index(&mut files, old));
+        assert_eq!(found, [MAX_INDEX - 1, MAX_INDEX, MAX_INDEX, MAX_INDEX]);
+        assert_eq!(files.nr_left_out, 3);
     }
 }

@@ -23,6 +23,8 @@ const PREFIX_LEN: u64 = 64;
 /// Between functions; and behind one whose end is not known, more than it is looked for.
 const GAP: u64 = 16;
 const UNKNOWN_LEN: u64 = 128 << 10;
+/// No function is longer. What seems to be is the last one before a hole.
+const MAX_LEN: u64 = 1 << 30;
 /// What bounds a function: it has no name that could be one, and is in no module that could be.
 const END: &str = "[end]";
 
@@ -40,6 +42,8 @@ struct Key {
 pub(super) struct Functions {
     starts: HashMap<Key, u64>,
     next: u64,
+    /// How many frames have no names as there was no room for their functions.
+    pub(super) nr_left_out: u64,
 }
 
 impl Default for Functions {
@@ -47,6 +51,7 @@ impl Default for Functions {
         Self {
             starts: HashMap::new(),
             next: BEGIN,
+            nr_left_out: 0,
         }
     }
 }
@@ -110,6 +115,10 @@ impl Functions {
 
     /// Where a function is; [`None`]: there is no room for it.
     fn start(&mut self, function: &Function<'_>) -> Option<u64> {
+        let len = function.size.unwrap_or(UNKNOWN_LEN);
+        if len > MAX_LEN {
+            return None;
+        }
         let key = Key {
             module: function.module.map(Into::into),
             name: function.name.into(),
@@ -120,8 +129,12 @@ impl Functions {
             return Some(*start);
         }
         let start = self.next + PREFIX_LEN;
-        let end = start.checked_add(function.size.unwrap_or(UNKNOWN_LEN))?;
-        self.next = end.checked_add(GAP).filter(|next| *next <= LAST)?;
+        let next = start + len + GAP;
+        if next > LAST {
+            self.nr_left_out += 1;
+            return None;
+        }
+        self.next = next;
         self.starts.insert(key, start);
         Some(start)
     }
@@ -153,5 +166,44 @@ impl Functions {
             }
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::{kallsyms::Kallsyms, modules::Modules};
+
+    fn symbols(text: &str) -> Symbols {
+        let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
+        Symbols {
+            kallsyms: Some(kallsyms),
+            ..Symbols::default()
+        }
+    }
+
+    #[test]
+    fn no_capture_takes_the_room_of_others() {
+        // What is named by `long` may be anything.
+        let hostile = symbols(
+            "0000000000001000 t long\nfff0000000000000 t same\nfff0000040000000 t other\n\
+             fff0000080000000 t more\nfff00000c0000001 t end\n",
+        );
+        let mut functions = Functions::default();
+        let mut addresses = Addresses::new(&hostile);
+        let mut frame = |functions: &mut Functions, ip| addresses.frame(functions, ip, true);
+        for ip in [0x1000, 0x2000, 0xffef_ffff_ffff_ffff, 0xfff0_0000_8000_0005] {
+            assert_eq!(frame(&mut functions, ip), ip);
+        }
+        let start = BEGIN + PREFIX_LEN;
+        assert_eq!(frame(&mut functions, 0xfff0_0000_0000_0007), start + 7);
+        assert_eq!(functions.nr_left_out, 0);
+        functions.next = LAST - MAX_LEN;
+        assert_eq!(
+            frame(&mut functions, 0xfff0_0000_4000_0007),
+            0xfff0_0000_4000_0007
+        );
+        assert_eq!(functions.nr_left_out, 1);
+        assert_eq!(frame(&mut functions, 0xfff0_0000_0000_0009), start + 9);
     }
 }

@@ -272,6 +272,12 @@ impl Merger {
                 count_of(files.nr_left_out, "file")
             ));
         }
+        if functions.nr_left_out > 0 {
+            warn(format_args!(
+                "the names of {} are lost: there are more functions than there is room for",
+                count_of(functions.nr_left_out, "frame")
+            ));
+        }
         let mut bin = Vec::new();
         write(&mut bin, Order::NATIVE, None, stacks.iter())?;
         writer.member(member::STACK_MAP_BIN, &mut &bin[..])?;

@@ -7,7 +7,8 @@ use std::fmt;
 
 const FILE: u64 = 1 << 63;
 const INDEX_SHIFT: u32 = 40;
-const INDEX_MASK: u64 = (1 << 23) - 1;
+/// The last index that a file can have.
+pub(crate) const MAX_INDEX: u32 = (1 << 23) - 1;
 const OFFSET_MASK: u64 = (1 << INDEX_SHIFT) - 1;
 const PROCESS: u64 = 1 << 62;
 const START_SHIFT: u32 = 32;
@@ -95,7 +96,7 @@ impl Word {
     pub fn new(word: u64) -> Self {
         if word & FILE != 0 {
             return Word::File {
-                index: (word >> INDEX_SHIFT & INDEX_MASK) as u32,
+                index: (word >> INDEX_SHIFT) as u32 & MAX_INDEX,
                 offset: word & OFFSET_MASK,
             };
         }
@@ -113,7 +114,7 @@ impl Word {
 
     /// The word of a frame in a file.
     pub fn file(index: u32, offset: u64) -> u64 {
-        FILE | (u64::from(index) & INDEX_MASK) << INDEX_SHIFT | offset & OFFSET_MASK
+        FILE | u64::from(index & MAX_INDEX) << INDEX_SHIFT | offset & OFFSET_MASK
     }
 
     /// The word of a process.
