@@ -69,6 +69,7 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
             &manifest.recorded.events[..],
             &manifest.recorded.functions[..],
         ) {
+            _ if sum(|cpu| cpu.older) > 0 => "all records are older than what is kept",
             (_, []) => "none of the events happened",
             ([], _) => "none of the functions was called",
             _ => "none of the events happened, and none of the functions was called",
@@ -138,6 +139,12 @@ mod tests {
         assert_eq!(
             lines(&manifest(&[(0, 0, 0, 0)])),
             ["nothing was recorded: none of the events happened"]
+        );
+        let mut older = manifest(&[(0, 0, 0, 0)]);
+        older.cpus[0].older = 3;
+        assert_eq!(
+            lines(&older),
+            ["nothing was recorded: all records are older than what is kept"]
         );
         // 1 MiB for 1000, and 3000 more: 4 MiB and a quarter.
         assert_eq!(
