@@ -206,4 +206,38 @@ mod tests {
         assert_eq!(functions.nr_left_out, 1);
         assert_eq!(frame(&mut functions, 0xfff0_0000_0000_0009), start + 9);
     }
+
+    #[test]
+    fn frames_are_named_as_before() {
+        let before = symbols(
+            "ffffffff81000000 t _text\nffffffff81000010 t __pfx_foo\nffffffff81000020 t foo\n\
+             ffffffff81000100 t odd\nffffffff81000100 t asm_exc_page_fault\n\
+             ffffffff81000180 t bar\nffffffff81000200 t baz\nffffffffc0000000 t last\t[mod]\n",
+        );
+        let mut functions = Functions::default();
+        let mut addresses = Addresses::new(&before);
+        let frames = [
+            (0xffff_ffff_8100_0018, true),
+            (0xffff_ffff_8100_0020, true),
+            // Behind a call that does not return.
+            (0xffff_ffff_8100_0100, false),
+            (0xffff_ffff_8100_0108, false),
+            (0xffff_ffff_8100_0180, true),
+            (0xffff_ffff_8100_01ff, true),
+            (0xffff_ffff_c000_ffff, true),
+        ];
+        let moved = frames.map(|(ip, exact)| addresses.frame(&mut functions, ip, exact));
+        // What is in the prefix of a function stays there.
+        assert_eq!(moved[1] - moved[0], 8);
+        let after = symbols(&functions.kallsyms());
+        let [before, after] = [&before, &after].map(|symbols| symbols.kallsyms.as_ref().unwrap());
+        for ((ip, exact), moved) in frames.into_iter().zip(moved) {
+            let [old, new] = [(before, ip), (after, moved)].map(|(kallsyms, ip)| {
+                let lookup = lookup_address(ip, exact);
+                let symbol = kallsyms.raw_symbol(ip, exact).unwrap();
+                (format!("{symbol:?}"), kallsyms.is_entry(lookup))
+            });
+            assert_eq!(old, new);
+        }
+    }
 }

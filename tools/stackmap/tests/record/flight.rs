@@ -3,8 +3,10 @@
 //! Flight recorders: recordings that an event ends, and of which the end is kept.
 
 use super::fake::{page, with, Fake, KMALLOC};
+use stackmap::capture::{member, Capture};
 use std::{
     fs,
+    io::Read,
     time::{Duration, Instant},
 };
 
@@ -107,14 +109,20 @@ fn tracing_that_is_switched_off_ends_a_flight_recorder() {
 
 #[test]
 fn what_is_older_is_left_out() {
-    let stats = "entries: 6\noverrun: 7\nbytes: 600\nnow ts: 6.000000\ndropped events: 0\n";
-    for (last, entries, older, overrun, reach) in [
-        ("1", 2, 11, 0, None),
-        ("4", 4, 9, 0, None),
+    for (last, overwritten, entries, older, overrun, reach) in [
+        ("1", 7, 2, 11, 0, None),
+        ("4", 7, 4, 9, 0, None),
         // The first page begins before that time, and ends after it.
-        ("4.999999", 6, 7, 0, None),
-        ("100", 6, 0, 7, Some(5_000_000_000)),
+        ("4.999999", 7, 6, 7, 0, None),
+        ("100", 7, 6, 0, 7, Some(5_000_000_000)),
+        // The second one ends just then.
+        ("2.999998", 7, 4, 9, 0, None),
+        // It has all of a recording that was shorter.
+        ("100", 0, 6, 0, 0, None),
     ] {
+        let stats = format!(
+            "entries: 6\noverrun: {overwritten}\nbytes: 600\nnow ts: 6.000000\ndropped events: 0\n"
+        );
         let fake = fake();
         let at = |time: u64| {
             let mut page = page();
@@ -123,11 +131,18 @@ fn what_is_older_is_left_out() {
         };
         let pages = [1_000_000_000, 3_000_000_000, 5_500_000_000].map(at);
         fs::write(fake.path("t/per_cpu/cpu0/trace_pipe_raw"), pages.concat()).unwrap();
-        fake.put("t/per_cpu/cpu0/stats", stats);
+        fake.put("t/per_cpu/cpu0/stats", &stats);
         let text = fake.recorded(&with(&["--last", last]), "true");
         let cpu = &fake.manifest("stackmap.data").cpus[0];
         let found = (cpu.entries, cpu.older, cpu.overrun, cpu.reach_ns);
         assert_eq!(found, (entries, older, overrun, reach), "{last}");
+        // Readers are told that there was more before the first page.
+        let mut capture = Capture::open(&fake.path("stackmap.data")).unwrap();
+        let mut pages = Vec::new();
+        let mut member = capture.member(member::PAGES).unwrap();
+        member.read_to_end(&mut pages).unwrap();
+        let commit = u64::from_ne_bytes(pages[16..24].try_into().unwrap());
+        assert_eq!(commit >> 31 & 1 == 1, older > overwritten, "{last}");
         let short = format!("the ring buffer holds only 5 of the last {last} s; -b ");
         assert_eq!(text.contains(&short), reach.is_some(), "{text}");
         assert!(!text.contains("overwritten"), "{text}");

@@ -54,6 +54,8 @@ fn what_was_streamed_is_in_the_capture() {
     assert!(text.contains("1 record missing: another process"), "{text}");
     let cpu = &manifest(&fake).cpus[0];
     assert_eq!((cpu.entries, cpu.streamed, cpu.read), (4, 4, 1));
+    // Two pages with the time, how much is used, and two records; each with its length.
+    assert_eq!(cpu.bytes, 2 * (4 + 16 + 2 * 16));
     Capture::open(&fake.path("stackmap.data")).unwrap();
     let output = fake.stackmap(&["report"]).output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
