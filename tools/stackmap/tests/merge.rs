@@ -9,10 +9,12 @@ use serde_json::Value;
 use stackmap::{
     capture::{member, Capture, Manifest, Writer},
     stack_map_bin::LoadId,
+    user::{binaries::VDSO, words::Word},
 };
 use std::{
     collections::BTreeMap,
     fs::File,
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -181,8 +183,14 @@ fn data(name: &str) -> PathBuf {
     tests.join("data").join(name)
 }
 
-/// A capture like another one, but for what it says of itself.
-fn changed(like: &str, to: &Path, change: impl FnOnce(&mut Manifest)) {
+/// A capture like another one, but for what it says of itself, and for its user stacks.
+fn changed(
+    like: &str,
+    to: &Path,
+    change: impl FnOnce(&mut Manifest),
+    change_user: impl FnOnce(&mut [u8]),
+) {
+    let mut change_user = Some(change_user);
     let mut manifest = Capture::open(&data(like)).unwrap().manifest().clone();
     change(&mut manifest);
     let mut archive = zip::ZipArchive::new(File::open(data(like)).unwrap()).unwrap();
@@ -190,9 +198,15 @@ fn changed(like: &str, to: &Path, change: impl FnOnce(&mut Manifest)) {
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).unwrap();
         let name = member.name().unwrap().into_owned();
-        if name != member::MANIFEST {
-            writer.member(&name, &mut member).unwrap();
+        if name == member::MANIFEST {
+            continue;
         }
+        let mut content = Vec::new();
+        member.read_to_end(&mut content).unwrap();
+        if name == member::STACK_MAP_USER_BIN {
+            change_user.take().unwrap()(&mut content);
+        }
+        writer.member(&name, &mut &content[..]).unwrap();
     }
     writer.finish(&manifest).unwrap();
 }
@@ -202,12 +216,10 @@ fn why_stacks_are_missing_is_of_each_capture() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let [gone, reset, odd] = ["gone", "reset", "odd"].map(path);
-    changed("user.data", Path::new(&gone), |manifest| {
-        manifest.load_id = LoadId::new(1);
-    });
-    changed("user.data", Path::new(&reset), |manifest| {
-        manifest.reset = true;
-    });
+    let load = |manifest: &mut Manifest| manifest.load_id = LoadId::new(1);
+    changed("user.data", Path::new(&gone), load, |_| {});
+    let was_reset = |manifest: &mut Manifest| manifest.reset = true;
+    changed("user.data", Path::new(&reset), was_reset, |_| {});
     // How often each of these stands for a stack.
     let missing = |path: &str| {
         let folded = stdout(&["folded", path]);
@@ -223,6 +235,35 @@ fn why_stacks_are_missing_is_of_each_capture() {
         merge(Path::new(&odd), captures);
         assert_eq!(missing(&odd), [25, 41, 0, 0]);
     }
+}
+
+#[test]
+fn images_of_vdsos_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, merged] = ["one", "merged"].map(|name| dir.path().join(name));
+    // Frames in files become such in the vDSO.
+    let in_vdso = |user: &mut [u8]| {
+        for word in user.chunks_exact_mut(8) {
+            let number = u64::from_ne_bytes(word.try_into().unwrap());
+            if number >> 63 == 1 {
+                word.copy_from_slice(&Word::file(VDSO, number & 0xfff).to_ne_bytes());
+            }
+        }
+    };
+    changed("user.data", &one, |_| {}, in_vdso);
+    let one = one.to_str().unwrap();
+    merge(&merged, &[one, one]);
+    let mut capture = Capture::open(&merged).unwrap();
+    let binaries = capture.binaries().unwrap();
+    let found = capture.vdsos(&binaries).unwrap();
+    let [(_, image)] = &found[..] else {
+        panic!("{} images", found.len());
+    };
+    let mut want = Vec::new();
+    let mut capture = Capture::open(&data("user.data")).unwrap();
+    let mut member = capture.member(member::VDSO).unwrap();
+    member.read_to_end(&mut want).unwrap();
+    assert_eq!(*image, want);
 }
 
 #[test]

@@ -60,3 +60,26 @@ impl Table {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_equal_stacks_are_summed_up() {
+        let mut table = Table::default();
+        let mut id = |words: &[u64], count| table.id(words, count).unwrap();
+        let ids = [
+            id(&[1], 3),
+            id(&[1, 2], 5),
+            id(&[1], 4),
+            id(&[1, 2], u32::MAX),
+        ];
+        assert_eq!(ids, [1, 2, 1, 2]);
+        let found: Vec<_> = table
+            .iter()
+            .map(|stack| (stack.id, stack.ref_count))
+            .collect();
+        assert_eq!(found, [(1, 7), (2, u32::MAX)]);
+    }
+}

@@ -274,7 +274,13 @@ mod tests {
         }
         let tracefs = Tracefs::find(Some(dir.path())).unwrap();
         let trigger: Trigger = "a:b".parse().unwrap();
-        let two = || Triggers::find(&tracefs, &[trigger.clone(), trigger.clone()], &mut Vec::new());
+        let two = || {
+            Triggers::find(
+                &tracefs,
+                &[trigger.clone(), trigger.clone()],
+                &mut Vec::new(),
+            )
+        };
         let found = [two().unwrap(), two().unwrap()];
         let names = found.iter().flat_map(|found| &found.0);
         let names: std::collections::BTreeSet<_> = names.map(|watched| &watched.name).collect();
