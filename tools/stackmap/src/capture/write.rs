@@ -44,6 +44,12 @@ pub struct Room {
 }
 
 impl Room {
+    /// That of `file`, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(file: File) -> Self {
+        Self { file, dir: None }
+    }
+
     /// Reserves room for a capture of `size` bytes.
     pub fn reserve(&self, size: u64) -> io::Result<()> {
         reserve(&self.file, size)

@@ -186,6 +186,36 @@ mod tests {
     }
 
     #[test]
+    fn files_of_two_captures_are_one_if_they_are_of_one_build() {
+        let (empty, segments) = Default::default();
+        let mut files = Files::default();
+        let mut index = |text: &str| {
+            let binaries = Binaries::parse(text);
+            let mut of = of(files.next, &binaries, &segments);
+            let words = files.words(&mut of, &[Word::file(2, 8)]);
+            Word::new(words[0])
+        };
+        let lines = [
+            "2 abcd 8:1 7 100 /bin/a\n",
+            "2 abcd 9:2 8 100 /bin/a\n",
+            "2 abcd 8:1 7 101 /bin/a\n",
+            "2 abcd 8:1 7 100 /bin/b\n",
+            "2 abce 8:1 7 100 /bin/a\n",
+            "2 - 8:1 7 100 /bin/a\n",
+            "2 - 8:1 7 100 /bin/a\n",
+        ];
+        let want = [2, 2, 3, 4, 5, 6, 7].map(|index| Word::File { index, offset: 8 });
+        assert_eq!(lines.map(&mut index), want);
+        // One of which nothing is known.
+        let words = files.words(&mut of(9, &empty, &segments), &[Word::file(2, 8)]);
+        assert_eq!(words, [Word::file(8, 8)]);
+        assert_eq!(
+            Binaries::parse(files.lines()).get(4).unwrap().path,
+            PathBuf::from("/bin/b")
+        );
+    }
+
+    #[test]
     fn files_without_room_are_no_others() {
         let (binaries, segments) = Default::default();
         let mut files = Files::default();

@@ -358,6 +358,27 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_taken_without_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("raw");
+        std::fs::write(&path, [page(1, 8), page(2, 8)].concat()).unwrap();
+        let mut reader = reader(dir.path(), File::open(&path).unwrap());
+        // No space can be reserved in a file that is not open for writing.
+        let mut stream = Stream {
+            room: Room::of(File::open(&path).unwrap()),
+            margin: 0,
+            reserved: 0,
+            len: 0,
+        };
+        stream.take(&mut reader).unwrap_err();
+        assert_eq!(reader.file.stream_position().unwrap(), 0);
+        stream.room = Room::of(tempfile::tempfile_in(dir.path()).unwrap());
+        stream.take(&mut reader).unwrap();
+        assert_eq!(pages(reader.taken).len(), 2);
+        assert!(stream.reserved >= STEP);
+    }
+
+    #[test]
     fn what_cannot_be_written_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("raw");
