@@ -165,6 +165,16 @@ fn what_is_shown_adds_up() {
     for (stack, count) in captures.iter().flat_map(|path| folded(path)) {
         *want.entry(stack).or_insert(0) += count;
     }
+    let manifest = |path: &Path| Capture::open(path).unwrap().manifest().clone();
+    let merged = manifest(&path);
+    let all = captures.map(|name| manifest(&data(name)));
+    let sum = |of: fn(&Manifest) -> u64| all.iter().map(of).sum::<u64>();
+    assert_eq!(merged.duration_ns, sum(|one| one.duration_ns));
+    let entries = |of: &Manifest| of.cpus.iter().map(|cpu| cpu.entries).sum::<u64>();
+    assert_eq!(entries(&merged), sum(entries));
+    assert_eq!(Some(merged.time), all.iter().map(|one| one.time).max());
+    let common = all.iter().all(|one| one.clock == all[0].clock);
+    assert_eq!(merged.clock, if common { &all[0].clock[..] } else { "" });
     let path = path.to_str().unwrap();
     assert_same(&folded(path), &want);
     let report = stdout(&["report", path]);
