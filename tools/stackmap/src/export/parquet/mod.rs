@@ -426,7 +426,7 @@ impl<'a> Writer<'a> {
         Ok(match user {
             UserRef::Id(id) => {
                 let Some(known) = self.loaded.user_stack(id) else {
-                    return Ok((None, Some(why(self.loaded.missing_user()))));
+                    return Ok((None, Some(why(self.loaded.missing_user(id)))));
                 };
                 if !self.user.contains_key(&id) {
                     if let Some(identity) = self.ids.user(id) {
