@@ -3,6 +3,7 @@
 //! Reads the events of a source with their stacks.
 
 use crate::{
+    capture::Manifest,
     error::{Error, Result},
     filter::Selection,
     notes::Notes,
@@ -38,6 +39,20 @@ pub fn for_each(
     of_each(source, loaded, notes, &mut |source, notes| {
         for_each_of_one(source, loaded, notes, out)
     })
+}
+
+/// Reads all events of this one of its recordings, which `recording` describes.
+pub fn for_each_of(
+    (number, recording): (u32, &Manifest),
+    source: &mut Source,
+    loaded: &Loaded,
+    notes: &mut Notes,
+    out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
+) -> Result {
+    source.select(number)?;
+    for_each_of_one(source, loaded, notes, out)?;
+    notes.losses.lost = notes.losses.lost.max(recording.lost());
+    Ok(())
 }
 
 /// Reads all recordings of `source`, one by one.

@@ -21,6 +21,8 @@ pub mod notes;
 pub mod offcpu;
 pub mod output;
 pub mod pairs;
+#[cfg(feature = "push")]
+pub mod push;
 pub mod record;
 pub mod report;
 pub mod resolve;

@@ -279,6 +279,17 @@ impl Manifest {
             .saturating_sub(self.duration_ns / 1_000_000_000 + 2)
     }
 
+    /// The same in nanoseconds, as well as it is known.
+    pub fn began_ns(&self) -> u64 {
+        match self.clocks.begin {
+            Some(begin) => begin.realtime_ns,
+            None => {
+                let end = self.time.saturating_mul(1_000_000_000);
+                end.saturating_sub(self.duration_ns)
+            }
+        }
+    }
+
     /// Leaves out what tells who recorded, and where, of what stands here.
     pub fn anonymize(&mut self) {
         self.anonymous = true;
@@ -341,6 +352,21 @@ mod tests {
         let back = [at(0, u64::MAX), at(u64::MAX, 0)];
         assert_eq!(of(back[0], back[1], u64::MAX, true), None);
         assert_eq!(of(at(0, 9), at(3, 0), 2, true), Some(3));
+    }
+
+    #[test]
+    fn a_recording_begins_by_its_clocks() {
+        let mut manifest = Manifest {
+            time: 10,
+            duration_ns: 3_000_000_001,
+            ..Manifest::default()
+        };
+        assert_eq!(manifest.began_ns(), 6_999_999_999);
+        manifest.clocks.begin = at(1, 6_900_000_000);
+        assert_eq!(manifest.began_ns(), 6_900_000_000);
+        manifest.clocks.begin = None;
+        (manifest.time, manifest.duration_ns) = (1, u64::MAX);
+        assert_eq!(manifest.began_ns(), 0);
     }
 
     #[test]

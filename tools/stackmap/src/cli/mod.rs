@@ -15,6 +15,8 @@ mod leaks;
 mod merge;
 mod offcpu;
 mod pairs;
+#[cfg(feature = "push")]
+mod push;
 mod record;
 mod report;
 mod resolve;
@@ -69,6 +71,8 @@ enum Command {
     Latency(latency::Latency),
     Leaks(leaks::Leaks),
     Merge(merge::Merge),
+    #[cfg(feature = "push")]
+    Push(push::Push),
     Top(top::Top),
     Stat(stat::StatArgs),
     Reset(stat::Reset),
@@ -113,6 +117,8 @@ impl Cli {
             Command::Latency(latency) => latency.run(global),
             Command::Leaks(leaks) => leaks.run(global),
             Command::Merge(merge) => merge.run(),
+            #[cfg(feature = "push")]
+            Command::Push(push) => push.run(global),
             Command::Top(top) => top.run(global),
             Command::Stat(stat) => stat.run(global),
             Command::Reset(reset) => reset.run(global),

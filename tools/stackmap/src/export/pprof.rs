@@ -25,6 +25,7 @@ use std::{collections::HashMap, io::Write};
 /// A profile that grows event by event.
 pub struct Builder<'a> {
     loaded: &'a Loaded,
+    manifest: Option<&'a Manifest>,
     counts: HashMap<(i64, i64, Key), Count>,
     keys: Keys,
     tables: Tables<'a>,
@@ -35,10 +36,17 @@ impl<'a> Builder<'a> {
     pub fn new(loaded: &'a Loaded, addresses: bool) -> Self {
         Self {
             loaded,
+            manifest: loaded.manifest.as_ref(),
             counts: HashMap::new(),
             keys: Keys::default(),
             tables: Tables::new(loaded, addresses),
         }
+    }
+
+    /// Has the profile describe this one of several recordings.
+    pub fn of(mut self, recording: &'a Manifest) -> Self {
+        self.manifest = Some(recording);
+        self
     }
 
     /// Counts an event, unless it has no weight.
@@ -100,7 +108,7 @@ impl<'a> Builder<'a> {
         }
         self.tables.profile.period_type = Some(events);
         self.tables.profile.period = 1;
-        if let Some(manifest) = &self.loaded.manifest {
+        if let Some(manifest) = self.manifest {
             self.about(manifest);
         }
         for note in notes {
@@ -111,10 +119,8 @@ impl<'a> Builder<'a> {
     }
 
     fn about(&mut self, manifest: &Manifest) {
-        // The manifest has the end.
-        let end = manifest.time.saturating_mul(1_000_000_000);
-        let begin = end.saturating_sub(manifest.duration_ns);
-        self.tables.profile.time_nanos = i64::try_from(begin).unwrap_or(0);
+        let began = manifest.began_ns();
+        self.tables.profile.time_nanos = i64::try_from(began).unwrap_or(0);
         self.tables.profile.duration_nanos = i64::try_from(manifest.duration_ns).unwrap_or(0);
         let comment = self
             .tables

@@ -55,7 +55,7 @@ impl Label {
     }
 
     /// All of them, by their names. Of several with one name, the last one counts, as with options.
-    pub(super) fn all(labels: &[Self]) -> BTreeMap<String, String> {
+    pub fn all(labels: &[Self]) -> BTreeMap<String, String> {
         let pair = |label: &Self| (label.name.clone(), label.value.clone());
         labels.iter().map(pair).collect()
     }

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `stackmap push`: profiles to a server.
+
+use super::args::{Global, Input, WeightArgs};
+use crate::{
+    error::{Error, Result},
+    events,
+    export::pprof,
+    notes::{count_of, Notes},
+    output::{say, say_notes},
+    push::{self, About, Api, Client, Headers, Limits, Place, Profile, Queue},
+    record::Label,
+    source::{Loaded, Source},
+};
+use clap::{value_parser, Args};
+use std::{path::PathBuf, time::Duration};
+
+const EXAMPLES: &str = "\
+examples:
+  stackmap push http://pyroscope:4040                     a profile of stackmap.data
+  stackmap push --to parca http://parca:7070 a.data
+  stackmap push --label zone=b --queue /var/spool/stackmap https://pyroscope.example
+  stackmap push --flush --queue /var/spool/stackmap https://pyroscope.example";
+
+/// Send a recording as a profile to Grafana Pyroscope or Parca
+#[derive(Args, Debug)]
+#[command(before_help = EXAMPLES)]
+pub(super) struct Push {
+    /// Address of the server, http: or https:
+    #[arg(value_name = "URL")]
+    url: String,
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    weight: WeightArgs,
+    /// What the server is
+    #[arg(long, value_name = "SERVER", value_enum, default_value_t = Api::Pyroscope)]
+    to: Api,
+    /// One more label of the profile, or another value for one; can be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    labels: Vec<Label>,
+    /// Send kernel addresses, too
+    #[arg(long)]
+    addresses: bool,
+    /// File with headers for each request, "Authorization: ..."; STACKMAP_PUSH_TOKEN in the environment is
+    /// sent as a bearer token
+    #[arg(long, value_name = "FILE")]
+    header_file: Option<PathBuf>,
+    /// File with the certificates to trust with https: [default: SSL_CERT_FILE, or those of the system]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Directory to keep what is not delivered in; the next push sends it first
+    #[arg(long, value_name = "DIR")]
+    queue: Option<PathBuf>,
+    /// How much is kept at most; the oldest profiles are dropped for new ones
+    #[arg(long, value_name = "MIB", default_value = "64", requires = "queue")]
+    #[arg(value_parser = value_parser!(u64).range(1..=1 << 20))]
+    queue_size: u64,
+    /// Send only what is in the queue
+    #[arg(long, requires = "queue", conflicts_with_all = ["file", "labels", "addresses", "WeightArgs"])]
+    flush: bool,
+    /// How often a request is repeated, after pauses that grow
+    #[arg(long, value_name = "N", default_value = "4")]
+    retries: u32,
+    /// How long everything may take
+    #[arg(long, value_name = "SECS", default_value = "60")]
+    #[arg(value_parser = value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+impl Push {
+    pub(super) fn run(self, global: &Global) -> Result {
+        let place = Place::new(&self.url, self.to)?;
+        Label::check(&self.labels)?;
+        let headers = Headers::read(self.header_file.as_deref())?;
+        let limits = Limits {
+            retries: self.retries,
+            timeout: Duration::from_secs(self.timeout),
+        };
+        // Without a queue there is one until the end.
+        let temporary = tempfile::tempdir()
+            .map_err(|error| Error::io("make a temporary directory for profiles", error))?;
+        let (dir, size) = match &self.queue {
+            Some(dir) => (dir.as_path(), self.queue_size << 20),
+            None => (temporary.path(), u64::MAX),
+        };
+        let opened = match self.flush {
+            true => None,
+            false => Some(self.input.open(global)?),
+        };
+        let queue = Queue::open(dir, size, limits.timeout)?;
+        if let Some((mut source, mut loaded)) = opened {
+            self.weight.set(&source, &mut loaded)?;
+            self.add(&place, &mut source, &loaded, &queue)?;
+        }
+        let mut client = Client::new(place.clone(), headers, self.ca_file.as_deref(), limits)?;
+        let outcome = push::send(&queue, &mut client)?;
+        say(format_args!(
+            "{}: {} sent",
+            place.url,
+            count_of(outcome.sent, "profile")
+        ));
+        let lost = match outcome {
+            push::Outcome {
+                left: 0,
+                refused: 0,
+                ..
+            } => return Ok(()),
+            push::Outcome { left, refused, .. } => count_of(left + refused, "profile"),
+        };
+        Err(Error::Refused(match &self.queue {
+            Some(dir) => format!(
+                "{lost} not delivered, {} of them refused\n  hint: the rest waits in {} for the next push",
+                outcome.refused,
+                dir.display()
+            ),
+            None => format!("{lost} not delivered\n  hint: --queue DIR keeps them for the next push"),
+        }))
+    }
+
+    /// Puts a profile of each recording of `source` into the queue.
+    fn add(&self, place: &Place, source: &mut Source, loaded: &Loaded, queue: &Queue) -> Result {
+        let (true, Some(manifest)) = (source.capture().is_some(), &loaded.manifest) else {
+            return Err(Error::input(
+                source.name(),
+                "only captures are sent, as they say when and where they were recorded\n  hint: stackmap record",
+            ));
+        };
+        let recordings = match &loaded.recordings[..] {
+            [] => std::slice::from_ref(manifest),
+            several => several,
+        };
+        let given = Label::all(&self.labels);
+        for (number, recording) in (0..).zip(recordings) {
+            let mut notes = Notes::default();
+            let mut builder = pprof::Builder::new(loaded, self.addresses).of(recording);
+            let mut add = |event: &_, sides: crate::trace::Sides<'_>| {
+                builder.event(event, sides);
+                Ok(())
+            };
+            events::for_each_of((number, recording), source, loaded, &mut notes, &mut add)?;
+            let notes = notes.lines(Some(loaded));
+            let mut pprof = Vec::new();
+            builder.write(&notes, &mut pprof)?;
+            say_notes(&notes);
+            queue.add(&Profile {
+                about: About {
+                    url: place.url.clone(),
+                    api: place.api,
+                    labels: push::labels(recording, &given),
+                },
+                pprof,
+            })?;
+        }
+        Ok(())
+    }
+}

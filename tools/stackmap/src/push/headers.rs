@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Headers that let a request in. They are secrets, so no argument has them: arguments are public.
+
+use crate::error::{Error, Result};
+use std::{env, ffi::OsString, fmt, fs::File, io::Read, os::unix::fs::MetadataExt, path::Path};
+use ureq::http::{HeaderName, HeaderValue};
+
+/// Has a token.
+const TOKEN: &str = "STACKMAP_PUSH_TOKEN";
+/// The most bytes of a file with headers.
+const MAX_FILE: u64 = 16 << 10;
+/// Those of a request itself.
+const OWN: [&str; 6] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "transfer-encoding",
+];
+
+/// Headers.
+#[derive(Default)]
+pub struct Headers(Vec<(HeaderName, HeaderValue)>);
+
+impl Headers {
+    /// Those of a file, and the token of the environment.
+    pub fn read(path: Option<&Path>) -> Result<Self> {
+        let mut headers = match path {
+            Some(path) => Self::of_file(path)?,
+            None => Self::default(),
+        };
+        if let Some(token) = env::var_os(TOKEN).filter(|token| !token.is_empty()) {
+            headers.add_token(token)?;
+        }
+        Ok(headers)
+    }
+
+    fn of_file(path: &Path) -> Result<Self> {
+        let failed = |error| Error::read(path, error);
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.mode() & 0o026 != 0 {
+            return Err(Error::Refused(format!(
+                "{} has secrets, and others can read or change it\n  hint: chmod 600 {0}",
+                path.display()
+            )));
+        }
+        let mut text = String::new();
+        file.take(MAX_FILE + 1)
+            .read_to_string(&mut text)
+            .map_err(failed)?;
+        let name = path.display().to_string();
+        if text.len() as u64 > MAX_FILE {
+            return Err(Error::input(name, "it is too long for headers"));
+        }
+        let lines = text.lines().enumerate();
+        let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+        let headers = lines.map(|(nr, line)| {
+            // The line is a secret.
+            let wrong = || {
+                let what = format!("line {} is not a header, NAME: VALUE", nr + 1);
+                Error::input(name.clone(), what)
+            };
+            let (name, value) = line.split_once(':').ok_or_else(wrong)?;
+            let name: HeaderName = name.parse().map_err(|_| wrong())?;
+            let value = value.trim().parse().map_err(|_| wrong())?;
+            match OWN.contains(&name.as_str()) {
+                true => Err(wrong()),
+                false => Ok((name, value)),
+            }
+        });
+        Ok(Self(headers.collect::<Result<_>>()?))
+    }
+
+    fn add_token(&mut self, token: OsString) -> Result {
+        let value = token.into_string().ok();
+        let value = value.and_then(|token| format!("Bearer {}", token.trim()).parse().ok());
+        let value = value.ok_or_else(|| Error::input(TOKEN, "it is not the value of a header"))?;
+        self.0
+            .push((HeaderName::from_static("authorization"), value));
+        Ok(())
+    }
+
+    /// Names and values.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A text of the server without what is secret, as it may repeat it.
+    pub(super) fn hidden_in(&self, text: &str) -> String {
+        let values = self.0.iter().filter_map(|(_, value)| value.to_str().ok());
+        let words = values.flat_map(|value| [value].into_iter().chain(value.split_whitespace()));
+        // Words such as "Basic" are no secrets.
+        let secrets = words.filter(|word| word.len() >= 8);
+        secrets.fold(text.to_owned(), |text, secret| {
+            text.replace(secret, "(secret)")
+        })
+    }
+}
+
+/// Without the values.
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    fn read(text: &str, mode: u32) -> Result<Headers> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("headers");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        Headers::of_file(&path)
+    }
+
+    #[test]
+    fn headers_are_read() {
+        let mut headers = read(
+            "Authorization: Basic abc:def\n\nX-Scope-OrgID:  a b \n",
+            0o640,
+        )
+        .unwrap();
+        headers.add_token("t0ken-of-ann".into()).unwrap();
+        let all: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}={value:?}"))
+            .collect();
+        let want = [
+            "authorization=\"Basic abc:def\"",
+            "x-scope-orgid=\"a b\"",
+            "authorization=\"Bearer t0ken-of-ann\"",
+        ];
+        assert_eq!(all, want);
+        assert!(Headers::default().add_token("a\nb".into()).is_err());
+        assert!(read("", 0o400).unwrap().is_empty() && !headers.is_empty());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let headers = read("Authorization: Basic s3cret-word\nX: abc\n", 0o600).unwrap();
+        let shown = format!("{headers:?}");
+        assert_eq!(shown, "[\"authorization\", \"x\"]");
+        assert_eq!(
+            headers.hidden_in("no: Basic s3cret-word, s3cret-word, Basic abc"),
+            "no: (secret), (secret), Basic abc"
+        );
+        for text in [
+            "s3cret-word",
+            "a b: s3cret-word",
+            "A: s3cret-word\u{7}",
+            "Host: s3cret-word",
+        ] {
+            let error = read(text, 0o600).unwrap_err().to_string();
+            assert!(error.contains("line 1 is not a header"), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        let long = format!("A: {}", "x".repeat(MAX_FILE as usize - 2));
+        assert!(read(&long, 0o600).is_err() && read(&long[1..], 0o600).is_err());
+        for mode in [0o604, 0o620, 0o602] {
+            assert!(read("A: b", mode).is_err(), "{mode:o}");
+        }
+    }
+}
