@@ -146,7 +146,7 @@ fn main() -> io::Result<()> {
     for index in 2..2 + FILES {
         writeln!(
             out,
-            "{index} {index:040x} fe:00 {index} 100000000 /usr/lib/x86_64-linux-gnu/libmade-up{index}.so.1"
+            "{index} {index:040x} 254:0 {index} 100000000 /usr/lib/x86_64-linux-gnu/libmade-up{index}.so.1"
         )?;
     }
     out.flush()?;
