@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """A capture, as `stackmap record` writes it, of what is in memory.
 
-Documentation/stackmap-tool.rst lists the members, tools/stackmap/src/capture/ of the tool writes and reads them.
+Documentation/abi/capture.rst lists the members, tools/stackmap/src/capture/ of the tool writes and reads them.
 """
 
 import json

@@ -7,7 +7,7 @@
 //! lower case. A column has one type wherever it is, so that all events are one table: the type that holds the
 //! numbers of all fields that it is of.
 
-use super::table::Kind;
+use super::{is_common, table::Kind};
 use crate::ring::format::Format;
 use std::collections::{HashMap, HashSet};
 
@@ -24,8 +24,8 @@ pub(super) struct Kinds(HashMap<String, Kind>);
 
 impl Kinds {
     /// Takes the fields of an event.
-    pub(super) fn add(&mut self, format: &Format, common: &[&str]) {
-        for (index, name) in columns(format, common) {
+    pub(super) fn add(&mut self, format: &Format) {
+        for (index, name) in columns(format) {
             let Some(kind) = kind(format, index) else {
                 continue;
             };
@@ -48,9 +48,8 @@ fn kind(format: &Format, index: usize) -> Option<Kind> {
     })
 }
 
-/// The fields of an event that are numbers, by their index, and the columns of those. `common`: the
-/// columns of all events.
-pub(super) fn columns(format: &Format, common: &[&str]) -> Vec<(usize, String)> {
+/// The fields of an event that are numbers, by their index, and the columns of those.
+pub(super) fn columns(format: &Format) -> Vec<(usize, String)> {
     let mut columns: Vec<(usize, String)> = Vec::new();
     let mut taken = HashSet::new();
     for (index, field) in format.fields.iter().enumerate() {
@@ -60,7 +59,7 @@ pub(super) fn columns(format: &Format, common: &[&str]) -> Vec<(usize, String)> 
         let mut name = word(&field.name);
         let is_taken = |name: &str| {
             let small = name.to_ascii_lowercase();
-            common.contains(&&small[..]) || taken.contains(&small)
+            is_common(&small) || taken.contains(&small)
         };
         while is_taken(&name) {
             name.insert_str(0, PREFIX);

@@ -64,26 +64,13 @@ const COMMON: [(&str, Kind); 13] = [
     ("user_stack_id", Kind::Text),
     ("user_stack_missing", Kind::Text),
 ];
-/// What they are called; `system` and `event` stand in the names of directories, and `text` is only
-/// there if it was asked for.
-const COMMON_NAMES: [&str; 16] = [
-    "capture",
-    "number",
-    "time",
-    "real_time_ns",
-    "cpu",
-    "pid",
-    "tgid",
-    "comm",
-    "name",
-    "stack_id",
-    "stack_missing",
-    "user_stack_id",
-    "user_stack_missing",
-    "text",
-    "system",
-    "event",
-];
+/// `system` and `event` stand in the names of directories, and `text` is only there if it was asked for.
+const OTHER_COMMON: [&str; 3] = ["system", "event", "text"];
+
+/// Whether a column of all events is called so.
+fn is_common(name: &str) -> bool {
+    COMMON.iter().any(|(common, _)| *common == name) || OTHER_COMMON.contains(&name)
+}
 
 /// The columns of `captures`.
 const CAPTURES: [(&str, Kind); 17] = [
@@ -229,10 +216,10 @@ impl<'a> Writer<'a> {
         // What events of a name have in all captures.
         let mut names: HashMap<(String, String), Vec<String>> = HashMap::new();
         for format in all {
-            kinds.add(format, &COMMON_NAMES);
+            kinds.add(format);
             let key = (word(&format.system), word(&format.name));
             let names = names.entry(key).or_default();
-            for (_, column) in columns(format, &COMMON_NAMES) {
+            for (_, column) in columns(format) {
                 let is_there = names.iter().any(|name| name.eq_ignore_ascii_case(&column));
                 if !is_there && names.len() < MAX_COLUMNS {
                     names.push(column);
@@ -250,7 +237,7 @@ impl<'a> Writer<'a> {
                     columns: Vec::new(),
                 };
                 if has_fields {
-                    for (index, column) in columns(format, &COMMON_NAMES) {
+                    for (index, column) in columns(format) {
                         let same = |name: &String| name.eq_ignore_ascii_case(&column);
                         if let Some(at) = names.iter().position(same) {
                             plan.columns.push((index, self.nr_common() + at));
