@@ -167,7 +167,7 @@ def record(kernel, signal):
     attack = str(TOP / "tools/stackmap/tests/guest/attack")
     return Case(f"{kernel}: the tool: record {signal}",
                 ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--add", f"{FAULTY_TOOL}:/faults/stackmap",
-                 "--add", f"{attack}:/bin/attack", "--", script, signal), kernel=kernel)
+                 "--add", f"{attack}:/bin/attack", "--add", f"{script}.sh:/tests/record.sh", "--", script, signal), kernel=kernel)
 
 
 def user_side(kernel):
