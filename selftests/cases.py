@@ -165,9 +165,9 @@ def record(kernel, signal):
     """The tool's recording, interrupted by a signal at each of its steps."""
     script = str(TOP / "tools/stackmap/tests/guest/record")
     attack = str(TOP / "tools/stackmap/tests/guest/attack")
-    return Case(f"{kernel}: the tool: record {signal}",
-                ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--add", f"{FAULTY_TOOL}:/faults/stackmap",
-                 "--add", f"{attack}:/bin/attack", "--add", f"{script}.sh:/tests/record.sh", "--", script, signal), kernel=kernel)
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--add", f"{FAULTY_TOOL}:/faults/stackmap",
+               "--add", f"{attack}:/bin/attack", "--add", f"{script}.sh:/tests/record.sh", "--", script, signal)
+    return Case(f"{kernel}: the tool: record {signal}", command, kernel=kernel)
 
 
 def user_side(kernel):
