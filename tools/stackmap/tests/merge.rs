@@ -12,8 +12,8 @@ use stackmap::{
     user::{binaries::VDSO, words::Word},
 };
 use std::{
-    collections::BTreeMap,
-    fs::File,
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -319,4 +319,27 @@ fn what_cannot_be_merged_is_refused() {
             "{command}: {text}"
         );
     }
+}
+
+/// The ids of stacks that have no stable one: those of the kernel, of which no function has a name.
+fn local_ids(path: &Path) -> BTreeSet<String> {
+    let kallsyms = path.with_extension("kallsyms");
+    fs::write(&kallsyms, "ffffffffffff0000 T none\n").unwrap();
+    let [path, kallsyms] = [path, &kallsyms].map(|path| path.to_str().unwrap());
+    let text = stdout(&["export", "--format", "json", "--kallsyms", kallsyms, path]);
+    let export: Value = serde_json::from_str(&text).unwrap();
+    let stacks = export["stacks"].as_array().unwrap().iter();
+    let local = stacks.filter(|stack| stack["stable"] == false);
+    local.map(|stack| stack["stable_id"].to_string()).collect()
+}
+
+#[test]
+fn ids_that_are_not_stable_are_of_one_merge() {
+    let dir = tempfile::tempdir().unwrap();
+    let merged = [&["user.data"][..], &["user.data", "questions.data"]].map(|captures| {
+        let path = dir.path().join(captures.len().to_string());
+        merge(&path, captures);
+        local_ids(&path)
+    });
+    assert!(!merged[0].is_empty() && merged[0].is_disjoint(&merged[1]));
 }

@@ -19,13 +19,20 @@ use crate::{
     output::warn,
     ring::stream::Pages,
     source::{Loaded, Source, SymbolFiles},
-    stack_map_bin::{write, write_user, Order},
+    stack_map_bin::{write, write_user, LoadId, Order},
+};
+use blake2::{
+    digest::{
+        consts::{U16, U4},
+        Output,
+    },
+    Blake2b, Digest,
 };
 use files::{Files, FilesOf};
 use functions::{Addresses, Functions};
 use pages::{Change, Changed, Ids};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
     path::Path,
 };
@@ -47,6 +54,12 @@ pub struct Merger {
     cpus: BTreeMap<u32, CpuStat>,
     nr_inputs: u32,
     nr_records: u64,
+    /// Which boots and loads the captures are of.
+    origin: Blake2b<U4>,
+    /// The recordings, by what they say of themselves.
+    seen: HashSet<Output<Blake2b<U16>>>,
+    /// How many were there already.
+    nr_again: u64,
 }
 
 /// What was merged.
@@ -84,6 +97,9 @@ impl Merger {
             cpus: BTreeMap::new(),
             nr_inputs: 0,
             nr_records: 0,
+            origin: Blake2b::default(),
+            seen: HashSet::new(),
+            nr_again: 0,
         }
     }
 
@@ -156,13 +172,16 @@ impl Merger {
     fn add_recording(&mut self, capture: &mut Capture, loaded: &Loaded, ids: &Ids) -> Result {
         let number = self.whole.captures;
         if number == MAX_CAPTURES {
-            let what = format!("there are more than {MAX_CAPTURES} captures");
+            let what = format!("a merged capture has at most {MAX_CAPTURES} captures");
             return Err(Error::Refused(what));
         }
         let place = |name: &str| member::of_capture(number, name);
         let (_, manifest) = capture.recording();
         let json = serde_json::to_vec_pretty(manifest).map_err(io::Error::from)?;
         let manifest = manifest.clone();
+        if !self.seen.insert(Blake2b::digest(&json)) {
+            self.nr_again += 1;
+        }
         self.writer
             .member(&place(member::MANIFEST), &mut &json[..])?;
         for name in [
@@ -203,6 +222,10 @@ impl Merger {
 
     /// What the whole says of itself.
     fn describe(&mut self, one: &Manifest) {
+        let load_id = one.load_id.map_or(0, LoadId::get);
+        self.origin
+            .update(one.boot_id.as_deref().unwrap_or_default());
+        self.origin.update(load_id.to_le_bytes());
         let whole = &mut self.whole;
         let is_first = whole.captures == 0;
         whole.captures += 1;
@@ -264,8 +287,18 @@ impl Merger {
             functions_of,
             cpus,
             nr_records,
+            origin,
+            nr_again,
             ..
         } = self;
+        // So that a stack without a stable id is no stack of another merge.
+        let load_id = LoadId::new(u32::from_le_bytes(origin.finalize().into()));
+        if nr_again > 0 {
+            warn(format_args!(
+                "{} given more than once: their events count as often",
+                count_of(nr_again, "capture")
+            ));
+        }
         if files.nr_left_out > 0 {
             warn(format_args!(
                 "the frames of {} have no names: there are more files than a capture has room for",
@@ -279,11 +312,11 @@ impl Merger {
             ));
         }
         let mut bin = Vec::new();
-        write(&mut bin, Order::NATIVE, None, stacks.iter())?;
+        write(&mut bin, Order::NATIVE, load_id, stacks.iter())?;
         writer.member(member::STACK_MAP_BIN, &mut &bin[..])?;
         if user_stacks.len() > 0 {
             bin.clear();
-            write_user(&mut bin, Order::NATIVE, None, user_stacks.iter())?;
+            write_user(&mut bin, Order::NATIVE, load_id, user_stacks.iter())?;
             writer.member(member::STACK_MAP_USER_BIN, &mut &bin[..])?;
             writer.member(member::BINARIES, &mut files.lines())?;
             let segments = serde_json::to_vec(&files.segments()).map_err(io::Error::from)?;

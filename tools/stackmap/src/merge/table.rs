@@ -31,7 +31,8 @@ impl Table {
                 let id = self.stacks.len() as u32 + 1;
                 if id >= MAX_STACKS {
                     return Err(Error::Refused(format!(
-                        "there are more than {MAX_STACKS} different stacks"
+                        "a merged capture has at most {MAX_STACKS} different stacks\n  hint: merge fewer captures, or \
+                         export each as tables"
                     )));
                 }
                 let words: Rc<[u64]> = words.into();
