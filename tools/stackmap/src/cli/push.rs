@@ -14,7 +14,10 @@ use crate::{
     source::{Loaded, Source},
 };
 use clap::{value_parser, Args};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 const EXAMPLES: &str = "\
 examples:
@@ -50,20 +53,20 @@ pub(super) struct Push {
     /// File with the certificates to trust with https: [default: SSL_CERT_FILE, or those of the system]
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Directory to keep what is not delivered in; the next push sends it first
+    /// Directory, which is made if it is not there, to keep what is not delivered in; the next push sends it first
     #[arg(long, value_name = "DIR")]
     queue: Option<PathBuf>,
-    /// How much is kept at most; the oldest profiles are dropped for new ones
+    /// How much the queue keeps at most, in MiB; the oldest profiles are dropped for new ones
     #[arg(long, value_name = "MIB", default_value = "64", requires = "queue")]
     #[arg(value_parser = value_parser!(u64).range(1..=1 << 20))]
     queue_size: u64,
     /// Send only what is in the queue
     #[arg(long, requires = "queue", conflicts_with_all = ["file", "labels", "addresses", "WeightArgs"])]
     flush: bool,
-    /// How often a request is repeated, after pauses that grow
+    /// How often a request is repeated that may go well later, after pauses that grow
     #[arg(long, value_name = "N", default_value = "4")]
     retries: u32,
-    /// How long everything may take
+    /// How long all profiles together may take; what is not sent by then stays in the queue
     #[arg(long, value_name = "SECS", default_value = "60")]
     #[arg(value_parser = value_parser!(u64).range(1..=86_400))]
     timeout: u64,
@@ -101,22 +104,33 @@ impl Push {
             place.url,
             count_of(outcome.sent, "profile")
         ));
-        let lost = match outcome {
-            push::Outcome {
-                left: 0,
-                refused: 0,
-                ..
-            } => return Ok(()),
-            push::Outcome { left, refused, .. } => count_of(left + refused, "profile"),
+        match outcome.left + outcome.refused {
+            0 => Ok(()),
+            lost => Err(self.not_delivered(lost, outcome)),
+        }
+    }
+
+    /// What became of the profiles that the server does not have.
+    fn not_delivered(&self, lost: u64, outcome: push::Outcome) -> Error {
+        let mut text = format!(
+            "{} not delivered to {}",
+            count_of(lost, "profile"),
+            self.url
+        );
+        let Some(dir) = self.queue.as_deref().map(Path::display) else {
+            return Error::Refused(text + "\n  hint: --queue DIR keeps them for the next push");
         };
-        Err(Error::Refused(match &self.queue {
-            Some(dir) => format!(
-                "{lost} not delivered, {} of them refused\n  hint: the rest waits in {} for the next push",
-                outcome.refused,
-                dir.display()
-            ),
-            None => format!("{lost} not delivered\n  hint: --queue DIR keeps them for the next push"),
-        }))
+        if outcome.left > 0 {
+            text += &format!("\n  left in {dir} for the next push: {}", outcome.left);
+        }
+        if outcome.refused > 0 {
+            text += &format!(
+                "\n  put aside in {dir} as N.refused: {}\n  hint: the next push sends what is renamed to \
+                 N.profile",
+                outcome.refused
+            );
+        }
+        Error::Refused(text)
     }
 
     /// Puts a profile of each recording of `source` into the queue.

@@ -129,6 +129,11 @@ impl Client {
         })
     }
 
+    /// The address of the server.
+    pub(super) fn url(&self) -> &str {
+        &self.place.url
+    }
+
     /// Whether a profile is for this server.
     pub(super) fn is_for(&self, about: &About) -> bool {
         about.url == self.place.url && about.api == self.place.api
@@ -205,8 +210,7 @@ impl Client {
                 .is_some_and(|error| error.is::<rustls::Error>()),
             _ => false,
         };
-        let text = format!("{}: {error}", self.place.url);
-        Failure::new(Kind::Server, retry && !tls, text)
+        Failure::new(Kind::Server, retry && !tls, error.to_string())
     }
 }
 

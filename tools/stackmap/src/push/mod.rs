@@ -125,12 +125,18 @@ pub fn send(queue: &Queue, client: &mut Client) -> Result<Outcome> {
                 outcome.sent += 1;
             }
             Err(failure) if failure.kind == Kind::Profile => {
-                warn(format_args!("a profile is refused: {failure}"));
+                warn(format_args!(
+                    "{} refuses profile {number}: {failure}",
+                    client.url()
+                ));
                 queue.set_aside(number)?;
                 outcome.refused += 1;
             }
             Err(failure) => {
-                warn(format_args!("a profile is not delivered: {failure}"));
+                warn(format_args!(
+                    "profile {number} is not delivered to {}: {failure}",
+                    client.url()
+                ));
                 outcome.left += 1;
                 away = failure.kind == Kind::Server;
             }

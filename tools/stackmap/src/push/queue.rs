@@ -177,11 +177,22 @@ impl Queue {
         head.push(b'\n');
         let len = (head.len() + profile.pprof.len()) as u64;
         let room = self.size.min(MAX_FILE);
-        if len > room || head.len() > MAX_HEAD {
+        if head.len() > MAX_HEAD {
+            let what = format!(
+                "the labels of a profile have more than {} KiB",
+                MAX_HEAD >> 10
+            );
+            return Err(Error::Refused(what));
+        }
+        if len > room {
+            let hint = match room {
+                MAX_FILE => "record for a shorter time, or filter",
+                _ => "--queue-size",
+            };
             return Err(Error::Refused(format!(
-                "a profile has {} KiB, and the queue takes {} KiB\n  hint: --queue-size",
+                "a profile has {} KiB, and at most {} KiB are sent\n  hint: {hint}",
                 len.div_ceil(1024),
-                room / 1024
+                room >> 10
             )));
         }
         let entries = self.entries()?;

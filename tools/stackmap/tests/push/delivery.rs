@@ -77,7 +77,6 @@ fn what_may_go_well_soon_is_sent_again() {
 
 #[test]
 fn what_will_not_go_well_is_not() {
-    let refused = "refused";
     for (first, says) in [
         (
             say(
@@ -91,7 +90,7 @@ fn what_will_not_go_well_is_not() {
             say("413 Payload Too Large", "", ""),
             "record for a shorter time",
         ),
-        (say("422 Unprocessable", "", "x"), refused),
+        (say("422 Unprocessable", "", "x"), "refuses profile 0: 422"),
         (say("401 Unauthorized", "", "x"), "--header-file"),
         (say("404 Not Found", "", "x"), "--to"),
         (

@@ -109,7 +109,9 @@ fn an_error_with_one_profile_does_not_hold_up_the_others() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains("2 profiles not delivered, 1 of them refused"),
+        said.contains("2 profiles not delivered")
+            && said.contains(&format!("left in {queue} for the next push: 1"))
+            && said.contains("N.refused: 1"),
         "{said}"
     );
     assert_eq!(zones(&server), "a b c");
