@@ -323,7 +323,10 @@ impl Source {
             1 => Ok(()),
             several => Err(Error::input(
                 self.name(),
-                format!("it is a merge of {several} captures: {what} in one of them at a time"),
+                format!(
+                    "it is a merge of {several} captures: {what} in one at a time\n  hint: give one of \
+                     those that were merged"
+                ),
             )),
         }
     }

@@ -453,7 +453,7 @@ fn a_directory_is_written_once_and_is_private_with_addresses() {
     assert_eq!(again.status.code(), Some(1));
     for (arguments, want) in [
         (&[][..], "hint: -o DIR"),
-        (&["--weight", "x", "-o", "y"], "adds nothing up"),
+        (&["--weight", "x", "-o", "y"], "--weight adds up"),
     ] {
         let said = stderr(&export(arguments));
         assert!(said.contains(want), "{said}");

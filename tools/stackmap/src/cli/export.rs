@@ -71,7 +71,7 @@ enum Format {
     Otlp,
     /// The whole recording, as JSON
     Json,
-    /// A file for trace-cmd and KernelShark, with whole stacks; it always has kernel addresses
+    /// A file for trace-cmd and KernelShark, with full stacks; it always has kernel addresses
     #[value(name = "trace.dat")]
     TraceDat,
     /// A directory of tables for databases: events, stacks, frames, captures
@@ -108,7 +108,7 @@ impl Export {
         };
         if let Some(format) = has_fields.filter(|_| loaded.weight != Weight::One) {
             return Err(Error::Refused(format!(
-                "--format {format} has all fields of each event, and adds nothing up"
+                "--weight adds up, and --format {format} has all fields of each event instead"
             )));
         }
         if let Format::Firefox | Format::Perfetto | Format::TraceDat = self.format {

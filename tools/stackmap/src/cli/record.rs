@@ -74,15 +74,15 @@ pub(super) struct Record {
     /// What is done without --overwrite
     #[arg(long, hide = true, conflicts_with_all = ["overwrite", "last", "on_trigger"])]
     stream: bool,
-    /// Keep only the last SECS seconds; the recording also ends when tracing is switched off.
-    /// Implies --overwrite
+    /// Keep only the last SECS seconds of the recording, which also ends when tracing is switched off;
+    /// needs -e or -f, implies --overwrite
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     last: Option<Duration>,
-    /// End the recording when an event occurs whose fields are as EXPR says, if there is one:
-    /// 'sched:sched_switch if next_prio < 100'. Implies --overwrite
+    /// End the recording when EVENT occurs, or when it occurs and EXPR is true of its fields:
+    /// 'sched:sched_switch if next_prio < 100'; can be repeated; needs -e or -f, implies --overwrite
     #[arg(long, value_name = "EVENT[ if EXPR]")]
     on_trigger: Vec<Trigger>,
-    /// Go on for SECS seconds after such an event
+    /// Record for SECS seconds more after the event of --on-trigger
     #[arg(long, value_name = "SECS", value_parser = parse_seconds, requires = "on_trigger")]
     after: Option<Duration>,
     /// Record into the instance NAME; if it does not exist, it is created, and removed afterwards

@@ -109,14 +109,14 @@ impl Triggers {
             let mut names = names.into_iter();
             let (Some(event), None) = (names.next(), names.next()) else {
                 return Err(Error::Refused(format!(
-                    "\"{}\" is more than one event\n  hint: one --on-trigger for each of them, as \
+                    "--on-trigger \"{}\" is more than one event\n  hint: one --on-trigger for each of them, as \
                      system:event",
                     trigger.event
                 )));
             };
             if !tracefs.has(&file_of(&event, "hist")) {
                 return Err(Error::Refused(format!(
-                    "this kernel cannot count {event}: it lacks CONFIG_HIST_TRIGGERS"
+                    "--on-trigger needs a kernel with CONFIG_HIST_TRIGGERS, to count {event}"
                 )));
             }
             if !selected.names.contains(&event) || selected.filters.contains_key(&event) {
@@ -207,7 +207,7 @@ impl Watched {
         let said = last_error(&log).into_iter();
         let said: String = said.map(|line| format!("\n    {}", safe(line))).collect();
         Error::Refused(format!(
-            "the kernel refuses the trigger \"{}\"{said}\n  hint: {} in tracefs has the fields",
+            "the kernel refuses --on-trigger \"{}\"{said}\n  hint: {} in tracefs has the fields",
             self.trigger,
             self.file("format")
         ))

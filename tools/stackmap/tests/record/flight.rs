@@ -171,7 +171,7 @@ fn what_cannot_be_is_refused() {
         ),
         (
             ["--on-trigger", "kmem:k*"],
-            "\"kmem:k*\" is more than one event",
+            "--on-trigger \"kmem:k*\" is more than one event",
         ),
         (
             ["--on-trigger", "kmem:none"],
@@ -179,7 +179,7 @@ fn what_cannot_be_is_refused() {
         ),
         (
             ["--on-trigger", "sched_switch"],
-            "cannot count sched:sched_switch: it lacks CONFIG_HIST",
+            "needs a kernel with CONFIG_HIST_TRIGGERS, to count sched:sched_switch",
         ),
         (
             ["--on-trigger", "kfree if "],
