@@ -99,7 +99,7 @@ fn examples_print_what_the_documentation_shows() {
 fn questions_have_the_answers_that_the_page_shows() {
     let (nr_sessions, nr_pictures) = compare("recipes.rst");
     assert!(
-        nr_sessions >= 14 && nr_pictures == 2,
+        nr_sessions >= 22 && nr_pictures == 10,
         "{nr_sessions}, {nr_pictures}"
     );
 }
