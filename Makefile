@@ -26,7 +26,7 @@ modules: ## build stackmap.ko for the running kernel or KDIR
 	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
 
 tool: ## build the tool; tool-static: without shared libraries
-	cargo build --release --package stackmap
+	cargo build --release --package stackmap $(if $(FEATURES),--features $(FEATURES))
 
 tool-static:
 	@tools/stackmap/build-static --profile=small
