@@ -392,9 +392,10 @@ def long_cases(kernel):
     # The debug information of the kernel is 1.2 GB to download.
     if kernel in KERNELS:
         yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
-    # Six guests, of all kernels.
+    # Several guests of all kernels.
     if kernel == KERNELS[0]:
-        yield Case("host: stable ids", (str(TESTS / "stable-ids"), TOOL, *KERNELS), needs=KERNELS, starts_guests=True)
+        for name in ("stable-ids", "fleet"):
+            yield Case(f"host: {name}", (str(TESTS / name), TOOL, *KERNELS), needs=KERNELS, starts_guests=True)
     # Of the cycles there are more above.
     yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
 
