@@ -2,7 +2,7 @@
 
 //! What is added up of events: how many there are, or what a field of them says.
 
-use crate::{notes::count_of, output::safe, trace::Event};
+use crate::{address::may_be_address, notes::count_of, output::safe, trace::Event};
 use std::collections::BTreeMap;
 
 /// The fields of so many events are named.
@@ -25,6 +25,9 @@ pub enum Weightless {
     NoNumber,
     /// The number is negative.
     Negative,
+    /// The number may be an address of the kernel: a sum of these says nothing, and part of it where the
+    /// kernel is.
+    Address,
 }
 
 impl Weight {
@@ -33,7 +36,11 @@ impl Weight {
         match self {
             Weight::One => Ok(1),
             Weight::Field(name) => match event.fields.signed(name) {
-                Some(number) => u64::try_from(number).map_err(|_| Weightless::Negative),
+                Some(number) => match u64::try_from(number) {
+                    Ok(number) if may_be_address(number) => Err(Weightless::Address),
+                    Ok(number) => Ok(number),
+                    Err(_) => Err(Weightless::Negative),
+                },
                 None => Err(Weightless::NoNumber),
             },
         }
@@ -127,6 +134,8 @@ pub struct Unweighed {
     pub no_number: u64,
     /// Those with a negative number.
     pub negative: u64,
+    /// Those with a number that may be an address of the kernel.
+    pub address: u64,
     /// Those that are added up.
     weighed: u64,
     /// Of events, as long as none is added up, the fields with a number.
@@ -146,6 +155,7 @@ impl Unweighed {
         match why {
             Weightless::NoNumber => self.no_number += 1,
             Weightless::Negative => self.negative += 1,
+            Weightless::Address => self.address += 1,
         }
         if self.weighed == 0
             && self.seen.len() <= MAX_LISTED
@@ -163,17 +173,19 @@ impl Unweighed {
             weighed,
             no_number,
             negative,
+            address,
             seen,
         } = other;
         self.weighed += weighed;
         self.no_number += no_number;
         self.negative += negative;
+        self.address += address;
         self.seen.extend(seen);
     }
 
     /// Whether there were events, and none is added up.
     pub fn is_all(&self) -> bool {
-        self.weighed == 0 && self.no_number + self.negative > 0
+        self.weighed == 0 && self.no_number + self.negative + self.address > 0
     }
 
     /// What there is to say.
@@ -192,6 +204,12 @@ impl Unweighed {
         };
         say(self.no_number, "have no number", "has no number");
         say(self.negative, "have a negative", "has a negative");
+        let what = "an address of the kernel as";
+        say(
+            self.address,
+            &format!("have {what}"),
+            &format!("has {what}"),
+        );
         if self.is_all() {
             let seen = self.seen.iter().take(MAX_LISTED);
             let of = |(event, fields): (&String, &String)| match &fields[..] {

@@ -105,6 +105,18 @@ fn negative_numbers_are_left_out() {
 }
 
 #[test]
+fn addresses_of_the_kernel_are_left_out() {
+    for command in [&["folded"][..], &["export", "--format", "pprof", "-o", "-"]] {
+        let output = run(&[command, &["--weight", "call_site", "questions.data"]].concat());
+        let said = stderr(&output);
+        let why = "events that have an address of the kernel as call_site";
+        assert!(said.contains(why), "{said}");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(command[0] == "export" || shown.is_empty(), "{shown}");
+    }
+}
+
+#[test]
 fn exports_have_both_numbers() {
     let (nr, sum) = total(&sums("bytes_alloc"));
     let weight = ["--weight", "bytes_alloc", "mixed.data"];
