@@ -9,7 +9,7 @@ use crate::{
     export::pprof,
     notes::{count_of, Notes},
     output::{say, say_notes},
-    push::{self, About, Api, Client, Headers, Limits, Place, Profile, Queue},
+    push::{self, About, Api, Client, Delivery, Headers, Limits, Outcome, Place, Profile, Queue},
     record::Label,
     source::{Loaded, Source},
 };
@@ -81,42 +81,42 @@ impl Push {
             retries: self.retries,
             timeout: Duration::from_secs(self.timeout),
         };
-        // Without a queue there is one until the end.
-        let temporary = tempfile::tempdir()
-            .map_err(|error| Error::io("make a temporary directory for profiles", error))?;
-        let (dir, size) = match &self.queue {
-            Some(dir) => (dir.as_path(), self.queue_size << 20),
-            None => (temporary.path(), u64::MAX),
-        };
         let opened = match self.flush {
             true => None,
-            false => Some(self.input.open(global)?),
+            false => {
+                let (source, mut loaded) = self.input.open(global)?;
+                self.weight.set(&source, &mut loaded)?;
+                Some((source, loaded))
+            }
         };
-        let queue = Queue::open(dir, size, limits.timeout)?;
-        if let Some((mut source, mut loaded)) = opened {
-            self.weight.set(&source, &mut loaded)?;
-            self.add(&place, &mut source, &loaded, &queue)?;
-        }
-        let mut client = Client::new(place.clone(), headers, self.ca_file.as_deref(), limits)?;
-        let outcome = push::send(&queue, &mut client)?;
+        let open = |dir: &PathBuf| {
+            let size = self.queue_size << 20;
+            Queue::open(dir, !self.flush, size, limits.timeout)
+        };
+        let queue = self.queue.as_ref().map(open).transpose()?;
+        let client = Client::new(place.clone(), headers, self.ca_file.as_deref(), limits)?;
+        let mut delivery = Delivery::new(queue, client);
+        delivery.send_waiting()?;
+        let delivered = match opened {
+            Some((mut source, loaded)) => self.deliver(&place, &mut source, &loaded, &mut delivery),
+            None => Ok(()),
+        };
+        let outcome = delivery.outcome();
         say(format_args!(
             "{}: {} sent",
             place.url,
             count_of(outcome.sent, "profile")
         ));
-        match outcome.left + outcome.refused {
+        delivered?;
+        match outcome.left + outcome.refused + outcome.lost {
             0 => Ok(()),
-            lost => Err(self.not_delivered(lost, outcome)),
+            nr => Err(self.not_delivered(nr, outcome)),
         }
     }
 
     /// What became of the profiles that the server does not have.
-    fn not_delivered(&self, lost: u64, outcome: push::Outcome) -> Error {
-        let mut text = format!(
-            "{} not delivered to {}",
-            count_of(lost, "profile"),
-            self.url
-        );
+    fn not_delivered(&self, nr: u64, outcome: Outcome) -> Error {
+        let mut text = format!("{} not delivered to {}", count_of(nr, "profile"), self.url);
         let Some(dir) = self.queue.as_deref().map(Path::display) else {
             return Error::Refused(text + "\n  hint: --queue DIR keeps them for the next push");
         };
@@ -130,11 +130,20 @@ impl Push {
                 outcome.refused
             );
         }
+        if outcome.lost > 0 {
+            text += &format!("\n  not kept: {}", outcome.lost);
+        }
         Error::Refused(text)
     }
 
-    /// Puts a profile of each recording of `source` into the queue.
-    fn add(&self, place: &Place, source: &mut Source, loaded: &Loaded, queue: &Queue) -> Result {
+    /// Delivers a profile of each recording of `source`.
+    fn deliver(
+        &self,
+        place: &Place,
+        source: &mut Source,
+        loaded: &Loaded,
+        delivery: &mut Delivery,
+    ) -> Result {
         let (true, Some(manifest)) = (source.capture().is_some(), &loaded.manifest) else {
             return Err(Error::input(
                 source.name(),
@@ -155,10 +164,14 @@ impl Push {
             };
             events::for_each_of((number, recording), source, loaded, &mut notes, &mut add)?;
             let notes = notes.lines(Some(loaded));
+            say_notes(&notes);
+            if builder.is_empty() {
+                say("note: no event is left: nothing is sent of it");
+                continue;
+            }
             let mut pprof = Vec::new();
             builder.write(&notes, &mut pprof)?;
-            say_notes(&notes);
-            queue.add(&Profile {
+            delivery.deliver(&Profile {
                 about: About {
                     url: place.url.clone(),
                     api: place.api,

@@ -64,6 +64,11 @@ impl<'a> Builder<'a> {
         self.counts.entry(group).or_default().merge(&count);
     }
 
+    /// Whether no event was counted.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
     /// Counts the stacks of a map by their references.
     pub fn map(&mut self) {
         let (stacks, key) = self.loaded.map();

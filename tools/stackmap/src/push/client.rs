@@ -11,6 +11,7 @@ use rustls::crypto::ring;
 use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
+    io::ErrorKind,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,14 +20,16 @@ use std::{
 };
 use ureq::{
     http::Uri,
-    tls::{parse_pem, PemItem, RootCerts, TlsConfig},
+    tls::{parse_pem, Certificate, PemItem, RootCerts, TlsConfig},
     Agent,
 };
 
 /// The most bytes of an answer.
 const MAX_ANSWER: u64 = 64 << 10;
-/// The longest time of one attempt.
+/// The longest time of one attempt, to connect, and without what it takes to send this many bytes a second.
 const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(10);
+const SLOWEST: usize = 50_000;
 /// The time before the second attempt; before each one after it, twice that.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -51,7 +54,7 @@ pub struct Place {
 pub struct Limits {
     /// How often a request is sent again.
     pub retries: u32,
-    /// How long all requests take together.
+    /// How long all requests take together; what is between them does not count.
     pub timeout: Duration,
 }
 
@@ -61,7 +64,8 @@ pub struct Client {
     place: Place,
     headers: Headers,
     retries: u32,
-    end: Instant,
+    /// The time that is left for requests.
+    left: Duration,
 }
 
 impl Place {
@@ -71,32 +75,45 @@ impl Place {
         let uri: Uri = url
             .parse()
             .map_err(|_| wrong("is not a URL: http://HOST:4040"))?;
-        if !["http", "https"].contains(&uri.scheme_str().unwrap_or_default())
-            || uri.query().is_some()
-        {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        let (Some(authority), true, false) = (
+            uri.authority(),
+            ["http", "https"].contains(&scheme),
+            url.contains(['?', '#']),
+        ) else {
             return Err(wrong(
                 "is not http://HOST or https://HOST, with a port or a path",
             ));
-        }
-        if uri
-            .authority()
-            .is_none_or(|host| host.as_str().contains('@'))
-        {
+        };
+        if authority.as_str().contains('@') {
             return Err(wrong(
                 "has a password, which arguments show to everybody\n  hint: --header-file FILE",
             ));
         }
-        let url = url.trim_end_matches('/').to_owned();
+        if authority.as_str() != authority.host() && authority.port_u16().is_none() {
+            return Err(wrong("has a port that is no port"));
+        }
+        // One server has one address: profiles wait under it.
+        let host = authority.as_str().to_ascii_lowercase();
+        let url = format!("{scheme}://{host}{}", uri.path().trim_end_matches('/'));
         Ok(Self { url, api })
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.url.starts_with("https:")
+    }
+
+    /// Whether it is on this machine.
+    fn is_here(&self) -> bool {
+        let uri: Option<Uri> = self.url.parse().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+        let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+        host == "localhost" || ip.is_some_and(|ip| ip.is_loopback())
     }
 
     /// Whether what is sent there can be read on the way.
     fn is_open(&self) -> bool {
-        let uri: Option<Uri> = self.url.parse().ok();
-        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
-        let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-        let is_here = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
-        !self.url.starts_with("https:") && !is_here
+        !self.is_encrypted() && !self.is_here()
     }
 }
 
@@ -113,9 +130,22 @@ impl Client {
             // With another address, its headers would go elsewhere.
             .max_redirects(0)
             .max_redirects_will_error(false)
+            .timeout_connect(Some(CONNECT))
             .user_agent(concat!("stackmap/", env!("CARGO_PKG_VERSION")));
-        if place.url.starts_with("https:") {
-            config = config.tls_config(tls(trusted)?);
+        // A proxy may be encrypted, too.
+        let certificates = match certificates(trusted) {
+            Err(error) if place.is_encrypted() || trusted.is_some() => return Err(error),
+            found => found.unwrap_or_default(),
+        };
+        config = config.tls_config(
+            TlsConfig::builder()
+                .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+                .root_certs(RootCerts::new_with_certs(&certificates))
+                .build(),
+        );
+        if place.is_here() {
+            // What is for this machine does not leave it.
+            config = config.proxy(None);
         }
         if place.is_open() && !headers.is_empty() {
             warn("the headers of the requests have secrets, and http: does not hide them\n  hint: https:");
@@ -125,7 +155,7 @@ impl Client {
             place,
             headers,
             retries: limits.retries,
-            end: Instant::now() + limits.timeout,
+            left: limits.timeout,
         })
     }
 
@@ -141,16 +171,22 @@ impl Client {
 
     /// Sends a profile, until the server has it or nothing more is to be tried.
     pub(super) fn send(&mut self, profile: &Profile) -> Result<(), Failure> {
+        let end = Instant::now() + self.left;
+        let sent = self.send_until(profile, end);
+        self.left = left_until(end);
+        sent
+    }
+
+    fn send_until(&self, profile: &Profile, end: Instant) -> Result<(), Failure> {
         let body = self.place.api.request(profile);
         let mut attempt = 0;
         loop {
-            let Err(mut failure) = self.attempt(&body) else {
+            let Err(failure) = self.attempt(&body, end) else {
                 return Ok(());
             };
-            failure.text = self.headers.hidden_in(&failure.text);
             let wanted = Duration::from_secs(failure.after.unwrap_or(0));
             let pause = wanted.max(pause(attempt, random()));
-            if !failure.retry || attempt >= self.retries || pause >= self.left() {
+            if !failure.retry || attempt >= self.retries || pause >= left_until(end) {
                 return Err(failure);
             }
             sleep(pause);
@@ -158,13 +194,8 @@ impl Client {
         }
     }
 
-    /// The time that is left.
-    fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
-    }
-
-    fn attempt(&self, body: &[u8]) -> Result<(), Failure> {
-        let left = self.left().min(PATIENCE);
+    fn attempt(&self, body: &[u8], end: Instant) -> Result<(), Failure> {
+        let left = left_until(end).min(patience(body.len()));
         if left.is_zero() {
             let text = "no time is left\n  hint: --timeout";
             return Err(Failure::new(Kind::Server, false, text));
@@ -182,40 +213,63 @@ impl Client {
             request = request.header(name, value);
         }
         let request = request.config().timeout_global(Some(left)).build();
-        let mut answer = request.send(body).map_err(|error| self.failure(error))?;
+        let mut answer = request.send(body).map_err(failure)?;
         let read = answer.body_mut().with_config().limit(MAX_ANSWER);
         let body = match read.read_to_vec() {
             Ok(body) => body,
             // It says more than is wanted of an error.
             Err(_) if !answer.status().is_success() => Vec::new(),
-            Err(error) => return Err(self.failure(error)),
+            Err(error) => return Err(failure(error)),
         };
-        api.judge(answer.status(), answer.headers(), &body)
-    }
-
-    /// There was no answer.
-    fn failure(&self, error: ureq::Error) -> Failure {
-        let retry = matches!(
-            error,
-            ureq::Error::Io(_)
-                | ureq::Error::Timeout(_)
-                | ureq::Error::HostNotFound
-                | ureq::Error::ConnectionFailed
-                | ureq::Error::Protocol(_)
-        );
-        // A certificate that is not trusted comes as an error of the connection.
-        let tls = match &error {
-            ureq::Error::Io(error) => error
-                .get_ref()
-                .is_some_and(|error| error.is::<rustls::Error>()),
-            _ => false,
-        };
-        Failure::new(Kind::Server, retry && !tls, error.to_string())
+        api.judge(answer.status(), answer.headers(), &body, &self.headers)
     }
 }
 
+/// There was no answer.
+fn failure(error: ureq::Error) -> Failure {
+    use ureq::{Error, Timeout};
+    let retry = matches!(
+        error,
+        Error::Io(_)
+            | Error::Timeout(_)
+            | Error::HostNotFound
+            | Error::ConnectionFailed
+            | Error::Protocol(_)
+    );
+    // A certificate that is not trusted comes as an error of the connection.
+    let tls = match &error {
+        Error::Io(error) => error
+            .get_ref()
+            .is_some_and(|error| error.is::<rustls::Error>()),
+        _ => false,
+    };
+    // There was a server: a smaller profile may get through.
+    let was_there = match &error {
+        Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
+        ),
+        Error::Timeout(timeout) => !matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        _ => false,
+    };
+    let kind = match was_there {
+        true => Kind::Unknown,
+        false => Kind::Server,
+    };
+    Failure::new(kind, retry && !tls, error.to_string())
+}
+
+/// How long an attempt with so many bytes may take.
+fn patience(len: usize) -> Duration {
+    PATIENCE + Duration::from_secs((len / SLOWEST) as u64)
+}
+
+fn left_until(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
 /// What is trusted.
-fn tls(trusted: Option<&Path>) -> Result<TlsConfig> {
+fn certificates(trusted: Option<&Path>) -> Result<Vec<Certificate<'static>>> {
     let path = match trusted {
         Some(path) => path.to_owned(),
         None => std::env::var_os("SSL_CERT_FILE")
@@ -246,10 +300,7 @@ fn tls(trusted: Option<&Path>) -> Result<TlsConfig> {
             "it has no certificates (PEM)",
         ));
     }
-    Ok(TlsConfig::builder()
-        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
-        .root_certs(RootCerts::new_with_certs(&certificates))
-        .build())
+    Ok(certificates)
 }
 
 /// How long to wait behind an attempt: at least half of twice as long as before, so that not all machines
@@ -294,9 +345,15 @@ mod tests {
             "http://a b",
             "/a",
             "http://",
+            "http://a/#b",
+            "http://a:99999",
+            "http://a:",
+            "http://[::1]:x",
         ] {
             assert!(Place::new(url, Api::Parca).is_err(), "{url}");
         }
+        let place = Place::new("HTTPS://Host.Example:1/Path/", Api::Parca).unwrap();
+        assert_eq!(place.url, "https://host.example:1/Path");
         let error = Place::new("http://ann:secret@a", Api::Parca).unwrap_err();
         let text = error.to_string();
         assert!(

@@ -3,11 +3,14 @@
 //! Headers that let a request in. They are secrets, so no argument has them: arguments are public.
 
 use crate::error::{Error, Result};
+use rustix::process::geteuid;
 use std::{env, ffi::OsString, fmt, fs::File, io::Read, os::unix::fs::MetadataExt, path::Path};
-use ureq::http::{HeaderName, HeaderValue};
+use ureq::http::{header::AUTHORIZATION, HeaderName, HeaderValue};
 
 /// Has a token.
 const TOKEN: &str = "STACKMAP_PUSH_TOKEN";
+/// Parts of values that are shorter are shown, as words of a message are.
+const MIN_SECRET: usize = 4;
 /// The most bytes of a file with headers.
 const MAX_FILE: u64 = 16 << 10;
 /// Those of a request itself.
@@ -40,7 +43,9 @@ impl Headers {
     fn of_file(path: &Path) -> Result<Self> {
         let failed = |error| Error::read(path, error);
         let file = File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.mode() & 0o026 != 0 {
+        let about = file.metadata().map_err(failed)?;
+        let is_own = [0, geteuid().as_raw()].contains(&about.uid());
+        if about.mode() & 0o026 != 0 || !is_own {
             return Err(Error::Refused(format!(
                 "{} has secrets, and others can read or change it\n  hint: chmod 600 {0}",
                 path.display()
@@ -77,8 +82,11 @@ impl Headers {
         let value = token.into_string().ok();
         let value = value.and_then(|token| format!("Bearer {}", token.trim()).parse().ok());
         let value = value.ok_or_else(|| Error::input(TOKEN, "it is not the value of a header"))?;
-        self.0
-            .push((HeaderName::from_static("authorization"), value));
+        if self.iter().any(|(name, _)| name == AUTHORIZATION) {
+            let what = format!("{TOKEN} and --header-file both have an authorization");
+            return Err(Error::Refused(what));
+        }
+        self.0.push((AUTHORIZATION, value));
         Ok(())
     }
 
@@ -95,10 +103,15 @@ impl Headers {
     /// A text of the server without what is secret, as it may repeat it.
     pub(super) fn hidden_in(&self, text: &str) -> String {
         let values = self.0.iter().filter_map(|(_, value)| value.to_str().ok());
-        let words = values.flat_map(|value| [value].into_iter().chain(value.split_whitespace()));
-        // Words such as "Basic" are no secrets.
-        let secrets = words.filter(|word| word.len() >= 8);
-        secrets.fold(text.to_owned(), |text, secret| {
+        let is_part = |c: char| c.is_ascii_alphanumeric();
+        // A server may repeat parts, with other characters between them.
+        let parts = values.flat_map(|value| {
+            let parts = value.split(|c| !is_part(c));
+            [value].into_iter().chain(parts)
+        });
+        let mut secrets: Vec<&str> = parts.filter(|part| part.len() >= MIN_SECRET).collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.into_iter().fold(text.to_owned(), |text, secret| {
             text.replace(secret, "(secret)")
         })
     }
@@ -128,19 +141,16 @@ mod tests {
 
     #[test]
     fn headers_are_read() {
-        let mut headers = read(
-            "Authorization: Basic abc:def\n\nX-Scope-OrgID:  a b \n",
-            0o640,
-        )
-        .unwrap();
+        let mut headers = read("X-Scope-OrgID:  a b \n\nX: c:d\n", 0o640).unwrap();
         headers.add_token("t0ken-of-ann".into()).unwrap();
+        assert!(headers.add_token("another".into()).is_err());
         let all: Vec<_> = headers
             .iter()
             .map(|(name, value)| format!("{name}={value:?}"))
             .collect();
         let want = [
-            "authorization=\"Basic abc:def\"",
             "x-scope-orgid=\"a b\"",
+            "x=\"c:d\"",
             "authorization=\"Bearer t0ken-of-ann\"",
         ];
         assert_eq!(all, want);
@@ -154,8 +164,8 @@ mod tests {
         let shown = format!("{headers:?}");
         assert_eq!(shown, "[\"authorization\", \"x\"]");
         assert_eq!(
-            headers.hidden_in("no: Basic s3cret-word, s3cret-word, Basic abc"),
-            "no: (secret), (secret), Basic abc"
+            headers.hidden_in("no: Basic s3cret-word, s3cret%2Dword, abc"),
+            "no: (secret), (secret)%2D(secret), abc"
         );
         for text in [
             "s3cret-word",

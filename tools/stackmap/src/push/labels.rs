@@ -5,7 +5,11 @@
 //! Servers take names as Prometheus has them: letters, digits and `_`, not a digit first. Names that begin
 //! with `__` are the servers' own. A capture may say anything, so its values are bounded.
 
-use crate::{capture::Manifest, output::safe};
+use crate::{
+    capture::Manifest,
+    output::{safe, warn},
+    record::MAX_LABELS,
+};
 use std::collections::BTreeMap;
 
 /// What the profile is called; servers show it as the first part of its type.
@@ -36,7 +40,13 @@ pub fn labels(manifest: &Manifest, given: &BTreeMap<String, String>) -> BTreeMap
         if let Some(service) = all.get("service") {
             add(SERVICE_NAME, service);
         }
-        for (name, value) in all {
+        let mut names = BTreeMap::new();
+        for (name, value) in all.iter().take(MAX_LABELS) {
+            if let Some(other) = names.insert(sanitized(name), name) {
+                warn(format_args!(
+                    "the label {name} replaces the label {other}: servers do not tell them apart"
+                ));
+            }
             add(name, value);
         }
     }

@@ -2,29 +2,29 @@
 
 //! Sends profiles to a server that keeps them: Grafana Pyroscope or Parca.
 //!
-//! A profile is in a [queue](Queue) on disk before it is sent, and leaves it when the server has
+//! A profile may be in a [queue](Queue) on disk before it is sent, and leaves it when the server has
 //! confirmed it. So none is lost when the server is away or the process is killed; a server whose answer
 //! is lost gets a profile again, with the same id.
 
 mod client;
+mod delivery;
 mod headers;
 mod labels;
 mod protocol;
 mod queue;
 
 pub use client::{Client, Limits, Place};
+pub use delivery::{Delivery, Outcome};
 pub use headers::Headers;
 pub use labels::labels;
 pub use protocol::{Api, Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 pub use queue::Queue;
 
-use crate::{
-    error::Result,
-    notes::count_of,
-    output::{say, warn},
-};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
+
+/// The most bytes of a packed profile.
+const MAX_PROFILE: usize = 256 << 20;
 
 /// A profile, and where it goes.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -83,70 +83,4 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-/// What became of the profiles in a queue.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Outcome {
-    /// The server has them.
-    pub sent: u64,
-    /// The server does not want them, or they are not readable; they are put aside.
-    pub refused: u64,
-    /// They wait for the next time.
-    pub left: u64,
-}
-
-/// Sends the profiles of a queue that are for the server of `client`, oldest first.
-pub fn send(queue: &Queue, client: &mut Client) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    let mut others = 0;
-    let mut away = false;
-    for number in queue.numbers()? {
-        let profile = match queue.read(number) {
-            Ok(profile) => profile,
-            Err(error) => {
-                warn(format_args!("{error}; it is put aside"));
-                queue.set_aside(number)?;
-                outcome.refused += 1;
-                continue;
-            }
-        };
-        if !client.is_for(&profile.about) {
-            others += 1;
-            continue;
-        }
-        if away {
-            outcome.left += 1;
-            continue;
-        }
-        match client.send(&profile) {
-            Ok(()) => {
-                queue.remove(number)?;
-                outcome.sent += 1;
-            }
-            Err(failure) if failure.kind == Kind::Profile => {
-                warn(format_args!(
-                    "{} refuses profile {number}: {failure}",
-                    client.url()
-                ));
-                queue.set_aside(number)?;
-                outcome.refused += 1;
-            }
-            Err(failure) => {
-                warn(format_args!(
-                    "profile {number} is not delivered to {}: {failure}",
-                    client.url()
-                ));
-                outcome.left += 1;
-                away = failure.kind == Kind::Server;
-            }
-        }
-    }
-    if others > 0 {
-        say(format_args!(
-            "note: {} for other servers stay in the queue",
-            count_of(others, "profile")
-        ));
-    }
-    Ok(outcome)
 }

@@ -6,7 +6,7 @@
 //! (<https://grafana.com/docs/pyroscope/latest/reference-server-api/>). Parca: `WriteRaw` of its
 //! `ProfileStoreService`, by gRPC-Web, which is what its own page in the browser speaks over HTTP/1.1.
 
-use super::{Failure, Kind, Profile};
+use super::{Failure, Headers, Kind, Profile};
 use base64::{engine::general_purpose::STANDARD, Engine};
 use blake2::{digest::consts::U16, Blake2b, Digest};
 use clap::ValueEnum;
@@ -144,20 +144,31 @@ impl Api {
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
+        secrets: &Headers,
     ) -> Result<(), Failure> {
         if !status.is_success() {
-            return Err(of_http(status, headers, body));
+            return Err(of_http(status, headers, body, secrets));
         }
         let confirmed = match self {
             Api::Pyroscope => {
                 let answer: Option<Value> = serde_json::from_slice(body).ok();
-                is_of_type(headers, "application/json") && answer.is_some_and(|it| it.is_object())
+                let answer = answer.as_ref().and_then(Value::as_object);
+                // Errors have these.
+                let is_good = answer.is_some_and(|it| {
+                    !["code", "error", "message"]
+                        .iter()
+                        .any(|key| it.contains_key(*key))
+                });
+                is_good && is_of_type(headers, &["application/json"])
             }
             Api::Parca => {
-                let grpc = is_of_type(headers, "application/grpc-web");
+                let grpc = is_of_type(
+                    headers,
+                    &["application/grpc-web", "application/grpc-web+proto"],
+                );
                 match grpc.then(|| grpc_status(headers, body)).flatten() {
                     Some((0, _)) => true,
-                    Some((code, message)) => return Err(of_grpc(code, &message)),
+                    Some((code, message)) => return Err(of_grpc(code, &message, secrets)),
                     None => false,
                 }
             }
@@ -170,7 +181,7 @@ impl Api {
                 format!(
                     "the answer is not that of {}: {}\n  hint: the address of the server, and --to",
                     self.name(),
-                    said(body)
+                    said(body, secrets)
                 ),
             )),
         }
@@ -185,7 +196,7 @@ impl Api {
 }
 
 /// The id of a profile: the same for the same profile with the same labels, as a UUID of version 8.
-fn id(profile: &Profile) -> String {
+pub(super) fn id(profile: &Profile) -> String {
     let mut hash = Blake2b::<U16>::new();
     for (name, value) in &profile.about.labels {
         hash.update(format!("{name:?}={value:?}\n"));
@@ -199,10 +210,12 @@ fn id(profile: &Profile) -> String {
     parts.join("-")
 }
 
-fn is_of_type(headers: &HeaderMap, kind: &str) -> bool {
+/// Whether an answer is of one of these media types, whatever their parameters.
+fn is_of_type(headers: &HeaderMap, kinds: &[&str]) -> bool {
     let value = headers.get("content-type");
     let value = value.and_then(|value| value.to_str().ok());
-    value.is_some_and(|value| value.starts_with(kind))
+    let kind = value.and_then(|value| value.split(';').next());
+    kind.is_some_and(|kind| kinds.iter().any(|it| kind.trim().eq_ignore_ascii_case(it)))
 }
 
 /// The status of gRPC in an answer, and what is said of it: in the headers if there is nothing else, or in
@@ -232,7 +245,7 @@ fn grpc_status(headers: &HeaderMap, mut body: &[u8]) -> Option<(u32, String)> {
 }
 
 /// A failure by its status of gRPC.
-fn of_grpc(code: u32, message: &str) -> Failure {
+fn of_grpc(code: u32, message: &str, secrets: &Headers) -> Failure {
     let (kind, retry) = match code {
         // INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE
         3 | 9 | 11 => (Kind::Profile, false),
@@ -243,12 +256,15 @@ fn of_grpc(code: u32, message: &str) -> Failure {
         // RESOURCE_EXHAUSTED is also a profile that is too large.
         _ => (Kind::Unknown, true),
     };
-    let text = format!("status {code} of gRPC: {}", said(message.as_bytes()));
+    let text = format!(
+        "status {code} of gRPC: {}",
+        said(message.as_bytes(), secrets)
+    );
     Failure::new(kind, retry, text)
 }
 
 /// A failure by its status of HTTP.
-fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
+fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8], secrets: &Headers) -> Failure {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let (kind, retry, hint) = match status.as_u16() {
         408 | 425 | 429 | 502..=504 => (Kind::Server, true, ""),
@@ -259,9 +275,13 @@ fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
         400..=499 => (Kind::Profile, false, ""),
         _ => (Kind::Unknown, true, ""),
     };
-    let said = match text("location").filter(|_| status.is_redirection()) {
-        Some(place) => said(format!("to {place}").as_bytes()),
-        None => said(body),
+    let place = text("location").filter(|_| status.is_redirection());
+    let place = place.and_then(|place| place.split(['?', '#']).next());
+    let said = match (status.as_u16(), place) {
+        // Such an answer may be about what was sent to get in.
+        (401 | 403 | 407, _) => String::new(),
+        (_, Some(place)) => format!(": {}", said(format!("to {place}").as_bytes(), secrets)),
+        (_, None) => format!(": {}", said(body, secrets)),
     };
     let hint = match hint {
         "" => String::new(),
@@ -269,16 +289,21 @@ fn of_http(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
     };
     Failure {
         after: text("retry-after").and_then(|text| text.trim().parse().ok()),
-        ..Failure::new(kind, retry, format!("{status}: {said}{hint}"))
+        ..Failure::new(kind, retry, format!("{status}{said}{hint}"))
     }
 }
 
-/// The beginning of what a server says, in one line.
-fn said(body: &[u8]) -> String {
+/// The beginning of what a server says, in one line, without secrets.
+fn said(body: &[u8], secrets: &Headers) -> String {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let message = json.as_ref().and_then(|json| json["message"].as_str());
-    let text = String::from_utf8_lossy(body);
-    let words: Vec<&str> = message.unwrap_or(&text).split_whitespace().collect();
+    let text = secrets.hidden_in(&String::from_utf8_lossy(body));
+    let message = message.map(|message| secrets.hidden_in(message));
+    let words: Vec<&str> = message
+        .as_ref()
+        .unwrap_or(&text)
+        .split_whitespace()
+        .collect();
     let text: String = words.join(" ").chars().take(MAX_SAID).collect();
     match text.is_empty() {
         true => "it says nothing".to_owned(),

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, str::FromStr};
 const MAX_NAME: usize = 64;
 const MAX_VALUE: usize = 256;
 /// A recording has so many labels at most.
-const MAX_LABELS: usize = 64;
+pub const MAX_LABELS: usize = 64;
 
 /// A label: a name and a value.
 #[derive(Clone, Debug, Eq, PartialEq)]

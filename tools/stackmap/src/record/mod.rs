@@ -41,7 +41,7 @@ mod write;
 pub use events::Selected;
 #[cfg(feature = "fault")]
 pub use fault::Fault;
-pub use label::Label;
+pub use label::{Label, MAX_LABELS};
 pub use steps::Step;
 pub use trigger::Trigger;
 pub use undo::Undo;

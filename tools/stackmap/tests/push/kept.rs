@@ -122,6 +122,77 @@ fn an_error_with_one_profile_does_not_hold_up_the_others() {
     pushed(&["--flush", "--queue", &queue, &server.url()]);
     assert_eq!(zones(&server), "a b c a");
     assert_eq!(names(&dir), ["0000000000000001.refused"]);
+    // As the hint says.
+    fs::rename(dir.join("0000000000000001.refused"), dir.join("1.profile")).unwrap();
+    pushed(&["--flush", "--queue", &queue, &server.url()]);
+    assert_eq!(zones(&server), "a b c a b");
+    assert!(names(&dir).is_empty());
+}
+
+#[test]
+fn what_is_pushed_again_waits_once() {
+    let (_dir, dir, queue) = place();
+    let server = Server::new(&[busy(), busy()], &pyroscope());
+    for _ in 0..2 {
+        let output = push(&of_zone("zone=a", &queue, &server.url()));
+        let said = stderr(&output);
+        assert!(said.contains("1 profile not delivered"), "{said}");
+        assert_eq!(names(&dir), ["0000000000000000.profile"]);
+    }
+    pushed(&["--flush", "--queue", &queue, &server.url()]);
+    assert_eq!(zones(&server), "a a a");
+}
+
+#[test]
+fn a_small_queue_loses_nothing_while_the_server_is_there() {
+    let (other, dir, queue) = place();
+    let all = other.path().join("all.data");
+    let all = all.to_str().unwrap();
+    let captures = ["attack.data", "mixed.data", "questions.data", "user.data"];
+    let many = other.path().join("many.data");
+    let many = many.to_str().unwrap();
+    crate::common::stdout(&[&["merge", "-o", all][..], &captures].concat());
+    // Their profiles have more than a MiB together.
+    crate::common::stdout(&[&["merge", "-o", many][..], &captures.repeat(12)].concat());
+    let server = Server::new(&[], &pyroscope());
+    let arguments = ["--retries", "0", "--queue-size", "1", "--queue", &queue];
+    let said = pushed(&[&arguments[..], &[&server.url(), many]].concat());
+    assert!(said.contains("48 profiles sent"), "{said}");
+    assert_eq!(server.requests().len(), 48);
+    // Without a server, each is kept once.
+    let away = Server::new(&vec![busy(); 9], &pyroscope());
+    for _ in 0..2 {
+        let output = push(&[&arguments[..], &[&away.url(), all]].concat());
+        let said = stderr(&output);
+        assert!(said.contains("4 profiles not delivered"), "{said}");
+        assert_eq!(names(&dir).len(), 4);
+    }
+    assert_eq!(away.requests().len(), 2);
+}
+
+#[test]
+fn what_a_queue_loses_is_an_error() {
+    let (_dir, dir, queue) = place();
+    let away = Server::new(&vec![busy(); 9], &pyroscope());
+    let url = away.url();
+    push(&of_zone("zone=a", &queue, &url));
+    // It grows to what a queue of one MiB takes, and the next one replaces it.
+    let path = dir.join("0000000000000000.profile");
+    let file = fs::File::options().append(true).open(&path).unwrap();
+    file.set_len((1 << 20) - 100).unwrap();
+    let small = [&["--queue-size", "1"][..], &of_zone("zone=b", &queue, &url)].concat();
+    let output = push(&small);
+    let said = stderr(&output);
+    assert!(
+        said.contains("the queue is full: 1 profile dropped"),
+        "{said}"
+    );
+    assert!(said.contains("2 profiles not delivered"), "{said}");
+    assert!(
+        said.contains("for the next push: 1") && said.contains("not kept: 1"),
+        "{said}"
+    );
+    assert_eq!(names(&dir), ["0000000000000001.profile"]);
 }
 
 #[test]

@@ -273,11 +273,25 @@ fn filters_and_weights_are_those_of_the_export() {
     pushed(&[&[&server.url()[..]], &arguments[..]].concat());
     let got = Got::by_pyroscope(&server.requests()[0]);
     assert!(got.pprof == export(&arguments) && got.events() > 0);
+    for more in [&["--weight", "bytes_alloc"][..], &["--addresses"]] {
+        let arguments = [&arguments[..], more].concat();
+        pushed(&[&[&server.url()[..]], &arguments[..]].concat());
+        let last: Value = serde_json::from_slice(&server.requests().pop().unwrap().body).unwrap();
+        let raw = &last["series"][0]["samples"][0]["rawProfile"];
+        assert!(raw == &STANDARD.encode(export(&arguments)), "{more:?}");
+    }
+    // Nothing is sent of what has no events.
+    let nr = server.requests().len();
+    let said = pushed(&[&server.url(), "questions.data", "--comm", "nobody"]);
+    assert!(
+        said.contains("0 profiles sent") && server.requests().len() == nr,
+        "{said}"
+    );
 
     // Hostile names get there as they are, and say nothing to the terminal.
     let said = pushed(&[&server.url(), "attack.data"]);
     assert!(!said.contains('\x1b'), "{said:?}");
-    assert!(Got::by_pyroscope(&server.requests()[1]).events() > 0);
+    assert!(Got::by_pyroscope(&server.requests().pop().unwrap()).events() > 0);
 }
 
 #[test]
@@ -289,6 +303,10 @@ fn only_captures_are_sent() {
         (&["--label", "A=b", "user.data"], "the name of a label"),
         (&["--flush"], "--queue"),
         (&["--queue-size", "1", "user.data"], "--queue"),
+        (
+            &["--flush", "--queue", "/nowhere"],
+            "use /nowhere as a queue",
+        ),
     ] {
         let output = push(&[&[&server.url()[..]], arguments].concat());
         assert!(!output.status.success());
@@ -298,6 +316,8 @@ fn only_captures_are_sent() {
         "localhost:4040",
         "ftp://localhost",
         "http://ann:secret@localhost",
+        "http://localhost:99999",
+        "http://localhost/#a",
     ] {
         let output = push(&[url, "user.data"]);
         let said = stderr(&output);

@@ -75,14 +75,92 @@ fn frames_may_be_anything() {
     }
 }
 
+fn said_to_all(body: &[u8]) -> String {
+    said(body, &Headers::default())
+}
+
+#[test]
+fn each_status_has_one_meaning() {
+    use Kind::{Profile, Server, Unknown};
+    let none = (HeaderMap::new(), Headers::default());
+    for (status, kind, retry) in [
+        (301, Server, false),
+        (302, Server, false),
+        (307, Server, false),
+        (400, Profile, false),
+        (401, Server, false),
+        (403, Server, false),
+        (404, Server, false),
+        (405, Server, false),
+        (407, Server, false),
+        (408, Server, true),
+        (413, Profile, false),
+        (422, Profile, false),
+        (425, Server, true),
+        (429, Server, true),
+        (500, Unknown, true),
+        (501, Server, false),
+        (502, Server, true),
+        (503, Server, true),
+        (504, Server, true),
+        (507, Unknown, true),
+    ] {
+        let code = StatusCode::from_u16(status).unwrap();
+        let got = of_http(code, &none.0, b"", &none.1);
+        assert_eq!((got.kind, got.retry), (kind, retry), "{status}");
+    }
+    for (status, kind, retry) in [
+        (2, Unknown, true),
+        (3, Profile, false),
+        (5, Server, false),
+        (7, Server, false),
+        (8, Unknown, true),
+        (9, Profile, false),
+        (11, Profile, false),
+        (12, Server, false),
+        (13, Unknown, true),
+        (14, Server, true),
+        (16, Server, false),
+    ] {
+        let got = of_grpc(status, "", &none.1);
+        assert_eq!((got.kind, got.retry), (kind, retry), "{status}");
+    }
+}
+
+#[test]
+fn only_what_confirms_a_profile_does() {
+    let json = "application/json";
+    for (kind, body, good) in [
+        (json, "{}", true),
+        ("Application/JSON; charset=utf-8", "{\"more\": 1}", true),
+        (json, "{\"code\": \"internal\"}", false),
+        (json, "{\"error\": \"please log in\"}", false),
+        (json, "[]", false),
+        (json, "", false),
+        ("application/jsonp", "{}", false),
+        ("text/plain", "{}", false),
+    ] {
+        let headers = [("content-type", kind)].map(|(name, value)| {
+            let name: ureq::http::HeaderName = name.parse().unwrap();
+            (name, value.parse().unwrap())
+        });
+        let headers = HeaderMap::from_iter(headers);
+        let secrets = Headers::default();
+        let judged = Api::Pyroscope.judge(StatusCode::OK, &headers, body.as_bytes(), &secrets);
+        assert_eq!(judged.is_ok(), good, "{kind}: {body}");
+    }
+}
+
 #[test]
 fn what_servers_say_is_bounded() {
-    assert_eq!(said(b" \n"), "it says nothing");
-    assert_eq!(said(b"a\n  b\xff"), "a b\u{fffd}");
-    assert_eq!(said(br#"{"message":"m","code":1}"#), "m");
-    assert_eq!(said(br#"{"message":1}"#), "{\"message\":1}");
+    assert_eq!(said_to_all(b" \n"), "it says nothing");
+    assert_eq!(said_to_all(b"a\n  b\xff"), "a b\u{fffd}");
+    assert_eq!(said_to_all(br#"{"message":"m","code":1}"#), "m");
+    assert_eq!(said_to_all(br#"{"message":1}"#), "{\"message\":1}");
     assert_eq!(
-        said("\u{20ac}".repeat(999).as_bytes()).chars().count(),
+        said_to_all("\u{20ac}".repeat(999).as_bytes())
+            .chars()
+            .count(),
         MAX_SAID
     );
 }
