@@ -14,7 +14,10 @@ use crate::{
     weight::Unit,
 };
 use clap::Args;
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 const FOLDED_EXAMPLES: &str = "\
 examples:
@@ -146,7 +149,7 @@ impl Flame {
             stacks.invert(by != By::Stack, &names);
         }
         let look = flame::Look {
-            title: self.title.unwrap_or_else(|| source.name()),
+            title: self.title.unwrap_or_else(|| title(&source)),
             subtitle: Some(subtitle(&loaded, &about)),
             unit,
             inverted: self.inverted,
@@ -160,6 +163,15 @@ impl Flame {
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
+    }
+}
+
+/// The title of what is drawn, which may be sent to others: the name of a file without its directories.
+pub(super) fn title(source: &Source) -> String {
+    let name = source.name();
+    match (source, Path::new(&name).file_name()) {
+        (Source::Live { .. }, _) | (_, None) => name,
+        (_, Some(file)) => file.to_string_lossy().into_owned(),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::{
     args::{Global, Input, WeightArgs},
-    folded::{about, access},
+    folded::{about, access, title},
 };
 use crate::{
     error::{Error, Result},
@@ -92,7 +92,7 @@ impl View {
         let lines = notes.lines(Some(loaded));
         output::say_notes(&lines);
         let look = view::Look {
-            title: self.title.clone().unwrap_or_else(|| source.name()),
+            title: self.title.clone().unwrap_or_else(|| title(source)),
             about: about(loaded, &notes.nr_events(nr_events)),
             unit: loaded.weight.unit(),
         };
