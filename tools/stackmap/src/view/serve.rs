@@ -5,14 +5,16 @@
 //! Only programs of this machine can connect. Of them, other users and pages of other hosts are kept out: the
 //! address of the page has a secret in it, and a name in `Host` that is not this machine's is refused, as
 //! another host's page can have its own name lead here (DNS rebinding). A request has a bounded size
-//! and a bounded time, and there is a bounded number of them at a time.
+//! and a bounded time, and there is a bounded number of them at a time: who connects then is served, and the
+//! oldest connection without a request is closed.
 
 use crate::error::{Error, Result};
 use std::{
+    collections::VecDeque,
     hint::black_box,
     io::{self, Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    sync::{mpsc, Arc},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -23,7 +25,7 @@ const MAX_REQUEST: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// How long a request may take, and how long the browser may not read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many connections are served at a time; browsers open some that they do not use.
+/// How many connections are open at a time; browsers open some that they do not use.
 const AT_A_TIME: usize = 16;
 
 /// A page that waits for a browser.
@@ -38,6 +40,10 @@ struct Page {
     secret: String,
     policy: String,
     html: Vec<u8>,
+    /// How long a request may take.
+    patience: Duration,
+    /// The connections whose request has not come, the oldest first.
+    waiting: Mutex<VecDeque<Arc<TcpStream>>>,
 }
 
 /// What is answered.
@@ -69,6 +75,8 @@ impl Server {
             secret,
             policy,
             html,
+            patience: PATIENCE,
+            waiting: Mutex::default(),
         });
         Ok(Self {
             listener,
@@ -92,9 +100,18 @@ impl Server {
         let (ended, ends) = mpsc::channel::<bool>();
         let mut nr_open = 0;
         loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => Arc::new(stream),
+                // The browser is gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(Error::io("wait for the browser", error)),
+            };
             // Waits only if there are as many as there may be.
             while let Some(was_read) = match nr_open {
-                AT_A_TIME => ends.recv().ok(),
+                AT_A_TIME => {
+                    self.page.close_oldest();
+                    ends.recv().ok()
+                }
                 _ => ends.try_recv().ok(),
             } {
                 nr_open -= 1;
@@ -102,17 +119,12 @@ impl Server {
                     return Ok(());
                 }
             }
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                // The browser is gone already.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return Err(Error::io("wait for the browser", error)),
-            };
             nr_open += 1;
+            self.page.waiting().push_back(Arc::clone(&stream));
             let (page, port, ended) = (Arc::clone(&self.page), self.port, ended.clone());
             thread::spawn(move || {
                 // A browser that goes away is no error.
-                let was_read = page.answer(&stream, port).unwrap_or(false);
+                let was_read = page.serve(&stream, port).unwrap_or(false);
                 let _ = ended.send(was_read);
                 if was_read && once {
                     // Has the loop look.
@@ -124,26 +136,52 @@ impl Server {
 }
 
 impl Page {
-    /// Answers a request, and says whether the page was read.
-    fn answer(&self, mut stream: &TcpStream, port: u16) -> io::Result<bool> {
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let end = Instant::now() + PATIENCE;
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Arc<TcpStream>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the oldest connection without a request, if there is one.
+    fn close_oldest(&self) {
+        if let Some(oldest) = self.waiting().pop_front() {
+            // It may be closed already.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Answers the request of a connection, and says whether the page was read.
+    fn serve(&self, stream: &Arc<TcpStream>, port: u16) -> io::Result<bool> {
+        let answer = self.request(stream, port);
+        self.waiting().retain(|other| !Arc::ptr_eq(other, stream));
+        match answer? {
+            Some(answer) => self.answer(stream, answer),
+            None => Ok(false),
+        }
+    }
+
+    /// Reads a request, and says what its answer is. [`None`]: it has not come in time.
+    fn request(&self, mut stream: &TcpStream, port: u16) -> io::Result<Option<Answer>> {
+        let end = Instant::now() + self.patience;
         let mut request = Vec::new();
         let mut buffer = [0; 4096];
-        let answer = loop {
+        loop {
             if let Some(answer) = self.judge(&request, port) {
-                break answer;
+                return Ok(Some(answer));
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(false);
+                return Ok(None);
             }
             stream.set_read_timeout(Some(left))?;
             match stream.read(&mut buffer)? {
-                0 => return Ok(false),
+                0 => return Ok(None),
                 len => request.extend_from_slice(&buffer[..len]),
             }
-        };
+        }
+    }
+
+    /// Answers a request, and says whether the page was read.
+    fn answer(&self, mut stream: &TcpStream, answer: Answer) -> io::Result<bool> {
+        stream.set_write_timeout(Some(PATIENCE))?;
         let (status, kind, body) = match answer {
             Answer::Page => ("200 OK", "text/html", &self.html[..]),
             Answer::Refused(status, why) => (status, "text/plain", why.as_bytes()),
@@ -286,6 +324,14 @@ mod tests {
                 Some(NOT_HERE),
             ),
             (
+                "GET /abcd/ HTTP/1.1\r\nHost: 127.0.0.1:80.evil.example\r\n\r\n",
+                Some(NOT_HERE),
+            ),
+            (
+                "GET /abcd/ HTTP/1.1\r\nHost: evil.127.0.0.1:80\r\n\r\n",
+                Some(NOT_HERE),
+            ),
+            (
                 "GET /abcd/ HTTP/1.1\r\nHost: 127.0.0.1:80\r\nHost: evil.example\r\n\r\n",
                 Some(NOT_HERE),
             ),
@@ -326,18 +372,76 @@ mod tests {
         };
         // Not in a scope, which would wait for it if something is not as it should be.
         let running = thread::spawn(move || server.run(true));
-        // Connections without a request are no hindrance.
-        let idle: Vec<_> = (0..AT_A_TIME / 2)
-            .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap())
-            .collect();
         assert!(ask("/").starts_with("HTTP/1.1 404 "));
         let page = ask(&format!("/{secret}/"));
-        assert!(page.starts_with("HTTP/1.1 200 "));
-        assert!(page.ends_with("\r\n\r\n<html>"));
-        assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "));
-        assert!(page.contains("\r\nContent-Length: 6\r\n"));
+        let (head, body) = page.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, "<html>");
+        let lines: Vec<_> = head.split("\r\n").collect();
+        assert_eq!(
+            lines,
+            [
+                "HTTP/1.1 200 OK",
+                "Content-Type: text/html; charset=utf-8",
+                "Content-Length: 6",
+                "Connection: close",
+                "Cache-Control: no-store",
+                "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+                "Cross-Origin-Opener-Policy: same-origin",
+                "Cross-Origin-Resource-Policy: same-origin",
+                "Referrer-Policy: no-referrer",
+                "X-Content-Type-Options: nosniff",
+            ]
+        );
         running.join().unwrap().unwrap();
-        drop(idle);
+    }
+
+    #[test]
+    fn of_many_connections_the_oldest_are_closed() {
+        let server = server();
+        let port = server.port();
+        thread::spawn(move || server.run(false));
+        let begin = Instant::now();
+        let mut idle: Vec<_> = (0..AT_A_TIME + 40)
+            .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap())
+            .collect();
+        let mut asks = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let request = format!("GET /abcd/ HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n");
+        asks.write_all(request.as_bytes()).unwrap();
+        let mut page = String::new();
+        asks.read_to_string(&mut page).unwrap();
+        assert!(page.ends_with("<html>"));
+        for closed in &mut idle[..40] {
+            assert!(closed.read(&mut [0]).map_or(true, |len| len == 0));
+        }
+        assert!(begin.elapsed() < PATIENCE / 2);
+        let mut last = idle.pop().unwrap();
+        last.set_nonblocking(true).unwrap();
+        let error = last.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_request_has_a_bounded_time() {
+        let mut server = server();
+        let patience = Duration::from_millis(300);
+        Arc::get_mut(&mut server.page).unwrap().patience = patience;
+        let port = server.port();
+        thread::spawn(move || server.run(false));
+        for piece in ["", "a"] {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            let turn = Duration::from_millis(20);
+            stream.set_read_timeout(Some(turn)).unwrap();
+            let begin = Instant::now();
+            // Ends when nothing can be written, or there is an end to be read.
+            while stream.write_all(piece.as_bytes()).is_ok()
+                && stream
+                    .read(&mut [0])
+                    .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+            {
+                assert!(begin.elapsed() < 10 * patience, "{piece:?}");
+            }
+            assert!(begin.elapsed() >= patience, "{piece:?}");
+        }
     }
 
     #[test]
