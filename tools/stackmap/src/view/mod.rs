@@ -87,6 +87,8 @@ pub struct Builder<'a> {
     tasks: Texts<(u32, String)>,
     /// Whether times are those of a clock that does not count time.
     ticks: bool,
+    max_events: usize,
+    max_nodes: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -101,6 +103,8 @@ impl<'a> Builder<'a> {
             events: Texts::default(),
             tasks: Texts::default(),
             ticks: false,
+            max_events: MAX_EVENTS,
+            max_nodes: MAX_NODES,
         }
     }
 
@@ -109,9 +113,10 @@ impl<'a> Builder<'a> {
         let Ok(weight) = self.loaded.weight.of(event) else {
             return Ok(());
         };
-        if self.rows.len() == MAX_EVENTS {
+        if self.rows.len() == self.max_events {
             return Err(Error::Refused(format!(
-                "a page shows {MAX_EVENTS} events at most\n  hint: choose some, as by --time, --event or --cpu"
+                "a page shows {} events at most\n  hint: choose some, as by --time, --event or --cpu",
+                self.max_events
             )));
         }
         // As `--time` has it, so that what the page counts is what other commands count.
@@ -180,11 +185,12 @@ impl<'a> Builder<'a> {
         };
         let mut stacks = Stacks::new(self.loaded, self.addresses, &self.keys, name);
         let tree = stacks.tree(self.stacks.iter().copied().collect::<HashSet<_>>());
-        if tree.nodes.len() > MAX_NODES {
+        if tree.nodes.len() > self.max_nodes {
             return Err(Error::Refused(format!(
-                "the stacks have {}, and a page shows {MAX_NODES} at most\n  \
+                "the stacks have {}, and a page shows {} at most\n  \
                  hint: choose some events, as by --time or --event, or one side, by --kernel or --user",
-                count_of(tree.nodes.len() as u64, "different frame")
+                count_of(tree.nodes.len() as u64, "different frame"),
+                self.max_nodes
             )));
         }
         let begin = self.rows.first().map_or(0, |row| row.time);
@@ -245,36 +251,41 @@ mod tests {
         assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 
-    /// The beginning of the data of events at these times.
-    fn data(times: &[Time]) -> String {
-        let loaded = Loaded::default();
-        let mut builder = Builder::new(&loaded, false);
-        for time in times {
-            let event = Event {
-                name: "event".to_owned(),
-                fields: fields("", "\"\"", &[]),
-                comm: "task".to_owned(),
-                pid: 1,
-                tgid: None,
-                cpu: 0,
-                time: *time,
-                flags: Flags::default(),
-                recording: Default::default(),
-            };
-            let sides = Sides {
-                kernel: StackRef::None,
-                user: UserRef::None,
-            };
-            builder.event(&event, sides).unwrap();
-        }
+    fn add(builder: &mut Builder<'_>, time: Time, kernel: StackRef<'_>) -> Result {
+        let event = Event {
+            name: "event".to_owned(),
+            fields: fields("", "\"\"", &[]),
+            comm: "task".to_owned(),
+            pid: 1,
+            tgid: None,
+            cpu: 0,
+            time,
+            flags: Flags::default(),
+            recording: Default::default(),
+        };
+        let user = UserRef::None;
+        builder.event(&event, Sides { kernel, user })
+    }
+
+    fn write(builder: Builder<'_>) -> Result<Vec<u8>> {
         let look = Look {
             title: "title".to_owned(),
             about: String::new(),
             unit: Unit::Events,
         };
         let mut page = Vec::new();
-        builder.write(&look, &[], "nonce", &mut page).unwrap();
-        let page = String::from_utf8(page).unwrap();
+        builder.write(&look, &[], "nonce", &mut page)?;
+        Ok(page)
+    }
+
+    /// The data of events at these times, as a text.
+    fn data(times: &[Time]) -> String {
+        let loaded = Loaded::default();
+        let mut builder = Builder::new(&loaded, false);
+        for time in times {
+            add(&mut builder, *time, StackRef::None).unwrap();
+        }
+        let page = String::from_utf8(write(builder).unwrap()).unwrap();
         let (_, data) = page.split_once("id=\"data\">").unwrap();
         let data = BASE64_STANDARD.decode(data.split('<').next().unwrap());
         let mut bytes = Vec::new();
@@ -291,6 +302,41 @@ mod tests {
         let ticks = data(&[Time::Ticks(7), Time::Ticks(8)]);
         assert!(ticks.contains(r#""begin":"7""#), "{ticks}");
         assert!(ticks.contains(r#""ticks":true"#), "{ticks}");
+    }
+
+    #[test]
+    fn what_a_browser_cannot_hold_is_refused() {
+        let loaded = Loaded::default();
+        let builder = Builder::new(&loaded, false);
+        let limits = (builder.max_events, builder.max_nodes);
+        assert_eq!(limits, (8_388_608, 4_194_304));
+        // Two stacks with three frames, one of which they share.
+        let stacks = [["inner", "outer"], ["other", "outer"]].map(|stack| stack.map(str::to_owned));
+        let filled = |max_events, max_nodes| {
+            let mut builder = Builder {
+                max_events,
+                max_nodes,
+                ..Builder::new(&loaded, false)
+            };
+            for stack in &stacks {
+                add(&mut builder, Time::Nanos(1), StackRef::Whole(stack))?;
+            }
+            write(builder)
+        };
+        assert!(filled(2, 3).is_ok());
+        let error = filled(1, 3).unwrap_err().to_string();
+        assert!(error.contains("a page shows 1 events at most"), "{error}");
+        let error = filled(2, 2).unwrap_err().to_string();
+        let want = "the stacks have 3 different frames, and a page shows 2 at most";
+        assert!(error.contains(want), "{error}");
+    }
+
+    #[test]
+    fn the_policy_forbids_all_but_its_own() {
+        let want =
+            "default-src 'none'; script-src 'nonce-word'; style-src 'nonce-word'; img-src data:; \
+                    base-uri 'none'; form-action 'none'";
+        assert_eq!(policy("word"), want);
     }
 
     #[test]
