@@ -21,7 +21,7 @@ function fit(canvas, width, height) {
 }
 
 // A name with nothing in it that is not seen or turns the text around.
-const shown = (name) => name.replace(/[\p{Cc}\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/gu, "\ufffd");
+const shown = (name) => name.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu, "\ufffd");
 
 // As much of a text as there is room for.
 function cut(context, text, width) {
