@@ -30,6 +30,8 @@ class Heat {
 
 	// Shows the time from one to another.
 	show(from, to) {
+		// Rows by offset begin with a whole column; other rows begin where it was asked for.
+		this.asked = {from, to};
 		this.from = from;
 		this.to = to;
 		const span = to - from + 1;
@@ -160,8 +162,8 @@ class Heat {
 			...(side > 1 ? {ArrowUp: this.cursor + 1, ArrowDown: this.cursor - 1} : {}),
 		}[event.key];
 		if (to !== undefined) {
-			// The first key selects where it is.
-			this.cursor = this.range || to === last ? Math.min(Math.max(to, 0), last) : this.cursor;
+			// The first arrow key selects where it is.
+			this.cursor = this.range || !event.key.startsWith("Arrow") ? Math.min(Math.max(to, 0), last) : this.cursor;
 			if (!event.shiftKey)
 				this.anchor = this.cursor;
 			this.choose(this.anchor, this.cursor);

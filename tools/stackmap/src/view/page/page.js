@@ -50,7 +50,7 @@ class Page {
 		element("heat").addEventListener("keyup", () => this.scale());
 		element("rows").addEventListener("change", (event) => {
 			this.heat.rows = event.target.value;
-			this.heat.show(this.heat.from, this.heat.to);
+			this.heat.show(this.heat.asked.from, this.heat.asked.to);
 			this.scale();
 		});
 		element("keys").addEventListener("click", () => element("help").showModal());
