@@ -116,10 +116,10 @@ class Browser:
         return result["result"].get("value")
 
     def open(self, url):
-        """Opens a page of the tool, and returns when it shows something."""
+        """Opens a page of the tool, and returns when it shows something, or why it does not."""
         self.ask("Page.navigate", url=url)
         end = time.monotonic() + PATIENCE
-        while not self.run("document.getElementById('selection')?.textContent"):
+        while self.run("document.getElementById('status')?.textContent ?? 'reading the recording'") == "reading the recording":
             if time.monotonic() > end:
                 raise TimeoutError(f"the page shows nothing: {self.errors}")
             time.sleep(0.05)
