@@ -4,7 +4,7 @@
 
 use super::{
     args::{Global, Input, WeightArgs},
-    folded::access,
+    folded::{access, title},
 };
 #[cfg(feature = "parquet")]
 use crate::export::parquet;
@@ -138,7 +138,7 @@ impl Export {
                 profile.write_otlp(&notes.lines(Some(&loaded)), &mut out)?;
             }
             Format::Firefox => {
-                let mut builder = firefox::Builder::new(&loaded, &source.name(), addresses)?;
+                let mut builder = firefox::Builder::new(&loaded, &title(&source), addresses)?;
                 events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
                     builder.event(event, sides)
                 })?;

@@ -4,7 +4,7 @@
 
 use super::{
     args::{Global, Input},
-    folded::access,
+    folded::{access, title},
 };
 use crate::{
     error::{Error, Result},
@@ -96,7 +96,7 @@ impl Offcpu {
         match self.flame.is_some() {
             true => {
                 let look = flame::Look {
-                    title: source.name(),
+                    title: title(&source),
                     subtitle: Some(offcpu::subtitle(&waits)),
                     unit: "us".to_owned(),
                     ..flame::Look::default()

@@ -4,7 +4,7 @@
 
 use super::{
     args::{Global, Input},
-    folded::{access, fold},
+    folded::{access, fold, title},
 };
 use crate::{
     error::{Error, Result},
@@ -87,7 +87,7 @@ impl DrawArgs {
         let path = match (&self.flame, &self.folded) {
             (Some(path), _) => {
                 let look = flame::Look {
-                    title: source.name(),
+                    title: title(&source),
                     subtitle: Some(subtitle),
                     unit: tally.unit().of_folded().to_owned(),
                     ..flame::Look::default()
