@@ -5,6 +5,8 @@ import argparse
 import contextlib
 import os
 import re
+import signal
+import struct
 import sys
 
 import drgn
@@ -15,7 +17,7 @@ from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import find_module
 
 sys.dont_write_bytecode = True
-from vmcore import Problem, counters, ring, show
+from vmcore import DAMAGE, Problem, counters, ring, show
 from vmcore.capture import Capture
 from vmcore.maps import Map
 from vmcore.names import Names
@@ -49,7 +51,8 @@ def parse(arguments):
                          help="only those of this CPU; can be repeated")
     commands.add_parser("stat", help="the counters, as stack_map_stat and stack_map_user_stat show them")
     save = commands.add_parser("save", help="writes a capture for the program stackmap: report, flame, export ...")
-    save.add_argument("file", metavar="FILE", help="the capture; an existing file is replaced")
+    save.add_argument("file", metavar="FILE",
+                      help="the capture; an existing file is replaced, a device or where a link leads is written to")
     for command in (commands.choices["trace"], save):
         command.add_argument("--instance", metavar="NAME", default="", help="the buffer of this instance of ftrace")
     return parser.parse_args(arguments)
@@ -85,6 +88,8 @@ def prepare(prog, options):
     found = find_module(prog, "stackmap")
     if not found:
         raise Problem(f"the module stackmap was not loaded in this kernel {release_of(prog)}")
+    if found.state in (prog["MODULE_STATE_UNFORMED"], prog["MODULE_STATE_COMING"]):
+        raise Problem("the module stackmap was just being loaded: it had not recorded anything")
     module = prog.linux_kernel_loadable_module(found, create=True)
     module = module[0] if isinstance(module, tuple) else module
     if options.module:
@@ -131,11 +136,10 @@ def check_addresses(prog, module, found):
                           "it was built from another source, or by another compiler")
 
 
-def tell_damage(*counts):
+def tell_damage():
     """Says how much could not be read, where something could not."""
-    for damaged, what in counts:
-        if damaged:
-            print(f"stackmap.py: WARNING: {len(damaged)} {what} cannot be read, and are left out", file=sys.stderr)
+    for what, damaged in DAMAGE.items():
+        print(f"stackmap.py: WARNING: {len(damaged)} {what} cannot be read, and are left out", file=sys.stderr)
 
 
 def run(prog, options):
@@ -158,7 +162,6 @@ def run(prog, options):
             raise Problem("a reset of the map was running: it has no stacks that are valid")
         for line in show.user_map(users, options.ids) if options.user else show.kernel_map(stacks, names, options.ids):
             out(line)
-        tell_damage((shown.damaged, "stacks of the map"))
         gone = [str(stack_id) for stack_id in options.ids if not shown.find(stack_id)]
         if gone:
             raise Problem(f"the map has no stack {', '.join(gone)}: a reset has removed it, or it is of another load "
@@ -166,6 +169,10 @@ def run(prog, options):
         return
     buffer = ring.Buffer(ring.find(prog, options.instance))
     if options.command == "trace":
+        there = [cpu for cpu, _ in buffer.cpus()]
+        wrong = [str(cpu) for cpu in options.cpu if cpu not in there]
+        if wrong:
+            raise Problem(f"no buffer of CPU {', '.join(wrong)}", f"there are those of {', '.join(map(str, there))}")
         for line in show.Trace(buffer, stacks, users, names).text(options.cpu):
             out(line)
     else:
@@ -173,14 +180,21 @@ def run(prog, options):
         sys.stdout.flush()
         print(f'{options.file}: {nr} records, {stacks.entries if stacks else 0} stacks; '
               f'see it with "stackmap report {options.file}"', file=sys.stderr)
-    tell_damage((buffer.damaged, "pages of the buffer"), (stacks.damaged if stacks else (), "stacks of the map"),
-                (users.map.damaged if users.map else (), "user stacks"))
 
 
 def main():
     """The exit status."""
+    # So that nothing unfinished is left.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if sys.stdout is None:
+        return 1
+    options = parse(sys.argv[1:])
     try:
-        run(drgn.get_default_prog(), parse(sys.argv[1:]))
+        try:
+            run(drgn.get_default_prog(), options)
+        finally:
+            tell_damage()
         sys.stdout.flush()
     except Problem as problem:
         print(f"stackmap.py: {problem}", file=sys.stderr)
@@ -191,7 +205,10 @@ def main():
         print(f"stackmap.py: memory is not in the dump: {error}\n"
               "  hint: the dump is truncated, or pages were left out of it", file=sys.stderr)
         return 1
-    except (AttributeError, LookupError) as error:
+    except drgn.NoDefaultProgramError:
+        print("stackmap.py: there is no memory to read\n  hint: drgn -c vmcore stackmap.py ...", file=sys.stderr)
+        return 1
+    except (AttributeError, LookupError, MemoryError, OverflowError, TypeError, ValueError, struct.error) as error:
         print(f"stackmap.py: {error}\n"
               "  hint: the kernel or the module is of another version than this script knows", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ Documentation/abi/capture.rst lists the members, tools/stackmap/src/capture/ of 
 
 import json
 import os
+import stat
 import struct
 import tempfile
 import zipfile
@@ -13,9 +14,8 @@ import zipfile
 from drgn.helpers.linux.module import for_each_module
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds
 
-from . import counters
+from . import Problem, counters, shown, walk
 from .events import Events, Tasks
-from .ring import records
 from .rust import locked, static
 
 MAGIC, MAGIC_USER, VERSION = 0x464d5342, 0x554d5346, 2
@@ -49,7 +49,15 @@ class Capture:
         self.load_id = locked(static(self.prog, "control::CONTROL")).load_id.value_()
 
     def write(self, path):
-        """Writes it; a file that is there is replaced when the new one is complete. Returns the number of records."""
+        """Writes it. Returns the number of records.
+
+        A file that is there is replaced when the new one is complete; a device, a FIFO or where a link leads is written to.
+        """
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            with open(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                return self._members(archive)
+        if not os.path.basename(path):
+            raise Problem("this is not the name of a file")
         directory = os.path.dirname(os.path.abspath(path))
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".stackmap-", delete=False) as file:
             try:
@@ -96,7 +104,7 @@ class Capture:
         for cpu, cpu_buffer in self.buffer.cpus():
             for page in self.buffer.pages(cpu_buffer):
                 first = None
-                for time, _, data in records(page):
+                for time, _, data in page.records:
                     first, nr = time if first is None else first, nr + 1
                     if len(data) >= 8:
                         kind, pid = struct.unpack_from("<HxxI", data)
@@ -116,9 +124,9 @@ class Capture:
                 f"\tfield: char data;\toffset:16;\tsize:{size};\tsigned:0;\n")
 
     def _modules(self):
-        for module in for_each_module(self.prog):
-            name = module.name.string_().decode()
-            table = next(table for table in self.names.modules if table.module == name)
+        modules = walk(for_each_module(self.prog), "modules")
+        for module, table in zip(modules, self.names.modules):
+            name = table.module
             size = sum(end - begin for begin, end in table.ranges)
             begin = module.mem[self.prog["MOD_TEXT"].value_()].base.value_()
             yield f"{name} {size} 0 - Live {begin:#018x}\n"
@@ -133,7 +141,7 @@ class Capture:
                     "functions": [], "command": []}
         duration = max(self.times) - min(self.times) if self.times and self.buffer.counts_ns else 0
         if self.buffer.tr.name:
-            recorded["instance"] = self.buffer.tr.name.string_().decode()
+            recorded["instance"] = shown(self.buffer.tr.name.string_())
         manifest = {
             "format": "stackmap-capture", "version": 2, "tool": "tools/drgn/stackmap.py",
             "time": ktime_get_real_seconds(prog).value_(), "duration_ns": duration,

@@ -65,7 +65,7 @@ class Counters:
     def _walked(self, name):
         walker = published(static(self.prog, "unwind::WALKER"))
         kinds = self.prog.type(f"enum {CRATE}::unwind::walk::WalkCounter").enumerators
-        at = next(value for kind, value in kinds if kind == name)
+        at = {kind: value for kind, value in kinds}[name]
         whole = number(static(self.prog, "unwind::UNWATCHED")) if name == "Whole" else 0
         notes = Vector(walker.notes) if walker is not None else ()
         return whole + sum(number(note.counts[at]) for note in notes)
@@ -76,16 +76,18 @@ def stat(prog, stacks):
     counters = Counters(prog, "COUNTERS", stacks).values
     successes = sum(value for key, value in counters if key in ("hits", "inserts"))
     drops = sum(value for key, value in counters if key.startswith("drop_"))
+    control = locked(static(prog, "control::CONTROL"))
+    # Before the map is made, it is known how large it will be.
+    bits = control.bits.value_()
     before_walks = [(key, value) for key, value in counters if not key.startswith("unwind_")]
-    yield from entries(stacks, 16)
-    rows = [("table_size", stacks.slots if stacks else 0), ("successes", successes), ("drops", drops)]
+    yield f"{'entries:':<16}{stacks.entries if stacks else 0} / {1 << bits}\n"
+    rows = [("table_size", 2 << bits), ("successes", successes), ("drops", drops)]
     if successes + drops:
         rows.append(("success_rate", f"{100 * successes // (successes + drops)}%"))
     rows += [*before_walks, ("pool_bytes", stacks.pool_bytes if stacks else 0),
              ("table_bytes", stacks.table_bytes if stacks else 0)]
-    control = locked(static(prog, "control::CONTROL"))
-    hooks = {value: name for name, value in control.hook.type_.enumerators}
-    rows += [("bits", control.bits.value_()), ("hook", hooks[control.hook.value_()].lower())]
+    hooks = {value: name.lower() for name, value in control.hook.type_.enumerators}
+    rows += [("bits", bits), ("hook", hooks.get(control.hook.value_(), "?"))]
     for key, value in rows:
         yield f"{key + ':':<16}{value}\n"
     for key, value in counters:
@@ -95,14 +97,9 @@ def stat(prog, stacks):
 
 def user_stat(prog, users):
     """The text of stack_map_user_stat."""
-    yield from entries(users.map, 20)
+    yield f"{'entries:':<20}{users.map.entries if users.map else 0} / {users.map.capacity if users.map else 0}\n"
     rows = [*Counters(prog, "USER", users.map).values, ("binaries", len(users.binaries)), ("files", users.files),
             ("pool_bytes", users.map.pool_bytes if users.map else 0),
             ("table_bytes", users.map.table_bytes if users.map else 0)]
     for key, value in rows:
         yield f"{key + ':':<20}{value}\n"
-
-
-def entries(stacks, width):
-    """The line of a map's stacks, and of how many it may have."""
-    yield f"{'entries:':<{width}}{stacks.entries if stacks else 0} / {stacks.capacity if stacks else 0}\n"

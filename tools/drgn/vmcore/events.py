@@ -7,6 +7,12 @@ import struct
 from drgn import FaultError, Object
 from drgn.helpers.linux.list import list_for_each_entry
 
+from . import DAMAGE, shown, walk
+
+
+# Fields that are addresses, whatever their type.
+ADDRESSES = ("ip", "parent_ip", "call_site", "func", "__probe_ip", "__probe_func", "__probe_ret_ip")
+
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -47,7 +53,7 @@ class Field:
         if "[" in self.type or self.size not in (1, 2, 4, 8):
             return self._array(data[self.offset:self.offset + self.size] if self.size else data[self.offset:], self.type)
         value = self.number(data)
-        if self.type.endswith("*") or self.name in ("ip", "parent_ip", "call_site"):
+        if self.type.endswith("*") or self.name in ADDRESSES:
             value &= (1 << 8 * self.size) - 1
             return names.current(value) or f"{value:#x}"
         return str(value)
@@ -55,7 +61,7 @@ class Field:
     @staticmethod
     def _array(data, kind):
         if "char" in kind and "unsigned char" not in kind:
-            return quoted(data.partition(b"\0")[0])
+            return shown(data.partition(b"\0")[0])
         return data.hex() or "{}"
 
 
@@ -79,13 +85,6 @@ def text(pointer):
     return pointer.string_().decode(errors="replace") if pointer else ""
 
 
-def quoted(data):
-    """Bytes of a string as they may be shown: control characters are escaped."""
-    shown = data.decode(errors="backslashreplace")
-    return "".join(char if char.isprintable() and char != "\\" else char.encode("unicode_escape").decode()
-                   for char in shown)
-
-
 class Events:
     """All kinds of events, by the number that a record has."""
 
@@ -93,22 +92,26 @@ class Events:
         self.prog = prog
         self.common = tuple(self._fields(prog["ftrace_common_fields"].address_of_()))
         self._by_id = {}
-        for call in list_for_each_entry("struct trace_event_call", prog["ftrace_events"].address_of_(), "list"):
-            number = call.event.type.value_()
-            self._by_id.setdefault(number, call)
+        calls = list_for_each_entry("struct trace_event_call", prog["ftrace_events"].address_of_(), "list")
+        for call in walk(calls, "kinds of events"):
+            self._by_id.setdefault(call.event.type.value_(), call)
         self._read = {}
 
     def get(self, number):
         """The kind with this number, or None."""
         if number not in self._read:
             call = self._by_id.get(number)
-            self._read[number] = None if call is None else self._event(number, call)
+            try:
+                self._read[number] = None if call is None else self._event(number, call)
+            except FaultError:
+                DAMAGE["kinds of events"].add(number)
+                self._read[number] = None
         return self._read[number]
 
     def _fields(self, head):
         # The kernel adds each field in front of those before it.
-        fields = [Field.read(obj) for obj in list_for_each_entry("struct ftrace_event_field", head, "link")]
-        return reversed(fields)
+        fields = walk(list_for_each_entry("struct ftrace_event_field", head, "link"), "fields of events")
+        return reversed([Field.read(obj) for obj in fields])
 
     def _event(self, number, call):
         kind = call.member_("class")
@@ -140,7 +143,8 @@ class Events:
             pointers += struct.unpack(f"<{(end - begin) // 8}Q", prog.read(begin, end - begin))
         if "trace_bprintk_fmt_list" in prog:
             head = prog["trace_bprintk_fmt_list"].address_of_()
-            pointers += [entry.fmt.value_() for entry in list_for_each_entry("struct trace_bprintk_fmt", head, "list")]
+            entries = list_for_each_entry("struct trace_bprintk_fmt", head, "list")
+            pointers += [entry.fmt.value_() for entry in walk(entries, "formats of trace_printk()")]
         for pointer in pointers:
             try:
                 string = prog.read_c_string(pointer)
@@ -164,7 +168,11 @@ class Tasks:
     def comm(self, pid):
         """The name of a task; `<...>` if it is not known."""
         if pid not in self._known:
-            self._known[pid] = self._look_up(pid) or "<...>"
+            try:
+                self._known[pid] = self._look_up(pid) or "<...>"
+            except FaultError:
+                DAMAGE["names of tasks"].add(pid)
+                self._known[pid] = "<...>"
         return self._known[pid]
 
     def _look_up(self, pid):
@@ -175,11 +183,15 @@ class Tasks:
             if index < saved.cmdline_num.value_() and saved.map_cmdline_to_pid[index].value_() == pid:
                 length = self.prog.type("struct task_struct").member("comm").type.length
                 data = self.prog.read(saved.saved_cmdlines.address_ + index * length, length)
-                return quoted(data.partition(b"\0")[0])
+                return shown(data.partition(b"\0")[0])
         return None
 
     def tgid(self, pid):
         """The process of a task, if ftrace has saved it; 0 otherwise."""
         if not self._tgids or not 0 < pid <= self.prog["tgid_map_max"].value_():
             return 0
-        return self._tgids[pid].value_()
+        try:
+            return self._tgids[pid].value_()
+        except FaultError:
+            DAMAGE["processes of tasks"].add(pid)
+            return 0

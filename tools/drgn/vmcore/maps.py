@@ -11,7 +11,7 @@ import struct
 
 from drgn import Architecture, FaultError, sizeof
 
-from . import Problem
+from . import DAMAGE, Problem
 from .rust import CRATE, Vector, number, published, static
 
 # src/map/record.rs: the number of frames in the upper half of a slot.
@@ -41,14 +41,14 @@ class Map:
     being inserted is not there, and nothing is half there.
     """
 
-    def __init__(self, obj):
+    def __init__(self, obj, what):
         self.prog = obj.prog_
+        # What its stacks are called.
+        self._what = what
         self.capacity = number(obj.capacity)
         # The generation as bits of an id; 0 while a reset runs.
         self.generation = number(obj.state)
         self.entries = min(number(obj.entries), self.capacity)
-        # Slots whose stack cannot be read.
-        self.damaged = set()
         self._obj = obj
         self._slots = Vector(obj.slots)
         self._pool = obj.pool
@@ -66,7 +66,8 @@ class Map:
     def of(cls, prog, store):
         """The map of a store: KERNEL or USER. None: it was not made yet."""
         obj = published(static(prog, f"store::{store}").map)
-        return None if obj is None else cls(obj)
+        what = {"KERNEL": "stacks of the map", "USER": "user stacks"}[store]
+        return None if obj is None else cls(obj, what)
 
     def check(self):
         """Refuses a map that is not laid out as this file says."""
@@ -114,12 +115,12 @@ class Map:
         nr, offset = word >> 32 & NR_MASK, word & 0xffffffff
         chunk, within = divmod(offset, CHUNK_WORDS)
         if offset == 0 or offset >= self._limit or within + 1 + nr > CHUNK_WORDS:
-            self.damaged.add(slot)
+            DAMAGE[self._what].add(slot)
             return None
         try:
             data = self.prog.read(self._chunk_addresses[chunk] + 8 * within, 8 * (1 + nr))
         except FaultError:
-            self.damaged.add(slot)
+            DAMAGE[self._what].add(slot)
             return None
         header, *frames = struct.unpack(f"<{1 + nr}Q", data)
         if self._has_hints:
@@ -155,6 +156,7 @@ class Map:
                 sums[name] += number(counter)
         # Each event with an id is a reference, so hits have no counter of their own.
         sums["Hits"] = max(moved + sum(self._held.values()) - sums["Inserts"], 0)
-        assert context.member("counters").type.length == len(names)
+        if context.member("counters").type.length != len(names):
+            raise LookupError("the counters of the map are others")
         before = [number(word) for word in self._obj.before]
         return {name: max(sums[name] - old, 0) for name, old in zip(names, before)}

@@ -11,6 +11,7 @@ from drgn.helpers.linux.kallsyms import load_vmlinux_kallsyms, module_kallsyms
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.module import for_each_module, module_address_regions
 
+from . import DAMAGE, shown, walk
 from .rust import Vector, number, optional_arc, published, static
 
 # What ftrace writes in the place of a frame in one of its trampolines.
@@ -55,16 +56,18 @@ class Names:
         symbols = load_vmlinux_kallsyms(prog)(prog, None, None, False)
         self.vmlinux = Table(symbols, [(prog.symbol("_stext").address, prog.symbol("_end").address)])
         self.modules = []
-        for module in for_each_module(prog):
+        for module in walk(for_each_module(prog), "modules"):
+            name = shown(module.name.string_())
             ranges = [(begin, begin + size) for begin, size in module_address_regions(module)]
             try:
                 symbols = [symbol for symbol in module_kallsyms(module)
                            if symbol.name and symbol.address and not is_mapping_symbol(symbol.name)]
-            except (FaultError, UnicodeDecodeError):
+            except (FaultError, MemoryError, OverflowError, ValueError):
+                DAMAGE["symbols of modules"].add(name)
                 symbols = []
-            self.modules.append(Table(symbols, ranges, module.name.string_().decode()))
-        self._bpf = [(ksym.start.value_(), ksym.end.value_(), ksym.name.string_().decode())
-                     for ksym in self._bpf_symbols()]
+            self.modules.append(Table(symbols, ranges, name))
+        self._bpf = [(ksym.start.value_(), ksym.end.value_(), shown(ksym.name.string_()))
+                     for ksym in walk(self._bpf_symbols(), "BPF programs")]
         self._changed = [Changed(part) for part in self._changed_text()]
         unnamed = static(prog, "modules::UNNAMED_TEXT")
         self._unnamed = range(number(unnamed.start), number(unnamed.end))

@@ -7,10 +7,12 @@ drgn knows no Rust, but it reads the types as those of C++: `stackmap_main::map:
 
 import struct
 
-from drgn import Object, TypeKind, sizeof
+from drgn import FaultError, Object, TypeKind, sizeof
 
 # The name of the module's crate.
 CRATE = "stackmap_main"
+# More than any list of the module has.
+BYTES_MAX = 1 << 30
 
 
 def static(prog, name):
@@ -23,7 +25,7 @@ def plain(obj):
     while obj.type_.kind == TypeKind.STRUCT:
         inner = [member for member in obj.type_.members if sizeof(member.type)]
         if len(inner) != 1:
-            raise TypeError(f"{obj.type_.type_name()} is not around one value")
+            raise LookupError(f"{obj.type_.type_name()} is not around one value")
         obj = obj.member_(inner[0].name)
     return obj
 
@@ -65,6 +67,8 @@ class Vector:
         self.address = pointer.value_()
         self.type = pointer.type_.type
         self.len = obj.len.value_()
+        if self.len * sizeof(self.type) > BYTES_MAX:
+            raise FaultError("this list has no such length", self.address)
 
     def __len__(self):
         return self.len

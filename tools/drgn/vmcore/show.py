@@ -5,7 +5,6 @@ import heapq
 import struct
 
 from .events import Events, Tasks
-from .ring import records
 
 # enum trace_flag_type.
 IRQS_OFF, RESCHED_LAZY, RESCHED, HARDIRQ, SOFTIRQ, PREEMPT_RESCHED, NMI, BH_OFF = (1 << bit for bit in range(8))
@@ -71,7 +70,7 @@ class Trace:
 
     def _records(self, cpu, cpu_buffer):
         for page in self.buffer.pages(cpu_buffer):
-            for time, _, data in records(page):
+            for time, _, data in page.records:
                 if len(data) >= 8:
                     yield time, cpu, data
 
@@ -155,7 +154,8 @@ class Trace:
         yield "<stack trace>"
         begin = event.field("caller").offset
         size = event.field("size").number(data)
-        frames = struct.unpack_from(f"<{min(size, (len(data) - begin) // 8)}Q", data, begin)
+        nr = max(0, min(size, (len(data) - begin) // 8))
+        frames = struct.unpack_from(f"<{nr}Q", data, begin) if nr else ()
         yield from (f" => {self.names.frame(frame)}" for frame in frames)
 
     def _ftrace_function(self, event, data):

@@ -4,6 +4,9 @@
 Documentation/abi/stack_map_user_bin.rst has the words, src/user/cookie.rs of the module what is remembered of entries.
 """
 
+from drgn import FaultError
+
+from . import DAMAGE
 from .maps import Map
 from .rust import Vector, locked, number, published, static
 
@@ -43,7 +46,12 @@ class Users:
     def __init__(self, prog):
         self.map = Map.of(prog, "USER")
         self.first, self.binaries, self._remembered, self.files = 0, [], (), 0
-        state = published(static(prog, "user::STATE"))
+        try:
+            self._read(published(static(prog, "user::STATE")))
+        except FaultError:
+            DAMAGE["tables of user stacks"].add(0)
+
+    def _read(self, state):
         if state is not None:
             binaries = locked(state.binaries)
             self.first = number(binaries.first)
