@@ -413,7 +413,7 @@ mod tests {
         for closed in &mut idle[..40] {
             assert!(closed.read(&mut [0]).map_or(true, |len| len == 0));
         }
-        assert!(begin.elapsed() < PATIENCE / 2);
+        assert!(begin.elapsed() < PATIENCE);
         let mut last = idle.pop().unwrap();
         last.set_nonblocking(true).unwrap();
         let error = last.read(&mut [0]).unwrap_err();
@@ -438,7 +438,7 @@ mod tests {
                     .read(&mut [0])
                     .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             {
-                assert!(begin.elapsed() < 10 * patience, "{piece:?}");
+                assert!(begin.elapsed() < 100 * patience, "{piece:?}");
             }
             assert!(begin.elapsed() >= patience, "{piece:?}");
         }
