@@ -283,3 +283,34 @@ fn rows_are_written_when_there_are_many() {
         assert_eq!(parts.map(|part| rows(&part).len()).sum::<usize>(), 9);
     }
 }
+
+#[test]
+fn why_a_stack_is_missing_is_told() {
+    let whys = [Missing::Stale, Missing::Gone, Missing::Unknown].map(why);
+    assert_eq!(whys, ["stale", "gone", "unknown"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let loaded = Loaded::default();
+    let missing = loaded.missing(5);
+    let mut writer = Writer::new(&path, Access::Umask, &loaded, Options::default()).unwrap();
+    let users = [
+        UserRef::NotKept,
+        UserRef::Pending,
+        UserRef::Lost,
+        UserRef::None,
+    ];
+    for user in users {
+        let kernel = StackRef::Id(5);
+        let event = event("x", Fields::default());
+        writer.event(&event, Sides { kernel, user }, &[]).unwrap();
+    }
+    writer.finish().unwrap();
+    let text = |text: &str| Field::Str(text.to_owned());
+    let wants = [text("not kept"), text("pending"), text("lost"), Field::Null];
+    let rows = rows(&path.join("events/system=unknown/event=x/part-0.parquet"));
+    for (row, want) in rows.iter().zip(wants) {
+        let found: Vec<_> = row[9..13].iter().map(|(_, field)| field.clone()).collect();
+        assert_eq!(found, [Field::Null, text(why(missing)), Field::Null, want]);
+    }
+    assert_eq!(rows.len(), users.len());
+}
