@@ -10,7 +10,10 @@ use parquet::{
     record::Field,
 };
 use serde_json::{json, Value};
-use stackmap::capture::{member, Capture, ClockReading, Clocks, Writer};
+use stackmap::{
+    capture::{member, Capture, ClockReading, Clocks, Manifest, Writer},
+    stack_map_bin::LoadId,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -292,6 +295,8 @@ fn compare(capture: &str, options: &[&str]) -> usize {
         // A full stack is in no list of stacks.
         let Some((of, is_user)) = frames_of.get(id) else {
             assert_eq!(stack["side"], "kernel");
+            // Its frames are texts without offsets.
+            assert_eq!(stack["stable"], false);
             continue;
         };
         assert_eq!(stack["side"], if *is_user { "user" } else { "kernel" });
@@ -336,9 +341,17 @@ fn compare(capture: &str, options: &[&str]) -> usize {
             "host",
             "duration_ns",
             "clock",
+            "build_id",
+            "tool",
+            "page_size",
         ] {
-            assert_eq!(row.get(name), manifest.get(name), "{name}");
+            let told = manifest.get(name).filter(|value| **value != json!(""));
+            assert_eq!(row.get(name), told, "{name}");
         }
+        let lost = manifest["cpus"].as_array().unwrap().iter();
+        let lost = lost.flat_map(|cpu| [&cpu["overrun"], &cpu["dropped"]]);
+        let lost: u64 = lost.map(|number| number.as_u64().unwrap()).sum();
+        assert_eq!(row["lost_events"], lost);
         let labels = manifest.get("labels").cloned().unwrap_or(json!({}));
         assert_eq!(row["labels"], labels);
     }
@@ -377,15 +390,12 @@ fn merged_captures_are_numbered() {
     assert!(nr_events > 15_000, "{nr_events}");
 }
 
-/// A capture with a host, labels and clocks.
-#[test]
-fn captures_say_where_and_when() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("labelled.data");
+/// A capture like user.data, but for what it says of itself.
+fn changed(path: &Path, change: impl FnOnce(&mut Manifest)) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let file = File::open(data.join("user.data")).unwrap();
     let mut zip = zip::ZipArchive::new(file).unwrap();
-    let mut writer = Writer::create(&path).unwrap();
+    let mut writer = Writer::create(path).unwrap();
     for index in 0..zip.len() {
         let mut content = Vec::new();
         let mut from = zip.by_index(index).unwrap();
@@ -395,23 +405,37 @@ fn captures_say_where_and_when() {
             writer.member(&name, &mut &content[..]).unwrap();
         }
     }
-    let reading = |trace, realtime_ns, error_ns| ClockReading {
+    let capture = Capture::open(&data.join("user.data")).unwrap();
+    let mut manifest = capture.manifest().clone();
+    change(&mut manifest);
+    writer.finish(&manifest).unwrap();
+}
+
+fn reading(trace: u64, realtime_ns: u64, error_ns: u64) -> ClockReading {
+    ClockReading {
         trace,
         realtime_ns,
         error_ns,
         ..ClockReading::default()
-    };
-    let capture = Capture::open(&data.join("user.data")).unwrap();
-    let mut manifest = capture.manifest().clone();
-    manifest.host = Some("web\u{fffd};1".to_owned());
-    manifest.labels = [("service", "web"), ("zone", "\u{e9}")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-    manifest.clocks = Clocks {
-        begin: Some(reading(5_000_000_000, 1_700_000_000_000_000_000, 700)),
-        end: Some(reading(6_000_000_000, 1_700_000_002_000_000_000, 800)),
-    };
-    writer.finish(&manifest).unwrap();
+    }
+}
+
+/// A capture with a host, labels and clocks.
+#[test]
+fn captures_say_where_and_when() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("labelled.data");
+    changed(&path, |manifest| {
+        manifest.host = Some("web\u{fffd};1".to_owned());
+        manifest.release.clear();
+        manifest.labels = [("service", "web"), ("zone", "\u{e9}")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        manifest.clocks = Clocks {
+            begin: Some(reading(5_000_000_000, 1_700_000_000_000_000_000, 700)),
+            end: Some(reading(6_000_000_000, 1_700_000_002_000_000_000, 800)),
+        };
+    });
     let path = path.to_str().unwrap();
     assert!(compare(path, &[]) > 0);
 
@@ -463,4 +487,110 @@ fn a_directory_is_written_once_and_is_private_with_addresses() {
     // Nothing else is left.
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(names.len(), 1);
+}
+
+#[test]
+fn stacks_of_another_load_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gone.data");
+    changed(&path, |manifest| manifest.load_id = LoadId::new(1));
+    let path = path.to_str().unwrap();
+    assert!(compare(path, &[]) > 0);
+    let tables = dir.path().join("tables");
+    let to = tables.to_str().unwrap();
+    stdout(&["export", "--format", "parquet", "-o", to, path]);
+    for column in ["stack_missing", "user_stack_missing"] {
+        let rows = events(&tables).into_values().flatten();
+        let gone = rows.filter(|row| row.get(column) == Some(&json!("gone")));
+        assert!(gone.count() > 10, "{column}");
+    }
+}
+
+#[test]
+fn tables_without_rows_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let tables = dir.path().join("tables");
+    let to = tables.to_str().unwrap();
+    let nobody = ["--comm", "nobody", "user.data"];
+    stdout(&[&["export", "--format", "parquet", "-o", to][..], &nobody].concat());
+    assert!(!tables.join("events").exists());
+    for (table, len) in [("stacks", 0), ("frames", 0), ("captures", 1)] {
+        assert!(tables.join(table).join("part-0.parquet").exists());
+        assert_eq!(rows(&tables.join(table)).len(), len);
+    }
+}
+
+#[test]
+fn real_times_are_by_the_clock_of_each_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let [early, late, cycles, all] = ["early", "late", "cycles", "all"].map(|name| {
+        let path = dir.path().join(name);
+        path.to_str().unwrap().to_owned()
+    });
+    for (path, clock, real) in [
+        (&early, "global", 1_700_000_000_000_000_000),
+        (&late, "global", 1_800_000_000_000_000_000),
+        // One reading does not say how long a cycle is.
+        (&cycles, "x86-tsc", 1_900_000_000_000_000_000),
+    ] {
+        changed(Path::new(path), |manifest| {
+            manifest.clock = clock.to_owned();
+            manifest.clocks.begin = Some(reading(0, real, 1));
+        });
+    }
+    stdout(&["merge", "-o", &all, &early, &late, &cycles]);
+    let tables = dir.path().join("tables");
+    let to = tables.to_str().unwrap();
+    stdout(&["export", "--format", "parquet", "-o", to, &all]);
+    let mut seen = BTreeMap::new();
+    for row in events(&tables).into_values().flatten() {
+        let capture = row["capture"].as_u64().unwrap();
+        *seen.entry(capture).or_insert(0) += 1;
+        let real = row.get("real_time_ns").map(|real| real.as_u64().unwrap());
+        let begin = [1_700_000_000_000_000_000, 1_800_000_000_000_000_000].get(capture as usize);
+        let time = row["time"].as_u64().unwrap();
+        assert_eq!(real, begin.map(|begin| begin + time));
+    }
+    assert!(seen.len() == 3 && seen[&0] == seen[&1] && seen[&1] == seen[&2]);
+}
+
+#[test]
+fn kernel_addresses_are_there_on_request_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let [tables, none] = ["tables", "none"].map(|name| dir.path().join(name));
+    // No frame of the kernel has a name.
+    fs::write(&none, "ffffffffffff0000 T none\n").unwrap();
+    let [to, none] = [&tables, &none].map(|path| path.to_str().unwrap());
+    // The last ones are errors.
+    let is_of_kernel = |number: u64| (1 << 63..u64::MAX - 4095).contains(&number);
+    let told = |arguments: &[&str]| {
+        let command = ["export", "--format", "parquet", "--text", "-o", to];
+        stdout(&[&command, arguments].concat());
+        let others = ["stacks", "frames", "captures"].map(|name| rows(&tables.join(name)));
+        let all = events(&tables).into_values().chain(others).flatten();
+        let is_address = |value: Value| match value {
+            Value::String(text) => {
+                let mut words = text.split(|c: char| !c.is_ascii_hexdigit());
+                words.any(|word| {
+                    word.len() == 16 && u64::from_str_radix(word, 16).is_ok_and(is_of_kernel)
+                })
+            }
+            value => value.as_u64().is_some_and(is_of_kernel),
+        };
+        let told = all.flat_map(Row::into_values).any(is_address);
+        fs::remove_dir_all(&tables).unwrap();
+        told
+    };
+    for arguments in [
+        &["mixed.data"][..],
+        &["full.data"],
+        &["before.data", "--kallsyms", none],
+        &["user.data", "--kallsyms", none],
+    ] {
+        assert!(!told(arguments), "{arguments:?}");
+        assert!(
+            told(&[arguments, &["--addresses"]].concat()),
+            "{arguments:?}"
+        );
+    }
 }

@@ -196,3 +196,96 @@ fn of_user<'a>(frame: &UserFrame<'a>, loaded: &'a Loaded) -> Row<'a> {
         ..Row::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        symbols::{SourceLine, Symbol},
+        user::{names::Named, WhichFrame},
+    };
+
+    fn line() -> SourceLine {
+        SourceLine {
+            file: "a.c".into(),
+            line: 7,
+        }
+    }
+
+    #[test]
+    fn inlined_frames_of_the_kernel_have_lines_and_no_offsets() {
+        let symbol = Symbol {
+            name: "f",
+            module: Some("m"),
+            offset: 5,
+            size: Some(9),
+        };
+        let source = line();
+        for (inlined, offset) in [(true, None), (false, Some(5))] {
+            let frame = Frame {
+                ip: u64::MAX << 12,
+                place: Place::Symbol(symbol),
+                inlined,
+                source: Some(&source),
+            };
+            let row = of_kernel(&frame, false);
+            assert_eq!((row.inlined, row.function_offset), (inlined, offset));
+            assert_eq!((row.function, row.module), (Some("f"), Some("m")));
+            assert_eq!((row.source, row.address), (Some(("a.c", 7)), None));
+        }
+        let frame = Frame {
+            ip: u64::MAX << 12,
+            place: Place::Unknown,
+            inlined: false,
+            source: None,
+        };
+        for (addresses, name, address) in [
+            (false, UNKNOWN, None),
+            (true, "0xfffffffffffff000", Some("0xfffffffffffff000")),
+        ] {
+            let row = of_kernel(&frame, addresses);
+            assert_eq!((&row.name[..], row.address.as_deref()), (name, address));
+        }
+    }
+
+    #[test]
+    fn inlined_user_frames_have_lines_and_no_offsets() {
+        let loaded = Loaded::default();
+        let at = At::File {
+            index: 2,
+            offset: 16,
+        };
+        let which = WhichFrame { at, exact: true };
+        for (inlined, offset) in [(true, None), (false, Some(5))] {
+            let named = Named {
+                function: Some("f".into()),
+                offset: 5,
+                size: Some(9),
+                inlined,
+                source: Some(line()),
+                place: at,
+            };
+            let mut frame = loaded.user.frames(which).next().unwrap();
+            frame.named = Some(&named);
+            let row = of_user(&frame, &loaded);
+            assert_eq!((row.inlined, row.function_offset), (inlined, offset));
+            assert_eq!((row.function, row.source), (Some("f"), Some(("a.c", 7))));
+            assert_eq!((row.file_offset, row.address), (Some(16), None));
+        }
+    }
+
+    #[test]
+    fn texts_are_functions_or_addresses_that_are_hidden() {
+        let address = "0xffffffffc0123456";
+        for (text, addresses, name, function, module) in [
+            ("f+0x1/0x2 [m]", false, "f [m]", Some("f"), Some("m")),
+            ("f+0x1/0x2", true, "f", Some("f"), None),
+            (address, false, UNKNOWN, None, None),
+            (address, true, address, None, None),
+        ] {
+            let row = of_text(text, addresses);
+            assert_eq!(row.name, name);
+            assert_eq!((row.function, row.module), (function, module), "{text}");
+        }
+    }
+}

@@ -285,32 +285,181 @@ fn rows_are_written_when_there_are_many() {
 }
 
 #[test]
-fn why_a_stack_is_missing_is_told() {
-    let whys = [Missing::Stale, Missing::Gone, Missing::Unknown].map(why);
-    assert_eq!(whys, ["stale", "gone", "unknown"]);
+fn numbers_of_formats_are_those_of_one_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let one = describe(&number("a", 8, 4, 1), "\"\"");
+    let other = describe(&number("b", 8, 4, 1), "\"\"").replace("name: x", "name: y");
+    let events = [("x", &one), ("y", &other)].map(|(name, text)| Event {
+        recording: Recording {
+            number: (name == "y").into(),
+            ..Recording::default()
+        },
+        ..event(name, recorded("sys", text, &5i32.to_le_bytes()))
+    });
+    let all = [&formats(&[&one]), &formats(&[&other])];
+    write(&path, &all, &events, false);
+    for (name, capture, column) in [("x", 0, "a"), ("y", 1, "b")] {
+        let file = path.join(format!("events/system=sys/event={name}/part-0.parquet"));
+        assert_eq!(fields(&file), [(column.to_owned(), Field::Int(5))]);
+        assert_eq!(rows(&file)[0][0].1, Field::Int(capture));
+    }
+}
+
+#[test]
+fn kinds_without_files_of_their_own_have_no_fields() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let text = |kind: usize| {
+        let text = describe(&number("a", 8, 4, 1), "\"\"");
+        let text = text.replace("ID: 7", &format!("ID: {}", 100 + kind));
+        text.replace("name: x", &format!("name: e{kind}"))
+    };
+    let texts: Vec<_> = (0..MAX_PARTITIONS + 3).map(text).collect();
+    let all: Vec<_> = texts.iter().map(|text| &text[..]).collect();
+    let of = |(kind, text): (usize, &&str)| {
+        let data = (kind as i32).to_le_bytes();
+        event(&format!("e{kind}"), recorded("sys", text, &data))
+    };
+    let events: Vec<_> = all.iter().enumerate().map(of).collect();
+    let nr_files = write(&path, &[&formats(&all)], &events, false);
+    assert_eq!(nr_files, MAX_PARTITIONS + 1);
+    let others = rows(&path.join("events/system=other/event=other/part-0.parquet"));
+    assert_eq!(others.len(), 3);
+    assert!(others.iter().all(|row| row.len() == COMMON.len()));
+    let dirs = fs::read_dir(path.join("events/system=sys")).unwrap();
+    let kinds = dirs.map(|dir| {
+        let dir = dir.unwrap().path();
+        let [(name, Field::Int(kind))] = &fields(&dir.join("part-0.parquet"))[..] else {
+            panic!("{}", dir.display());
+        };
+        assert!(name == "a" && dir.ends_with(format!("event=e{kind}")));
+    });
+    assert_eq!(kinds.count(), MAX_PARTITIONS);
+}
+
+#[test]
+fn events_of_a_name_have_few_columns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let text = |from: usize| {
+        let field = |nr: usize| number(&format!("f{}", from + nr), 8 + nr, 1, 0);
+        describe(&(0..200).map(field).collect::<String>(), "\"\"")
+    };
+    let (one, other) = (text(0), text(100));
+    let last = event("x", recorded("sys", &other, &[9; 200]));
+    let all = [&formats(&[&other]), &formats(&[&one])];
+    write(&path, &all, &[last], false);
+    let fields = fields(&path.join("events/system=sys/event=x/part-0.parquet"));
+    assert_eq!(fields.len(), MAX_COLUMNS);
+    let is_there = |(_, field): &&(String, Field)| *field == Field::UByte(9);
+    assert_eq!(fields.iter().filter(is_there).count(), 200);
+}
+
+#[test]
+fn stacks_are_written_when_there_are_many() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out");
     let loaded = Loaded::default();
-    let missing = loaded.missing(5);
-    let mut writer = Writer::new(&path, Access::Umask, &loaded, Options::default()).unwrap();
-    let users = [
-        UserRef::NotKept,
-        UserRef::Pending,
-        UserRef::Lost,
-        UserRef::None,
+    let options = Options::default();
+    let mut writer = Writer::new(&path, Access::Umask, &loaded, options).unwrap();
+    let event = event("x", Fields::default());
+    // Where a name ends is a part of the id.
+    let mut stacks = vec![
+        ["ab", "c"].map(str::to_owned),
+        ["a", "bc"].map(str::to_owned),
     ];
-    for user in users {
-        let kernel = StackRef::Id(5);
-        let event = event("x", Fields::default());
+    stacks.extend((2..MAX_ROWS).map(|number| [format!("f{number}"), "g".to_owned()]));
+    // One with offsets has the id that it would have in a map.
+    stacks.push(["f+0x10/0x20", "g+0x30/0x40 [m]"].map(str::to_owned));
+    for stack in &stacks {
+        let sides = Sides {
+            kernel: StackRef::Whole(stack),
+            ..Sides::NONE
+        };
+        writer.event(&event, sides, &[]).unwrap();
+    }
+    writer.finish().unwrap();
+    let parts = |table: &str, nr: usize| -> Vec<_> {
+        let part = |nr| path.join(table).join(format!("part-{nr}.parquet"));
+        (0..nr).map(|nr| rows(&part(nr))).collect()
+    };
+    let lens = |parts: &[Vec<_>]| parts.iter().map(Vec::len).collect::<Vec<_>>();
+    let all = parts("stacks", 2);
+    assert_eq!(lens(&all), [MAX_ROWS, 1]);
+    let is_stable = |row: &Vec<(String, Field)>| row[2].1 == Field::Bool(true);
+    assert!(!all[0].iter().any(is_stable) && is_stable(&all[1][0]));
+    let identity = StableIds::new(&loaded).text(&stacks[MAX_ROWS]).unwrap();
+    assert_eq!(all[1][0][0].1, Field::Str(identity.stable_id.to_string()));
+    assert_eq!(lens(&parts("frames", 3)), [MAX_ROWS, MAX_ROWS, 2]);
+}
+
+#[test]
+fn what_is_missing_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let loaded = Loaded {
+        manifest: Some(Manifest {
+            generation: Some(1),
+            reset: true,
+            ..Manifest::default()
+        }),
+        slot_bits: Some(8),
+        ..Loaded::default()
+    };
+    let options = Options::default();
+    let mut writer = Writer::new(&path, Access::Umask, &loaded, options).unwrap();
+    let event = event("x", Fields::default());
+    for (id, user) in [
+        (0x001, UserRef::NotKept),
+        (0x101, UserRef::Pending),
+        (0x201, UserRef::Lost),
+        (0x1ff, UserRef::Id(5)),
+    ] {
+        let kernel = StackRef::Id(id);
         writer.event(&event, Sides { kernel, user }, &[]).unwrap();
     }
     writer.finish().unwrap();
-    let text = |text: &str| Field::Str(text.to_owned());
-    let wants = [text("not kept"), text("pending"), text("lost"), Field::Null];
     let rows = rows(&path.join("events/system=unknown/event=x/part-0.parquet"));
-    for (row, want) in rows.iter().zip(wants) {
-        let found: Vec<_> = row[9..13].iter().map(|(_, field)| field.clone()).collect();
-        assert_eq!(found, [Field::Null, text(why(missing)), Field::Null, want]);
-    }
-    assert_eq!(rows.len(), users.len());
+    let texts: Vec<_> = rows
+        .iter()
+        .map(|row| [9, 10, 11, 12].map(|column| row[column].1.to_string()))
+        .collect();
+    let want = [
+        ["stale", "not kept"],
+        ["unknown", "pending"],
+        ["stale", "lost"],
+        ["unknown", "stale"],
+    ];
+    let quoted = |text: &str| format!("\"{text}\"");
+    let want = want.map(|[kernel, user]| {
+        [
+            "null".to_owned(),
+            quoted(kernel),
+            "null".to_owned(),
+            quoted(user),
+        ]
+    });
+    assert_eq!(texts, want);
+}
+
+#[test]
+fn upper_and_lower_case_of_two_captures_are_one_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let [upper, lower] = ["Len", "len"].map(|name| describe(&number(name, 8, 4, 1), "\"\""));
+    let of = |text: &str, capture: u32| Event {
+        recording: Recording {
+            number: capture,
+            ..Recording::default()
+        },
+        ..event("x", recorded("sys", text, &capture.to_le_bytes()))
+    };
+    let events = [of(&upper, 0), of(&lower, 1)];
+    let all = [&formats(&[&upper]), &formats(&[&lower])];
+    write(&path, &all, &events, false);
+    let rows = rows(&path.join("events/system=sys/event=x/part-0.parquet"));
+    let found: Vec<_> = rows.iter().map(|row| &row[COMMON.len()..]).collect();
+    let want = [0, 1].map(|value| [("Len".to_owned(), Field::Int(value))]);
+    assert_eq!(found, want);
 }
