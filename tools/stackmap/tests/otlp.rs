@@ -3,8 +3,11 @@
 //! Profiles of OpenTelemetry, read back by the crate opentelemetry-proto and compared with pprof's and with
 //! the export of all events.
 
+#[path = "common/capture.rs"]
+mod capture;
 mod common;
 
+use capture::Text;
 use common::run;
 use flate2::read::GzDecoder;
 use opentelemetry_proto::tonic::{
@@ -14,8 +17,15 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message;
 use serde_json::Value as Json;
-use stackmap::export::proto;
-use std::{collections::BTreeMap, io::Read};
+use stackmap::{
+    capture::Manifest,
+    export::proto,
+    stack_map_bin::{self, Order},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+};
 
 /// How often there is an event of a task with a stack: names, innermost first.
 type Counts = BTreeMap<(String, String, Vec<String>), i64>;
@@ -26,13 +36,18 @@ fn export(format: &str, arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// A profile of pprof, by the value with this number.
-fn pprof(arguments: &[&str], number: usize) -> Counts {
+/// The profile of pprof.
+fn profile(arguments: &[&str]) -> proto::Profile {
     let mut unpacked = Vec::new();
     GzDecoder::new(&export("pprof", arguments)[..])
         .read_to_end(&mut unpacked)
         .unwrap();
-    let profile = proto::Profile::decode(&unpacked[..]).unwrap();
+    proto::Profile::decode(&unpacked[..]).unwrap()
+}
+
+/// Its samples, by the value with this number.
+fn pprof(arguments: &[&str], number: usize) -> Counts {
+    let profile = profile(arguments);
     let text = |number: i64| profile.string_table[number as usize].clone();
     let mut counts = Counts::new();
     for sample in &profile.sample {
@@ -189,6 +204,54 @@ fn profiles_are_those_of_pprof() {
 }
 
 #[test]
+fn tables_are_those_of_pprof() {
+    for arguments in [
+        &["mixed.data"][..],
+        &["user.data"],
+        &["user.data", "--addresses"],
+    ] {
+        let (otlp, profile) = (Otlp::of(arguments), profile(arguments));
+        let text = |number: i64| &profile.string_table[number as usize][..];
+        let tables = &otlp.dictionary;
+        let mappings = tables.mapping_table[1..].iter().map(|mapping| {
+            let file = otlp.string(mapping.filename_strindex);
+            (file, mapping.memory_start, mapping.memory_limit)
+        });
+        let wanted = profile.mapping.iter().map(|mapping| {
+            let file = text(mapping.filename);
+            (file, mapping.memory_start, mapping.memory_limit)
+        });
+        assert!(mappings.eq(wanted), "{arguments:?}");
+        let functions = tables.function_table[1..].iter();
+        let functions = functions.map(|of| [of.name_strindex, of.filename_strindex]);
+        let functions = functions.map(|texts| texts.map(|number| otlp.string(number)));
+        let wanted = profile.function.iter();
+        assert!(functions.eq(wanted.map(|of| [text(of.name), text(of.filename)])));
+        assert_eq!(tables.location_table.len(), profile.location.len() + 1);
+        for (of, wanted) in tables.location_table[1..].iter().zip(&profile.location) {
+            assert_eq!(of.address, wanted.address);
+            assert_eq!(of.mapping_index as u64, wanted.mapping_id);
+            let lines = of
+                .lines
+                .iter()
+                .map(|of| (of.function_index as u64, of.line));
+            let wanted_lines = wanted.line.iter().map(|of| (of.function_id, of.line));
+            assert!(lines.eq(wanted_lines), "{of:?}");
+            // Nobody knows what is in no mapping.
+            assert_eq!(of.attribute_indices.is_empty(), wanted.mapping_id == 0);
+        }
+        // Each stack and each attribute is there once.
+        let stacks = tables.stack_table.iter();
+        let stacks: BTreeSet<_> = stacks.map(|stack| &stack.location_indices).collect();
+        assert_eq!(stacks.len(), tables.stack_table.len());
+        let attributes = tables.attribute_table[1..].iter();
+        let attributes = attributes.map(|of| (otlp.string(of.key_strindex), self::text(&of.value)));
+        let attributes: BTreeSet<_> = attributes.collect();
+        assert_eq!(attributes.len() + 1, tables.attribute_table.len());
+    }
+}
+
+#[test]
 fn frames_say_whose_they_are() {
     let otlp = Otlp::of(&["user.data"]);
     let mut kinds = BTreeMap::<(&str, bool), usize>::new();
@@ -226,6 +289,28 @@ fn frames_say_whose_they_are() {
         1_795_464_018_000_000_000 - 181_350_703
     );
     assert_eq!(profile.duration_nano, 181_350_703);
+}
+
+#[test]
+fn a_task_may_be_called_like_an_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("capture");
+    let mut bin = Vec::new();
+    stack_map_bin::write(&mut bin, Order::Little, None, [].into_iter()).unwrap();
+    let text = Text {
+        trace: "  same-1 [000] ..... 1.000001: same: x\n",
+        stack_map_bin: &bin,
+        stat: b"bits: 14\n",
+        kallsyms: b"",
+    };
+    capture::write(&path, &text, &Manifest::default());
+    let otlp = Otlp::of(&[path.to_str().unwrap()]);
+    let counts = otlp.counts(&otlp.profiles()[0]);
+    let names: Vec<_> = counts
+        .keys()
+        .map(|(event, comm, _)| [event, comm])
+        .collect();
+    assert_eq!(names, [["same", "same"]]);
 }
 
 #[test]
