@@ -457,6 +457,10 @@ fn what_is_lost_is_said() {
     let is_lost =
         |(kind, text): &(&str, &str)| *kind == "warning" && text.starts_with("1986 records");
     assert!(notes.iter().any(is_lost), "{notes:?}");
+    let other = Reader::of(&["user.data"]);
+    let has_no_names =
+        |(kind, text): &(&str, &str)| *kind == "note" && text.contains("have no names");
+    assert!(other.notes().iter().any(has_no_names));
     let first = trace.recorded().map(|seen| seen.time).min();
     assert!(trace.events.iter().all(|seen| Some(seen.time) >= first));
     let stats = trace.others.iter().filter_map(|data| match data {
