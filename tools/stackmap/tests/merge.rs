@@ -193,14 +193,13 @@ fn data(name: &str) -> PathBuf {
     tests.join("data").join(name)
 }
 
-/// A capture like another one, but for what it says of itself, and for its user stacks.
+/// A capture like another one, but for what it says of itself, and for what `change_member` makes of its members.
 fn changed(
     like: &str,
     to: &Path,
     change: impl FnOnce(&mut Manifest),
-    change_user: impl FnOnce(&mut [u8]),
+    change_member: impl Fn(&str, &mut Vec<u8>),
 ) {
-    let mut change_user = Some(change_user);
     let mut manifest = Capture::open(&data(like)).unwrap().manifest().clone();
     change(&mut manifest);
     let mut archive = zip::ZipArchive::new(File::open(data(like)).unwrap()).unwrap();
@@ -213,9 +212,7 @@ fn changed(
         }
         let mut content = Vec::new();
         member.read_to_end(&mut content).unwrap();
-        if name == member::STACK_MAP_USER_BIN {
-            change_user.take().unwrap()(&mut content);
-        }
+        change_member(&name, &mut content);
         writer.member(&name, &mut &content[..]).unwrap();
     }
     writer.finish(&manifest).unwrap();
@@ -227,9 +224,9 @@ fn why_stacks_are_missing_is_of_each_capture() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let [gone, reset, odd] = ["gone", "reset", "odd"].map(path);
     let load = |manifest: &mut Manifest| manifest.load_id = LoadId::new(1);
-    changed("user.data", Path::new(&gone), load, |_| {});
+    changed("user.data", Path::new(&gone), load, |_, _| {});
     let was_reset = |manifest: &mut Manifest| manifest.reset = true;
-    changed("user.data", Path::new(&reset), was_reset, |_| {});
+    changed("user.data", Path::new(&reset), was_reset, |_, _| {});
     // How often each of these stands for a stack.
     let missing = |path: &str| {
         let folded = stdout(&["folded", path]);
@@ -252,7 +249,10 @@ fn images_of_vdsos_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let [one, merged] = ["one", "merged"].map(|name| dir.path().join(name));
     // Frames in files become such in the vDSO.
-    let in_vdso = |user: &mut [u8]| {
+    let in_vdso = |name: &str, user: &mut Vec<u8>| {
+        if name != member::STACK_MAP_USER_BIN {
+            return;
+        }
         for word in user.chunks_exact_mut(8) {
             let number = u64::from_ne_bytes(word.try_into().unwrap());
             if number >> 63 == 1 {
@@ -342,4 +342,193 @@ fn ids_that_are_not_stable_are_of_one_merge() {
         local_ids(&path)
     });
     assert!(!merged[0].is_empty() && merged[0].is_disjoint(&merged[1]));
+    // The same load of the module, in another boot.
+    let [other, path] = ["other", "path"].map(|name| dir.path().join(name));
+    let boot = |manifest: &mut Manifest| manifest.boot_id = Some("other".to_owned());
+    changed("user.data", &other, boot, |_, _| {});
+    merge(&path, &[other.to_str().unwrap()]);
+    assert!(merged[0].is_disjoint(&local_ids(&path)));
+}
+
+/// The manifest of a merge of two captures like user.data.
+fn whole(one: impl FnOnce(&mut Manifest), two: impl FnOnce(&mut Manifest)) -> Manifest {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, merged] = ["one", "two", "merged"].map(|name| dir.path().join(name));
+    changed("user.data", &first, one, |_, _| {});
+    changed("user.data", &second, two, |_, _| {});
+    let [first, second] = [&first, &second].map(|path| path.to_str().unwrap());
+    let said = merge(&merged, &[first, second]);
+    assert!(!said.contains("more than once"), "{said}");
+    Capture::open(&merged).unwrap().manifest().clone()
+}
+
+#[test]
+fn the_whole_says_what_all_captures_have_in_common() {
+    let say = |host: &str, zone: &str, release: &str, page_size| {
+        let labels = [("service", "web"), ("zone", zone), (zone, "x")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let (host, release) = (host.to_owned(), release.to_owned());
+        move |manifest: &mut Manifest| {
+            manifest.labels = labels.into();
+            manifest.host = Some(host);
+            manifest.release = release;
+            manifest.page_size = Some(page_size);
+        }
+    };
+    let same = whole(say("h", "a", "7.3", 4096), say("h", "b", "7.3", 4096));
+    let labels: Vec<_> = same.labels.iter().collect();
+    assert_eq!(labels, [(&"service".to_owned(), &"web".to_owned())]);
+    assert_eq!(same.host.as_deref(), Some("h"));
+    assert_eq!((&same.release[..], same.page_size), ("7.3", Some(4096)));
+    let differ = whole(say("h", "a", "7.3", 4096), say("i", "b", "7.4", 65536));
+    assert_eq!((differ.host, differ.page_size), (None, None));
+    assert_eq!(differ.release, "");
+}
+
+#[test]
+fn what_is_true_of_one_capture_is_true_of_the_whole() {
+    let all = |manifest: &Manifest| {
+        [
+            manifest.anonymous,
+            manifest.no_args,
+            manifest.modules_changed,
+            manifest.reset,
+            manifest.switched_off,
+        ]
+    };
+    let set = |manifest: &mut Manifest| {
+        manifest.anonymous = true;
+        manifest.no_args = true;
+        manifest.modules_changed = true;
+        manifest.reset = true;
+        manifest.switched_off = true;
+    };
+    assert_eq!(all(&whole(set, |_| {})), [true; 5]);
+    assert_eq!(all(&whole(|_| {}, set)), [true; 5]);
+    let later = |manifest: &mut Manifest| manifest.time += 1;
+    assert_eq!(all(&whole(later, |_| {})), [false; 5]);
+}
+
+#[test]
+fn losses_and_what_was_recorded_are_of_all_captures() {
+    let lose = |overrun, dropped, event: &'static str| {
+        move |manifest: &mut Manifest| {
+            manifest.cpus[1].overrun = overrun;
+            manifest.cpus[1].dropped = dropped;
+            manifest.recorded.events = vec![event.to_owned()];
+            manifest.recorded.functions = vec![format!("{event}_function")];
+        }
+    };
+    let whole = whole(lose(1, 20, "b:b"), lose(300, 4000, "a:a"));
+    let cpus: Vec<_> = whole
+        .cpus
+        .iter()
+        .map(|cpu| (cpu.cpu, cpu.overrun, cpu.dropped))
+        .collect();
+    assert_eq!(cpus, [(0, 0, 0), (1, 301, 4020)]);
+    assert_eq!(whole.recorded.events, ["a:a", "b:b"]);
+    assert_eq!(whole.recorded.functions, ["a:a_function", "b:b_function"]);
+}
+
+#[test]
+fn a_capture_that_is_given_twice_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("merged");
+    let said = merge(&path, &["user.data", "questions.data", "user.data"]);
+    assert!(said.contains("1 capture given more than once"), "{said}");
+    let said = merge(&path, &["user.data", "questions.data"]);
+    assert!(!said.contains("more than once"), "{said}");
+}
+
+#[test]
+fn generated_code_has_the_names_of_its_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let [other, merged] = ["other", "merged"].map(|name| dir.path().join(name));
+    // A process with the same number and start, on another machine.
+    changed(
+        "user.data",
+        &other,
+        |_| {},
+        |name, content| {
+            if member::is_perf_map(name) {
+                let text = String::from_utf8(content.clone()).unwrap();
+                assert!(text.contains("generated code"));
+                *content = text.replace("generated code", "other code").into();
+            }
+        },
+    );
+    let count = |path: &str, name: &str| {
+        let folded = stdout(&["folded", "--user", path]);
+        let lines = folded.lines().filter(|line| line.contains(name));
+        let counts = lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap());
+        counts.sum::<u32>()
+    };
+    let nr = count("user.data", "generated code");
+    assert!(nr > 0);
+    let other = other.to_str().unwrap();
+    for captures in [["user.data", other], [other, "user.data"]] {
+        merge(&merged, &captures);
+        let path = merged.to_str().unwrap();
+        assert_eq!(count(path, "generated code"), nr);
+        assert_eq!(count(path, "other code"), nr);
+    }
+}
+
+#[test]
+fn segments_of_files_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let merged = dir.path().join("merged");
+    let captures = ["user.data", "questions.data"];
+    merge(&merged, &captures);
+    let segments = |path: &Path| {
+        let mut capture = Capture::open(path).unwrap();
+        let (binaries, segments) = (capture.binaries().unwrap(), capture.segments());
+        let of = |index| {
+            let id = binaries.get(index)?.build_id.clone()?;
+            let of_file = segments.get(index, Some(&id))?.clone();
+            Some((id, format!("{of_file:?}")))
+        };
+        (0..100).filter_map(of).collect::<BTreeMap<_, _>>()
+    };
+    let all = captures.iter().map(|name| segments(&data(name)));
+    let all: BTreeMap<_, _> = all.flatten().collect();
+    assert_eq!(all.len(), 12);
+    assert_eq!(segments(&merged), all);
+}
+
+#[test]
+fn files_without_build_ids_are_those_of_one_capture() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, merged] = ["one", "merged"].map(|name| dir.path().join(name));
+    let known = "00112233445566778899aabbccddeeff00112233";
+    let without = |name: &str, content: &mut Vec<u8>| {
+        if name == member::BINARIES {
+            let text = String::from_utf8(content.clone()).unwrap();
+            assert!(text.contains(known));
+            *content = text.replace(known, "-").into();
+        }
+    };
+    changed("user.data", &one, |_| {}, without);
+    let path = one.to_str().unwrap();
+    merge(&merged, &[path, path]);
+    let binaries = Capture::open(&merged).unwrap().binaries().unwrap();
+    let paths = (0..100).filter_map(|index| binaries.get(index));
+    let paths: Vec<_> = paths.map(|binary| &binary.path).collect();
+    let count = |name: &str| paths.iter().filter(|path| path.ends_with(name)).count();
+    assert_eq!((count("tests/known"), count("bin/busybox")), (2, 1));
+}
+
+#[test]
+fn hits_of_stacks_are_summed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let merged = dir.path().join("merged");
+    let hits = |path: &Path| {
+        let stacks = Capture::open(path).unwrap().stacks().unwrap();
+        let hits = stacks.iter().map(|stack| u64::from(stack.ref_count));
+        hits.sum::<u64>()
+    };
+    let captures = ["user.data", "mixed.data", "user.data"];
+    let sum = captures.iter().map(|name| hits(&data(name))).sum::<u64>();
+    merge(&merged, &captures);
+    assert_eq!(hits(&merged), sum);
 }

@@ -175,3 +175,62 @@ impl<R: Read> Read for Changed<'_, R> {
         Ok(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ring::{format::tests::describe, Order},
+        symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
+    };
+
+    fn symbols(text: &str) -> Symbols {
+        let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
+        Symbols {
+            kallsyms: Some(kallsyms),
+            ..Symbols::default()
+        }
+    }
+
+    #[test]
+    fn calls_are_of_the_functions_of_the_merged_capture() {
+        let text = describe(
+            "\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n\
+             \tfield:unsigned long parent_ip;\toffset:16;\tsize:8;\tsigned:0;\n",
+            "\"\"",
+        );
+        let mut formats = Formats::new(Order::Little, 8);
+        let text = text.replace("name: x", "name: function");
+        assert_eq!(formats.add("ftrace", &text), Ok(7));
+        let loaded = Loaded {
+            symbols: symbols(
+                "ffffffff81000000 t foo\nffffffff81000100 t bar\nffffffff81000200 t end\n",
+            ),
+            ..Loaded::default()
+        };
+        let ids = Ids::default();
+        let mut functions = Functions::default();
+        let mut change = Change {
+            loaded: &loaded,
+            formats: &formats,
+            ids: &ids,
+            functions: &mut functions,
+            addresses: Addresses::new(&loaded.symbols),
+            nr_records: 0,
+        };
+        // A call is of the function that begins there, not of the one before.
+        let words = [7, 0xffff_ffff_8100_0100_u64, 0xffff_ffff_8100_0008];
+        let mut data = words.map(u64::to_le_bytes).concat();
+        change.record(&mut data);
+        assert_eq!(change.nr_records, 1);
+        let merged = symbols(&functions.kallsyms());
+        let found = [8, 16].map(|at| {
+            let word = u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
+            assert_eq!(word >> 52, 0xff0, "an address that no kernel has");
+            let kallsyms = merged.kallsyms.as_ref().unwrap();
+            let function = kallsyms.function(word, true).unwrap();
+            (function.name.to_owned(), word - function.start)
+        });
+        assert_eq!(found, [("bar".to_owned(), 0), ("foo".to_owned(), 8)]);
+    }
+}
