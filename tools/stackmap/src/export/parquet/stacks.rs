@@ -160,6 +160,8 @@ fn of_kernel<'a>(frame: &Frame<'a>, addresses: bool) -> Row<'a> {
 fn of_text(text: &str, addresses: bool) -> Row<'_> {
     let shown = whole_frame(text, addresses);
     let (function, module) = parts(text);
+    // With the option sym-addr the kernel prints the address behind the name.
+    let function = function.split_once(" <").map_or(function, |(name, _)| name);
     let is_named = whole_frame(text, false) != UNKNOWN;
     let name = match module {
         _ if !is_named => shown.into_owned(),
@@ -280,6 +282,13 @@ mod tests {
         for (text, addresses, name, function, module) in [
             ("f+0x1/0x2 [m]", false, "f [m]", Some("f"), Some("m")),
             ("f+0x1/0x2", true, "f", Some("f"), None),
+            (
+                "f <ffffffff81000000>",
+                false,
+                "f <(address)>",
+                Some("f"),
+                None,
+            ),
             (address, false, UNKNOWN, None, None),
             (address, true, address, None, None),
         ] {
