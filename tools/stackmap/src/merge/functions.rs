@@ -170,11 +170,11 @@ impl Functions {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::symbols::{kallsyms::Kallsyms, modules::Modules};
 
-    fn symbols(text: &str) -> Symbols {
+    pub(in crate::merge) fn symbols(text: &str) -> Symbols {
         let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
         Symbols {
             kallsyms: Some(kallsyms),

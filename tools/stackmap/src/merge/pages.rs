@@ -178,19 +178,8 @@ impl<R: Read> Read for Changed<'_, R> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        ring::{format::tests::describe, Order},
-        symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
-    };
-
-    fn symbols(text: &str) -> Symbols {
-        let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
-        Symbols {
-            kallsyms: Some(kallsyms),
-            ..Symbols::default()
-        }
-    }
+    use super::{super::functions::tests::symbols, *};
+    use crate::ring::{format::tests::describe, Order};
 
     #[test]
     fn calls_are_of_the_functions_of_the_merged_capture() {

@@ -18,7 +18,10 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::Output,
-    sync::Arc,
+    sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        Arc,
+    },
     time::{Duration, Instant},
 };
 
@@ -289,7 +292,10 @@ fn only_servers_that_are_trusted_get_anything() {
         .with_single_cert(vec![certificate], key)
         .unwrap();
     let config = Arc::new(config);
+    let nr_connections = Arc::new(AtomicUsize::new(0));
+    let nr_opened = Arc::clone(&nr_connections);
     let server = Server::over(&[], &pyroscope(), move |mut stream, serve| {
+        nr_opened.fetch_add(1, Relaxed);
         let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
         serve(&mut rustls::Stream::new(&mut connection, &mut stream))?;
         connection.send_close_notify();
@@ -326,9 +332,10 @@ fn only_servers_that_are_trusted_get_anything() {
         let said = stderr(&output);
         assert!(!output.status.success(), "{said}");
         assert!(said.contains(says), "{said}");
-        // It is not tried again.
         assert!(began.elapsed() < Duration::from_secs(10), "{said}");
     }
+    // The one whose certificate is not trusted was tried once.
+    assert_eq!(nr_connections.load(Relaxed), 3);
     assert_eq!(server.requests().len(), 2);
     // The certificates of the environment are trusted as well.
     let output = command(&[&url, CAPTURE])
