@@ -38,6 +38,13 @@ def stack_map_bin(magic, stacks, load_id):
     return struct.pack("<4I", magic, VERSION, len(parts), load_id) + b"".join(parts)
 
 
+def refuse_link(path, directory):
+    """Refuses a link that another user has put where the capture goes."""
+    about, place = os.lstat(path), os.stat(directory)
+    if stat.S_ISLNK(about.st_mode) and place.st_mode & 0o022 and about.st_uid not in (os.geteuid(), place.st_uid):
+        raise Problem(f"{path} is a link of another user, in a directory that others can write to")
+
+
 class Capture:
     """What is written of a ring buffer and the maps."""
 
@@ -53,12 +60,13 @@ class Capture:
 
         A file that is there is replaced when the new one is complete; a device, a FIFO or where a link leads is written to.
         """
+        directory = os.path.dirname(os.path.abspath(path))
         if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            refuse_link(path, directory)
             with open(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 return self._members(archive)
         if not os.path.basename(path):
             raise Problem("this is not the name of a file")
-        directory = os.path.dirname(os.path.abspath(path))
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".stackmap-", delete=False) as file:
             try:
                 with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
