@@ -5,9 +5,10 @@
  * The task "sleeper" reads a pipe so often; each time the task "writer" sleeps for so long before
  * it writes. Then "busy-one" and "busy-two" compute on one CPU for as long as the sleeper has
  * slept, so each is preempted by the other one. Prints for each the name, its id, and for how many
- * microseconds it did not run, by its own clocks.
+ * microseconds it did not run, by its own clocks. After that each waits once more, in poll().
  */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -87,6 +88,7 @@ static void *task(void *name)
 	if (what == 'b')
 		compute();
 	printf("%s %d %lld\n", (char *)name, gettid(), idle(since) / 1000);
+	poll(NULL, 0, 1);
 	return NULL;
 }
 
