@@ -66,7 +66,11 @@ class Browser:
         self.process.wait()
         os.close(self.to)
         os.close(self.from_)
-        shutil.rmtree(self.profile, ignore_errors=True)
+        # Its other processes write for a moment yet.
+        limit = time.monotonic() + PATIENCE
+        while pathlib.Path(self.profile).exists() and time.monotonic() < limit:
+            shutil.rmtree(self.profile, ignore_errors=True)
+            time.sleep(0.05)
 
     def message(self):
         """The next message of the browser."""
