@@ -4,8 +4,9 @@
  *
  * The task "sleeper" reads a pipe so often; each time the task "writer" sleeps for so long before
  * it writes. Then "busy-one" and "busy-two" compute on one CPU for as long as the sleeper has
- * slept, so each is preempted by the other one. Prints for each the name, its id, and for how many
- * microseconds it did not run, by its own clocks. After that each waits once more, in poll().
+ * slept, so each is preempted by the other one. Prints for each the name, its id, for how many
+ * microseconds it did not run, by its own clocks, and how often it has slept, by the kernel. After
+ * that each waits once more, in poll().
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -13,6 +14,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +29,16 @@ static long long now(clockid_t clock)
 	if (clock_gettime(clock, &time))
 		exit(1);
 	return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* How often the caller has slept. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	if (getrusage(RUSAGE_THREAD, &usage))
+		exit(1);
+	return usage.ru_nvcsw;
 }
 
 /* How long the caller did not run until now, since it did not for so long. */
@@ -71,12 +83,14 @@ static void *task(void *name)
 {
 	char what = *(char *)name;
 	long long since;
+	long slept;
 	int i;
 
 	on_cpu(what != 's');
 	pthread_setname_np(pthread_self(), name);
 	pthread_barrier_wait(&begin);
 	since = idle(0);
+	slept = sleeps();
 	for (i = 0; i < rounds && what != 'b'; i++) {
 		if (what == 's') {
 			wait_for_the_writer();
@@ -87,7 +101,9 @@ static void *task(void *name)
 	}
 	if (what == 'b')
 		compute();
-	printf("%s %d %lld\n", (char *)name, gettid(), idle(since) / 1000);
+	since = idle(since);
+	slept = sleeps() - slept;
+	printf("%s %d %lld %ld\n", (char *)name, gettid(), since / 1000, slept);
 	poll(NULL, 0, 1);
 	return NULL;
 }
