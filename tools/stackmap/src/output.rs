@@ -260,16 +260,21 @@ fn safe_text(text: impl fmt::Display) -> String {
     lines.join("\n")
 }
 
-/// Whether a character controls a terminal: control characters, and those that change the direction
-/// of the text.
+/// Whether a character controls a terminal, or deceives who reads it: control characters, those that
+/// change the direction of the text, and those that Unicode has nothing shown of
+/// (`Default_Ignorable_Code_Point`), by which two names look the same.
 pub(crate) fn controls(c: char) -> bool {
-    let turns = |c| {
+    let deceives = |c| {
         matches!(
             c,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+                | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
         )
     };
-    c.is_control() || turns(c)
+    c.is_control() || deceives(c)
 }
 
 /// A text from a trace or a file, safe to show: nothing in it controls the terminal.
@@ -337,7 +342,9 @@ impl<W: Write> Write for JsonText<W> {
             self.0.write_all(before.as_bytes())?;
             let mut chars = behind.chars();
             if let Some(c) = chars.next() {
-                write!(self.0, "\\u{:04x}", u32::from(c))?;
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(self.0, "\\u{unit:04x}")?;
+                }
             }
             rest = chars.as_str();
         }
@@ -435,6 +442,12 @@ mod tests {
         assert_eq!(safe("plain ünïcödé"), "plain ünïcödé");
         assert_eq!(safe("a\x1b[31mb\tc\u{9b}"), "a\u{fffd}[31mb c\u{fffd}");
         assert_eq!(safe("a\u{202e}b\u{61c}"), "a\u{fffd}b\u{fffd}");
+        for unseen in
+            "\u{ad}\u{34f}\u{115f}\u{200b}\u{200d}\u{2060}\u{3164}\u{fe0f}\u{feff}\u{fff9}\u{e0041}"
+                .chars()
+        {
+            assert_eq!(safe(&format!("a{unseen}")), "a\u{fffd}", "{unseen:?}");
+        }
         for (text, want) in [
             (&b"a b\tc\r\nd\n"[..], &b"a b\tc\r\nd\n"[..]),
             (
@@ -450,11 +463,11 @@ mod tests {
 
     #[test]
     fn json_is_the_same_with_escapes() {
-        let text = "a\u{9b}ü\u{202e}\u{7f}\n\x1b";
+        let text = "a\u{9b}ü\u{202e}\u{7f}\n\x1b\u{e0041}";
         let mut json = Vec::new();
         serde_json::to_writer(JsonText(&mut json), text).unwrap();
         let json = String::from_utf8(json).unwrap();
-        assert_eq!(json, r#""a\u009bü\u202e\u007f\n\u001b""#);
+        assert_eq!(json, r#""a\u009bü\u202e\u007f\n\u001b\udb40\udc41""#);
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 

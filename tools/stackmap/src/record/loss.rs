@@ -29,7 +29,8 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     } else if overrun > 0 {
         let streamed = sum(|cpu| cpu.streamed) > 0;
         let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
-            Some(_) if streamed => "; a larger -b leaves more time to stream them".to_owned(),
+            // They came faster than they were streamed, or there was no more room on the disk.
+            Some(_) if streamed => "; a larger -b would hold more of them".to_owned(),
             Some(kb) => format!("; -b {kb} would have held them"),
             None => String::new(),
         };
