@@ -9,7 +9,7 @@
  *	4  children, which are started all the time, and end
  *	5  the children of these
  *	6  a child that is as old as the process
- *	7  THREADS threads, one more at each pause, which stay
+ *	7  THREADS threads, one more each ten milliseconds, which stay
  *
  * It ends when that time has passed; the second thread and the old child are there when it prints
  * "ready".
@@ -25,9 +25,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Milliseconds between two calls. */
-#define PAUSE 40
 
 static int base;
 static long long end;
@@ -69,7 +66,7 @@ static void *second(void *barrier)
 {
 	on_cpu(1);
 	pthread_barrier_wait(barrier);
-	keep_calling(2, PAUSE);
+	keep_calling(2, 10);
 	return NULL;
 }
 
@@ -117,7 +114,7 @@ int main(int argc, char **argv)
 	base = atoi(argv[1]);
 	end = now() + atoi(argv[2]);
 	if (!child()) {
-		keep_calling(6, PAUSE);
+		keep_calling(6, 10);
 		_exit(0);
 	}
 	pthread_barrier_init(&ready, NULL, 2);
@@ -145,7 +142,7 @@ int main(int argc, char **argv)
 			}
 			waitpid(pid, NULL, 0);
 		}
-		usleep(PAUSE * 1000);
+		usleep(10 * 1000);
 	}
 	return 0;
 }
