@@ -5,6 +5,8 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 PREFIX ?= /usr/local
+# bundled: the module has Rust's core library of its own. kernel: it uses the crates of a kernel with CONFIG_RUST.
+RUST ?= bundled
 # The tool to install, if it is not to be built, and what runs it, if this machine does not.
 TOOL ?=
 RUN ?=
@@ -22,11 +24,11 @@ release = $(shell cat "$(KDIR)/include/config/kernel.release")
 all: modules
 
 modules: ## build stackmap.ko for the running kernel or KDIR
-	@tools/check-kdir "$(KDIR)"
-	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" modules
+	@tools/check-kdir "$(KDIR)" "$(RUST)"
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" RUST="$(RUST)" modules
 
 tool: ## build the tool; tool-static: without shared libraries
-	cargo build --release --package stackmap $(if $(FEATURES),--features $(FEATURES))
+	cargo build --release --package stackmap
 
 tool-static:
 	@tools/stackmap/build-static --profile=small
@@ -69,7 +71,8 @@ deb: ## build Debian packages in a chroot, into target/debian
 clean: ## remove the build files of the module
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
 		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/*/*.o src/*/.*.cmd \
-		src/shim_bindings.rs src/functions_bindings.rs src/sizes_bindings.rs
+		src/shim_bindings.rs src/functions_bindings.rs src/sizes_bindings.rs src/features.h \
+		rust/*.o rust/.*.cmd rust/*.a rust/*.rlib rust/bindings.rs
 
 ##@ Try
 
@@ -95,10 +98,10 @@ debug-test: ## guests with KASAN, lockdep (1 hour); rt-test: PREEMPT_RT
 rt-test:
 	@selftests/suite --results 'make rt-test' --kernel deb13-rt --kernel debug-rt guest
 
-arm64-test: ## guests with Debian's arm64 kernel
+arm64-test:
 	@selftests/suite --results 'make arm64-test' --kernel deb13-arm64 guest
 
-kcsan-test: ## guests with a KCSAN kernel, which finds data races
+kcsan-test: ## guests that look for data races; arm64-test: arm64
 	@selftests/suite --results 'make kcsan-test' --kernel kcsan guest
 
 fp-test:
@@ -107,7 +110,7 @@ fp-test:
 matrix: ## the same cases on each kernel; fp-test: frame pointers
 	@selftests/suite --results 'make matrix' --matrix $(ARGS)
 
-kselftest: ## the kernel's ftrace tests, with and without ids (1 hour)
+kselftest: ## the kernel's ftrace tests, with and without ids (1/2 hour)
 	@selftests/ftrace/kselftest --results 'make kselftest' $(ARGS)
 
 mutants: mutants-glue ## mutation tests of src/ (1 hour); mutants-glue: no src/map
@@ -142,4 +145,4 @@ bench: ## write benchmarks page; ARGS=user|kernels|map|tool|accept
 
 help:
 	@awk -F ':.*## ' '/^##@ / { print substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+		/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile

@@ -39,8 +39,8 @@ struct vfsmount;
  */
 #define STACKMAP_LEVELS		5
 
-/* Instances that can be served at one time. */
-#define STACKMAP_INSTANCES	64
+/* Trace arrays that can be served at one time: the top level, then instances. */
+#define STACKMAP_SLOTS		(1 + 64)
 
 /* Room for what stackmap_symbol() tells; the kernel's own limit is lower. */
 #define STACKMAP_SYMBOL_LEN	1024
@@ -143,10 +143,10 @@ struct stackmap_stack {
 /* Words of the stack that rules are learnt on. */
 #define STACKMAP_LEARN_WORDS	512
 
-/* Two words of it are the addresses of two others. */
-#define STACKMAP_LEARN_LINK_0	8
+/* Two words of it are the addresses of two others. Those after each are not. */
+#define STACKMAP_LEARN_LINK_0	2
 #define STACKMAP_LEARN_LINKED_0	200
-#define STACKMAP_LEARN_LINK_1	9
+#define STACKMAP_LEARN_LINK_1	10
 #define STACKMAP_LEARN_LINKED_1	250
 
 /* The unwinder's step on that stack. Fields not read from this stack are undefined. */
@@ -224,7 +224,7 @@ struct stackmap_registers {
 /* A file that is read from the page cache. */
 struct stackmap_file {
 	struct file *file;
-	__u64 reader[8];	/* struct freader: the part that was read last stays at hand */
+	struct folio *folio;	/* that was read last, with a reference; or NULL */
 };
 
 /* A task in the kernel that has a request of ours pending, and where it left user space. */
@@ -249,7 +249,6 @@ enum stackmap_user_counter {
 	STACKMAP_USER_REQUESTED_AGAIN,
 	STACKMAP_USER_IN_NMI,
 	STACKMAP_USER_NOT_USER,
-	STACKMAP_USER_NO_WORK,
 	STACKMAP_USER_REFUSED,
 	STACKMAP_USER_DELIVERED,
 	STACKMAP_USER_KNOWN,
@@ -333,7 +332,7 @@ bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *
 			 unsigned int nr);
 
 /* record/print.c, and linux/trace_seq.h: what a reader of the trace is shown. Any context. */
-void trace_seq_printf(struct trace_seq *s, const char *fmt, ...);
+void trace_seq_putmem(struct trace_seq *s, const void *mem, unsigned int len);
 void stackmap_seq_ip(struct trace_seq *s, unsigned long ip, unsigned long flags);
 unsigned int stackmap_seq_form(struct trace_seq *s, unsigned long flags);
 bool stackmap_seq_full(struct trace_seq *s);
@@ -365,8 +364,8 @@ int stackmap_stack_alloc(bool rules, bool verify);
 void stackmap_stack_free(void);
 unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
-int stackmap_serve(const struct stackmap_served *new);
-void stackmap_unserve(const struct trace_array *tr);
+void stackmap_serve(unsigned int nr, const struct stackmap_served *new);
+void stackmap_unserve(unsigned int nr);
 /* Any context. */
 bool stackmap_is_tracer(unsigned long ip);
 void stackmap_set_tracer(struct stackmap_stack *stack);
@@ -381,13 +380,12 @@ unsigned long stackmap_hook_missed(void);
 
 /* user/user.c: requests for user stacks. Process context, callers serialise. */
 int stackmap_user_resolve(void);
-int stackmap_user_serve(const struct trace_array *tr);
-void stackmap_user_cancel(bool all);
+int stackmap_user_begin(unsigned int nr);
+void stackmap_user_ask(unsigned int nr, bool on);
+void stackmap_user_cancel(unsigned int nr);
 void stackmap_user_unprobe(void);
-void stackmap_user_set(bool on);
+bool stackmap_user_unprobe_idle(void);
 /* Any context. */
-/* Whether user stacks are asked for. */
-bool stackmap_user_asks(void);
 enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u64 *cookie,
 					    __u64 *exec_id);
 __u64 stackmap_user_end(void);

@@ -8,8 +8,9 @@
 #include <linux/sched/task_stack.h>
 
 #include <asm/ptrace.h>
-#ifdef CONFIG_ARM64
+#if defined(CONFIG_ARM64) && __has_include("asm/stacktrace/frame.h")
 #include <asm/stacktrace/frame.h>
+#define STACKMAP_HAS_FRAME_TYPES	1
 #endif
 
 enum {
@@ -29,9 +30,12 @@ enum {
 	STACKMAP_STACK_SIZE	= THREAD_SIZE,
 #endif
 	STACKMAP_REGS_SIZE	= sizeof(struct pt_regs),
-#ifdef CONFIG_ARM64
-	/* What the record there says. */
+#ifdef STACKMAP_HAS_FRAME_TYPES
+	/* The type of the record there. */
 	STACKMAP_MARK_FINAL	= FRAME_META_TYPE_FINAL,
+#elif defined(CONFIG_ARM64)
+	/* Records have no type before Linux 6.13: the place alone says that it is the last one. */
+	STACKMAP_MARK_FINAL	= 0,
 #endif
 #ifdef CONFIG_X86_64
 	STACKMAP_REGS_IP	= offsetof(struct pt_regs, ip),

@@ -7,7 +7,7 @@ use crate::{
     hook::{Hook, HookChoice},
     map::{MapError, CONTEXTS_MAX},
     modules, record, shim, store,
-    tracefs::{instances::Instances, TraceArray},
+    tracefs::{instances::Instance, TraceArray},
     unwind, user,
 };
 use kernel::{
@@ -24,10 +24,13 @@ struct Control {
     bits: u32,
     user_bits: u32,
     choice: HookChoice,
-    /// The hook in use, or the one chosen last while the option is off.
+    /// The hook in use, or the one chosen last.
     hook: Hook,
+    /// Whether it is installed: something records ids.
+    hooked: bool,
+    /// Whether the top level records ids.
     enabled: bool,
-    /// Whether user stacks are recorded, too.
+    /// Whether the top level records user stacks, too, while it records ids.
     user: bool,
     /// Whether a reset runs.
     resetting: bool,
@@ -36,7 +39,8 @@ struct Control {
     load_id: u32,
     /// The top-level trace array; [`None`] only before [`Recorder::begin`].
     top: Option<TraceArray>,
-    instances: Instances,
+    /// The instances that record ids.
+    instances: KVec<Instance>,
 }
 
 global_lock! {
@@ -46,16 +50,17 @@ global_lock! {
         user_bits: 0,
         choice: HookChoice::Auto,
         hook: Hook::Kprobe,
+        hooked: false,
         enabled: false,
         user: false,
         resetting: false,
         load_id: 0,
         top: None,
-        instances: Instances::new(),
+        instances: KVec::new(),
     };
 }
 
-/// While this value exists, the option can be turned on. Dropping it ends recording.
+/// While this value exists, ids can be recorded. Dropping it ends recording.
 pub(crate) struct Recorder(());
 
 impl Recorder {
@@ -70,19 +75,18 @@ impl Recorder {
         unsafe { CONTROL.init() };
         let [word] = store::random();
         let hook = Hook::choose(choice, None)?;
-        // SAFETY: `drop` waits until no CPU records.
-        unsafe { top.serve() }?;
         *CONTROL.lock() = Control {
             bits,
             user_bits,
             choice,
             hook,
+            hooked: false,
             enabled: false,
             user: false,
             resetting: false,
             load_id: (word % u64::from(u32::MAX)) as u32 + 1,
             top: Some(top),
-            instances: Instances::new(),
+            instances: KVec::new(),
         };
         Ok(Self(()))
     }
@@ -90,23 +94,29 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        let mut control = CONTROL.lock();
         // A static is never dropped, so free the list here.
-        drop(core::mem::replace(
-            &mut CONTROL.lock().instances,
-            Instances::new(),
-        ));
-        disable();
+        let instances = core::mem::take(&mut control.instances);
+        instances
+            .iter()
+            .for_each(|instance| instance.array.unserve());
+        control.unserve_top();
+        if control.hooked {
+            control.drain();
+        }
         // The kprobe that prevented restoring the text may be removed by now.
         Hook::restore_text();
         // SAFETY: The hook is removed and drained, so no stack is walked and no user stack is requested;
         // after the works are cancelled none is delivered, and no growth is requested.
         unsafe {
             shim::stackmap_user_unprobe();
-            shim::stackmap_user_cancel(true);
+            let listed = instances.iter().map(|instance| &instance.array);
+            Iterator::chain(listed, &control.top).for_each(|array| array.cancel_user());
             shim::stackmap_readahead_drain();
             shim::stackmap_growth_stop();
             shim::stackmap_stack_free();
         }
+        drop(instances);
         // No task is on its way out of the text that reads ahead.
         shim::stackmap_hook_drain();
         // The files are gone: only the trace may still show stacks.
@@ -117,36 +127,34 @@ impl Drop for Recorder {
     }
 }
 
-/// Whether user stacks are recorded, too.
+/// Whether the top level records user stacks, too.
 pub(crate) fn user_enabled() -> bool {
     CONTROL.lock().user
 }
 
-/// Has user stacks recorded, too. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it serves as many
-/// tracers as it can. Context: process.
+/// Has the top level record user stacks, too. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it
+/// serves as many tracers as it can. Context: process.
 pub(crate) fn enable_user() -> Result {
     let mut control = CONTROL.lock();
-    if control.user {
-        return Ok(());
+    if let (Some(top), false) = (&control.top, control.user) {
+        control.begin_user(top)?;
+        // SAFETY: The call above has succeeded.
+        unsafe { top.ask_user(control.enabled) };
     }
-    user::allocate(control.user_bits)?;
-    if store::USER.map().is_none() {
-        store::USER.make(control.user_bits, shim::stackmap_cpus() as usize)?;
-    }
-    if let Some(top) = &control.top {
-        top.serve_user()?;
-    }
-    control.instances.serve_user();
     control.user = true;
-    control.set_user();
     Ok(())
 }
 
-/// Requests no user stacks any more. Those that were requested are still bound. Context: process.
+/// Has the top level request no user stacks any more. Those that were requested are still bound.
+/// Context: process.
 pub(crate) fn disable_user() {
     let mut control = CONTROL.lock();
     control.user = false;
-    control.set_user();
+    if let Some(top) = &control.top {
+        // SAFETY: Off needs nothing.
+        unsafe { top.ask_user(false) };
+    }
+    control.end_user();
 }
 
 /// Binds the user stacks that are requested and not delivered, as far as their tasks stay in the kernel.
@@ -170,7 +178,7 @@ pub(crate) fn settle() -> Result {
     Ok(())
 }
 
-/// Whether the option is on.
+/// Whether the top level records ids.
 pub(crate) fn enabled() -> bool {
     CONTROL.lock().enabled
 }
@@ -190,53 +198,90 @@ pub(crate) fn hook_name() -> &'static str {
     CONTROL.lock().hook.name()
 }
 
-/// Turns the option on. Context: process.
+/// Has the top level record ids. Context: process.
 pub(crate) fn enable() -> Result {
     let mut control = CONTROL.lock();
     if control.enabled {
         return Ok(());
     }
-    hook(&mut control).inspect_err(|_| {
-        record::set_on(false);
-        unwind::free();
-    })?;
+    control.hook()?;
     control.enabled = true;
-    control.set_user();
+    if let Some(top) = &control.top {
+        // SAFETY: `disable` ends it and waits, and `Recorder` cancels. With `user`,
+        // `begin_user` has succeeded.
+        unsafe {
+            top.serve();
+            top.ask_user(control.user);
+        }
+    }
     Ok(())
 }
 
-/// Allocates the buffers and the map, and installs the hook.
-fn hook(control: &mut Control) -> Result {
-    allocate(control.bits).inspect_err(|_| {
-        pr_err!(
-            "out of memory for a map of {} stacks; options/stackmap stays 0\n",
-            1 << control.bits
-        );
-    })?;
-    if let Some(top) = &control.top {
-        top.announce();
-    }
-    // The kernel may have changed since the last time, for example by a kprobe of the user.
-    control.hook = Hook::choose(control.choice, Some(control.hook))?;
-    record::set_on(true);
-    // SAFETY: The buffers and the map are allocated; no hook is installed, and the caller holds the
-    // lock.
-    unsafe { control.hook.install() }
-}
-
-/// Turns the option off, and waits until no CPU records. Context: process.
+/// Has the top level record full stacks again, and waits until no CPU records ids there.
+/// Context: process.
 pub(crate) fn disable() {
     let mut control = CONTROL.lock();
-    if !control.enabled {
-        return;
+    if control.enabled {
+        control.unserve_top();
+        control.drain();
     }
-    // SAFETY: This hook is installed; we hold the lock.
-    unsafe { control.hook.remove() };
-    control.enabled = false;
-    control.set_user();
-    shim::stackmap_hook_drain();
-    record::set_on(false);
-    unwind::free();
+}
+
+/// Lists an instance, with user stacks or without, or changes that of one that is listed. User stacks
+/// that were requested before are still bound.
+///
+/// Errors: those of [`Instance::open`]; those of [`Control::begin_user`], if `user`; ENOMEM; if it would
+/// be the first to record ids, those of the hook. Nothing has changed then. Context: process.
+pub(crate) fn add_instance(name: &[u8], user: bool) -> Result {
+    let mut control = CONTROL.lock();
+    if let Some(index) = control.index(name) {
+        let listed = &control.instances[index];
+        if user {
+            control.begin_user(&listed.array)?;
+        }
+        // SAFETY: It is served; with `user`, the call above has succeeded.
+        unsafe { listed.array.ask_user(user) };
+        control.instances[index].user = user;
+        control.end_user();
+        return Ok(());
+    }
+    let mut instance = Instance::open(&control.instances, name)?;
+    control.instances.reserve(1, GFP_KERNEL)?;
+    if user {
+        control.begin_user(&instance.array)?;
+    }
+    control.hook().inspect_err(|_| {
+        // SAFETY: It was not served.
+        unsafe { instance.array.cancel_user() };
+        control.end_user();
+    })?;
+    // SAFETY: `remove_instance` and `Recorder` end it, wait, and cancel, before they drop it. With
+    // `user`, `begin_user` has succeeded.
+    unsafe {
+        instance.array.serve();
+        instance.array.ask_user(user);
+    }
+    instance.user = user;
+    Ok(control.instances.push(instance, GFP_KERNEL)?)
+}
+
+/// Takes an instance off the list, and waits until no CPU records ids there and no user stack is bound.
+/// ENOENT: it is not listed. Context: process.
+pub(crate) fn remove_instance(name: &[u8]) -> Result {
+    let mut control = CONTROL.lock();
+    let index = control.index(name).ok_or(ENOENT)?;
+    let instance = control.instances.remove(index).map_err(|_| ENOENT)?;
+    instance.array.unserve();
+    control.drain();
+    // SAFETY: Just waited.
+    unsafe { instance.array.cancel_user() };
+    control.end_user();
+    Ok(())
+}
+
+/// Has `show` see each listed instance. Context: process.
+pub(crate) fn instances(show: impl FnMut(&Instance)) {
+    CONTROL.lock().instances.iter().for_each(show);
 }
 
 /// Allocates the rules, the frame buffers and the map, as far as they do not exist yet.
@@ -257,37 +302,115 @@ fn allocate(bits: u32) -> Result {
 }
 
 impl Control {
-    /// Has user stacks requested while both options are on.
-    fn set_user(&self) {
-        shim::stackmap_user_set(self.enabled && self.user);
+    /// Allocates the buffers and the map, and installs the hook, unless it is installed. ENOMEM: no
+    /// memory for them, or why there is no hook.
+    fn hook(&mut self) -> Result {
+        if self.hooked {
+            return Ok(());
+        }
+        self.install().inspect_err(|_| {
+            record::set_on(false);
+            unwind::free();
+        })?;
+        self.hooked = true;
+        Ok(())
     }
 
-    /// Whether the top level or a listed instance records.
+    fn install(&mut self) -> Result {
+        allocate(self.bits).inspect_err(|_| {
+            pr_err!(
+                "out of memory for a map of {} stacks; no ids are recorded\n",
+                1 << self.bits
+            );
+        })?;
+        // The kernel may have changed since the last time, for example by a kprobe of the user.
+        self.hook = Hook::choose(self.choice, Some(self.hook))?;
+        record::set_on(true);
+        // SAFETY: The buffers and the map are allocated; no hook is installed, and the caller holds the
+        // lock.
+        unsafe { self.hook.install() }
+    }
+
+    /// Waits until no CPU uses a trace array that is no longer served. Removes the hook if none is.
+    fn drain(&mut self) {
+        let unhook = self.hooked && !self.enabled && self.instances.is_empty();
+        if unhook {
+            // SAFETY: This hook is installed; the caller holds the lock.
+            unsafe { self.hook.remove() };
+            self.hooked = false;
+        }
+        shim::stackmap_hook_drain();
+        if unhook {
+            record::set_on(false);
+            unwind::free();
+        }
+    }
+
+    /// Has the top level record full stacks again; ids may still be recorded until the next drain.
+    fn unserve_top(&mut self) {
+        self.enabled = false;
+        if let Some(top) = &self.top {
+            top.unserve();
+        }
+    }
+
+    /// The index of a listed instance.
+    fn index(&self, name: &[u8]) -> Option<usize> {
+        self.instances
+            .iter()
+            .position(|instance| instance.name() == name)
+    }
+
+    /// Prepares the user stacks of a trace array.
+    ///
+    /// EOPNOTSUPP: the kernel has no user unwinder; ENOMEM; EBUSY: it serves as many tracers as it can,
+    /// those left out that have stopped requesting user stacks: what they have requested and not got,
+    /// they lose then.
+    fn begin_user(&self, array: &TraceArray) -> Result {
+        user::allocate(self.user_bits)?;
+        if store::USER.map().is_none() {
+            store::USER.make(self.user_bits, shim::stackmap_cpus() as usize)?;
+        }
+        match array.begin_user() {
+            Err(EBUSY) => {}
+            done => return done.inspect_err(|_| self.end_user()),
+        }
+        shim::stackmap_hook_drain();
+        let instances = self.instances.iter().filter(|instance| !instance.user);
+        let top = self.top.iter().filter(|_| !self.user);
+        for idle in Iterator::chain(instances.map(|instance| &instance.array), top) {
+            // SAFETY: It requests none, and has not since the wait above.
+            unsafe { idle.cancel_user() };
+        }
+        array.begin_user().inspect_err(|_| self.end_user())
+    }
+
+    /// Stops watching exec and exit, if no trace array has user stacks. While a task with a pending request is
+    /// inside exec for longer than 10 ms, this is left to the next change.
+    fn end_user(&self) {
+        if self.user || self.instances.iter().any(|instance| instance.user) {
+            return;
+        }
+        for _ in 0..10 {
+            // SAFETY: Process context; the caller holds the lock, and no trace array asks.
+            if unsafe { shim::stackmap_user_unprobe_idle() } {
+                return;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+    }
+
+    /// Whether a trace array that records ids has tracing on.
     fn tracing_is_on(&self) -> bool {
         let top = self.top.as_ref().is_some_and(TraceArray::tracing_is_on);
-        top || self.instances.tracing_is_on()
+        let listed = |instance: &Instance| instance.array.tracing_is_on();
+        (self.enabled && top) || self.instances.iter().any(listed)
     }
-}
-
-/// Calls `change` with the list of instances, under the lock. Context: process.
-pub(crate) fn instances<R>(change: impl FnOnce(&mut Instances) -> R) -> R {
-    change(&mut CONTROL.lock().instances)
-}
-
-/// Adds an instance; see [`Instances::add`].
-pub(crate) fn add_instance(name: &[u8]) -> Result {
-    let mut control = CONTROL.lock();
-    control.instances.add(name)?;
-    if control.user {
-        control.instances.serve_user();
-    }
-    Ok(())
 }
 
 /// Removes all stacks and counts. Context: process.
 ///
-/// Errors: EBUSY while tracing is on, at the top level or in a listed instance, or while another
-/// reset runs.
+/// Errors: EBUSY while a trace array that records ids has tracing on, or while another reset runs.
 pub(crate) fn reset() -> Result {
     if !begin_reset()? {
         return Ok(());

@@ -120,7 +120,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 39] = {
+pub(crate) static USER: [Counter; 38] = {
     use map::Counter as OfMap;
     use Kind::*;
 
@@ -141,7 +141,6 @@ pub(crate) static USER: [Counter; 39] = {
         ),
         user!("in_nmi:", stackmap_user_counter_STACKMAP_USER_IN_NMI),
         user!("not_user:", stackmap_user_counter_STACKMAP_USER_NOT_USER),
-        user!("no_work:", stackmap_user_counter_STACKMAP_USER_NO_WORK),
         user!("refused:", stackmap_user_counter_STACKMAP_USER_REFUSED),
         user!("delivered:", stackmap_user_counter_STACKMAP_USER_DELIVERED),
         user!("known:", stackmap_user_counter_STACKMAP_USER_KNOWN),

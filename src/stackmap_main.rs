@@ -2,8 +2,8 @@
 
 //! stackmap: ftrace records kernel stacks as ids.
 //!
-//! While `options/stackmap` is on, a kernel stack that ftrace would write into the ring buffer
-//! becomes a 4-byte id, and the distinct stacks are kept once, in a map that tracefs serves.
+//! While `options/stackmap` is on, or in a listed instance, a kernel stack that ftrace would write into the
+//! ring buffer becomes a 4-byte id, and the distinct stacks are kept once, in a map that tracefs serves.
 //! This file loads and unloads the module: the checks at load, the objects that it creates, and
 //! their order. `Documentation/trace/ftrace-stackmap.rst` is the manual.
 
@@ -13,7 +13,6 @@ mod control;
 mod counters;
 mod files;
 mod hook;
-mod kunit;
 mod modules;
 mod params;
 mod published;

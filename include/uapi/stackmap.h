@@ -16,10 +16,6 @@
 /* /sys/kernel/tracing/stack_map_user_bin: frames are words, see Documentation/abi. */
 #define STACKMAP_BIN_MAGIC_USER	0x554D5346
 
-/* Another writer of the same layout; readers accept it too. */
-#define STACKMAP_BIN_MAGIC_V1	0x46534D42
-#define STACKMAP_BIN_VERSION_V1	1
-
 struct stackmap_bin_header {
 	__u32 magic;
 	__u32 version;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `stack_map_instances`: the instances whose stacks become ids, besides the top level.
+//! `stack_map_instances`: the instances whose stacks become ids, and which of them have user stacks.
 
 use crate::{
     control,
@@ -17,19 +17,20 @@ impl File for StackMapInstances {
 
     fn write(data: &[u8]) -> Result {
         match super::trim_newline(data) {
-            [b'!', name @ ..] => control::instances(|all| all.remove(name)),
-            name => control::add_instance(name),
+            [b'!', name @ ..] => control::remove_instance(name),
+            name => match name.strip_suffix(b"/user") {
+                Some(name) => control::add_instance(name, true),
+                None => control::add_instance(name, false),
+            },
         }
     }
 }
 
 impl Text for StackMapInstances {
     fn show(out: &Output<'_>) {
-        control::instances(|all| {
-            for name in all.names() {
-                out.bytes(name);
-                out.bytes(b"\n");
-            }
+        control::instances(|instance| {
+            out.bytes(instance.name());
+            out.bytes(if instance.user { b"/user\n" } else { b"\n" });
         });
     }
 }

@@ -158,10 +158,10 @@ impl Reader for BinariesReader {
             }
             out.text(fmt!(
                 " {}:{} {} {} ",
-                binary.dev >> 20,
-                binary.dev & 0xf_ffff,
-                binary.ino,
-                binary.size
+                binary.file.dev >> 20,
+                binary.file.dev & 0xf_ffff,
+                binary.file.ino,
+                binary.file.size
             ));
             out.path(&binary.path);
             out.bytes(b"\n");

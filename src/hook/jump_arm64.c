@@ -7,7 +7,7 @@
  *	entry:	paciasp				entry:	b	veneer
  *	...					...
  *	_etext - 24: 0 (six times)			ldxr	xzr, [sp]
- *						veneer:	adrp	x16, stackmap_trace_stack
+ *						veneer:	adrp	x16, stackmap_hook_entry
  *							add	x16, x16, #...
  *							br	x16
  *						bypass:	paciasp
@@ -16,7 +16,7 @@
  * A module may be anywhere within 2 GiB of the kernel, out of reach of a branch; the padding is
  * within reach. A call leaves x16 and x17 to what is between it and its target.
  *
- * Nobody executes the load exclusive: it keeps kprobes off the words behind it, since they are
+ * Nobody executes the load exclusive: it keeps kprobes off the words after it, since they are
  * refused between a load exclusive and the next store exclusive. A kprobe there would put its
  * breakpoint over what is written later, or its copy of an instruction that leads to the module
  * over the bypass.
@@ -39,7 +39,9 @@
 #include <linux/math.h>
 #include <linux/sizes.h>
 #include <linux/string.h>
+#include <linux/stringify.h>
 
+#include "../record/slot.h"
 #include "../shim/shim.h"
 #include "jump.h"
 
@@ -58,10 +60,10 @@ enum {
 	VENEER_WORDS	= 6,
 };
 
-/* Where stackmap_original() goes on: behind the instruction that the hook replaces. */
+/* Where stackmap_original() goes on: after the instruction that the hook replaces. */
 unsigned long stackmap_behind __ro_after_init;
 
-/* The kernel's own function, hooked or not: its first instruction, and on behind that. */
+/* The kernel's own function, hooked or not: its first instruction, and on after that. */
 void stackmap_original(struct trace_array *tr, struct trace_buffer *buffer, unsigned int trace_ctx,
 		       int skip, struct pt_regs *regs);
 
@@ -75,6 +77,33 @@ asm(".pushsection .text, \"ax\", %progbits\n"
 	"	ldr	x16, [x16, #:lo12:stackmap_behind]\n"
 	"	br	x16\n"
 	".size stackmap_original, . - stackmap_original\n"
+	".popsection\n");
+
+/*
+ * The slot is the sixth argument; the other registers used are those that a call leaves to its
+ * target. A static call has the address of its function first.
+ */
+asm(".pushsection .text, \"ax\", %progbits\n"
+	".balign 8\n"
+	".global stackmap_hook_entry\n"
+	".type stackmap_hook_entry, %function\n"
+	"stackmap_hook_entry:\n"
+	"	adrp	x16, stackmap_slots_end\n"
+	"	ldr	x16, [x16, #:lo12:stackmap_slots_end]\n"
+	"	adrp	x5, stackmap_slots\n"
+	"	add	x5, x5, #:lo12:stackmap_slots\n"
+	"1:	cmp	x5, x16\n"
+	"	b.eq	3f\n"
+	"	ldar	x17, [x5]\n"
+	"	cmp	x17, x0\n"
+	"	b.eq	2f\n"
+	"	add	x5, x5, #" __stringify(STACKMAP_SLOT_SIZE) "\n"
+	"	b	1b\n"
+	"2:	b	stackmap_trace_stack\n"
+	"3:	adrp	x16, " STATIC_CALL_KEY_STR(stackmap_trace_stack_orig) "\n"
+	"	ldr	x16, [x16, #:lo12:" STATIC_CALL_KEY_STR(stackmap_trace_stack_orig) "]\n"
+	"	br	x16\n"
+	".size stackmap_hook_entry, . - stackmap_hook_entry\n"
 	".popsection\n");
 
 static u32 *entry(void)
@@ -154,7 +183,7 @@ static void clear_veneer(void)
 
 static int check(void)
 {
-	const long to_module = (long)stackmap_trace_stack - (long)target();
+	const long to_module = (long)stackmap_hook_entry - (long)target();
 	const long to_veneer = (long)target() - (long)entry();
 
 	/* What branches to the middle of a function through a register is not allowed to there. */
@@ -167,9 +196,9 @@ static int check(void)
 		return 0;
 	if (probed())
 		return -EBUSY;
-	if (first() != INSN_PACIASP || memchr_inv(veneer(), 0, VENEER_WORDS * sizeof(u32)))
+	if (first() != INSN_PACIASP)
 		return -EOPNOTSUPP;
-	return 0;
+	return memchr_inv(veneer(), 0, VENEER_WORDS * sizeof(u32)) ? -ENOSPC : 0;
 }
 
 /**
@@ -197,8 +226,9 @@ void *stackmap_jump_original(void)
  * stackmap_jump_check - whether the jump would fit
  *
  * Context: process.
- * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, -EOPNOTSUPP if the entry or the
- * padding is not as expected, -ERANGE if something is too far away, -EBUSY if there is a kprobe.
+ * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, -EOPNOTSUPP if the entry is not
+ * as expected, -ENOSPC if the padding is in use, -ERANGE if something is too far away, -EBUSY if
+ * there is a kprobe.
  */
 int stackmap_jump_check(void)
 {
@@ -220,7 +250,7 @@ int stackmap_jump_check(void)
  */
 int stackmap_jump_install(void)
 {
-	const unsigned long to = (unsigned long)stackmap_trace_stack;
+	const unsigned long to = (unsigned long)stackmap_hook_entry;
 	const long pages = (long)(to >> 12) - (long)((unsigned long)target() >> 12);
 	u32 insns[VENEER_WORDS] = {
 		INSN_LDXR,

@@ -9,6 +9,7 @@
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 
+#include "../record/slot.h"
 #include "../shim/shim.h"
 
 static struct kprobe hook_kprobe;
@@ -18,7 +19,7 @@ static int hook_pre_handler(struct kprobe *kp, struct pt_regs *regs)
 {
 	if (!stackmap_serves((void *)regs_get_kernel_argument(regs, 0)))
 		return 0;
-	instruction_pointer_set(regs, (unsigned long)stackmap_trace_stack);
+	instruction_pointer_set(regs, (unsigned long)stackmap_hook_entry);
 	return 1;
 }
 
@@ -62,7 +63,7 @@ int stackmap_hook_check(enum stackmap_hook hook)
 }
 
 /**
- * stackmap_hook_install - make the kernel call stackmap_trace_stack()
+ * stackmap_hook_install - make the kernel call stackmap_hook_entry()
  * @hook: by which hook
  *
  * Context: process, may sleep.

@@ -109,6 +109,7 @@ fn refusal(error: Error) -> &'static str {
         ENOENT => "jump unavailable: this kernel lacks a needed symbol",
         ERANGE => "jump unavailable: the module is too far from the kernel's text",
         EBUSY => "jump unavailable: a kprobe is on __ftrace_trace_stack or where the jump would be",
+        ENOSPC => "jump unavailable: other code is where the jump would be",
         _ => "jump unavailable: unexpected code at __ftrace_trace_stack",
     }
 }

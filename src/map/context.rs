@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one CPU owns at one level of nesting: references that it holds back, counters, a spare, and the
-//! stacks that walks begin with, see `guide.rs`.
+//! What one CPU owns at one level of nesting: references that it batches, counters, a spare, and the
+//! stacks that it predicts, see `guide.rs`.
 //!
 //! A *spare* is words of the pool that the context has reserved, has not published, and keeps for reuse. They
 //! come from lost races, from the ends of chunks, and from the rest of a spare that was larger than its
 //! record. Of two only the larger is kept: the other is lost until the reset. Both are rare.
 //!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
-//! reference is first counted here, beside the slot of its stack; the count moves to the map when other
-//! stacks need the room. A reader adds the counts that are still held here, see [`Context::held`], so the
+//! reference is first counted here, beside the slot of its stack; the count is flushed to the map when
+//! other stacks need the set. A reader adds the counts that are still here, see [`Context::held`], so the
 //! sum is exact when nothing is recorded.
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     pool::Extent,
     record::{halves, high},
     sys::{
-        sizes::{HELD_ONE_IN, HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX, STARTS},
+        sizes::{HELD_ONE_IN, HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX},
         AtomicU32, AtomicU64, Ordering,
     },
     BITS_MAX,
@@ -74,21 +74,19 @@ const _: () = assert!(Counter::DropReset as usize + 1 == Counter::ALL.len());
 ///
 /// # Invariants
 ///
-/// - Each slot of `held`, `starts`, `nexts` and `last` is of a stack that the owner has seen in this
+/// - Each slot of `held`, `nexts` and `last` is of a stack that the owner has seen in this
 ///   generation.
 /// - All references that were counted here since the map was made are in `held` or `moved`.
 /// - An extent in `spare` is of the same map and of this generation, and nobody else has it.
 #[repr(align(128))]
 pub struct Context {
-    /// References that are held back. The lowest bits of the slot choose the set; the last one comes first.
+    /// Batched references. The lowest bits of the slot choose the set; the latest is the first.
     held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// The stacks that walks begin with, by their first frame.
-    starts: [AtomicU32; STARTS],
-    /// The same by the stack that came before, too: where stacks come in turn, the next one.
+    /// The stacks that followed others, by the previous stack and their first frame.
     nexts: [AtomicU32; NEXTS],
-    /// The last stack that a guide has told.
+    /// The last stack that was not new.
     last: AtomicU32,
-    /// References that are not held any more: they moved to the map, or a reset removed their stack. Each
+    /// References that are not batched any more: flushed to the map, or their stack was reset. Each
     /// event with an id is one reference, so hits need no counter of their own.
     moved: AtomicU64,
     /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
@@ -99,14 +97,13 @@ pub struct Context {
 
 // P6: five for each CPU, see *Memory* in the manual.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Context>() <= 19 * 128);
+const _: () = assert!(size_of::<Context>() <= 41 * 128);
 
 impl Context {
     pub(super) fn new() -> Self {
         // INVARIANT: There is nothing.
         Self {
             held: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))),
-            starts: core::array::from_fn(|_| AtomicU32::new(0)),
             nexts: core::array::from_fn(|_| AtomicU32::new(0)),
             last: AtomicU32::new(0),
             moved: AtomicU64::new(0),
@@ -126,7 +123,7 @@ impl Context {
         references.saturating_sub(self.get(Counter::Inserts))
     }
 
-    /// The references held back for the stack in `slot`. Context: any.
+    /// Returns the batched references of the stack in `slot`. Context: any.
     pub(super) fn held(&self, slot: u32) -> u64 {
         let held = self.held_set(slot).iter().map(Held::load);
         let of_slot = held.filter(|held| held.is_of(slot));
@@ -150,8 +147,7 @@ impl Context {
             add(&self.moved, Held::load(held).refs().into());
             held.store(0, Ordering::Relaxed);
         }
-        let remembered = self.starts.iter().chain(&self.nexts).chain([&self.last]);
-        for slot in remembered {
+        for slot in self.nexts.iter().chain([&self.last]) {
             slot.store(0, Ordering::Relaxed);
         }
         self.spare.store(0, Ordering::Relaxed);
@@ -203,14 +199,13 @@ impl<'s> Entered<'s> {
                 }
             }
         }
-        // INVARIANT: What is not held any more has moved.
+        // INVARIANT: What is not batched any more is flushed.
         self.map.add_refs(new.slot(slot), new.refs());
         add(&self.ctx.moved, new.refs().into());
     }
 
-    /// Whether a stack that the set has not is held back there. If the set is full, most are not: else stacks
-    /// that come by turns, more than there is room for, would drive each other out, and all be counted in the
-    /// map.
+    /// Whether a stack that is not in the set is batched there. If the set is full, most are not: otherwise
+    /// stacks that take turns, more than the set holds, would replace each other, and all be counted in the map.
     #[inline(always)]
     fn is_held_back_in(&self, set: &[AtomicU32; HELD_WAYS]) -> bool {
         Held::load(&set[HELD_WAYS - 1]).refs() == 0
@@ -230,7 +225,7 @@ impl<'s> Entered<'s> {
         }
     }
 
-    /// Takes the spare if it has so many words, at least one. Context: any.
+    /// Takes the spare if it has at least `words` words, and one. Context: any.
     ///
     /// # Safety
     ///
@@ -246,30 +241,17 @@ impl<'s> Entered<'s> {
         Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
     }
 
-    /// The stack to begin with, whose first frame is most likely this. Context: any.
+    /// Returns the slot of the stack that followed the last one and began with this frame, if it did so twice
+    /// in a row. Context: any.
     #[inline(always)]
-    pub(super) fn start(&self, frame: u64) -> Option<Came> {
-        let start = self.ctx.starts[start_index(frame)].load(Ordering::Relaxed);
-        (start != 0).then_some(Came(start))
-    }
-
-    /// Sets it. Context: any.
-    #[inline(always)]
-    pub(super) fn set_start(&self, frame: u64, slot: u32) {
-        self.ctx.starts[start_index(frame)].store(Came::once(slot).0, Ordering::Relaxed);
-    }
-
-    /// The stack that came after the last one and began with this frame, if it did so twice in a row.
-    /// Context: any.
-    #[inline(always)]
-    pub(super) fn next(&self, frame: u64) -> Option<Came> {
+    pub(super) fn next(&self, frame: u64) -> Option<u32> {
         let last = self.ctx.last.load(Ordering::Relaxed);
-        let next = self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed);
-        Some(Came(next)).filter(|next| next.is_twice())
+        let next = Came(self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed));
+        next.is_twice().then(|| next.slot())
     }
 
-    /// Notes that the stack in `slot`, which is found by this frame, came after the last one. Returns whether
-    /// the last one was this stack, too. Context: any.
+    /// Stores that the stack in `slot`, which begins with this frame, followed the last one. Returns whether it
+    /// did so at least twice in a row. Context: any.
     #[inline(always)]
     pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
         let once = Came::once(slot);
@@ -279,29 +261,28 @@ impl<'s> Entered<'s> {
         let is_again = old == once.0 || old == once.again().0;
         let new = if is_again { once.again() } else { once };
         next.store(new.0, Ordering::Relaxed);
-        self.ctx.last.store(once.0, Ordering::Relaxed);
-        last == once.0
+        self.set_last(slot);
+        is_again
     }
 
-    /// Notes that the stack came that [`Entered::next`] has told. Context: any.
+    /// Stores that the stack in `slot` is the last one. Context: any.
     #[inline(always)]
     pub(super) fn set_last(&self, slot: u32) {
         self.ctx.last.store(Came::once(slot).0, Ordering::Relaxed);
     }
 }
 
-/// A stack that came: its slot, above how many times in a row it came there, once or twice. A context keeps 0
-/// where none came.
+/// A prediction: the slot of a stack, above its hit count, 1 or 2. 0: there is none.
 #[derive(Clone, Copy)]
-pub(super) struct Came(u32);
+struct Came(u32);
 
-// There is room for both.
+// Both fit into 32 bits.
 const _: () = assert!(BITS_MAX < u32::BITS - 2);
 
 impl Came {
     /// The stack in `slot`, for the first time.
     #[inline(always)]
-    pub(super) const fn once(slot: u32) -> Self {
+    const fn once(slot: u32) -> Self {
         Self(slot << 2 | 1)
     }
 
@@ -311,18 +292,18 @@ impl Came {
     }
 
     #[inline(always)]
-    pub(super) const fn is_twice(self) -> bool {
+    const fn is_twice(self) -> bool {
         self.0 & 3 == 2
     }
 
     #[inline(always)]
-    pub(super) const fn slot(self) -> u32 {
+    const fn slot(self) -> u32 {
         self.0 >> 2
     }
 }
 
-/// References that are held back in a set, above the rest of the slot of their stack; no references where
-/// there are none.
+/// Batched references in a set, above the rest of the slot of their stack; no references where there are
+/// none.
 #[derive(Clone, Copy)]
 struct Held(u32);
 
@@ -361,7 +342,7 @@ impl Held {
         self.0 / Self::ONE
     }
 
-    /// Whether one more reference can be held back.
+    /// Whether one more reference can be batched.
     #[inline(always)]
     const fn has_room(self) -> bool {
         self.0 & (REFS_BATCH_MAX * Self::ONE) == 0
@@ -371,11 +352,6 @@ impl Held {
     const fn one_more(self) -> Self {
         Self(self.0.wrapping_add(Self::ONE))
     }
-}
-
-#[inline(always)]
-const fn start_index(frame: u64) -> usize {
-    ((frame as u32).wrapping_mul(0x9e37_79b1) >> (u32::BITS - STARTS.ilog2())) as usize
 }
 
 #[inline(always)]

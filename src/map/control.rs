@@ -39,7 +39,7 @@ impl Map {
             synchronize();
             // No CPU is inside `get_id` any more: each claimed entry belongs to a published stack.
             let used = self.entries.load(Ordering::Relaxed) != 0;
-            for slot in self.slots.iter().chain(self.branches.iter().flatten()) {
+            for slot in self.slots.iter() {
                 // Most slots are empty; writing them would only dirty cache lines.
                 if slot.load(Ordering::Relaxed) != 0 {
                     slot.store(0, Ordering::Relaxed);

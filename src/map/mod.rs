@@ -64,11 +64,10 @@
 //!   them equal, and returned the id of the earlier slot: a contradiction.
 //! - **P2** [`Entered::get_id`] never allocates, locks, waits or faults, and ends whatever other
 //!   CPUs do. With `n` frames it makes at most `P(n + 4) + n + 3T + 3W + 30` accesses to atomic
-//!   words, where `P` is `PROBE_LIMIT`, `T` `CURSOR_TRIES` and `W` `HELD_WAYS`; a stack that guides tell
-//!   takes at most `2n + 3W + 24`, 16 more for each other guide that it goes on with, and `3n` more if it
-//!   gives hints. One access is one instruction on x86, and on arm64 with LSE; else a swap is a loop
-//!   there that only ends when no other CPU writes the same line between its load and its store: then it
-//!   is lock-free, not wait-free.
+//!   words, where `P` is `PROBE_LIMIT`, `T` `CURSOR_TRIES` and `W` `HELD_WAYS`; 8 more to store that the
+//!   stack was the last, and `3n` more if it gets hints. A stack that was predicted takes at most `n + 3W + 14`. One
+//!   access is one instruction on x86, and on arm64 with LSE; else a swap is a loop there that only ends when
+//!   no other CPU writes the same line between its load and its store: then it is lock-free, not wait-free.
 //! - **P3** A stack without an id gets a [`Fallback`] with the reason; each reason has a counter. An unused
 //!   entry is released. Words that were reserved and not published serve a later stack of their context;
 //!   only of two such extents the smaller is lost, until the reset.
@@ -77,14 +76,14 @@
 //!   reads back as it was.
 //! - **P5** An id is a positive `int` with the generation inside; one from before a reset resolves
 //!   to nothing until as many resets as there are generations have removed stacks, see `id.rs`.
-//! - **P6** The table takes 24 bytes for each stack of capacity, and where there are guides 16 more
-//!   for branches; a context takes 2.4 KiB. The pool has the bytes of its records, at most two chunks ahead,
-//!   a spare for each context, and what is lost: at most a thirtieth at the ends of chunks, and at most a
-//!   record for each lost swap after which the stack was found in the map or refused.
+//! - **P6** The table takes 24 bytes for each stack of capacity; a context takes 5.1 KiB. The pool has the
+//!   bytes of its records, at most two chunks ahead, a spare for each context, and what is lost: at most a
+//!   thirtieth at the ends of chunks, and at most a record for each lost swap after which the stack was found
+//!   in the map or refused.
 //! - **P7** References and counters are exact when nothing is recorded, and saturate. The frames and the
-//!   epoch of a record never change. A hit whose references its context holds back writes only its context,
+//!   epoch of a record never change. A hit whose references are batched writes only its context,
 //!   which no other recorder reads. The exceptions: one hit in `REFS_BATCH_MAX` adds to the references in the
-//!   map, and a hit that a walk has found without a whole guide may write hints and a branch.
+//!   map, and a hit of a stack that was not predicted may write hints.
 //! - **P8** The hash is seeded, 64 bits wide, and spreads real and nearly equal stacks as a random
 //!   function would, see `hash.rs`.
 //!
@@ -98,9 +97,8 @@
 //! | O4 | the end of a growth or reset | the begin of the next | all that the last one wrote |
 //!
 //! All else is relaxed: words of a record are written before O1's release and read
-//! after its acquire, hints come and go in words whose frames stay, a branch is followed through O1,
-//! sums of counters are approximate while they change, and the epoch (see
-//! [`Map::snapshot`]) relies on the grace period.
+//! after its acquire, hints come and go in words whose frames stay, sums of counters are approximate
+//! while they change, and the epoch (see [`Map::snapshot`]) relies on the grace period.
 
 mod context;
 mod control;
@@ -131,7 +129,6 @@ pub use self::{
 };
 
 use self::{
-    guide::BRANCH_WAYS,
     id::Generation,
     pool::{Pool, HEADER_WORDS},
     sys::{
@@ -212,13 +209,10 @@ pub enum MapError {
 ///   epoch of a published record stay. Only a reset makes the slot 0 again.
 /// - `refs` has an element for each slot: the references that have moved there in this generation, at most
 ///   `REFS_MAX` and what the contexts added at the same time.
-/// - Where `branches` say that a stack leads to another one after some frames, both have these.
 /// - `control` is 1 while, and only while, a growth or a reset runs.
 pub struct Map {
     slots: Array<AtomicU64>,
     refs: Array<AtomicU32>,
-    /// As many as slots, if there are guides. Those of one element have the same hash.
-    branches: Array<[AtomicU64; BRANCH_WAYS]>,
     pool: Pool,
     contexts: Array<Context>,
     seed: Seed,
@@ -255,16 +249,10 @@ impl Map {
         }
         let bits = bits.clamp(BITS_MIN, BITS_MAX);
         let pool_bytes = POOL_BYTES_PER_STACK << bits;
-        let branches = if has_hints {
-            (2 << bits) / BRANCH_WAYS
-        } else {
-            0
-        };
         // INVARIANT: All slots are 0, no growth or reset runs.
         Some(Self {
             slots: Array::new(2 << bits, || AtomicU64::new(0))?,
             refs: Array::new(2 << bits, || AtomicU32::new(0))?,
-            branches: Array::new(branches, || core::array::from_fn(|_| AtomicU64::new(0)))?,
             pool: Pool::new(has_hints, pool_bytes / (CHUNK_WORDS as usize * 8))?,
             contexts: Array::new(contexts, Context::new)?,
             seed,
@@ -315,10 +303,9 @@ impl Map {
         words.map(u64::from).sum::<u64>() * 8
     }
 
-    /// Bytes of the table: of slots, references and branches, but not of contexts.
+    /// Bytes of the table: of slots and references, but not of contexts.
     pub fn table_bytes(&self) -> u64 {
-        let branches = self.branches.iter().flatten().count();
-        (self.slots.len() + branches) as u64 * 8 + self.refs.len() as u64 * 4
+        self.slots.len() as u64 * 8 + self.refs.len() as u64 * 4
     }
 
     /// The sum of a counter over all contexts since the last reset.

@@ -135,7 +135,7 @@ impl<'s> Record<'s> {
         self.all()[0].load(Ordering::Relaxed) as u32
     }
 
-    /// Removes the hints of the frames in `text`, and of those behind them, which may tell of them.
+    /// Removes the hints of the frames in `text`, and of outer frames, whose hints may span these.
     pub(super) fn remove_hints(self, text: impl Fn(u64) -> bool) {
         if !self.pool.has_hints {
             return;
@@ -150,31 +150,35 @@ impl<'s> Record<'s> {
         }
     }
 
+    /// Whether the last frame has a hint: a removal takes that of the last one, whichever frame's text has gone.
+    #[inline(always)]
+    pub(super) fn has_hints(self) -> bool {
+        let last = self.words().last();
+        cfg!(CONFIG_ARM64) || last.is_some_and(|word| high(word.load(Ordering::Relaxed)) != 0)
+    }
+
     /// Gives the frames their hints, the innermost first, each by the frame and its caller's, 0 if there is
     /// none. Hints that are there stay if there are none: their rules were replaced. Words that stay are not
-    /// written: other CPUs read them.
-    pub(super) fn give_hints(self, hint: impl FnMut(u64, u64) -> u32) {
-        give_hints(self.words(), hint);
-    }
-}
-
-/// See [`Record::give_hints`].
-pub(super) fn give_hints(mut words: &[AtomicU64], mut hint: impl FnMut(u64, u64) -> u32) {
-    if cfg!(CONFIG_ARM64) {
-        return;
-    }
-    while let [word, more @ ..] = words {
-        let old = word.load(Ordering::Relaxed);
-        let frame = frame_of(old);
-        let (next, mask) = match more {
-            [] => (0, LAST_HINT),
-            [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
-        };
-        let hinted = halves(hint(frame, next), frame as u32) & mask;
-        if hinted != without_hint(hinted) && hinted != old {
-            word.store(hinted, Ordering::Relaxed);
+    /// written: other CPUs read them. Context: any.
+    #[cold]
+    pub fn give_hints(self, mut hint: impl FnMut(u64, u64) -> u32) {
+        if cfg!(CONFIG_ARM64) || !self.pool.has_hints {
+            return;
         }
-        words = more;
+        let mut words = self.words();
+        while let [word, more @ ..] = words {
+            let old = word.load(Ordering::Relaxed);
+            let frame = frame_of(old);
+            let (next, mask) = match more {
+                [] => (0, LAST_HINT),
+                [next, ..] => (frame_of(next.load(Ordering::Relaxed)), u64::MAX),
+            };
+            let hinted = halves(hint(frame, next), frame as u32) & mask;
+            if hinted != without_hint(hinted) && hinted != old {
+                word.store(hinted, Ordering::Relaxed);
+            }
+            words = more;
+        }
     }
 }
 

@@ -12,22 +12,22 @@
 //! functions that can be traced. The map shares no atomic with C code, so the kernel's memory model
 //! and Rust's never meet on one variable.
 
-#[cfg(CONFIG_RUST)]
+#[cfg(MODULE)]
 mod kernel;
-#[cfg(CONFIG_RUST)]
+#[cfg(MODULE)]
 use self::kernel as imp;
 
-#[cfg(all(not(CONFIG_RUST), not(loom)))]
+#[cfg(all(not(MODULE), not(loom)))]
 mod host;
-#[cfg(all(not(CONFIG_RUST), not(loom)))]
+#[cfg(all(not(MODULE), not(loom)))]
 use self::host as imp;
 
-#[cfg(all(not(CONFIG_RUST), loom))]
+#[cfg(all(not(MODULE), loom))]
 pub mod model;
-#[cfg(all(not(CONFIG_RUST), loom))]
+#[cfg(all(not(MODULE), loom))]
 use self::model as imp;
 
-#[cfg(not(CONFIG_RUST))]
+#[cfg(not(MODULE))]
 mod heap;
 
 pub(super) use self::imp::{synchronize, Array, AtomicPtr, AtomicU32, AtomicU64};
@@ -112,12 +112,9 @@ pub(super) mod sizes {
     /// Of the stacks that a full set has not, one in so many gets into it.
     pub(in super::super) const HELD_ONE_IN: u64 = 16;
 
-    /// Stacks that a context has to begin walks with, by their first frame; a power of two.
-    pub(in super::super) const STARTS: usize = 64;
-
-    /// The same, by the stack before, too; a power of two. Where two that come in turn share one, neither is
-    /// expected: of four, that happens in 2 % of all maps.
-    pub(in super::super) const NEXTS: usize = 256;
+    /// Stacks that a context predicts, by the one before and their first frame; a power of two. Where two that
+    /// come in turn share one, neither is predicted: of four, that happens in 0.6 % of all maps.
+    pub(in super::super) const NEXTS: usize = 1024;
 
     /// References at which those of a stack saturate. Above it there is room for one batch of each context
     /// that is between the check and the addition.
@@ -144,7 +141,6 @@ pub(super) mod sizes {
     pub(in super::super) const HELD_SETS: usize = 1;
     pub(in super::super) const HELD_WAYS: usize = 2;
     pub(in super::super) const HELD_ONE_IN: u64 = 2;
-    pub(in super::super) const STARTS: usize = 2;
     pub(in super::super) const NEXTS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;

@@ -8,7 +8,6 @@
 #include <linux/cpumask.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
-#include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
@@ -48,10 +47,7 @@ static bool by_rules_only __read_mostly;
  */
 struct stackmap_slot stackmap_slots[STACKMAP_SLOTS];
 
-/* Behind the last one that was ever used: a pointer, so that the hot path computes no address. */
-static struct stackmap_slot *slots_end = stackmap_slots;
-
-static DEFINE_MUTEX(serve_lock);
+struct stackmap_slot *stackmap_slots_end = stackmap_slots;
 
 /**
  * stackmap_stack_alloc - allocate the frame buffers of all CPUs
@@ -136,91 +132,62 @@ unsigned long stackmap_stack_nested(void)
 
 /**
  * stackmap_serve - record the stacks of a trace array as ids
+ * @nr: its slot, which is free
  * @new: the trace array, its event, and its function tracer if that is known
  *
- * Context: process.
- * Return: 0, or -ENOSPC if STACKMAP_INSTANCES instances are served already.
+ * Context: process, callers serialise.
  */
-int stackmap_serve(const struct stackmap_served *new)
+void stackmap_serve(unsigned int nr, const struct stackmap_served *new)
 {
-	struct stackmap_slot *slot = stackmap_slots;
+	struct stackmap_slot *slot = &stackmap_slots[nr];
 
-	guard(mutex)(&serve_lock);
-	while (slot < stackmap_slots + STACKMAP_SLOTS && slot->served.tr)
-		slot++;
-	if (slot == stackmap_slots + STACKMAP_SLOTS)
-		return -ENOSPC;
 	WRITE_ONCE(slot->served.file, new->file);
 	WRITE_ONCE(slot->served.ops, new->ops);
 	WRITE_ONCE(slot->served.rule, 0);
 	WRITE_ONCE(slot->served.buffer, NULL);
-	/* Release; O5, pairs with the load in serving(). */
+	/* Release; O5, pairs with the loads in stackmap_serves() and stackmap_hook_entry(). */
 	smp_store_release(&slot->served.tr, new->tr);
-	WRITE_ONCE(slots_end, max(slots_end, slot + 1));
-	return 0;
+	WRITE_ONCE(stackmap_slots_end, max(stackmap_slots_end, slot + 1));
 }
 
 /**
  * stackmap_unserve - record the stacks of a trace array as full stacks again
- * @tr: the trace array
+ * @nr: its slot
  *
- * CPUs may use @tr until stackmap_hook_drain() returns.
- *
- * Context: process.
- */
-void stackmap_unserve(const struct trace_array *tr)
-{
-	struct stackmap_slot *slot;
-
-	guard(mutex)(&serve_lock);
-	for (slot = stackmap_slots; slot < slots_end; slot++) {
-		if (slot->served.tr == tr) {
-			WRITE_ONCE(slot->asks, false);
-			WRITE_ONCE(slot->served.tr, NULL);
-		}
-	}
-}
-
-/* The slot of a trace array, NULL if its stacks become no ids. */
-static __always_inline struct stackmap_served *serving(const struct trace_array *tr)
-{
-	struct stackmap_slot *slot, *end = READ_ONCE(slots_end);
-
-	for (slot = stackmap_slots; slot != end; slot++)
-		/* Acquire; O5, pairs with the store in stackmap_serve(). */
-		if (smp_load_acquire(&slot->served.tr) == tr)
-			return &slot->served;
-	return NULL;
-}
-
-bool stackmap_serves(const struct trace_array *tr)
-{
-	return serving(tr);
-}
-
-NOKPROBE_SYMBOL(stackmap_serves);
-
-/* What records: with a request for the user stack, or without. */
-DEFINE_STATIC_CALL(stackmap_recorder, stackmap_record);
-
-static bool user_stacks __read_mostly;
-
-bool stackmap_user_asks(void)
-{
-	return READ_ONCE(user_stacks);
-}
-
-/**
- * stackmap_user_set - ask for user stacks from now on, or not any more
- * @on: which
+ * CPUs may use the slot until stackmap_hook_drain() returns.
  *
  * Context: process, callers serialise.
  */
-void stackmap_user_set(bool on)
+void stackmap_unserve(unsigned int nr)
 {
-	WRITE_ONCE(user_stacks, on);
-	static_call_update(stackmap_recorder, on ? stackmap_record_user : stackmap_record);
+	struct stackmap_slot *end = stackmap_slots_end;
+
+	WRITE_ONCE(stackmap_slots[nr].asks, false);
+	WRITE_ONCE(stackmap_slots[nr].served.tr, NULL);
+	while (end > stackmap_slots && !end[-1].served.tr)
+		end--;
+	WRITE_ONCE(stackmap_slots_end, end);
 }
+
+/**
+ * stackmap_serves - whether stacks of a trace array become ids
+ * @tr: the trace array
+ *
+ * Context: any.
+ * Return: true or false.
+ */
+bool stackmap_serves(const struct trace_array *tr)
+{
+	const struct stackmap_slot *slot, *end;
+
+	stackmap_for_each_served(slot, end)
+		/* Acquire; O5, pairs with the store in stackmap_serve(). */
+		if (smp_load_acquire(&slot->served.tr) == tr)
+			return true;
+	return false;
+}
+
+NOKPROBE_SYMBOL(stackmap_serves);
 
 /* The text that calls a tracer, if it has text of its own. */
 static __always_inline struct stackmap_text trampoline_of(const struct ftrace_ops *ops)
@@ -311,6 +278,12 @@ static __always_inline bool is_watching(void)
 #endif
 }
 
+/* Records a stack, with a request for the user stack or without. */
+static __always_inline bool record(struct stackmap_stack *stack, bool asks)
+{
+	return unlikely(asks) ? stackmap_record_user(stack) : stackmap_record(stack);
+}
+
 /**
  * stackmap_trace_stack - record the current stack
  * @tr: the trace array that an event was written for
@@ -318,25 +291,20 @@ static __always_inline bool is_watching(void)
  * @trace_ctx: flags and preempt count at the event
  * @skip: innermost frames to leave out
  * @regs: where to start, or NULL for the caller
+ * @slot: the trace array's
  *
- * Reached by a hook at the entry of __ftrace_trace_stack(), as if called in its place.
+ * Jumped to by stackmap_hook_entry(), as if called in place of __ftrace_trace_stack().
  *
  * Context: any, NMI included.
  */
 void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
-			  unsigned int trace_ctx, int skip, struct pt_regs *regs)
+			  unsigned int trace_ctx, int skip, struct pt_regs *regs,
+			  struct stackmap_slot *slot)
 {
-	struct stackmap_served *slot = serving(tr);
+	const bool asks = stackmap_slot_asks(slot);
 	struct stackmap_stack *stack;
 	struct stack_nest *nest;
 	int level, bit;
-
-	if (unlikely(!slot)) {
-		/* Not served: call the original, one frame (this one) deeper. No tail call. */
-		static_call(stackmap_trace_stack_orig)(tr, buffer, trace_ctx, skip + !regs, regs);
-		barrier();
-		return;
-	}
 
 	/*
 	 * The guard is a bit in a word of this task, the depth is per CPU. An interrupt uses other
@@ -357,7 +325,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	}
 
 	stack = &nest->levels[level].stack;
-	stack->site.slot = slot;
+	stack->site.slot = &slot->served;
 	stack->site.buffer = buffer;
 	stack->site.trace_ctx = trace_ctx;
 	/*
@@ -376,14 +344,14 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	}
 	set_caller(&stack->caller);
 	if (likely(by_rules_only && !regs && skip >= 0)) {
-		if (likely(static_call(stackmap_recorder)(stack)))
+		if (likely(record(stack, asks)))
 			goto out;
 	} else {
 		stack->from_caller = by_rules && !regs && skip >= 0;
 	}
 	do {
 		stack->nr_kernel = unwind_by_kernel(stack->kernel, skip, regs);
-	} while (!static_call(stackmap_recorder)(stack));
+	} while (!record(stack, asks));
 	stack->from_caller = true;
 	stack->nr_kernel = -1;
 	stack->round = 0;

@@ -189,10 +189,14 @@ static __always_inline bool takes(const struct stackmap_site *site)
 static noinline struct ring_buffer_event *
 reserve_by_core(const struct stackmap_site *site, int type, size_t size)
 {
+	struct trace_buffer **const temp = stackmap_symbols.temp_buffer;
 	struct stackmap_served *slot = site->slot;
 	struct ring_buffer_event *event;
 	struct trace_buffer *buffer;
 
+	/* For a trigger alone, and in no trace: tracing is off, or the ring buffer is full. */
+	if (temp && site->buffer == READ_ONCE(*temp))
+		return NULL;
 	event = trace_event_buffer_lock_reserve(&buffer, slot->file, type, size, site->trace_ctx);
 	if (likely(buffer == site->buffer)) {
 		WRITE_ONCE(slot->buffer, buffer);

@@ -7,9 +7,9 @@ pub(crate) mod print;
 use crate::{
     map::{Counter, Entered, Fallback, Guide, Guides},
     published::Section,
-    shim::{stackmap_stack, Recording, Unreserved, Watched},
+    shim::{stackmap_stack, Frames, Recording, Unreserved, Watched},
     store,
-    unwind::{self, Begun, Walked},
+    unwind::{self, Begun},
     user,
 };
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,8 +92,7 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
     let mut recording = unsafe { Recording::new(stack) };
     let Some(section) = recording.watched() else {
         recording.set_tracer();
-        let Some(Walked::Frames(frames, _)) = unwind::frames(&mut recording, None, None, None)
-        else {
+        let Some(frames) = unwind::frames(&mut recording, None, None) else {
             return false;
         };
         count_full(&recording, recording.frames(frames), &UNWATCHED);
@@ -110,39 +109,32 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
         let guide = unwind::expected(&recording, &section, guides, &mut begun)
             .or_else(|| unwind::expected_behind_tracer(&mut recording, &section, guides, begun));
         if let Some(guide) = guide {
-            return told::<USER>(&mut recording, &section, &entered, guides, &guide);
+            return predicted::<USER>(&mut recording, &section, &entered, guides, &guide);
         }
     }
-    by_guides::<USER>(&mut recording, &section, &entered, guides, begun)
+    unpredicted::<USER>(&mut recording, &section, &entered, begun)
 }
 
-/// Records a stack that is not the one that was expected. Returns false as [`stackmap_record`] does.
+/// Walks and records a stack that was not predicted. Returns false as [`stackmap_record`] does.
 #[inline(never)]
 #[link_section = ".kprobes.text"]
-fn by_guides<'m, const USER: bool>(
+fn unpredicted<const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
-    entered: &Entered<'m>,
-    guides: Option<Guides<'m>>,
+    entered: &Entered<'_>,
     begun: Option<Begun>,
 ) -> bool {
     recording.set_tracer();
-    let mut position = None;
-    if let (Some(guides), Some(begun)) = (&guides, begun) {
-        if let Some(guide) = unwind::retrace(recording, section, guides, begun, &mut position) {
-            return told::<USER>(recording, section, entered, guides, &guide);
-        }
-    }
-    let walked = unwind::frames(recording, Some(section), guides, position);
-    walked.is_some_and(|walked| {
-        record::<USER>(recording, section, entered, guides, walked);
+    let walked = unwind::frames(recording, Some(section), begun);
+    walked.is_some_and(|frames| {
+        record::<USER>(recording, section, entered, frames);
         true
     })
 }
 
-/// Records a stack that guides have told. Returns false as [`stackmap_record`] does.
+/// Records a stack that was predicted. Returns false as [`stackmap_record`] does.
 #[inline(always)]
-fn told<const USER: bool>(
+fn predicted<const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
     entered: &Entered<'_>,
@@ -151,27 +143,27 @@ fn told<const USER: bool>(
 ) -> bool {
     // If each one is compared, the kernel's unwinder has found it before.
     if recording.kernels().is_some() {
-        return told_twice::<USER>(recording, section, entered, guides, guide);
+        return verified::<USER>(recording, section, entered, guide);
     }
     known::<USER>(recording, section, entered, guides, guide);
     true
 }
 
-/// Records a stack that guides and the kernel's unwinder have told.
+/// Records a stack that was predicted and that the kernel's unwinder has found, too.
 #[cold]
 #[inline(never)]
 #[link_section = ".kprobes.text"]
-fn told_twice<const USER: bool>(
+fn verified<const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
     entered: &Entered<'_>,
-    guides: &Guides<'_>,
     guide: &Guide<'_>,
 ) -> bool {
     recording.set_tracer();
-    let walked = unwind::compared(recording, section, Walked::Known(*guide, None));
-    walked.is_some_and(|walked| {
-        record::<USER>(recording, section, entered, Some(*guides), walked);
+    let predicted = unwind::copied(recording, guide);
+    let walked = unwind::compared(recording, section, predicted);
+    walked.is_some_and(|frames| {
+        record::<USER>(recording, section, entered, frames);
         true
     })
 }
@@ -180,16 +172,14 @@ fn told_twice<const USER: bool>(
 #[cold]
 fn without_map(recording: &mut Recording<'_>, section: &Watched<'_>) -> bool {
     recording.set_tracer();
-    let Some(walked) = unwind::frames(recording, Some(section), None, None) else {
+    let Some(frames) = unwind::frames(recording, Some(section), None) else {
         return false;
     };
-    if let Walked::Frames(frames, _) = walked {
-        recording.write_full(recording.frames(frames));
-    }
+    recording.write_full(recording.frames(frames));
     true
 }
 
-/// Records the stack that a guide is. Returns whether the event has an id.
+/// Records the stack that a guide is.
 #[inline(always)]
 fn known<const USER: bool>(
     recording: &mut Recording<'_>,
@@ -197,13 +187,12 @@ fn known<const USER: bool>(
     entered: &Entered<'_>,
     guides: &Guides<'_>,
     guide: &Guide<'_>,
-) -> bool {
+) {
     let cookie = cookie::<USER>(recording, section);
     match recording.write_id(guides.id(guide).get(), cookie) {
         Ok(()) => {
             guides.hit(guide);
             count_saved(recording, entered, cookie.is_some(), guide.nr());
-            return true;
         }
         Err(Unreserved::NoRoom) => {}
         Err(Unreserved::Foreign) => {
@@ -211,7 +200,6 @@ fn known<const USER: bool>(
             count_full(recording, recording.frames(frames), &FOREIGN);
         }
     }
-    false
 }
 
 /// The cookie of the event, if it has a user stack. Before the event is reserved: the request may be
@@ -239,23 +227,8 @@ fn record<const USER: bool>(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
     entered: &Entered<'_>,
-    guides: Option<Guides<'_>>,
-    walked: Walked<'_>,
+    frames: Frames,
 ) {
-    let (frames, left) = match (walked, &guides) {
-        (Walked::Frames(frames, left), _) => (frames, left),
-        (Walked::Known(guide, lacks), Some(guides)) => {
-            let has_id = known::<USER>(recording, section, entered, guides, &guide);
-            if let (Some(lacks), true) = (lacks, has_id) {
-                if let Some(hints) = unwind::hints(section, recording) {
-                    lacks.give_hints(hints);
-                }
-            }
-            return;
-        }
-        // No guide without guides.
-        (Walked::Known(..), None) => return,
-    };
     let frames = recording.frames(frames);
     let event = match recording.reserve_id(cookie::<USER>(recording, section)) {
         Ok(event) => event,
@@ -271,13 +244,15 @@ fn record<const USER: bool>(
             event.commit(found.id.get());
             count_saved(recording, entered, has_user, frames.len());
             if found.inserted {
-                // Many stacks never come again: of a new one no guide is made.
+                // Many stacks never come again: a new one is not predicted.
                 if entered.wants_growth() {
                     store::KERNEL.request_growth();
                 }
             } else if unwind::may_guide(frames) {
-                if let Some(hints) = unwind::hints(section, recording) {
-                    entered.make_guide(left, frames, found, hints);
+                if let Some(record) = entered.came(frames, found) {
+                    if let Some(hints) = unwind::hints(section, recording) {
+                        record.give_hints(hints);
+                    }
                 }
             }
         }

@@ -16,12 +16,12 @@ use crate::{
         words::{Word, WORDS_MAX},
     },
 };
-use core::{
-    ffi::c_void,
-    ptr::from_ref,
-    sync::atomic::{AtomicBool, Ordering},
+use core::sync::atomic::{AtomicBool, Ordering};
+use kernel::{
+    fmt::{self, Write},
+    prelude::*,
+    str::BStr,
 };
-use kernel::{fmt, prelude::*, str::BStr};
 
 static RESOLVES: AtomicBool = AtomicBool::new(false);
 
@@ -41,16 +41,18 @@ struct Seq<'a> {
     flags: usize,
 }
 
+impl fmt::Write for Seq<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: The sequence is ours to write, and `text` can be read for its length.
+        unsafe { shim::trace_seq_putmem(self.seq, text.as_ptr().cast(), text.len() as c_uint) };
+        Ok(())
+    }
+}
+
 impl Seq<'_> {
     fn text(&mut self, args: fmt::Arguments<'_>) {
-        // SAFETY: It is ours to write; `%pA` takes a pointer to `Arguments`.
-        unsafe {
-            shim::trace_seq_printf(
-                self.seq,
-                c"%pA".as_char_ptr(),
-                from_ref(&args).cast::<c_void>(),
-            )
-        };
+        // What does not fit is noticed by `trace_handle_return()`.
+        let _ = self.write_fmt(args);
     }
 
     /// Prints an address as the kernel does.
@@ -129,7 +131,7 @@ impl Seq<'_> {
                 let _ = words.push_within_capacity(word);
             }
         })?;
-        self.user_stack(words.into_iter(), true);
+        self.user_stack(words.iter().copied(), true);
         Some(())
     }
 

@@ -29,12 +29,14 @@ mod generated {
         bindings::{dentry, file, file_operations, mm_struct, module, task_struct, umode_t},
         ffi,
     };
-    use pin_init::MaybeZeroable;
 
     include!(env!("STACKMAP_BINDINGS"));
 }
 
 pub(crate) use generated::*;
+
+// SAFETY: A C structure of integers and arrays of them.
+unsafe impl Zeroable for stackmap_binary {}
 
 /// What bindgen made of [`include/stackmap_sizes.h`](../../include/stackmap_sizes.h).
 #[allow(non_camel_case_types, unreachable_pub)]
@@ -81,9 +83,7 @@ safe! {
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;
     stackmap_contexts() -> c_uint;
-    stackmap_unserve(tr: *const trace_array);
     stackmap_user_resolve() -> c_int;
-    stackmap_user_set(on: bool);
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
     stackmap_user_counted(counter: stackmap_user_counter) -> c_ulong;

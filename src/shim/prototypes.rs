@@ -9,9 +9,9 @@
 
 use crate::{
     shim,
-    shim::btf::{self, Btf, Signature, Type},
+    shim::btf::{Btf, Signature, Type},
 };
-use kernel::{fmt, prelude::*};
+use kernel::prelude::*;
 
 /// What bindgen made of the prototypes. Nothing is called by these: there is no such symbol.
 #[allow(clippy::all, missing_docs, non_camel_case_types, unreachable_pub)]
@@ -96,7 +96,10 @@ pub(crate) fn check() -> Result {
     let btf = match Btf::new(data) {
         Ok(btf) => btf,
         Err(error) => {
-            pr_notice!("unexported functions cannot be compared: BTF: {error}\n");
+            pr_notice!(
+                "unexported functions cannot be compared: BTF: {}\n",
+                format_args!("{error}")
+            );
             return Ok(());
         }
     };
@@ -109,24 +112,19 @@ pub(crate) fn check() -> Result {
         match btf.function(name.as_bytes()) {
             Ok(Some(theirs)) if theirs == ours => {}
             Ok(Some(theirs)) => {
-                pr_err!("{name}(): the module was built for {ours}, this kernel has {theirs}\n");
+                pr_err!(
+                    "{name}(): the module was built for {}, this kernel has {}\n",
+                    format_args!("{ours}"),
+                    format_args!("{theirs}")
+                );
                 return Err(ENOEXEC);
             }
             Ok(None) => pr_notice!("{name}() cannot be compared: it is not in this kernel's BTF\n"),
-            Err(error) => pr_notice!("{name}() cannot be compared: BTF: {error}\n"),
+            Err(error) => pr_notice!(
+                "{name}() cannot be compared: BTF: {}\n",
+                format_args!("{error}")
+            ),
         }
     }
     Ok(())
-}
-
-impl fmt::Display for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        core::fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for btf::Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        core::fmt::Display::fmt(self, f)
-    }
 }

@@ -7,28 +7,30 @@
 #include <linux/errno.h>
 #include <linux/kprobes.h>
 #include <linux/printk.h>
+#include <linux/stringify.h>
 
 #include "shim.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_kallsyms, kallsyms_lookup_name);
-DEFINE_STATIC_CALL_NULL(stackmap_trace_stack_orig, __ftrace_trace_stack);
-DEFINE_STATIC_CALL_NULL(stackmap_commit, trace_buffer_unlock_commit_nostack);
-DEFINE_STATIC_CALL_NULL(stackmap_save_regs, stack_trace_save_regs);
-DEFINE_STATIC_CALL_NULL(stackmap_seq_print_ip, seq_print_ip_sym);
-DEFINE_STATIC_CALL_NULL(stackmap_tracefs_remove_orig, tracefs_remove);
-DEFINE_STATIC_CALL_NULL(stackmap_tr_is_on, tracer_tracing_is_on);
-DEFINE_STATIC_CALL_NULL(stackmap_module_text, __module_text_address);
-DEFINE_STATIC_CALL_NULL(stackmap_get_kprobe, get_kprobe);
+STACKMAP_STATIC_CALL(NULL, stackmap_kallsyms, kallsyms_lookup_name);
+STACKMAP_STATIC_CALL(NULL, stackmap_trace_stack_orig, __ftrace_trace_stack);
+STACKMAP_STATIC_CALL(NULL, stackmap_commit, trace_buffer_unlock_commit_nostack);
+STACKMAP_STATIC_CALL(NULL, stackmap_save_regs, stack_trace_save_regs);
+STACKMAP_STATIC_CALL(NULL, stackmap_seq_print_ip, seq_print_ip_sym);
+STACKMAP_STATIC_CALL(NULL, stackmap_tracefs_create_orig, tracefs_create_file);
+STACKMAP_STATIC_CALL(NULL, stackmap_tracefs_remove_orig, tracefs_remove);
+STACKMAP_STATIC_CALL(NULL, stackmap_tr_is_on, tracer_tracing_is_on);
+STACKMAP_STATIC_CALL(NULL, stackmap_module_text, __module_text_address);
+STACKMAP_STATIC_CALL(NULL, stackmap_get_kprobe, get_kprobe);
 /* Without the function, nothing is taken for BPF text. */
-DEFINE_STATIC_CALL_RET0(stackmap_bpf_text, is_bpf_text_address);
+STACKMAP_STATIC_CALL(RET0, stackmap_bpf_text, is_bpf_text_address);
 #ifdef CONFIG_X86_64
-DEFINE_STATIC_CALL_NULL(stackmap_text_poke, smp_text_poke_single);
+STACKMAP_STATIC_CALL(NULL, stackmap_text_poke, smp_text_poke_single);
 #elif defined(CONFIG_ARM64)
-DEFINE_STATIC_CALL_NULL(stackmap_patch_text, aarch64_insn_patch_text);
-DEFINE_STATIC_CALL_NULL(stackmap_copy_text, aarch64_insn_copy);
+STACKMAP_STATIC_CALL(NULL, stackmap_patch_text, aarch64_insn_patch_text);
+STACKMAP_STATIC_CALL(NULL, stackmap_copy_text, aarch64_insn_copy);
 #endif
 #ifdef CONFIG_DYNAMIC_FTRACE
-DEFINE_STATIC_CALL_NULL(stackmap_ops_trampoline, ftrace_ops_trampoline);
+STACKMAP_STATIC_CALL(NULL, stackmap_ops_trampoline, ftrace_ops_trampoline);
 #endif
 
 struct stackmap_symbols stackmap_symbols __ro_after_init;
@@ -100,7 +102,7 @@ static void *need(const char *name, int *ret)
 int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
-	void *commit, *save_regs, *seq_print_ip, *remove, *is_on, *module_text;
+	void *commit, *save_regs, *seq_print_ip, *create, *remove, *is_on, *module_text;
 	void *bpf_text, *get_probe, *poke, *copy __maybe_unused, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
@@ -111,6 +113,7 @@ int stackmap_symbols_resolve(void)
 	commit = need("trace_buffer_unlock_commit_nostack", &ret);
 	save_regs = need("stack_trace_save_regs", &ret);
 	seq_print_ip = need("seq_print_ip_sym", &ret);
+	create = need("tracefs_create_file", &ret);
 	remove = need("tracefs_remove", &ret);
 	is_on = need("tracer_tracing_is_on", &ret);
 	syms->tracefs_mount = need("tracefs_mount", &ret);
@@ -120,9 +123,12 @@ int stackmap_symbols_resolve(void)
 	if (ret)
 		return ret;
 
+	syms->temp_buffer = find("temp_buffer");
+
 	static_call_update(stackmap_commit, commit);
 	static_call_update(stackmap_save_regs, save_regs);
 	static_call_update(stackmap_seq_print_ip, seq_print_ip);
+	static_call_update(stackmap_tracefs_create_orig, create);
 	static_call_update(stackmap_tracefs_remove_orig, remove);
 	static_call_update(stackmap_tr_is_on, is_on);
 
@@ -172,7 +178,7 @@ int stackmap_symbols_resolve(void)
 	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke && copy &&
 			 stackmap_facts.etext;
 #else
-	poke = find("smp_text_poke_single");
+	poke = find(__stringify(smp_text_poke_single));
 	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
 #endif
 	if (syms->can_poke) {

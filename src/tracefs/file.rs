@@ -8,6 +8,7 @@ use crate::shim;
 use core::{
     ffi::c_void,
     marker::PhantomData,
+    mem::MaybeUninit,
     ptr::{from_ref, null_mut},
 };
 use kernel::{
@@ -19,9 +20,9 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
-/// The longest write that any file of ours can make sense of, in bytes: an instance's name with a
-/// character before and one behind it.
-const WRITE_MAX: usize = bindings::NAME_MAX as usize + 2;
+/// The longest write that any file of ours can make sense of, in bytes: an instance's name, `/user` and
+/// a newline.
+const WRITE_MAX: usize = bindings::NAME_MAX as usize + 6;
 
 /// Delays unload until no task is inside the operations of a removed file.
 pub(crate) struct Gate(());
@@ -224,7 +225,8 @@ impl<F: File> FileOps<F> {
         },
         llseek: Some(Self::llseek),
         release: Some(Self::release),
-        ..pin_init::zeroed()
+        // SAFETY: A C structure of pointers and integers, for which zeros are valid.
+        ..unsafe { MaybeUninit::zeroed().assume_init() }
     };
 
     const SEQ: &'static bindings::seq_operations = &bindings::seq_operations {

@@ -1,35 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The instances of ftrace whose stacks become ids, as those of the top level do.
+//! The instances of ftrace whose stacks become ids.
 //!
 //! An instance that is listed is held: it cannot be removed until it is taken off the list.
 
-use super::{Mount, TraceArray};
+use super::{Mount, Slot, TraceArray};
 use crate::shim;
-use kernel::{
-    bindings,
-    prelude::*,
-    str::{BStr, CString},
-};
+use kernel::{bindings, prelude::*, str::CString};
 
-/// A listed instance.
-struct Instance {
+/// An instance that is listed, or about to be.
+pub(crate) struct Instance {
     name: KVec<u8>,
-    array: TraceArray,
+    pub(crate) array: TraceArray,
+    /// Whether its stacks request user stacks.
+    pub(crate) user: bool,
 }
 
-/// All of them. Their stacks become ids until they are taken off the list, or the list is dropped.
-pub(crate) struct Instances(KVec<Instance>);
-
-impl Instances {
-    /// None.
-    pub(crate) const fn new() -> Self {
-        Self(KVec::new())
-    }
-
-    /// Adds an instance. ENOENT: there is none of this name; EOPNOTSUPP: its buffer is kept over a
-    /// boot; ENOSPC: there are too many. Context: process.
-    pub(crate) fn add(&mut self, name: &[u8]) -> Result {
+impl Instance {
+    /// Finds the instance of a name, which is none of the listed ones.
+    ///
+    /// Errors: EINVAL: the name is empty; ENOENT: there is none of this name; ENOSPC: too many are listed;
+    /// EOPNOTSUPP: its buffer is kept over a boot. Context: process.
+    pub(crate) fn open(listed: &[Self], name: &[u8]) -> Result<Self> {
         if name.is_empty() {
             return Err(EINVAL);
         }
@@ -37,11 +29,16 @@ impl Instances {
         if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
             return Err(ENOENT);
         }
+        let is_free = |slot: &Slot| listed.iter().all(|other| other.array.slot() != *slot);
+        let Some(slot) = Slot::of_instances().find(is_free) else {
+            pr_warn!(
+                "stack_map_instances: instance refused, the limit is {} instances\n",
+                listed.len()
+            );
+            return Err(ENOSPC);
+        };
         let tracefs = Mount::new()?;
-        let array = tracefs.instance(&path(name, b"")?)?;
-        if self.0.iter().any(|other| other.array == array) {
-            return Ok(());
-        }
+        let array = tracefs.instance(&path(name, b"")?, slot)?;
         // A buffer that is read after the next boot, when no map knows its ids.
         if tracefs.has(&path(name, b"/last_boot_info")?)? {
             pr_warn!(
@@ -51,66 +48,17 @@ impl Instances {
         }
         let mut copy = KVec::new();
         copy.extend_from_slice(name, GFP_KERNEL)?;
-        self.0.reserve(1, GFP_KERNEL)?;
-        // SAFETY: What takes it off the list, and drops it, waits as required.
-        unsafe { array.serve() }.inspect_err(|_| {
-            pr_warn!(
-                "stack_map_instances: instance refused, the limit is {} instances\n",
-                self.0.len()
-            );
-        })?;
-        array.announce();
-        self.0.push(Instance { name: copy, array }, GFP_KERNEL)?;
-        Ok(())
+        Ok(Self {
+            name: copy,
+            array,
+            user: false,
+        })
     }
 
-    /// Takes an instance off the list. ENOENT: it is not there. Context: process.
-    pub(crate) fn remove(&mut self, name: &[u8]) -> Result {
-        let index = self.0.iter().position(|instance| instance.name == name);
-        let instance = self.0.remove(index.ok_or(ENOENT)?).map_err(|_| ENOENT)?;
-        instance.array.unserve();
-        drain();
-        drop(instance);
-        Ok(())
+    /// Returns the name.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.name
     }
-
-    /// Lets the stacks of all ask for user stacks. The log says for which the kernel cannot.
-    pub(crate) fn serve_user(&self) {
-        for instance in &self.0 {
-            if instance.array.serve_user().is_err() {
-                pr_warn!(
-                    "stack_map_instances: {}: no user stacks: the kernel serves as many tracers as it can\n",
-                    BStr::from_bytes(&instance.name)
-                );
-            }
-        }
-    }
-
-    /// The names.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.iter().map(|instance| &*instance.name)
-    }
-
-    /// Whether one of them records. Context: process.
-    pub(crate) fn tracing_is_on(&self) -> bool {
-        self.0.iter().any(|instance| instance.array.tracing_is_on())
-    }
-}
-
-impl Drop for Instances {
-    fn drop(&mut self) {
-        if !self.0.is_empty() {
-            self.0.iter().for_each(|instance| instance.array.unserve());
-            drain();
-        }
-    }
-}
-
-/// Waits until no CPU and no task uses an instance that is no longer served.
-fn drain() {
-    shim::stackmap_hook_drain();
-    // SAFETY: No user stack is requested for such an instance any more.
-    unsafe { shim::stackmap_user_cancel(false) };
 }
 
 /// A path below the directory of an instance, as a string.

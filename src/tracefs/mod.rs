@@ -11,7 +11,7 @@ mod trace_array;
 
 pub(crate) use self::{
     file::{Entry, File, Gate, Output, Reader, Single, Text},
-    trace_array::TraceArray,
+    trace_array::{Slot, TraceArray},
 };
 
 use crate::shim;
@@ -57,18 +57,18 @@ impl Mount {
         to_result(unsafe { shim::stackmap_tracefs_find(self.0, c".".as_char_ptr(), &mut found) })
             .inspect_err(|error| not_as_expected("the top level", *error))?;
         // SAFETY: Just found; the top level never goes.
-        Ok(unsafe { TraceArray::new(found, None) })
+        Ok(unsafe { TraceArray::new(found, Slot::TOP, None) })
     }
 
     /// Finds the trace array of an instance by its directory. It stays as long as what is returned.
-    fn instance(&self, dir: &CStr) -> Result<TraceArray> {
+    fn instance(&self, dir: &CStr, slot: Slot) -> Result<TraceArray> {
         let mut found = shim::stackmap_served::default();
         // SAFETY: As for `top_level`; the file is ours to put, and holds what was found.
         unsafe {
             let file = shim::stackmap_instance_get(self.0, dir.as_char_ptr(), &mut found);
             let file = from_err_ptr(file.cast::<fs::File>())?;
             let file = ARef::from_raw(core::ptr::NonNull::new(file).ok_or(ENOENT)?);
-            Ok(TraceArray::new(found, Some(file)))
+            Ok(TraceArray::new(found, slot, Some(file)))
         }
     }
 

@@ -235,7 +235,8 @@ int stackmap_tracefs_create(struct vfsmount *root, const char *dir, const char *
 	if (!closed)
 		ret = find_closed(path.dentry->d_sb);
 	if (!ret)
-		*dentry = tracefs_create_file(name, mode, path.dentry, NULL, fops);
+		*dentry = static_call(stackmap_tracefs_create_orig)(name, mode, path.dentry, NULL,
+								    fops);
 	path_put(&path);
 	if (ret)
 		return ret;

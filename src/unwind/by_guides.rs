@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The walk along guides of the map: by those that are expected, and by others.
+//! The walk along the guide of the map that is predicted.
 
 use super::{
     guided,
@@ -16,19 +16,16 @@ use crate::{
 };
 use core::sync::atomic::Ordering;
 
-// A run relies on it: the hint of a guide's last frame has no size.
+// The walk relies on it: the hint of a guide's last frame has no size.
 const _: () = assert!(Hinted(LAST_HINT).words() == 0);
-
-/// How far a walk has come.
-pub(crate) type Position<'m> = guided::Position<Guide<'m>>;
 
 /// Where a walk on the task's stack is before its first frame: at these registers, with so many frames to
 /// leave out.
 #[derive(Clone, Copy)]
-pub(crate) struct Begun(Registers, usize);
+pub(crate) struct Begun(pub(super) Registers, pub(super) usize);
 
-/// Begins a walk on the task's stack, and follows the guide that is expected next. Returns it if it has all
-/// frames. If not, `begun` is set to where [`retrace`] goes on, if the walk has begun.
+/// Begins a walk on the task's stack, and follows the predicted guide. Returns it if it has all frames. If not,
+/// stores in `begun` where [`frames`](super::frames) goes on, if the walk has begun.
 #[inline(always)]
 pub(crate) fn expected<'m>(
     recording: &Recording<'_>,
@@ -83,26 +80,6 @@ fn behind_tracer<'m>(
     Some(guide)
 }
 
-/// Goes as far as guides lead. Returns the guide that has all frames; if there is none, `left` is set to
-/// how far the walk has come.
-#[inline(always)]
-pub(crate) fn retrace<'m>(
-    recording: &Recording<'_>,
-    section: &Watched<'_>,
-    guides: &Guides<'m>,
-    begun: Begun,
-    left: &mut Option<Position<'m>>,
-) -> Option<Guide<'m>> {
-    let walker = WALKER.read(section)?;
-    let unwinder = KernelUnwinder::new(walker, section, recording)?;
-    let Begun(at, skip) = begun;
-    let frame = unwinder.frame(at);
-    let (nr, first) = (recording.known(), recording.first());
-    let guide = guided::retrace(&unwinder, frame, skip, nr, first, guides, left)?;
-    unwinder.count_known(&guide, nr);
-    Some(guide)
-}
-
 // SAFETY: By the invariant of `Guide`; where words have no hints, they tell of no size.
 unsafe impl guided::Guide for Guide<'_> {
     #[inline(always)]
@@ -116,13 +93,8 @@ unsafe impl guided::Guide for Guide<'_> {
     }
 
     #[inline(always)]
-    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
-        Guide::frames(self)
-    }
-
-    #[inline(always)]
-    fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
-        Guide::frames_behind(self, nr)
+    fn frames_after(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
+        Guide::frames_after(self, nr)
     }
 
     #[inline(always)]
@@ -136,18 +108,8 @@ impl<'a> guided::Guides for Guides<'a> {
     type Guide = Guide<'a>;
 
     #[inline(always)]
-    fn first(&self, index: usize, frame: u64) -> Option<Guide<'a>> {
-        Guides::first(self, index, frame)
-    }
-
-    #[inline(always)]
     fn next(&self, frame: u64) -> Option<Guide<'a>> {
         Guides::next(self, frame)
-    }
-
-    #[inline(always)]
-    fn other(&self, guide: &Guide<'a>, nr: usize, frame: u64) -> Option<Guide<'a>> {
-        Guides::other(self, guide, nr, frame)
     }
 }
 

@@ -14,10 +14,12 @@
 #include <linux/sched/task_stack.h>
 
 #include <asm/memory.h>
-#include <asm/stacktrace/frame.h>
 
 #include "../shim/shim.h"
 #include "unwind.h"
+
+/* A caller's frame pointer and a return address. */
+#define RECORD_SIZE	(2 * sizeof(unsigned long))
 
 /**
  * stackmap_unwind_prepare - see whether stacks can be walked here
@@ -75,7 +77,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 {
 	const unsigned long begin = (unsigned long)*this_cpu_ptr(stackmap_symbols.irq_stack_ptr);
 	const unsigned long end = begin + IRQ_STACK_SIZE;
-	const size_t len = sizeof(struct frame_record);
+	const size_t len = RECORD_SIZE;
 
 	if (!begin || !is_on(frame->sp - len, len, begin, end))
 		return false;
@@ -85,10 +87,15 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	return true;
 }
 
-/* Goes to the registers whose record @meta is, if it says so and they are on the frame's stack. */
-static bool step_to_registers(struct stackmap_frame *frame, const struct frame_record_meta *meta,
+/*
+ * Goes to the registers whose record @record is, if its type says so and they are on the frame's
+ * stack. Without types, the record of an interrupt has the address that was interrupted.
+ */
+static bool step_to_registers(struct stackmap_frame *frame, unsigned long record,
 			      unsigned long end)
 {
+#ifdef STACKMAP_HAS_FRAME_TYPES
+	const struct frame_record_meta *meta = (void *)record;
 	const struct pt_regs *regs = container_of(meta, struct pt_regs, stackframe);
 	const unsigned long at = (unsigned long)regs;
 	unsigned long pc;
@@ -104,6 +111,9 @@ static bool step_to_registers(struct stackmap_frame *frame, const struct frame_r
 	frame->bp = READ_ONCE_NOCHECK(regs->regs[29]);
 	frame->interrupted = true;
 	return true;
+#else
+	return false;
+#endif
 }
 
 /**
@@ -127,10 +137,10 @@ bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *sta
 
 	if (record & 7)
 		return false;
-	if (!is_on(record, sizeof(struct frame_record), frame->sp, end)) {
+	if (!is_on(record, RECORD_SIZE, frame->sp, end)) {
 		end = task + THREAD_SIZE;
 		/* From interrupts to the task, and never back. */
-		if (on_task || !is_on(record, sizeof(struct frame_record), task, end))
+		if (on_task || !is_on(record, RECORD_SIZE, task, end))
 			return false;
 		frame->begin = task;
 		frame->end = task + STACKMAP_STACK_SIZE;
@@ -138,15 +148,15 @@ bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *sta
 		/* All of this stack is behind the frame. */
 		frame->sp = task;
 	}
-	fp = READ_ONCE_NOCHECK(((struct frame_record *)record)->fp);
-	lr = READ_ONCE_NOCHECK(((struct frame_record *)record)->lr);
+	fp = READ_ONCE_NOCHECK(((unsigned long *)record)[0]);
+	lr = READ_ONCE_NOCHECK(((unsigned long *)record)[1]);
 	if (!fp && !lr)
-		return step_to_registers(frame, (struct frame_record_meta *)record, end);
+		return step_to_registers(frame, record, end);
 	lr = stackmap_returns_to(lr);
 	if (is_replaced(lr))
 		return false;
 	frame->ip = lr;
-	frame->sp = record + sizeof(struct frame_record);
+	frame->sp = record + RECORD_SIZE;
 	frame->bp = fp;
 	frame->interrupted = false;
 	frame->registers = 0;

@@ -43,14 +43,16 @@
 //! `unwind_consume_stack()` of the kernel do. The kernel's unwinder asks nothing of the addresses, so any has
 //! the rule. It strips the signatures of return addresses (PAC), and so does the walk.
 //!
+//! Before Linux 6.13 records have no types. The kernel's unwinder knows the last one by its place alone, and the
+//! record of an interrupt is like any other: the frame pointer and the address that were interrupted.
+//!
 //! A function that is interrupted before it has pushed its frame pointer hides its caller, as it does from
 //! the kernel's own unwinder.
 
 use super::{
     guided::Guide,
     rules::Rule,
-    run::{Ran, Spot},
-    walk::{Stack, Unwinder, WalkCounter},
+    walk::{Registers, Stack, Unwinder, WalkCounter},
 };
 
 /// Bytes of a record.
@@ -95,7 +97,7 @@ pub(super) fn leads_on<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64, bp: u6
 /// Whether the words of a record are above it a second time. No other stack than a task's ends where it
 /// could be asked.
 #[cold]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+#[cfg_attr(MODULE, link_section = ".kprobes.text")]
 fn is_copied<U: Unwinder>(unwinder: &U, stack: &Stack, sp: u64) -> bool {
     let word = |offset| stack.word(unwinder, record(sp).wrapping_add(offset));
     word(0) == word(16) && word(8) == word(32)
@@ -111,106 +113,77 @@ pub(super) fn why_not(bp: u64) -> WalkCounter {
     }
 }
 
-/// Goes from frame to frame as long as they are those of a guide, and have hints.
+/// Goes from frame to frame as long as they are those of a guide, and have hints. Returns whether the guide has
+/// all frames.
 ///
 /// # Safety
 ///
-/// The guide has the frame of `spot`.
+/// The guide has the frame at `at` after so many.
 #[inline(always)]
 pub(super) unsafe fn run<U: Unwinder, G: Guide>(
     unwinder: &U,
     stack: &Stack,
+    at: Registers,
+    mut nr: usize,
     guide: &G,
-    spot: &mut Spot,
-) -> Ran {
+) -> bool {
     if U::HAS_MARKS {
-        return run_to_mark(unwinder, stack, guide, spot);
+        return run_to_mark(unwinder, stack, at, nr, guide);
     }
     let end = stack.end();
-    let (mut nr, mut sp) = (spot.nr, spot.sp);
-    let Some(mut bp) = stack.word(unwinder, record(sp)) else {
-        return Ran::Stopped;
-    };
-    if sp % 8 != 0 {
-        return Ran::Stopped;
-    }
-    // SAFETY: As required of the caller.
-    let mut word = unsafe { guide.hinted(nr) };
-    let ran = loop {
+    let (mut sp, mut bp) = (at.sp, at.bp);
+    loop {
+        // SAFETY: The guide has this frame.
+        let word = unsafe { guide.hinted(nr) };
         // Without a hint, the text may have gone.
         if word.rule() != Rule::FRAME {
-            break Ran::Stopped;
+            return false;
         }
-        let next = nr.wrapping_add(1);
-        if next == guide.nr() {
-            break if sp == end { Ran::All } else { Ran::Stopped };
+        nr = nr.wrapping_add(1);
+        if nr == guide.nr() {
+            return sp == end;
         }
         if !leads_on(unwinder, stack, sp, bp) {
-            break Ran::Stopped;
+            return false;
         }
-        let up = bp.wrapping_add(RECORD);
-        // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
-        let ip = unsafe { unwinder.load_below(up) };
+        sp = bp.wrapping_add(RECORD);
+        // SAFETY: The record at `bp` is between the stack pointer before, which is on the stack, and the end.
+        let ip = unsafe { unwinder.load_below(sp) };
         // SAFETY: There is one more.
-        word = unsafe { guide.hinted(next) };
-        nr = next;
-        if word.ip() != ip {
-            spot.words = up.wrapping_sub(sp) / 8;
-            sp = up;
-            break Ran::Away;
+        if unsafe { guide.hinted(nr) }.ip() != ip {
+            return false;
         }
-        sp = up;
         // SAFETY: As above.
         bp = unsafe { unwinder.load(bp) };
-    };
-    (spot.nr, spot.sp) = (nr, sp);
-    ran
+    }
 }
 
-/// The same with marks: frames need no hints then. That records are aligned is checked once, for all of them;
-/// where one is not, it is as if the run had not begun, and the walk goes step by step.
+/// The same with marks: frames need no hints then. That records are aligned is checked once, for all of them.
 #[inline(always)]
 fn run_to_mark<U: Unwinder, G: Guide>(
     unwinder: &U,
     stack: &Stack,
+    at: Registers,
+    nr: usize,
     guide: &G,
-    spot: &mut Spot,
-) -> Ran {
+) -> bool {
     let end = stack.end();
     let limit = end.saturating_sub(RECORD);
-    let (mut sp, mut words) = (spot.sp, spot.words);
-    let Some(mut bp) = stack.word(unwinder, record(sp)) else {
-        return Ran::Stopped;
-    };
-    let mut frames = guide.frames_behind(spot.nr.wrapping_add(1));
+    let (mut sp, mut bp) = (at.sp, at.bp);
     let mut bits = sp;
-    // How the run ends, and how many frames behind that of the spot have been taken from the guide.
-    let (ran, ahead) = loop {
-        let Some(frame) = frames.next() else {
-            let is_last = bp == end && unwinder.ends(stack);
-            break (if is_last { Ran::All } else { Ran::Stopped }, 0);
-        };
+    for frame in guide.frames_after(nr.wrapping_add(1)) {
         if bp < sp || bp > limit {
-            break (Ran::Stopped, 1);
+            return false;
         }
         bits |= bp;
-        let up = bp.wrapping_add(RECORD);
-        // SAFETY: The record at `bp` is between `sp`, which is on the stack, and the end.
-        let ip = unwinder.returns_to(unsafe { unwinder.load_below(up) });
+        sp = bp.wrapping_add(RECORD);
+        // SAFETY: The record at `bp` is between the stack pointer before, which is on the stack, and the end.
+        let ip = unwinder.returns_to(unsafe { unwinder.load_below(sp) });
         if ip != frame {
-            words = up.wrapping_sub(sp) / 8;
-            sp = up;
-            break (Ran::Away, 0);
+            return false;
         }
-        sp = up;
         // SAFETY: As above.
         bp = unsafe { unwinder.load(bp) };
-    };
-    if bits % 8 != 0 {
-        return Ran::Stopped;
     }
-    let taken = guide.nr().wrapping_sub(frames.len());
-    spot.nr = taken.wrapping_sub(1 + ahead);
-    (spot.sp, spot.words) = (sp, words);
-    ran
+    bits % 8 == 0 && bp == end && unwinder.ends(stack)
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The walk along guides: frames that were found before, and hints on how to get from each to the next.
+//! The walk along a guide: frames that were found before, and hints on how to get from each to the next.
 //!
-//! As long as each return address is that of the guide, a step takes nothing but the hint. Where one is
-//! another, another guide may have the same frames up to there. What takes more than that is left to the
-//! walk, see `walk.rs`.
+//! As long as each return address is that of the guide, a step takes nothing but the hint. What is not the
+//! guide, or takes more than that, is left to the walk, see `walk.rs`.
 
 use super::{
+    frames,
     hints::Hinted,
     rules::{Kind, Rule},
-    run::{run, saved_bp, steps, Ran, Spot},
     step::based_call,
     walk::{Frame, Registers, Stack, Unwinder},
 };
@@ -24,20 +23,11 @@ pub unsafe trait Guide: Copy {
     /// The number of frames.
     fn nr(&self) -> usize;
 
-    /// A frame, if there are so many.
+    /// Returns frame `index`, or [`None`] past the end.
     fn frame(&self, index: usize) -> Option<u64>;
 
-    /// The frames.
-    fn frames(&self) -> impl ExactSizeIterator<Item = u64>;
-
-    /// Those behind so many.
-    fn frames_behind(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
-        let mut frames = self.frames();
-        if nr > 0 {
-            let _ = frames.nth(nr - 1);
-        }
-        frames
-    }
+    /// The frames after the first `nr`.
+    fn frames_after(&self, nr: usize) -> impl ExactSizeIterator<Item = u64>;
 
     /// A frame with its hint.
     ///
@@ -52,21 +42,14 @@ pub trait Guides: Copy {
     /// Frames that were found before.
     type Guide: Guide;
 
-    /// One to begin with, if it has this frame there.
-    fn first(&self, index: usize, frame: u64) -> Option<Self::Guide>;
-
-    /// The one that all frames are likely to be those of, if it is found by this one: that it has it is not
-    /// said.
+    /// Predicts the whole stack from its first frame. The caller must compare all frames.
     fn next(&self, frame: u64) -> Option<Self::Guide>;
-
-    /// One with the first `nr` frames of a guide, and then this one.
-    fn other(&self, guide: &Self::Guide, nr: usize, frame: u64) -> Option<Self::Guide>;
 }
 
-/// Leaves `skip` frames out as far as noted rules lead, then follows the guide that is expected next. Of the
-/// frames that follow, `nr` are known already: none, or the one at `before`. Returns the guide if it has all
-/// frames. If not, [`retrace`] goes on from where `frame` and `skip` are then, if the frame that it began with
-/// is one.
+/// Leaves `skip` frames out as far as noted rules lead, then follows the guide that is predicted by the
+/// first frame. Of the frames that follow, `nr` are known already: none, or the one at `before`. Returns the
+/// guide if it has all frames. If not, a walk goes on from where `frame` and `skip` are then, if the frame that
+/// it began with is one.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
@@ -87,29 +70,18 @@ pub fn expected<U: Unwinder, G: Guides>(
         // SAFETY: It is on the stack.
         unsafe { called(unwinder, &stack, at, unwinder.noted(left, at.ip)) }
     });
-    let guide = match left {
-        0 => next(unwinder, &stack, at, nr, before, guides),
-        _ => None,
-    };
-    if guide.is_none() && !unwinder.is_replaced(at.ip) {
+    if left == 0 {
+        if let Some(guide) = guides.next(before.unwrap_or(at.ip)) {
+            let begins = before.is_none() || guide.frame(0) == before;
+            if begins && leads(unwinder, &stack, at, nr, &guide) {
+                return Some(guide);
+            }
+        }
+    }
+    if !unwinder.is_replaced(at.ip) {
         (frame.at, *skip) = (at, left);
     }
-    guide
-}
-
-/// The guide that is expected next, if it has the known frame and all from this one on.
-#[inline(always)]
-fn next<U: Unwinder, G: Guides>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    nr: usize,
-    before: Option<u64>,
-    guides: &G,
-) -> Option<G::Guide> {
-    let guide = guides.next(before.unwrap_or(at.ip))?;
-    let begins = before.is_none() || guide.frame(0) == before;
-    (begins && leads(unwinder, stack, at, nr, &guide)).then_some(guide)
+    None
 }
 
 /// The same where the first frame is in text that calls a tracer of functions, and this rule leads on: then
@@ -135,86 +107,21 @@ pub fn expected_behind<U: Unwinder, G: Guides>(
     (begins && leads(unwinder, &stack, at, 1, &guide)).then_some(guide)
 }
 
-/// Whether a guide has the frame at `at`, after so many, and all that follow.
-#[inline(always)]
-fn leads<U: Unwinder, G: Guide>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    nr: usize,
-    guide: &G,
-) -> bool {
-    if guide.nr() <= nr {
-        return false;
-    }
-    // SAFETY: There are more frames.
-    let hinted = unsafe { guide.hinted(nr) };
-    if hinted.ip() != at.ip {
-        return false;
-    }
-    // If it has a hint, and no other frame is led from, it is text that stays, which is recorded as it is.
-    let mut spot = Spot::new(at, nr);
-    // SAFETY: The guide has the frame, which is on the stack.
-    let ran = unsafe { steps::<U, _, false>(unwinder, stack, guide, &mut spot) };
-    matches!(ran, Ran::All)
-}
-
-/// Goes as far as guides lead, from the beginning of a walk. Returns the guide that has all frames. If there
-/// is none, `left` is set to how far the walk has come: apart, so that it is nowhere else otherwise.
+/// Leaves frames out as far as rules lead, and notes these for [`expected`]. Returns how many are left.
 ///
 /// Context: that of the [`Unwinder`].
 #[inline(always)]
-pub fn retrace<U: Unwinder, G: Guides>(
-    unwinder: &U,
-    frame: Frame,
-    skip: usize,
-    nr: usize,
-    before: Option<u64>,
-    guides: &G,
-    left: &mut Option<Position<G::Guide>>,
-) -> Option<G::Guide> {
-    let (mut at, stack) = (frame.at, frame.stack);
-    let position = |at, skip, guide| Position {
-        guide,
-        ..Position::new(Frame { at, ..frame }, skip, nr)
-    };
-    if !stack.reaches(at.sp) {
-        *left = Some(position(at, skip, None));
-        return None;
+pub(super) fn leave_out<U: Unwinder>(unwinder: &U, frame: &mut Frame, skip: usize) -> usize {
+    let stack = frame.stack;
+    if !stack.reaches(frame.at.sp) {
+        return skip;
     }
-    let skip = pass(skip, &mut at, |left, at| {
+    pass(skip, &mut frame.at, |left, at| {
         let rule = unwinder.rule(at.ip);
         unwinder.note(left, at.ip, rule);
         // SAFETY: It is on the stack.
         unsafe { caller(unwinder, &stack, at, rule) }
-    });
-    if skip > 0 {
-        *left = Some(position(at, skip, None));
-        return None;
-    }
-    let shown = unwinder.shown(at.ip);
-    let (guide, from) = if shown == Some(at.ip) {
-        let first = before.unwrap_or(at.ip);
-        (guides.first(0, first), Some((at, nr)))
-    } else {
-        begin(unwinder, &stack, at, shown, before, guides)
-    };
-    let has = |guide: &G::Guide| from.filter(|(at, nr)| guide.frame(*nr) == Some(at.ip));
-    let Some((guide, (from, nr))) = guide.and_then(|guide| Some((guide, has(&guide)?))) else {
-        *left = Some(position(at, 0, guide));
-        return None;
-    };
-    let mut spot = Spot::new(from, nr);
-    // SAFETY: The guide has the frame, which is on the stack.
-    let ran = unsafe { run(unwinder, &stack, &guide, &mut spot) };
-    if let Ran::All = ran {
-        return Some(guide);
-    }
-    let position = left.insert(position(at, 0, Some(guide)));
-    match follow(unwinder, guides, position, spot, ran) {
-        Followed::All => position.guide,
-        _ => None,
-    }
+    })
 }
 
 /// Leaves frames out, as long as there is a caller, by how many are left and the frame. Returns how many are
@@ -233,34 +140,6 @@ fn pass(
         skip = skip.wrapping_sub(1);
     }
     skip
-}
-
-/// The guide to begin with where the first frame is in the trampoline of the function tracer, and the frame
-/// from which it leads on, if that is known. Many stacks begin there, so the guide is found by the second
-/// frame: the traced function.
-#[inline(never)]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-fn begin<U: Unwinder, G: Guides>(
-    unwinder: &U,
-    stack: &Stack,
-    at: Registers,
-    shown: Option<u64>,
-    before: Option<u64>,
-    guides: &G,
-) -> (Option<G::Guide>, Option<(Registers, usize)>) {
-    if shown.is_none() || before.is_some() {
-        return (before.and_then(|ip| guides.first(0, ip)), None);
-    }
-    // SAFETY: The first frame is on the stack.
-    let found = unsafe { caller(unwinder, stack, at, unwinder.marked_rule(at.ip)) };
-    let Some(caller) = found.filter(|at| unwinder.shown(at.ip) == Some(at.ip)) else {
-        return (None, None);
-    };
-    let first = guides.first(1, caller.ip);
-    (
-        first.filter(|guide| guide.frame(0) == shown),
-        Some((caller, 1)),
-    )
 }
 
 /// The caller, if a plain rule leads to it, or a frame record; not where a tracer has put its own address.
@@ -311,183 +190,117 @@ unsafe fn called<U: Unwinder>(
     Some(Registers { ip, sp, bp })
 }
 
-/// How far a walk has come.
-pub struct Position<G> {
-    pub(super) frame: Frame,
-    /// Frames to leave out.
-    pub(super) skip: usize,
-    /// Frames that are found, not this one.
-    pub(super) nr: usize,
-    /// A guide that has these, and the address of `frame`.
-    pub(super) guide: Option<G>,
-    /// The caller of `frame` is not the guide's, and no branch leads to another one.
-    pub(super) parted: bool,
+/// Whether a guide has the frame at `at`, which is on the stack, after so many, and all that follow.
+#[inline(always)]
+fn leads<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    nr: usize,
+    guide: &G,
+) -> bool {
+    if guide.nr() <= nr {
+        return false;
+    }
+    // SAFETY: There are more frames.
+    if unsafe { guide.hinted(nr) }.ip() != at.ip {
+        return false;
+    }
+    // If it has a hint, and no other frame is led from, it is text that stays, which is recorded as it is.
+    if U::BY_FRAMES {
+        // SAFETY: The guide has the frame.
+        return unsafe { frames::run(unwinder, stack, at, nr, guide) };
+    }
+    // SAFETY: The guide has the frame, which is on the stack.
+    unsafe { run(unwinder, stack, at, nr, guide) }
 }
 
-impl<G: Guide> Position<G> {
-    /// Goes to a frame that a guide has led to. Returns whether that can be done: if a hint has gone
-    /// meanwhile, the position is as it was.
-    #[inline(always)]
-    fn go<U: Unwinder>(&mut self, unwinder: &U, guide: &G, spot: &Spot) -> bool {
-        if spot.nr != self.nr {
-            // SAFETY: These frames were followed.
-            let Some(bp) = (unsafe { saved_bp(unwinder, guide, spot) }) else {
+/// Goes from frame to frame as long as they are those of a guide, and plain hints and distances lead. Returns
+/// whether the guide has all frames. Apart from the rest, so that all of it is in registers.
+///
+/// # Safety
+///
+/// The guide has the frame at `at` after so many, and its stack pointer is on the stack.
+#[inline(never)]
+#[cfg_attr(MODULE, link_section = ".kprobes.text")]
+unsafe fn run<U: Unwinder, G: Guide>(
+    unwinder: &U,
+    stack: &Stack,
+    mut at: Registers,
+    mut nr: usize,
+    guide: &G,
+) -> bool {
+    let end = stack.end();
+    let mut sp = at.sp;
+    loop {
+        // SAFETY: The guide has this frame.
+        let mut word = unsafe { guide.hinted(nr) };
+        loop {
+            let words = word.words();
+            if words == 0 {
+                break;
+            }
+            nr = nr.wrapping_add(1);
+            sp = sp.wrapping_add(words.wrapping_mul(8));
+            if sp > end {
                 return false;
-            };
-            // SAFETY: There are so many.
-            let ip = unsafe { guide.hinted(spot.nr) }.ip();
-            let sp = spot.sp;
-            self.frame.at = Registers { ip, sp, bp };
-            self.nr = spot.nr;
+            }
+            // SAFETY: A plain hint takes at least a word, so it is on the stack.
+            let ip = unsafe { unwinder.load_below(sp) };
+            // SAFETY: By the requirement of `Guide`, the hint of the last frame has no size, so there is one more.
+            word = unsafe { guide.hinted(nr) };
+            if word.ip() != ip {
+                return false;
+            }
         }
-        self.guide = Some(*guide);
-        true
-    }
-
-    /// Goes to the next frame that is a caller's, where that takes more than the hint of a call: by the rule
-    /// of a frame that is not recorded as it is, to another stack, or past one that was interrupted. Returns
-    /// whether there is a guide that has all frames; if not, the position is as it was.
-    fn step<U: Unwinder>(&mut self, unwinder: &U, guides: &impl Guides<Guide = G>) -> bool {
-        let Some(guide) = &self.guide else {
+        if nr.wrapping_add(1) == guide.nr() {
+            let rule = Rule::from_bits(word.bits());
+            return match rule.kind() {
+                Kind::Registers => unwinder.are_users(stack, rule.sp(sp, 0)),
+                kind => kind == Kind::End,
+            };
+        }
+        let Some(below) = word.saved_words() else {
             return false;
         };
-        let (mut frame, mut nr, mut guide) = (self.frame, self.nr, *guide);
-        loop {
-            let rule = frame.rule(unwinder);
-            let next = match rule.kind() {
-                // A hint would have led on, if it may have one. Hints have led here by the address: it may be
-                // recorded otherwise.
-                Kind::Call
-                    if !frame.interrupted
-                        && guide.frame(nr) == Some(frame.at.ip)
-                        && (unwinder.has_lasting_rule(frame.at.ip)
-                            || unwinder.shown(frame.at.ip) != Some(frame.at.ip)) =>
-                {
-                    None
-                }
-                Kind::Call | Kind::Switch => frame.called(unwinder, rule).ok(),
-                Kind::Registers => frame.resumed(unwinder, rule),
-                Kind::End | Kind::Slow => None,
-            };
-            let Some(next) = next else {
+        let saved = sp.wrapping_sub(below.wrapping_mul(8));
+        let bp = match saved >= at.sp {
+            // SAFETY: It is at least a word below the stack pointer, and not below the first one.
+            true => unsafe { unwinder.load(saved) },
+            false => at.bp,
+        };
+        if bp < sp || bp > end.wrapping_sub(frames::RECORD) {
+            return false;
+        }
+        if word.is_realigned() {
+            let below = word.realigned_words().wrapping_mul(8);
+            if bp.wrapping_sub(sp) < below {
                 return false;
-            };
-            frame = next;
-            nr = nr.wrapping_add(1);
-            let shown = unwinder.shown(frame.at.ip);
-            if shown.is_none() || guide.frame(nr) != shown {
-                match shown.and_then(|frame| guides.other(&guide, nr, frame)) {
-                    Some(other) => guide = other,
-                    None => return false,
-                }
             }
-            if !frame.interrupted {
-                (self.frame, self.nr, self.guide) = (frame, nr, Some(guide));
-                return true;
+            // SAFETY: It is not below the stack pointer, which is on the stack, and at least a word below `bp`.
+            let up = unsafe { unwinder.load(bp.wrapping_sub(below)) };
+            if up <= bp || up > end {
+                return false;
             }
+            // SAFETY: The record at `bp` is on the stack, see above.
+            at.bp = unsafe { unwinder.load(bp) };
+            (at.sp, sp) = (up, up);
+        } else {
+            sp = bp.wrapping_add(frames::RECORD);
         }
-    }
-}
-
-impl<G> Position<G> {
-    /// The beginning of a walk: frames to leave out, and the number of those that are known.
-    #[inline(always)]
-    pub fn new(frame: Frame, skip: usize, nr: usize) -> Self {
-        Self {
-            frame,
-            skip,
-            nr,
-            guide: None,
-            parted: false,
+        // SAFETY: It begins above the last stack pointer, which is on the stack, and does not exceed the end.
+        let ip = unsafe { unwinder.load_below(sp) };
+        nr = nr.wrapping_add(1);
+        // SAFETY: There is one more.
+        if unsafe { guide.hinted(nr) }.ip() != ip {
+            return false;
         }
-    }
-}
-
-/// How guides ended.
-pub enum Followed {
-    /// With the stack: the guide has all of its frames.
-    All,
-    /// At a frame that takes more than hints and steps between guides.
-    Stopped,
-    /// At the last frame that the guide shares: its caller is another one.
-    Parted,
-}
-
-/// Goes as far as guides lead, from a position on the stack.
-#[inline(always)]
-pub(super) fn resume<U: Unwinder, G: Guides>(
-    unwinder: &U,
-    position: &mut Position<G::Guide>,
-    guides: &G,
-) -> Followed {
-    let Some(guide) = &position.guide else {
-        return Followed::Stopped;
-    };
-    let mut spot = Spot::new(position.frame.at, position.nr);
-    // SAFETY: The guide has the frame, which is on the stack.
-    match unsafe { run(unwinder, &position.frame.stack, guide, &mut spot) } {
-        Ran::All => {
-            position.nr = guide.nr();
-            Followed::All
-        }
-        ran => follow(unwinder, guides, position, spot, ran),
-    }
-}
-
-/// Follows guides from where a run along the guide of `position` has ended.
-#[inline(never)]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-fn follow<U: Unwinder, G: Guides>(
-    unwinder: &U,
-    guides: &G,
-    position: &mut Position<G::Guide>,
-    mut spot: Spot,
-    mut ran: Ran,
-) -> Followed {
-    let Some(mut guide) = position.guide else {
-        return Followed::Stopped;
-    };
-    loop {
-        match ran {
-            Ran::All => {
-                position.guide = Some(guide);
-                position.nr = guide.nr();
-                return Followed::All;
-            }
-            Ran::Stopped => {
-                if !position.go(unwinder, &guide, &spot) || !position.step(unwinder, guides) {
-                    return Followed::Stopped;
-                }
-                let Some(next) = position.guide else {
-                    return Followed::Stopped;
-                };
-                guide = next;
-                spot = Spot::new(position.frame.at, position.nr);
-            }
-            Ran::Away => {
-                let found = spot.found(unwinder, &position.frame.stack);
-                // Another guide may have the same frames up to here.
-                match found.and_then(|ip| guides.other(&guide, spot.nr, ip)) {
-                    Some(other) => guide = other,
-                    None => {
-                        spot.back();
-                        position.parted = position.go(unwinder, &guide, &spot) && found.is_some();
-                        return match position.parted {
-                            true => Followed::Parted,
-                            false => Followed::Stopped,
-                        };
-                    }
-                }
-            }
-        }
-        // SAFETY: The guide has this frame, which is on the stack.
-        ran = unsafe { run(unwinder, &position.frame.stack, &guide, &mut spot) };
     }
 }
 
 /// Writes the first frames of a guide.
 pub fn copy<G: Guide>(guide: &G, nr: usize, ips: &mut [MaybeUninit<u64>]) {
-    for (room, frame) in ips.iter_mut().zip(guide.frames().take(nr)) {
+    for (room, frame) in ips.iter_mut().zip(guide.frames_after(0).take(nr)) {
         room.write(frame);
     }
 }

@@ -6,12 +6,17 @@
 //! which is where an inner frame has saved it. As long as all frames from there on have plain rules, that is
 //! at a fixed distance below the stack pointer, the same for each stack with these frames. Then the hint has
 //! the distance instead of an offset that is always the same, and a kind of its own. If none of them has saved
-//! it, it is where the walk had it when it came to the first of them: the distance leads to below that.
+//! it, it is where the walk had it when it came to the first of them: the distance leads to below that. A function
+//! that has realigned its stack needs the frame pointer, too. How far its caller is from there differs, so the walk
+//! has the frame pointer again after it.
 
-use super::rules::{Rule, KIND, OFFSET_BITS, OFFSET_SHIFT, SIZE_SHIFT};
+use super::rules::{Kind, Rule, KIND, OFFSET_BITS, OFFSET_SHIFT, REALIGNED, SIZE_SHIFT};
 
-/// The kind of [`Rule::FRAME`] with a distance. No rule has it.
+/// The kind of [`Rule::FRAME`] with a distance. No rule has all of these bits.
 const SAVED: u32 = 3;
+
+/// The kind of the rule of a realigned stack with a distance. No rule has it.
+const REALIGNED_SAVED: u32 = SAVED | REALIGNED;
 
 /// The largest distance.
 const SAVED_MAX: u32 = (1 << OFFSET_BITS) - 1;
@@ -48,9 +53,10 @@ impl Hinted {
     /// Its rule; [`Rule::UNKNOWN`] if there is none.
     #[inline(always)]
     pub const fn rule(self) -> Rule {
-        match self.saved_words() {
-            Some(_) => Rule::FRAME,
-            None => Rule::from_bits(self.bits()),
+        match (self.words(), self.bits() & KIND) {
+            (0, SAVED) => Rule::FRAME,
+            (0, REALIGNED_SAVED) => Rule::realigned(self.realigned_words() as u32),
+            _ => Rule::from_bits(self.bits()),
         }
     }
 
@@ -76,11 +82,23 @@ impl Hinted {
     /// is not told.
     #[inline(always)]
     pub const fn saved_words(self) -> Option<u64> {
-        if self.words() == 0 && self.bits() & KIND == SAVED {
+        if self.words() == 0 && self.bits() & SAVED == SAVED {
             Some((self.bits() >> OFFSET_SHIFT) as u64)
         } else {
             None
         }
+    }
+
+    /// Whether its function has realigned its stack. Of a hint with a distance.
+    #[inline(always)]
+    pub const fn is_realigned(self) -> bool {
+        self.bits() & REALIGNED_SAVED == REALIGNED_SAVED
+    }
+
+    /// How many words below the frame pointer the stack pointer of the caller is. Of a realigned stack.
+    #[inline(always)]
+    pub const fn realigned_words(self) -> u64 {
+        Rule::from_bits(self.bits()).realigned_words()
     }
 }
 
@@ -113,18 +131,21 @@ impl Hints {
 
     #[inline(never)]
     fn other(&mut self, rule: Rule) -> u32 {
-        if rule != Rule::FRAME {
+        let is_realigned = rule.kind() == Kind::Realigned;
+        if rule != Rule::FRAME && !is_realigned {
             // A walk has the frame pointer behind a step that takes more than a hint.
             self.saved = if rule == Rule::UNKNOWN { UNKNOWN } else { 0 };
             return rule.bits();
         }
         let below = (self.sp + 1).wrapping_sub(self.saved);
         let is_known = self.saved != UNKNOWN && below <= SAVED_MAX;
-        // Its own is right below the new stack pointer.
+        // Its own is right below the new stack pointer. After a realigned stack, the walk has it, and this leads to
+        // below that.
         self.sp = SAVED_BY_FRAME;
         self.saved = 1;
+        let kept = if is_realigned { rule.bits() } else { 0 };
         match is_known {
-            true => SAVED | below << OFFSET_SHIFT,
+            true => kept | SAVED | below << OFFSET_SHIFT,
             false => rule.bits(),
         }
     }

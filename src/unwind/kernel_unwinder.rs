@@ -4,7 +4,7 @@
 
 use super::{
     hints::Hinted,
-    rules::{Outcome, Rule, Rules, Run, Table},
+    rules::{Outcome, Rule, Rules, Run, Table, REALIGNED_MAX},
     walk::{self, Frame, Registers, Stack, WalkCounter},
     Notes, Walker,
 };
@@ -223,7 +223,11 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         if stack.begin() != self.task().begin() {
             return false;
         }
-        // SAFETY: Behind a task's frames is room for the registers of user space, with this record.
+        // Without types of records, the place alone counts.
+        if shim::STACKMAP_MARK_FINAL == 0 {
+            return true;
+        }
+        // SAFETY: After a task's frames is room for the registers of user space, with this record.
         let [fp, lr, kind] = [0, 8, 16].map(|at| unsafe { load(stack.end().wrapping_add(at)) });
         fp | lr == 0 && kind == shim::STACKMAP_MARK_FINAL.into()
     }
@@ -246,16 +250,6 @@ impl walk::Unwinder for KernelUnwinder<'_> {
             Rule::UNKNOWN => self.fleeting_rule(ip),
             rule => rule,
         }
-    }
-
-    #[link_section = ".kprobes.text"]
-    fn has_lasting_rule(&self, ip: u64) -> bool {
-        ANY_ADDRESS || self.table.get(ip) != Rule::UNKNOWN
-    }
-
-    #[inline(always)]
-    fn marked_rule(&self, ip: u64) -> Rule {
-        self.tracer_rule(ip)
     }
 
     #[inline(always)]
@@ -289,6 +283,15 @@ impl walk::Unwinder for KernelUnwinder<'_> {
                 ..run(word, BP[0], false)
             }));
         }
+        for words in 1..=REALIGNED_MAX {
+            if rule == Rule::SLOW {
+                let runs = LINKS.map(|(word, sp)| Run {
+                    sp,
+                    ..run(SP, word + words, false)
+                });
+                rule = Rule::learn_realigned(words, &runs);
+            }
+        }
         if is_tracer {
             // The tracer may be unregistered since: then the kernel's unwinder has guessed that there is a frame
             // pointer. The text of a tracer has none, where that is not so of all text.
@@ -313,16 +316,6 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     #[inline(always)]
     fn is_replaced(&self, ip: u64) -> bool {
         is_replaced(ip)
-    }
-
-    #[inline(always)]
-    fn shown(&self, ip: u64) -> Option<u64> {
-        if self.recording.trampoline().contains(&ip) {
-            return Some(shim::STACKMAP_TRAMPOLINE_MARKER.into());
-        }
-        // No other tracer's text has a rule.
-        let has_rule = || self.rule(ip) != Rule::UNKNOWN;
-        (!self.recording.wants_tracer() || is_core(ip) || has_rule()).then_some(ip)
     }
 
     #[inline(always)]

@@ -2,9 +2,9 @@
 
 //! How stacks are walked: by the kernel's unwinder, or by rules that were learnt from it.
 //!
-//! `walk.rs` is the walk, `step.rs` a step of it, `guided.rs` the walk along guides and `run.rs` a run along
-//! one, `frames.rs` the walk by frame records, `rules.rs` the table of rules and `hints.rs` what guides have
-//! of them. `by_guides.rs` gives them the guides of the map, `kernel_unwinder.rs` the kernel, and learns
+//! `walk.rs` is the walk, `step.rs` a step of it, `guided.rs` the walk along a guide, `frames.rs` the walk by
+//! frame records, `rules.rs` the table of rules and `hints.rs` what guides have of them. `by_guides.rs` gives
+//! the guides of the map, `kernel_unwinder.rs` the kernel, and learns
 //! rules. This file chooses how stacks are walked, and compares both walks. `Documentation/design.rst` says
 //! why a rule depends only on the address.
 
@@ -14,13 +14,10 @@ pub mod guided;
 pub mod hints;
 mod kernel_unwinder;
 pub mod rules;
-mod run;
 mod step;
 pub mod walk;
 
-pub(crate) use self::by_guides::{
-    expected, expected_behind_tracer, hints, may_guide, retrace, Begun, Position,
-};
+pub(crate) use self::by_guides::{expected, expected_behind_tracer, hints, may_guide, Begun};
 use self::{
     hints::Hinted,
     kernel_unwinder::{is_stable, KernelUnwinder},
@@ -28,7 +25,7 @@ use self::{
     walk::{Stack, WalkCounter},
 };
 use crate::{
-    map::{Guide, Guides},
+    map::Guide,
     published::Published,
     shim::{self, stackmap_stack, stackmap_text, Frames, Recording, Watched},
 };
@@ -303,33 +300,20 @@ impl Notes {
     }
 }
 
-/// A stack that was walked.
-#[derive(Clone, Copy)]
-pub(crate) enum Walked<'m> {
-    /// One that the map has; and the last guide on the way that lacks a hint for a rule.
-    Known(Guide<'m>, Option<Guide<'m>>),
-    /// Its frames, and the guide that was left after so many of them.
-    Frames(Frames, Option<(Guide<'m>, usize)>),
-}
-
 /// Walks a stack. [`None`]: the kernel's unwinder has to find it, then this is called again.
 #[inline(always)]
-pub(crate) fn frames<'m>(
+pub(crate) fn frames(
     recording: &mut Recording<'_>,
     section: Option<&Watched<'_>>,
-    guides: Option<Guides<'m>>,
-    position: Option<Position<'m>>,
-) -> Option<Walked<'m>> {
+    begun: Option<Begun>,
+) -> Option<Frames> {
     let walker = section.and_then(|section| WALKER.read(section));
     if let (Some(walker), Some(section)) = (walker, section) {
-        if let Some(walked) = by_rules(walker, section, recording, guides, position) {
-            // A guide is recorded as it is.
-            if let Walked::Frames(frames, _) = walked {
-                mark(recording, frames);
-            }
+        if let Some(frames) = by_rules(walker, section, recording, begun) {
+            mark(recording, frames);
             return match walker.verify {
-                true => compared(recording, section, walked),
-                false => Some(walked),
+                true => compared(recording, section, frames),
+                false => Some(frames),
             };
         }
     }
@@ -342,7 +326,7 @@ pub(crate) fn frames<'m>(
         None => {}
     }
     mark(recording, frames);
-    Some(Walked::Frames(frames, None))
+    Some(frames)
 }
 
 /// The frames of a guide, where they can be written from.
@@ -359,24 +343,20 @@ pub(crate) fn copied(recording: &mut Recording<'_>, guide: &Guide<'_>) -> Frames
 /// Which of two walks of a stack is taken, if each one is compared: the kernel's if they differ. [`None`]: both
 /// are made again.
 #[cold]
-pub(crate) fn compared<'m>(
+pub(crate) fn compared(
     recording: &mut Recording<'_>,
     section: &Watched<'_>,
-    walked: Walked<'m>,
-) -> Option<Walked<'m>> {
+    ours: Frames,
+) -> Option<Frames> {
     if !WALKER.read(section)?.verify {
-        return Some(walked);
+        return Some(ours);
     }
-    let ours = match &walked {
-        Walked::Known(guide, _) => copied(recording, guide),
-        Walked::Frames(frames, _) => *frames,
-    };
     let kernels = recording.kernels()?;
     mark(recording, kernels);
     let (our, their) = (recording.frames(ours), recording.frames(kernels));
     if our == their {
         VERIFIED.fetch_add(1, Ordering::Relaxed);
-        return Some(walked);
+        return Some(ours);
     }
     let same = our.iter().zip(their).take_while(|(a, b)| a == b).count();
     let longer = if same < our.len() { our } else { their };
@@ -396,7 +376,7 @@ pub(crate) fn compared<'m>(
         ip: our.get(same).copied().unwrap_or(0),
         kernel_ip: their.get(same).copied().unwrap_or(0),
     });
-    Some(Walked::Frames(kernels, None))
+    Some(kernels)
 }
 
 /// Stacks for which both walks gave the same frames. Context: any.
@@ -413,39 +393,26 @@ pub(crate) fn mismatches() -> u64 {
 ///
 /// To be called where no kprobe can be.
 #[inline(always)]
-fn by_rules<'m>(
+fn by_rules(
     walker: &Walker,
     section: &Watched<'_>,
     recording: &mut Recording<'_>,
-    guides: Option<Guides<'m>>,
-    position: Option<Position<'m>>,
-) -> Option<Walked<'m>> {
+    begun: Option<Begun>,
+) -> Option<Frames> {
     let mut unwinder = KernelUnwinder::new(walker, section, recording)?;
     let (caller, skip) = recording.caller()?;
-    let nr = recording.known();
+    let (frame, skip) = match begun {
+        Some(Begun(at, left)) => (unwinder.frame(at), left),
+        None => match unwinder.begin(caller) {
+            Some(frame) => (frame, skip),
+            None => (unwinder.begin_elsewhere(caller)?, skip),
+        },
+    };
     // SAFETY: The frames that were found before are not used any more.
     let room = unsafe { recording.room() };
-    let walked = match position {
-        Some(position) => walk::walk_on(&mut unwinder, position, nr, room, guides),
-        None => {
-            let frame = match unwinder.begin(caller) {
-                Some(frame) => frame,
-                None => unwinder.begin_elsewhere(caller)?,
-            };
-            walk::walk(&mut unwinder, frame, skip, room, nr, guides)
-        }
-    };
-    if unwinder.gave_up() {
-        return None;
-    }
-    Some(match walked {
-        walk::Walked::Known(guide, lacks) => Walked::Known(guide, lacks),
-        walk::Walked::Frames(nr, left) => {
-            // SAFETY: So many are written.
-            let frames = unsafe { recording.filled(nr) };
-            Walked::Frames(frames, left)
-        }
-    })
+    let nr = walk::walk(&mut unwinder, frame, skip, room, recording.known());
+    // SAFETY: So many are written.
+    (!unwinder.gave_up()).then(|| unsafe { recording.filled(nr) })
 }
 
 /// Marks the frames in the trampoline of the trace array's own function tracer, as the kernel does.
@@ -477,9 +444,6 @@ unsafe extern "C" fn stackmap_walk(stack: *mut stackmap_stack) -> c_int {
     let mut recording = unsafe { Recording::new(stack) };
     let frames = recording
         .watched()
-        .and_then(|section| by_rules(WALKER.read(&section)?, &section, &mut recording, None, None));
-    match frames {
-        Some(Walked::Frames(frames, _)) => recording.frames(frames).len() as c_int,
-        _ => -1,
-    }
+        .and_then(|section| by_rules(WALKER.read(&section)?, &section, &mut recording, None));
+    frames.map_or(-1, |frames| recording.frames(frames).len() as c_int)
 }

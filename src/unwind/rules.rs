@@ -20,6 +20,8 @@
 //! +----------------+-----------+-----------+----+-----+----+------+
 //! |  ip in text    |     0     | sp offset |    saved at   | kind |  switch
 //! +----------------+-----------+-----------+---------------+------+
+//! |  ip in text    |     0     |     0     |   sp words    | kind |  realigned
+//! +----------------+-----------+-----------+---------------+------+
 //! ```
 //!
 //! All text of an x86-64 kernel is in the highest 2 GiB, so 31 bits of an address name it. Offsets are
@@ -28,7 +30,9 @@
 //! positive. Of the others, the offset is from the old stack pointer or the frame pointer, and the
 //! caller's frame pointer, if it was saved, is where `push %rbp` puts it: the second word below the new
 //! stack pointer. A *switch* leads to another stack: the word at the old stack pointer is what the offset is
-//! from, and the caller's frame pointer, if it was saved, is one of the words below the return address.
+//! from, and the caller's frame pointer, if it was saved, is one of the words below the return address. A
+//! function that has *realigned* its stack has the caller's frame pointer where its own leads, and the new stack
+//! pointer in one of the words below.
 //! Two CPUs that learn the same address learn the same rule: the table may hold it twice,
 //! never differently. No operation waits for another, and none orders anything: the word is all that is
 //! shared.
@@ -62,6 +66,12 @@ const SWITCH: u32 = 1;
 const SWITCH_SAVED_SHIFT: u32 = 3;
 /// The largest of these.
 const SWITCH_SAVED_MAX: i32 = 31;
+/// A call by a function that has realigned its stack.
+pub(super) const REALIGNED: u32 = 5;
+/// Where it has how many words below the frame pointer the new stack pointer is.
+const REALIGNED_SHIFT: u32 = 3;
+/// The most of these: gcc pushes five registers at most before.
+pub const REALIGNED_MAX: u32 = 7;
 /// The new stack pointer is an offset from the frame pointer, not from the old stack pointer.
 const BASE_BP: u32 = 1 << 3;
 /// The caller's frame pointer was saved. Without this, it stays.
@@ -87,6 +97,8 @@ pub enum Kind {
     Call,
     /// The same from another stack.
     Switch,
+    /// The same by a function that has realigned its stack.
+    Realigned,
     /// An entry from elsewhere: all registers are at the new stack pointer.
     Registers,
     /// There is no caller.
@@ -159,6 +171,7 @@ impl Rule {
         match self.0 & KIND {
             CALL => Kind::Call,
             SWITCH => Kind::Switch,
+            REALIGNED => Kind::Realigned,
             REGISTERS => Kind::Registers,
             END => Kind::End,
             _ => Kind::Slow,
@@ -206,10 +219,17 @@ impl Rule {
         }
     }
 
-    /// Whether the new stack pointer is an offset from the frame pointer.
+    /// The rule of a function that has realigned its stack: the new stack pointer is so many words below the
+    /// frame pointer.
+    pub(super) const fn realigned(words: u32) -> Self {
+        Self(REALIGNED | words << REALIGNED_SHIFT)
+    }
+
+    /// How many words below the frame pointer the new stack pointer is. Of a function that has realigned its
+    /// stack.
     #[inline(always)]
-    pub const fn needs_bp(self) -> bool {
-        self.plain().is_none() && self.0 & BASE_BP != 0
+    pub const fn realigned_words(self) -> u64 {
+        (self.0 >> REALIGNED_SHIFT & REALIGNED_MAX) as u64
     }
 
     /// Where the frame pointer is read, given the old stack pointer and the new one; [`None`] if it
@@ -268,6 +288,23 @@ impl Rule {
         Some(Self(
             SWITCH | field(offset)? | (saved as u32) << SWITCH_SAVED_SHIFT,
         ))
+    }
+
+    /// The rule of a function that has realigned its stack, if that explains two runs in which the word so far
+    /// below the frame pointer was an address; `runs` say where these lead. Otherwise [`Rule::SLOW`].
+    pub fn learn_realigned(words: u32, runs: &[Run; 2]) -> Self {
+        let is_explained = runs.iter().all(|run| {
+            run.outcome
+                == Outcome::Caller {
+                    ip: run.sp.wrapping_sub(1),
+                    sp: run.sp,
+                    bp: Some(run.bp),
+                }
+        });
+        match (1..=REALIGNED_MAX).contains(&words) && is_explained {
+            true => Self::realigned(words),
+            false => Self::SLOW,
+        }
     }
 
     fn call(runs: &[Run; 2]) -> Option<Self> {
@@ -370,10 +407,10 @@ fn field(offset: i32) -> Option<u32> {
 pub struct Set([AtomicU64; WAYS]);
 
 /// The memory of a table, from whatever allocator there is.
-#[cfg(CONFIG_RUST)]
+#[cfg(MODULE)]
 pub type Sets = kernel::alloc::KVVec<Set>;
 /// The memory of a table, from whatever allocator there is.
-#[cfg(not(CONFIG_RUST))]
+#[cfg(not(MODULE))]
 pub type Sets = Vec<Set>;
 
 /// The rules that are known.
@@ -536,7 +573,7 @@ impl<'a> Table<'a> {
     }
 
     #[cold]
-    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    #[cfg_attr(MODULE, link_section = ".kprobes.text")]
     fn get_behind(&self, key: u64, first: usize) -> Rule {
         for way in 1..WAYS {
             let entry = self.entry(first, way).load(Relaxed);

@@ -31,7 +31,7 @@ impl Frame {
 
     /// The caller, or why the rule cannot tell.
     #[inline(never)]
-    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    #[cfg_attr(MODULE, link_section = ".kprobes.text")]
     pub(super) fn called<U: Unwinder>(
         &self,
         unwinder: &U,
@@ -39,6 +39,10 @@ impl Frame {
     ) -> Result<Self, WalkCounter> {
         let (at, stack) = match rule.kind() {
             Kind::Switch => switch(unwinder, &self.stack, self.at, rule)?,
+            Kind::Realigned => (
+                realigned_call(unwinder, &self.stack, self.at, rule)?,
+                self.stack,
+            ),
             _ => (
                 based_call(unwinder, &self.stack, self.at, rule)?,
                 self.stack,
@@ -57,7 +61,7 @@ impl Frame {
 
     /// The frame that was interrupted, by registers where a rule says.
     #[inline(never)]
-    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    #[cfg_attr(MODULE, link_section = ".kprobes.text")]
     pub(super) fn resumed<U: Unwinder>(&self, unwinder: &U, rule: Rule) -> Option<Self> {
         let registers = rule.sp(self.at.sp, self.at.bp);
         let at = unwinder.registers(&self.stack, registers)?;
@@ -106,6 +110,22 @@ fn switch<U: Unwinder>(
         None => at.bp,
     };
     Ok((Registers { ip, sp, bp }, task))
+}
+
+/// The caller of a function that has realigned its stack.
+fn realigned_call<U: Unwinder>(
+    unwinder: &U,
+    stack: &Stack,
+    at: Registers,
+    rule: Rule,
+) -> Result<Registers, WalkCounter> {
+    let word = |addr| stack.word(unwinder, addr).ok_or(WalkCounter::Stack);
+    let sp = word(at.bp.wrapping_sub(rule.realigned_words().wrapping_mul(8)))?;
+    if sp <= at.sp {
+        return Err(WalkCounter::Stack);
+    }
+    let (ip, bp) = (word(sp.wrapping_sub(8))?, word(at.bp)?);
+    Ok(Registers { ip, sp, bp })
 }
 
 /// What a rule says where the stack ends, too.

@@ -8,7 +8,7 @@
 //! on stacks that are made up.
 
 use super::{
-    guided::{copy, expected, resume, retrace, Followed, Guide, Guides, Position},
+    guided::leave_out,
     rules::{Kind, Rule},
     step::{based_call, kind},
 };
@@ -188,16 +188,6 @@ pub trait Unwinder {
     /// is a rule there is text.
     fn rule(&self, ip: u64) -> Rule;
 
-    /// Whether a stack may have that rule as a hint: not if the text goes unannounced.
-    fn has_lasting_rule(&self, ip: u64) -> bool {
-        self.rule(ip) != Rule::UNKNOWN
-    }
-
-    /// The rule of an address that is not recorded as it is.
-    fn marked_rule(&self, ip: u64) -> Rule {
-        self.rule(ip)
-    }
-
     /// The rule noted for a frame that is left out, when so many are still to be; a replaced return address has
     /// none.
     fn noted(&self, left: usize, ip: u64) -> Rule {
@@ -223,9 +213,6 @@ pub trait Unwinder {
     /// Whether a tracer has put this address where a return address was: the kernel knows which.
     fn is_replaced(&self, ip: u64) -> bool;
 
-    /// What is recorded for an address, if it can be known now.
-    fn shown(&self, ip: u64) -> Option<u64>;
-
     /// Whether the registers at an address on the stack are the user's, where a walk ends.
     fn are_users(&self, stack: &Stack, registers: u64) -> bool;
 
@@ -242,137 +229,29 @@ pub trait Unwinder {
     fn count(&mut self, found: WalkCounter, nr: u64);
 }
 
-/// What a walk has found.
-pub enum Walked<G> {
-    /// The frames of a guide, all of them; and the last guide on the way that lacks a hint for a rule.
-    Known(G, Option<G>),
-    /// So many frames, which are written; and the guide that had the same, up to so many.
-    Frames(usize, Option<(G, usize)>),
-}
-
 /// Finds return addresses, from that of `frame` on, the innermost first, and as the kernel's
-/// unwinder finds them. The first `skip` of them are left out. They are written to `ips`, behind the
-/// first `nr`: none or one.
+/// unwinder finds them. The first `skip` of them are left out. They are written to `ips`, after the
+/// first `nr`: none or one. Returns the number of those that are written then.
 ///
 /// Context: that of the [`Unwinder`].
-pub fn walk<U: Unwinder, G: Guides>(
+#[inline(never)]
+#[cfg_attr(MODULE, link_section = ".kprobes.text")]
+pub fn walk<U: Unwinder>(
     unwinder: &mut U,
     mut frame: Frame,
     mut skip: usize,
     ips: &mut [MaybeUninit<u64>],
-    nr: usize,
-    guides: Option<G>,
-) -> Walked<G::Guide> {
-    let before = match ips.first() {
-        // SAFETY: It is written.
-        Some(ip) if nr > 0 => Some(unsafe { ip.assume_init() }),
-        _ => None,
-    };
-    let mut left = None;
-    if let (Some(guides), false) = (&guides, frame.interrupted) {
-        let known = expected(unwinder, &mut frame, &mut skip, nr, before, guides);
-        let known = known.or_else(|| retrace(unwinder, frame, skip, nr, before, guides, &mut left));
-        if let Some(guide) = known {
-            unwinder.count(WalkCounter::Fast, guide.nr().wrapping_sub(nr) as u64);
-            return Walked::Known(guide, None);
-        }
+    mut nr: usize,
+) -> usize {
+    if !frame.interrupted {
+        skip = leave_out(unwinder, &mut frame, skip);
     }
-    let position = left.unwrap_or(Position::new(frame, skip, nr));
-    walk_on(unwinder, position, nr, ips, guides)
-}
-
-/// Walks on, from a frame that guides alone do not lead on from. The first `nr_known` frames were known
-/// before.
-#[inline(never)]
-#[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
-pub fn walk_on<U: Unwinder, G: Guides>(
-    unwinder: &mut U,
-    position: Position<G::Guide>,
-    nr_known: usize,
-    ips: &mut [MaybeUninit<u64>],
-    mut guides: Option<G>,
-) -> Walked<G::Guide> {
-    let Position {
-        mut frame,
-        mut skip,
-        mut nr,
-        mut guide,
-        parted,
-    } = position;
-    let mut fast = nr.wrapping_sub(nr_known) as u64;
-    let (mut departed, mut lacks) = (None, None);
-    if let (true, Some(last)) = (parted, guide) {
-        copy(&last, nr, ips);
-        departed = Some((last, nr.wrapping_add(1)));
-        (guide, guides) = (None, None);
-    }
+    let mut fast = 0_u64;
     loop {
-        let ip = frame.at.ip;
-        if let (0, Some(others)) = (skip, &guides) {
-            // The frames before this one are those of the guide, if there is one.
-            let shown = unwinder.shown(ip);
-            match guide {
-                // Where a frame is known before, only that one tells which guide begins alike.
-                None if nr == 0 => guide = shown.and_then(|frame| others.first(0, frame)),
-                None => {}
-                Some(last) if shown.is_some() && last.frame(nr) == shown => {}
-                // It ends with the guide.
-                Some(last) if last.nr() == nr && !unwinder.is_text(ip) => break,
-                Some(last) => {
-                    guide = shown.and_then(|frame| others.other(&last, nr, frame));
-                    if guide.is_none() {
-                        copy(&last, nr, ips);
-                        departed = Some((last, nr));
-                    }
-                }
-            }
-            if guide.is_none() {
-                guides = None;
-            }
-        }
         // Nearly all frames are calls whose rules are known, and none is left out.
         let (mut rule, stuck) =
             if frame.interrupted || skip > 0 || !frame.stack.reaches(frame.at.sp) {
                 (frame.rule(unwinder), None)
-            } else if let (Some(led_by), Some(guides)) = (&guide, &guides) {
-                // SAFETY: It has this frame.
-                let hinted = unsafe { led_by.hinted(nr) };
-                if hinted.words() == 0 && hinted.rule() != Rule::FRAME {
-                    let rule = unwinder.rule(ip);
-                    let is_last = nr.wrapping_add(1) == led_by.nr();
-                    // Such a frame could have a hint: its address is recorded unchanged, and its rule may be
-                    // one. Only a last frame has no plain one.
-                    let has_none = hinted.rule() == Rule::UNKNOWN && hinted.ip() == ip;
-                    if has_none
-                        && rule.kind() != Kind::Slow
-                        && !(is_last && rule.plain().is_some())
-                        && unwinder.has_lasting_rule(ip)
-                    {
-                        lacks = Some(*led_by);
-                    }
-                    (rule, None)
-                } else {
-                    let mut position = Position {
-                        guide,
-                        ..Position::new(frame, skip, nr)
-                    };
-                    let followed = resume(unwinder, &mut position, guides);
-                    let moved = position.nr.wrapping_sub(nr);
-                    fast = fast.wrapping_add(moved as u64);
-                    Position {
-                        frame,
-                        nr,
-                        guide,
-                        ..
-                    } = position;
-                    match followed {
-                        Followed::All => break,
-                        // What is recorded for the frame may be another address: the loop begins with that.
-                        Followed::Stopped | Followed::Parted if moved > 0 => continue,
-                        Followed::Stopped | Followed::Parted => {}
-                    }
-                    (unwinder.rule(ip), None)
-                }
             } else {
                 let mut calls = Calls {
                     at: frame.at,
@@ -405,17 +284,11 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                 if !has_rule && !unwinder.is_text(frame.at.ip) {
                     break;
                 }
-                match frame.address() {
-                    // Interrupts come anywhere, and most addresses are hit once: not where a guide has it.
-                    Some(ip) if !has_rule && (!frame.interrupted || guide.is_some()) => {
-                        rule = unwinder.learn(ip);
-                    }
-                    _ => {}
+                if let (false, Some(ip)) = (has_rule, frame.address()) {
+                    rule = unwinder.learn(ip);
                 }
                 if skip > 0 {
                     skip -= 1;
-                } else if guide.is_some() && nr < ips.len() {
-                    nr = nr.wrapping_add(1);
                 } else if !keep(ips, &mut nr, frame.at.ip) {
                     break;
                 }
@@ -425,7 +298,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
                     WalkCounter::New
                 };
                 let next = match kind(unwinder, rule, &frame.stack, frame.at) {
-                    Kind::Call | Kind::Switch => frame.called(unwinder, rule),
+                    Kind::Call | Kind::Switch | Kind::Realigned => frame.called(unwinder, rule),
                     Kind::Registers
                         if !unwinder.are_users(&frame.stack, rule.sp(frame.at.sp, frame.at.bp)) =>
                     {
@@ -456,14 +329,7 @@ pub fn walk_on<U: Unwinder, G: Guides>(
         frame = caller;
     }
     unwinder.count(WalkCounter::Fast, fast);
-    match guide {
-        Some(guide) if guide.nr() == nr => Walked::Known(guide, lacks),
-        Some(guide) => {
-            copy(&guide, nr, ips);
-            Walked::Frames(nr, Some((guide, nr)))
-        }
-        None => Walked::Frames(nr, departed),
-    }
+    nr
 }
 
 /// Writes the next address, if there is room.
@@ -501,7 +367,7 @@ enum CallsEnd {
 impl Calls<'_> {
     /// Follows them. Apart from the walk, so that all of it is in registers.
     #[inline(never)]
-    #[cfg_attr(CONFIG_RUST, link_section = ".kprobes.text")]
+    #[cfg_attr(MODULE, link_section = ".kprobes.text")]
     fn walk<U: Unwinder>(&mut self, unwinder: &U, stack: &Stack) -> (Rule, CallsEnd) {
         let end = stack.end();
         let ips = &mut *self.ips;

@@ -15,7 +15,7 @@ use super::{
     words::INDEX_MAX,
 };
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
-use kernel::{prelude::*, rbtree::RBTree};
+use kernel::prelude::*;
 
 /// The most binaries that get an index. Frames in files of others are addresses.
 const MAX: usize = 8192;
@@ -29,28 +29,23 @@ pub(crate) struct Binary {
     pub(crate) build_id: KVec<u8>,
     /// The path when the file was first seen, in the mount namespace of the task that ran it.
     pub(crate) path: KVec<u8>,
-    pub(crate) dev: u64,
-    pub(crate) ino: u64,
-    pub(crate) size: u64,
+    /// The first file of the binary.
+    pub(crate) file: Key,
 }
 
-/// What files have in common that are one binary. Anybody can forge a build-id, and a file system in user
-/// space the owner: so also the device, and what is there now, as another file system can get the device
-/// when the first is unmounted. What changes a program after it was linked keeps its build-id, and moves
-/// its content: so also the size.
-#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
-enum Identity {
-    BuildId {
-        dev: u64,
-        medium: u64,
-        r#type: u64,
-        owner: u64,
-        size: u64,
-        build_id: [u8; BUILD_ID_MAX],
-        len: usize,
-    },
-    /// A file without a build-id, or the first one of a binary.
-    File(Key),
+impl Binary {
+    /// Returns whether a file with this build-id is of this binary.
+    ///
+    /// Anybody can forge a build-id, and a file system in user space the owner. So the device is compared
+    /// too, and the file system on it, as another one can get the device when the first is unmounted. A tool
+    /// that changes a program after it was linked keeps its build-id and moves its content, so the size is
+    /// compared as well. The build-id can be unreadable when the file is first seen, or later.
+    fn is_of(&self, file: &Key, build_id: &[u8]) -> bool {
+        self.file == *file
+            || !build_id.is_empty()
+                && *self.build_id == *build_id
+                && self.file.origin() == file.origin()
+    }
 }
 
 /// The index of the first binary after a reset that forgets so many from an index on: in the end those that were
@@ -65,7 +60,6 @@ pub(crate) fn index_after(first: u32, forgotten: usize) -> u32 {
 /// All of them.
 pub(crate) struct Binaries {
     files: FileTable,
-    by_identity: RBTree<Identity, u32>,
     list: KVVec<Binary>,
     shares: Shares,
     /// The index of the first binary. A stack that is just being recorded may have an index of those before.
@@ -77,7 +71,6 @@ impl Binaries {
     pub(crate) fn new(first_file: u32) -> Result<Self> {
         Ok(Self {
             files: FileTable::new(first_file)?,
-            by_identity: RBTree::new(),
             list: KVVec::new(),
             shares: Shares::new(MAX as u64),
             first: FIRST,
@@ -87,7 +80,6 @@ impl Binaries {
     /// Forgets all of them.
     pub(crate) fn forget(&mut self) {
         self.files.forget();
-        self.by_identity = RBTree::new();
         self.shares.forget();
         self.first = index_after(self.first, self.list.len());
         self.list = KVVec::new();
@@ -125,8 +117,9 @@ impl Binaries {
         if let Some(known) = self.meet(key) {
             return Ok(known);
         }
+        let key = Key::from(key);
         let binary = self.binary(user, key, found)?;
-        self.files.add(user, Key::from(key), binary, rules)
+        self.files.add(user, key, binary, rules)
     }
 
     /// Keeps a rule of a file, unless that was forgotten meanwhile: one day its index is that of another file.
@@ -138,30 +131,14 @@ impl Binaries {
     }
 
     /// The index of the binary that a file is, if need be a new one.
-    fn binary(
-        &mut self,
-        user: u32,
-        file: &stackmap_file_key,
-        found: &stackmap_binary,
-    ) -> Result<u32> {
+    fn binary(&mut self, user: u32, file: Key, found: &stackmap_binary) -> Result<u32> {
         let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
-        let identity = match build_id.is_empty() {
-            true => Identity::File(Key::from(file)),
-            false => Identity::BuildId {
-                dev: file.dev,
-                medium: file.medium,
-                r#type: file.type_,
-                owner: file.owner,
-                size: file.size,
-                build_id: found.build_id,
-                len: build_id.len(),
-            },
-        };
-        // Its build-id may not be at hand this time, or may not have been at first.
-        let itself = Identity::File(Key::from(file));
-        let known = self.by_identity.get(&itself);
-        if let Some(known) = known.or_else(|| self.by_identity.get(&identity)) {
-            return Ok(*known);
+        let known = self
+            .list
+            .iter()
+            .position(|known| known.is_of(&file, build_id));
+        if let Some(position) = known {
+            return Ok(self.first + position as u32);
         }
         if self.list.len() == MAX || self.shares.is_exhausted(user) {
             return Err(shim::errno(kernel::bindings::ENOSPC));
@@ -170,9 +147,7 @@ impl Binaries {
         let mut binary = Binary {
             build_id: KVec::new(),
             path: KVec::new(),
-            dev: file.dev,
-            ino: file.ino,
-            size: file.size,
+            file,
         };
         binary.build_id.extend_from_slice(build_id, GFP_NOWAIT)?;
         let path = &found.path[..(found.path_len as usize).min(found.path.len())];
@@ -180,12 +155,6 @@ impl Binaries {
         self.list.push(binary, GFP_NOWAIT)?;
         // What cannot be counted is kept all the same.
         let _ = self.shares.add(user, 1);
-        // Without these, another file of this binary gets an index of its own, or this one when it is met again.
-        for identity in [itself, identity] {
-            let _ = self
-                .by_identity
-                .try_create_and_insert(identity, index, GFP_NOWAIT);
-        }
         Ok(index)
     }
 

@@ -14,7 +14,6 @@ use super::{
 };
 
 /// A mapping, as far as it is needed for each frame.
-#[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapping {
     /// Its first address.

@@ -23,14 +23,16 @@ use crate::{
 use core::cell::Cell;
 use kernel::prelude::*;
 
-/// Room for the delivery of one stack.
-#[derive(Zeroable)]
+/// The memory that the delivery of one stack needs.
 pub(super) struct Buffer {
     mappings: Mappings,
     /// What frame pointers lead to; rules need no room.
     ips: [usize; FRAMES_MAX],
     words: StackWords,
 }
+
+// SAFETY: Its fields are integers, arrays of them, and `Mappings`.
+unsafe impl Zeroable for Buffer {}
 
 /// The id of the current task's user stack, which is remembered for its cookie; 0 if it is not kept.
 ///

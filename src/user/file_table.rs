@@ -8,7 +8,7 @@
 use super::rules::{Rules, INDICES};
 use crate::shim::stackmap_file_key;
 use core::mem::take;
-use kernel::{prelude::*, rbtree::RBTree};
+use kernel::prelude::*;
 
 /// The most files that are known at once.
 pub(crate) const FILES_MAX: usize = 8192;
@@ -29,16 +29,23 @@ pub(crate) const FIRST: u32 = 2;
 
 /// A file, as long as it is not written to: a file that is overwritten in place is another one.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Key {
-    dev: u64,
+pub(crate) struct Key {
+    pub(crate) dev: u64,
     medium: u64,
     inode: u64,
-    ino: u64,
+    pub(crate) ino: u64,
     ctime: (i64, u32),
     generation: u32,
-    size: u64,
+    pub(crate) size: u64,
     owner: u64,
     r#type: u64,
+}
+
+impl Key {
+    /// Returns what all files of one binary share besides the build-id: device, file system, owner, size.
+    pub(super) fn origin(&self) -> [u64; 5] {
+        [self.dev, self.medium, self.r#type, self.owner, self.size]
+    }
 }
 
 impl From<&stackmap_file_key> for Key {
@@ -87,9 +94,9 @@ struct File {
 
 /// The files that are known.
 pub(super) struct FileTable {
-    /// Their places in the list.
-    by_key: RBTree<Key, usize>,
     list: KVVec<File>,
+    /// The positions in `list`, sorted by the key of the file.
+    by_key: KVVec<u16>,
     /// The number of files of each class of users.
     counts: [usize; CLASSES],
     /// The place whose turn it is in each class.
@@ -113,8 +120,8 @@ impl FileTable {
     /// sleep.
     pub(super) fn new(next: u32) -> Result<Self> {
         Ok(Self {
-            by_key: RBTree::new(),
             list: KVVec::with_capacity(FILES_MAX, GFP_KERNEL)?,
+            by_key: KVVec::with_capacity(FILES_MAX, GFP_KERNEL)?,
             counts: [0; CLASSES],
             turns: [0; CLASSES],
             next,
@@ -123,8 +130,8 @@ impl FileTable {
 
     /// Forgets all of them. Their indices stay used.
     pub(super) fn forget(&mut self) {
-        self.by_key = RBTree::new();
         self.list.clear();
+        self.by_key.clear();
         self.counts = [0; CLASSES];
     }
 
@@ -135,12 +142,26 @@ impl FileTable {
 
     /// The indices of a file that is known.
     pub(super) fn get(&self, key: &Key) -> Option<Indices> {
-        Some(self.list.get(*self.by_key.get(key)?)?.indices)
+        Some(self.list.get(self.position(key)?)?.indices)
+    }
+
+    /// Returns the index in `by_key` of a key: `Err` with the index to insert it at if it is not there.
+    fn search(&self, key: &Key) -> core::result::Result<usize, usize> {
+        let key_at = |at: &u16| self.list.get(usize::from(*at)).map(|file| &file.key);
+        self.by_key
+            .binary_search_by(|at| key_at(at).cmp(&Some(key)))
+    }
+
+    /// Returns the position in `list` of a file, if it is known.
+    fn position(&self, key: &Key) -> Option<usize> {
+        let index = self.search(key).ok()?;
+        self.by_key.get(index).copied().map(usize::from)
     }
 
     /// The same, for a stack that has a frame in it.
     pub(super) fn meet(&mut self, key: &Key) -> Option<Indices> {
-        let file = self.list.get_mut(*self.by_key.get(key)?)?;
+        let position = self.position(key)?;
+        let file = self.list.get_mut(position)?;
         file.met = true;
         Some(file.indices)
     }
@@ -168,21 +189,25 @@ impl FileTable {
             class,
             met: false,
         };
-        match self.turn() {
-            Some(place) => {
-                let room = self.list.get_mut(place).ok_or(EINVAL)?;
-                let node = self.by_key.remove_node(&room.key).ok_or(EINVAL)?;
-                self.counts[usize::from(room.class)] -= 1;
-                *room = file;
-                let node = node.into_reservation().into_node(key, place);
-                self.by_key.insert(node);
+        let position = match self.turn() {
+            Some(position) => {
+                let old = self.list.get(position).ok_or(EINVAL)?;
+                let (old_key, old_class) = (old.key, old.class);
+                let index = self.search(&old_key).map_err(|_| EINVAL)?;
+                self.by_key.remove(index).map_err(|_| EINVAL)?;
+                self.counts[usize::from(old_class)] -= 1;
+                position
             }
-            None => {
-                let place = self.list.len();
-                self.by_key.try_create_and_insert(key, place, GFP_NOWAIT)?;
-                // There is room.
-                self.list.push(file, GFP_NOWAIT)?;
-            }
+            None => self.list.len(),
+        };
+        // Both have the capacity for all files.
+        let index = self.search(&key).unwrap_or_else(|index| index);
+        self.by_key
+            .insert_within_capacity(index, position as u16)
+            .map_err(|_| EINVAL)?;
+        match self.list.get_mut(position) {
+            Some(slot) => *slot = file,
+            None => self.list.push(file, GFP_NOWAIT)?,
         }
         self.counts[usize::from(class)] += 1;
         self.next += 1;

@@ -7,22 +7,22 @@
  */
 #include <linux/backing-dev-defs.h>
 #include <linux/blkdev.h>
-#include <linux/buildid.h>
 #include <linux/cred.h>
 #include <linux/dcache.h>
 #include <linux/elf.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/highmem.h>
 #include <linux/magic.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
+#include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
 #include <linux/stat.h>
 #include <linux/string.h>
 #include <linux/timekeeping.h>
 #include <linux/uaccess.h>
-#include <linux/unwind_user.h>
 #include <linux/user_namespace.h>
 
 #ifdef CONFIG_X86
@@ -38,10 +38,7 @@ struct vdso_image {
 #include "../shim/shim.h"
 #include "user.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_freader_init, freader_init_from_file);
-DEFINE_STATIC_CALL_NULL(stackmap_freader_fetch, freader_fetch);
-DEFINE_STATIC_CALL_NULL(stackmap_freader_cleanup, freader_cleanup);
-DEFINE_STATIC_CALL_NULL(stackmap_lock_vma, lock_vma_under_rcu);
+STACKMAP_STATIC_CALL(NULL, stackmap_lock_vma, lock_vma_under_rcu);
 
 /* The 64-bit vDSO of an address space; NULL if it has another one, or none. */
 static const struct vdso_image *vdso64(const struct mm_struct *mm)
@@ -228,12 +225,6 @@ bool stackmap_user_mapping(const struct stackmap_process *process, unsigned long
 	return true;
 }
 
-static struct freader *reader_of(struct stackmap_file *file)
-{
-	BUILD_BUG_ON(sizeof(struct freader) > sizeof(file->reader));
-	return (struct freader *)file->reader;
-}
-
 /**
  * stackmap_file_begin - get the file that is mapped at an address
  * @process: the process
@@ -258,10 +249,49 @@ bool stackmap_file_begin(const struct stackmap_process *process, unsigned long a
 	       !memcmp(&mapping.file, key, sizeof(*key));
 	if (same) {
 		file->file = get_file(vma->vm_file);
-		static_call(stackmap_freader_init)(reader_of(file), NULL, 0, file->file, false);
+		file->folio = NULL;
 	}
 	vma_end_read(vma);
 	return same;
+}
+
+static void put_folio(struct stackmap_file *file)
+{
+	if (file->folio)
+		folio_put(file->folio);
+	file->folio = NULL;
+}
+
+/* Has the folio of a page at hand, if it is in the page cache. */
+static bool get_folio(struct stackmap_file *file, pgoff_t index)
+{
+	struct folio *folio = file->folio;
+
+	/* One that was truncated belongs to no file any more. */
+	if (folio && folio->mapping == file->file->f_mapping && folio_contains(folio, index))
+		return true;
+	put_folio(file);
+	folio = filemap_get_folio(file->file->f_mapping, index);
+	if (!IS_ERR_OR_NULL(folio))
+		file->folio = folio;
+	return file->folio;
+}
+
+/*
+ * Reads bytes of one page of a file, if it is in the page cache. A page of memfd_secret() is not
+ * mapped in the kernel.
+ */
+static bool read_in_page(struct stackmap_file *file, u64 offset, void *bytes, unsigned int nr)
+{
+	bool read;
+	void *page;
+
+	if (!get_folio(file, offset >> PAGE_SHIFT) || !folio_test_uptodate(file->folio))
+		return false;
+	page = kmap_local_folio(file->folio, offset_in_folio(file->folio, offset) & PAGE_MASK);
+	read = !copy_from_kernel_nofault(bytes, page + offset_in_page(offset), nr);
+	kunmap_local(page);
+	return read;
 }
 
 /**
@@ -276,16 +306,17 @@ bool stackmap_file_begin(const struct stackmap_process *process, unsigned long a
  */
 bool stackmap_file_read(struct stackmap_file *file, u64 offset, void *bytes, unsigned int nr)
 {
-	struct freader *reader = reader_of(file);
-	const void *found;
+	while (nr) {
+		const unsigned int rest = PAGE_SIZE - offset_in_page(offset);
+		const unsigned int part = min(nr, rest);
 
-	/* What is in more than one folio is put together there. */
-	reader->buf = bytes;
-	reader->buf_sz = nr;
-	found = static_call(stackmap_freader_fetch)(reader, offset, nr);
-	if (found && found != bytes)
-		memcpy(bytes, found, nr);
-	return found;
+		if (!read_in_page(file, offset, bytes, part))
+			return false;
+		offset += part;
+		bytes += part;
+		nr -= part;
+	}
+	return true;
 }
 
 /**
@@ -296,7 +327,7 @@ bool stackmap_file_read(struct stackmap_file *file, u64 offset, void *bytes, uns
  */
 void stackmap_file_end(struct stackmap_file *file)
 {
-	static_call(stackmap_freader_cleanup)(reader_of(file));
+	put_folio(file);
 	fput(file->file);
 }
 
@@ -360,34 +391,28 @@ fault:
 #define NOTE_BUILD_ID	3
 
 /* The build-id among the notes at @offset. Returns whether there is one. */
-static bool find_note(struct freader *reader, u64 offset, u64 size, struct stackmap_binary *binary)
+static bool find_note(struct stackmap_file *file, u64 offset, u64 size,
+		      struct stackmap_binary *binary)
 {
 	const u64 end = offset + min(size, NOTES_BYTES_MAX);
 	unsigned int i;
 
 	for (i = 0; i < NOTES_MAX && offset + sizeof(struct elf64_note) < end; i++) {
-		const struct elf64_note *fetched;
-		const char *name, *id;
+		char name[sizeof("GNU")];
 		struct elf64_note note;
 
-		fetched = static_call(stackmap_freader_fetch)(reader, offset, sizeof(*fetched));
-		if (!fetched)
-			return false;
-		note = *fetched;
-		if (note.n_namesz > NOTES_BYTES_MAX || note.n_descsz > NOTES_BYTES_MAX)
+		if (!stackmap_file_read(file, offset, &note, sizeof(note)) ||
+		    note.n_namesz > NOTES_BYTES_MAX || note.n_descsz > NOTES_BYTES_MAX)
 			return false;
 		offset += sizeof(note);
-		name = static_call(stackmap_freader_fetch)(reader, offset, sizeof("GNU"));
-		if (!name)
+		if (!stackmap_file_read(file, offset, name, sizeof(name)))
 			return false;
 		if (note.n_type == NOTE_BUILD_ID && note.n_namesz == sizeof("GNU") &&
 		    !memcmp(name, "GNU", sizeof("GNU")) && note.n_descsz &&
 		    note.n_descsz <= sizeof(binary->build_id)) {
-			id = static_call(stackmap_freader_fetch)(reader, offset + sizeof("GNU"),
-								 note.n_descsz);
-			if (!id)
+			offset += sizeof("GNU");
+			if (!stackmap_file_read(file, offset, binary->build_id, note.n_descsz))
 				return false;
-			memcpy(binary->build_id, id, note.n_descsz);
 			binary->build_id_len = note.n_descsz;
 			return true;
 		}
@@ -397,34 +422,26 @@ static bool find_note(struct freader *reader, u64 offset, u64 size, struct stack
 }
 
 /* Reads the build-id of a 64-bit ELF file from the page cache, in bounded time. */
-static void read_build_id(struct file *file, struct stackmap_binary *binary)
+static void read_build_id(struct stackmap_file *file, struct stackmap_binary *binary)
 {
-	char buffer[sizeof(struct elf64_hdr)];
-	struct freader reader;
-	const struct elf64_hdr *elf;
-	const struct elf64_phdr *header;
+	struct elf64_phdr header;
+	struct elf64_hdr elf;
 	unsigned int i, nr;
-	u64 headers;
 
-	static_call(stackmap_freader_init)(&reader, buffer, sizeof(buffer), file, false);
-	elf = static_call(stackmap_freader_fetch)(&reader, 0, sizeof(*elf));
-	if (!elf || memcmp(elf->e_ident, ELFMAG, SELFMAG) ||
-	    elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_phoff > FILE_OFFSET_MAX)
-		goto out;
-	headers = elf->e_phoff;
-	nr = min(elf->e_phnum, HEADERS_MAX);
+	if (!stackmap_file_read(file, 0, &elf, sizeof(elf)) ||
+	    memcmp(elf.e_ident, ELFMAG, SELFMAG) || elf.e_ident[EI_CLASS] != ELFCLASS64 ||
+	    elf.e_phoff > FILE_OFFSET_MAX)
+		return;
+	nr = min(elf.e_phnum, HEADERS_MAX);
 	for (i = 0; i < nr; i++) {
-		header = static_call(stackmap_freader_fetch)(&reader,
-							     headers + i * sizeof(*header),
-							     sizeof(*header));
-		if (!header)
-			break;
-		if (header->p_type == PT_NOTE && header->p_offset <= FILE_OFFSET_MAX &&
-		    find_note(&reader, header->p_offset, header->p_filesz, binary))
-			break;
+		const u64 offset = elf.e_phoff + i * sizeof(header);
+
+		if (!stackmap_file_read(file, offset, &header, sizeof(header)))
+			return;
+		if (header.p_type == PT_NOTE && header.p_offset <= FILE_OFFSET_MAX &&
+		    find_note(file, header.p_offset, header.p_filesz, binary))
+			return;
 	}
-out:
-	static_call(stackmap_freader_cleanup)(&reader);
 }
 
 /* For how long a file may change and keep a coarse ctime: servers may count in seconds. */
@@ -437,13 +454,16 @@ out:
  */
 static bool watch_ctime(struct inode *inode)
 {
+#if STACKMAP_HAS_MULTIGRAIN_TIME
 	struct kstat stat;
 
-	/* Not all inodes of such a file system have room for more than seconds. */
-	if (!is_mgtime(inode) || inode->i_sb->s_time_gran != 1)
-		return abs(ktime_get_real_seconds() - inode_get_ctime_sec(inode)) > COARSE_SECONDS;
-	fill_mg_cmtime(&stat, STATX_CTIME, inode);
-	return true;
+	/* Inodes of such a file system can have memory for seconds alone. */
+	if (is_mgtime(inode) && inode->i_sb->s_time_gran == 1) {
+		fill_mg_cmtime(&stat, STATX_CTIME, inode);
+		return true;
+	}
+#endif
+	return abs(ktime_get_real_seconds() - inode_get_ctime_sec(inode)) > COARSE_SECONDS;
 }
 
 /**
@@ -469,7 +489,7 @@ bool stackmap_user_binary(const struct stackmap_process *process, unsigned long 
 		return false;
 	watched = watch_ctime(file_inode(file.file));
 	binary->build_id_len = 0;
-	read_build_id(file.file, binary);
+	read_build_id(&file, binary);
 	path = d_path(file_user_path(file.file), binary->path, sizeof(binary->path));
 	binary->path_len = 0;
 	if (!IS_ERR(path)) {

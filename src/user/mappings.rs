@@ -18,7 +18,6 @@ use core::cell::Cell;
 use kernel::prelude::*;
 
 /// The mappings that addresses of one stack lie in.
-#[derive(Zeroable)]
 pub(super) struct Mappings {
     /// As the kernel has them.
     shims: [stackmap_mapping; STACKMAP_MAPPINGS as usize],
@@ -30,6 +29,9 @@ pub(super) struct Mappings {
     last: usize,
     recent: Mapping,
 }
+
+// SAFETY: Its fields are integers and structures of integers, and arrays of them.
+unsafe impl Zeroable for Mappings {}
 
 impl Mappings {
     /// Forgets all of them.

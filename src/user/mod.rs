@@ -2,7 +2,7 @@
 
 //! User stacks: which user stack led to an event, as an id of a second map.
 //!
-//! While `options/stackmap-user` is on, a kernel stack that is recorded for a user task also asks for
+//! In a trace array that has user stacks, a kernel stack that is recorded for a user task also asks for
 //! the user stack, and carries the cookie of the kernel entry. The kernel unwinds the user stack once,
 //! when the task returns to user space; then the id of that stack is bound to the cookie by an event of
 //! its own. `Documentation/design.rst` has the order of all that.
@@ -47,16 +47,13 @@ use kernel::{
     sync::{new_mutex, Arc, Mutex},
 };
 
-/// What deliveries need. It is made when the option first goes on, and goes with the module.
-#[pin_data]
+/// What deliveries need. It is made when user stacks are first enabled, and goes with the module.
 struct State {
     remembered: Remembered<KVVec<AtomicU64>>,
     buffers: Buffers,
-    #[pin]
-    binaries: Mutex<Binaries>,
+    binaries: Pin<KBox<Mutex<Binaries>>>,
     rules: Rules,
     /// What users take up of the map, in bytes of its pool.
-    #[pin]
     stacks: SharedRoom,
 }
 
@@ -72,23 +69,18 @@ impl State {
         for _ in 0..cpus * REMEMBERED {
             words.push(AtomicU64::new(0), GFP_KERNEL)?;
         }
-        let buffers = Buffers::new(cpus)?;
         let mut sets = KVVec::with_capacity(SETS, GFP_KERNEL)?;
         for _ in 0..SETS {
             sets.push(Set::default(), GFP_KERNEL)?;
         }
-        let rules = Rules::new(sets).ok_or(EINVAL)?;
-        let binaries = Binaries::new(FIRST)?;
-        Arc::pin_init(
-            pin_init!(Self {
-                remembered: Remembered::new(words),
-                buffers,
-                rules,
-                binaries <- new_mutex!(binaries),
-                stacks <- SharedRoom::new(map_bytes),
-            }),
-            GFP_KERNEL,
-        )
+        let state = Self {
+            remembered: Remembered::new(words),
+            buffers: Buffers::new(cpus)?,
+            binaries: KBox::pin_init(new_mutex!(Binaries::new(FIRST)?), GFP_KERNEL)?,
+            rules: Rules::new(sets).ok_or(EINVAL)?,
+            stacks: SharedRoom::new(map_bytes)?,
+        };
+        Ok(Arc::new(state, GFP_KERNEL)?)
     }
 }
 

@@ -18,8 +18,8 @@
 #include "../shim/shim.h"
 #include "user.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_unwind_user, unwind_user_faultable);
-DEFINE_STATIC_CALL_NULL(stackmap_task_work_cancel, task_work_cancel);
+STACKMAP_STATIC_CALL(NULL, stackmap_unwind_user, unwind_user_faultable);
+STACKMAP_STATIC_CALL(NULL, stackmap_task_work_cancel, task_work_cancel);
 
 /* Whether a trace array that asks for user stacks takes events. */
 static bool records(struct stackmap_slot *slot)
@@ -36,11 +36,9 @@ static bool probing;
 /* Whether a trace array asks for user stacks and takes events. */
 static bool is_recorded(void)
 {
-	struct stackmap_slot *slot;
+	struct stackmap_slot *slot, *end;
 
-	if (!stackmap_user_asks())
-		return false;
-	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+	stackmap_for_each_served(slot, end)
 		if (records(slot))
 			return true;
 	return false;
@@ -76,7 +74,8 @@ static bool is_requested(void)
 	if (!(mask & UNWIND_PENDING))
 		return false;
 	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
-		if (stackmap_slot_asks(slot) && mask & BIT(READ_ONCE(slot->work.bit)))
+		/* Acquire; pairs with the store in stackmap_user_begin(). */
+		if (smp_load_acquire(&slot->has_work) && mask & BIT(slot->work.bit))
 			return true;
 	return false;
 }
@@ -84,12 +83,12 @@ static bool is_requested(void)
 static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
 {
 	const bool asks = is_recorded();
-	struct stackmap_slot *slot;
+	struct stackmap_slot *slot, *end;
 	u64 cookie;
 
 	/*
-	 * What was requested before the option went off is delivered, too. A helper of the kernel
-	 * has no user space before its first exec.
+	 * What was requested before a trace array stopped asking is delivered, too. A helper of the
+	 * kernel has no user space before its first exec.
 	 */
 	if (!current->mm || (!asks && !is_requested()))
 		return;
@@ -99,10 +98,10 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 	}
 	/*
 	 * Events that follow are still of this entry: they get the cookie of these. So do those of
-	 * trace arrays that begin to record behind here.
+	 * trace arrays that begin to record after this.
 	 */
-	for (slot = stackmap_slots; asks && slot < stackmap_slots + STACKMAP_SLOTS; slot++)
-		if (stackmap_slot_asks(slot))
+	stackmap_for_each_served(slot, end)
+		if (asks && stackmap_slot_asks(slot))
 			static_call(stackmap_unwind_request)(&slot->work, &cookie);
 	pagefault_disable();
 	deliver_pending();
@@ -114,7 +113,7 @@ static void on_process_exit(void *data, struct task_struct *task, bool group_dea
 {
 	const struct unwind_task_info *info = stackmap_unwind_info(current);
 	struct unwind_stacktrace trace = { };
-	struct stackmap_slot *slot;
+	struct stackmap_slot *slot, *end;
 	unsigned int id;
 	u64 cookie;
 
@@ -127,7 +126,7 @@ static void on_process_exit(void *data, struct task_struct *task, bool group_dea
 	cookie = stackmap_exit_cookie();
 	if (info->id.id && info->cache && info->cache->nr_entries) {
 		/*
-		 * The stack was walked in this entry. An exec that failed behind its point of no
+		 * The stack was walked in this entry. An exec that failed after its point of no
 		 * return may lie between, and the addresses be those of the old program.
 		 */
 		id = stackmap_user_known(info->id.id);
@@ -137,7 +136,7 @@ static void on_process_exit(void *data, struct task_struct *task, bool group_dea
 		pagefault_enable();
 		id = stackmap_user_id(trace.entries, trace.nr, cookie);
 	}
-	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+	stackmap_for_each_served(slot, end)
 		if (records(slot))
 			stackmap_user_bind(&slot->served, cookie, id);
 	stackmap_user_count(STACKMAP_USER_EXIT_BOUND);
@@ -151,17 +150,16 @@ static void find(struct tracepoint *tp, void *unused)
 		process_exit = tp;
 }
 
-/* Begins to watch exec and exit. Returns 0 or an errno. */
+/* Begins to watch exec and exit, unless that is done. Returns 0 or an errno. */
 int stackmap_user_probe(void)
 {
 	int ret;
 
-	/* What else the option needs may have failed last time. */
 	if (probing)
 		return 0;
 	for_each_kernel_tracepoint(find, NULL);
 	if (!prepare_exec || !process_exit) {
-		pr_info("options/stackmap-user: this kernel has no tracepoints of exec and exit\n");
+		pr_info("user stacks: this kernel has no tracepoints of exec and exit\n");
 		return -EOPNOTSUPP;
 	}
 	ret = tracepoint_probe_register(prepare_exec, on_prepare_exec, NULL);
@@ -196,4 +194,24 @@ void stackmap_user_unprobe(void)
 	tracepoint_probe_unregister(process_exit, on_process_exit, NULL);
 	tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
 	tracepoint_synchronize_unregister();
+}
+
+/**
+ * stackmap_user_unprobe_idle - stop watching exec and exit, unless a task may need it
+ *
+ * A task inside exec delivers what it has requested by the probe, or loses it.
+ *
+ * Context: process, may sleep; callers serialise. No trace array asks for user stacks.
+ * Return: whether no probe is left.
+ */
+bool stackmap_user_unprobe_idle(void)
+{
+	if (!probing)
+		return true;
+	/* Who has seen that a trace array asks has requested. */
+	stackmap_hook_drain();
+	if (stackmap_user_execs())
+		return false;
+	stackmap_user_unprobe();
+	return true;
 }

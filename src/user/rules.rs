@@ -49,10 +49,10 @@ const RULE: u64 = (1 << rule::BITS) - 1;
 pub struct Set([AtomicU64; WAYS]);
 
 /// The memory of a table, from whatever allocator there is.
-#[cfg(CONFIG_RUST)]
+#[cfg(MODULE)]
 pub type Sets = kernel::alloc::KVVec<Set>;
 /// The memory of a table, from whatever allocator there is.
-#[cfg(not(CONFIG_RUST))]
+#[cfg(not(MODULE))]
 pub type Sets = Vec<Set>;
 
 /// The rules that are known.
@@ -69,7 +69,6 @@ pub struct Rules {
 pub struct Table<'a>(&'a [Set; SETS]);
 
 /// A place in the code of a file.
-#[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Site(u64);
 

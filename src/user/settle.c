@@ -19,13 +19,15 @@
 #include <linux/sched/task.h>
 #include <linux/sched/task_stack.h>
 #include <linux/userfaultfd_k.h>
-#include <linux/unwind_user.h>
+
+#include <asm/syscall.h>
+#include <asm/unistd.h>
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
 #include "user.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_put_task_stack, put_task_stack);
+STACKMAP_STATIC_CALL(NULL, stackmap_put_task_stack, put_task_stack);
 
 /* The bits of our works that a task has requested and not delivered. */
 static unsigned long requested(struct task_struct *task)
@@ -45,12 +47,32 @@ static unsigned long requested(struct task_struct *task)
 	return mask & ours & ~(cache ? data_race(cache->unwind_completed) : 0);
 }
 
+/*
+ * Whether a task with a request of ours pending is inside exec, or may be: the numbers of 32-bit
+ * calls are not looked at.
+ */
+bool stackmap_user_execs(void)
+{
+	struct task_struct *group, *task;
+
+	guard(rcu)();
+	for_each_process_thread(group, task) {
+		struct pt_regs *regs = task_pt_regs(task);
+		const int nr = requested(task) ? syscall_get_nr(task, regs) : -1;
+
+		if (nr == __NR_execve || nr == __NR_execveat ||
+		    (nr >= 0 && unwind_user_word_size(regs) != 8))
+			return true;
+	}
+	return false;
+}
+
 /**
  * stackmap_sleepers - find the other tasks that have a request of ours pending
  * @tasks: set to the first @max of them, with a reference each
  * @max: room for so many
  *
- * Context: process; callers serialise with stackmap_user_serve() and stackmap_user_cancel().
+ * Context: process; callers serialise with stackmap_user_begin() and stackmap_user_cancel().
  * Return: the number of tasks that there are.
  */
 unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max)

@@ -3,13 +3,14 @@
 //! How much of a shared room each user has used, so that those who are not root cannot exhaust it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use kernel::{new_mutex, prelude::*, rbtree::RBTree, sync::Mutex};
+use kernel::{new_mutex, prelude::*, sync::Mutex};
 
 const ROOT: u32 = 0;
 
 /// What users have used since the last reset, in units.
 pub(super) struct Shares {
-    by_user: RBTree<u32, u64>,
+    /// Sorted by user.
+    by_user: KVec<(u32, u64)>,
     /// Of all users but root.
     used: u64,
     total: u64,
@@ -19,7 +20,7 @@ impl Shares {
     /// Nothing is used yet, of so many units.
     pub(super) fn new(total: u64) -> Self {
         Self {
-            by_user: RBTree::new(),
+            by_user: KVec::new(),
             used: 0,
             total,
         }
@@ -32,8 +33,16 @@ impl Shares {
 
     /// Whether a user may use no more: one has three quarters, and all together seven eighths.
     pub(super) fn is_exhausted(&self, user: u32) -> bool {
-        let used = || self.by_user.get(&user).copied().unwrap_or(0);
+        let used = || match self.search(user) {
+            Ok(index) => self.by_user[index].1,
+            Err(_) => 0,
+        };
         user != ROOT && (self.used >= self.total / 8 * 7 || used() >= self.total / 4 * 3)
+    }
+
+    /// Returns the index of a user in `by_user`: `Err` with the index to insert it at if it is not there.
+    fn search(&self, user: u32) -> core::result::Result<usize, usize> {
+        self.by_user.binary_search_by_key(&user, |(user, _)| *user)
     }
 
     /// Counts what a user has used. ENOMEM: only that of all together is counted.
@@ -42,31 +51,31 @@ impl Shares {
             return Ok(());
         }
         self.used += units;
-        match self.by_user.get_mut(&user) {
-            Some(used) => *used += units,
-            None => drop(
+        match self.search(user) {
+            Ok(index) => self.by_user[index].1 += units,
+            Err(index) => {
+                self.by_user.reserve(1, GFP_NOWAIT)?;
                 self.by_user
-                    .try_create_and_insert(user, units, GFP_NOWAIT)?,
-            ),
+                    .insert_within_capacity(index, (user, units))
+                    .map_err(|_| ENOMEM)?;
+            }
         }
         Ok(())
     }
 }
 
 /// Shares that are looked at for every stack, and mostly not exhausted.
-#[pin_data]
 pub(super) struct SharedRoom {
-    #[pin]
-    shares: Mutex<Shares>,
+    shares: Pin<KBox<Mutex<Shares>>>,
     /// Whether a user may use no more.
     exhausted: AtomicBool,
 }
 
 impl SharedRoom {
     /// See [`Shares::new`].
-    pub(super) fn new(total: u64) -> impl PinInit<Self> {
-        pin_init!(Self {
-            shares <- new_mutex!(Shares::new(total)),
+    pub(super) fn new(total: u64) -> Result<Self> {
+        Ok(Self {
+            shares: KBox::pin_init(new_mutex!(Shares::new(total)), GFP_KERNEL)?,
             exhausted: AtomicBool::new(false),
         })
     }

@@ -8,18 +8,24 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/mutex.h>
 #include <linux/preempt.h>
 #include <linux/printk.h>
+#include <linux/rculist.h>
 #include <linux/sched.h>
-#include <linux/unwind_deferred.h>
+#include <linux/srcu.h>
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
 #include "user.h"
 
-DEFINE_STATIC_CALL_NULL(stackmap_unwind_init, unwind_deferred_init);
-DEFINE_STATIC_CALL_NULL(stackmap_unwind_request, unwind_deferred_request);
-DEFINE_STATIC_CALL_NULL(stackmap_unwind_cancel, unwind_deferred_cancel);
+STACKMAP_STATIC_CALL(NULL, stackmap_unwind_init, unwind_deferred_init);
+STACKMAP_STATIC_CALL(NULL, stackmap_unwind_request, unwind_deferred_request);
+STACKMAP_STATIC_CALL(NULL, stackmap_unwind_cancel, unwind_deferred_cancel);
+
+/* The kernel's: it is held when its list of works changes, and its readers hold the SRCU. */
+static struct mutex *works_lock;
+static struct srcu_struct *works_srcu;
 
 /**
  * stackmap_user_resolve - find what user stacks need of the kernel
@@ -31,35 +37,33 @@ int stackmap_user_resolve(void)
 {
 	static const char * const names[] = {
 		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
-		"freader_init_from_file", "freader_fetch", "freader_cleanup",
 		"lock_vma_under_rcu", "task_work_cancel", "unwind_user_faultable",
-		"put_task_stack",
+		"put_task_stack", "callback_mutex", "unwind_srcu",
 	};
 	void *found[ARRAY_SIZE(names)];
 	unsigned int i;
 
-	if (!IS_ENABLED(CONFIG_UNWIND_USER)) {
-		pr_info("options/stackmap-user: this kernel has no CONFIG_UNWIND_USER\n");
+	if (!STACKMAP_HAS_UNWIND_DEFERRED || !IS_ENABLED(CONFIG_UNWIND_USER)) {
+		pr_info("user stacks: this kernel has no CONFIG_UNWIND_USER\n");
 		return -EOPNOTSUPP;
 	}
 	for (i = 0; i < ARRAY_SIZE(names); i++) {
 		found[i] = stackmap_symbol_find(names[i]);
 		if (found[i])
 			continue;
-		pr_info("options/stackmap-user: this kernel has no symbol %s\n", names[i]);
+		pr_info("user stacks: this kernel has no symbol %s\n", names[i]);
 		return -EOPNOTSUPP;
 	}
 	static_call_update(stackmap_unwind_init, found[0]);
 	static_call_update(stackmap_unwind_request, found[1]);
 	static_call_update(stackmap_unwind_cancel, found[2]);
-	static_call_update(stackmap_freader_init, found[3]);
-	static_call_update(stackmap_freader_fetch, found[4]);
-	static_call_update(stackmap_freader_cleanup, found[5]);
-	static_call_update(stackmap_lock_vma, found[6]);
-	static_call_update(stackmap_task_work_cancel, found[7]);
-	static_call_update(stackmap_unwind_user, found[8]);
-	static_call_update(stackmap_put_task_stack, found[9]);
-	return stackmap_user_probe();
+	static_call_update(stackmap_lock_vma, found[3]);
+	static_call_update(stackmap_task_work_cancel, found[4]);
+	static_call_update(stackmap_unwind_user, found[5]);
+	static_call_update(stackmap_put_task_stack, found[6]);
+	works_lock = found[7];
+	works_srcu = found[8];
+	return 0;
 }
 
 u64 stackmap_user_end(void)
@@ -97,53 +101,70 @@ static void deliver(struct unwind_work *work, struct unwind_stacktrace *trace, u
 }
 
 /**
- * stackmap_user_serve - let stacks of a trace array ask for user stacks
- * @tr: the trace array, which is served
+ * stackmap_user_begin - make the kernel deliver user stacks to a trace array
+ * @nr: its slot
  *
- * Context: process, may sleep.
- * Return: 0, or -EBUSY if the kernel has no bit free: it has 62 for all tracers.
+ * Context: process, may sleep; callers serialise.
+ * Return: 0; -EBUSY if the kernel has no bit free: it has 62 for all tracers; or why exec and exit
+ * cannot be watched.
  */
-int stackmap_user_serve(const struct trace_array *tr)
+int stackmap_user_begin(unsigned int nr)
 {
-	struct stackmap_slot *slot;
-	int ret;
+	struct stackmap_slot *slot = &stackmap_slots[nr];
+	int ret = stackmap_user_probe();
 
-	for (slot = stackmap_slots; slot->served.tr != tr; slot++)
-		if (slot == stackmap_slots + STACKMAP_SLOTS - 1)
-			return -ENOENT;
-	if (!slot->has_work) {
-		ret = static_call(stackmap_unwind_init)(&slot->work, deliver);
-		if (ret)
-			return ret;
-		slot->has_work = true;
-	}
-	/* Release: readers see the work, too; pairs with stackmap_slot_asks(). */
-	smp_store_release(&slot->asks, true);
+	if (ret || slot->has_work)
+		return ret;
+	ret = static_call(stackmap_unwind_init)(&slot->work, deliver);
+	if (ret)
+		return ret;
+	/* Release; pairs with the load in is_requested(): it sees the work, too. */
+	smp_store_release(&slot->has_work, true);
 	return 0;
 }
 
 /**
- * stackmap_user_cancel - end the requests of trace arrays that are not served any more
- * @all: those of all trace arrays
+ * stackmap_user_ask - have stacks of a trace array request user stacks, or not any more
+ * @nr: its slot; if @on, it is served and stackmap_user_begin() has returned 0
+ * @on: which
  *
- * The hook requests nothing for them any more: the trace arrays are not served, or no hook is
- * installed, and stackmap_hook_drain() was called since. When this returns no callback runs for
- * them, and none will.
+ * What was requested is still delivered.
+ *
+ * Context: process; callers serialise.
+ */
+void stackmap_user_ask(unsigned int nr, bool on)
+{
+	/* Release; pairs with the load in stackmap_slot_asks(): it sees the work, too. */
+	smp_store_release(&stackmap_slots[nr].asks, on);
+}
+
+/**
+ * stackmap_user_cancel - end deliveries to a trace array
+ * @nr: its slot
+ *
+ * Nothing is requested for it any more: it does not ask, and stackmap_hook_drain() was called
+ * since. When this returns no callback runs for it, and none will; its bit is free.
  *
  * Context: process, may sleep; callers serialise.
  */
-void stackmap_user_cancel(bool all)
+void stackmap_user_cancel(unsigned int nr)
 {
-	struct stackmap_slot *slot;
+	struct stackmap_slot *slot = &stackmap_slots[nr];
 
+	if (!slot->has_work)
+		return;
+	WRITE_ONCE(slot->has_work, false);
 	stackmap_user_drain();
-	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++) {
-		if (!slot->has_work || (slot->served.tr && !all))
-			continue;
-		slot->has_work = false;
-		WRITE_ONCE(slot->asks, false);
-		static_call(stackmap_unwind_cancel)(&slot->work);
-	}
+	/*
+	 * unwind_deferred_cancel() sets the bit to -1 before its grace period, while tasks that
+	 * deliver may still read the bit and shift by it. So the work leaves the list first, and a
+	 * grace period passes. As a list of its own, it can be removed a second time.
+	 */
+	scoped_guard(mutex, works_lock)
+		list_del_rcu(&slot->work.list);
+	synchronize_srcu(works_srcu);
+	INIT_LIST_HEAD(&slot->work.list);
+	static_call(stackmap_unwind_cancel)(&slot->work);
 }
 
 /**
@@ -164,10 +185,6 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 
 	if (unlikely(flags & (PF_KTHREAD | PF_USER_WORKER))) {
 		stackmap_user_count(STACKMAP_USER_NOT_USER);
-		return STACKMAP_REQUEST_NONE;
-	}
-	if (unlikely(!stackmap_slot_asks(slot))) {
-		stackmap_user_count(STACKMAP_USER_NO_WORK);
 		return STACKMAP_REQUEST_NONE;
 	}
 	/*

@@ -6,35 +6,14 @@
 #define STACKMAP_USER_USER_H
 
 #include <linux/bits.h>
-#include <linux/buildid.h>
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
 #include <linux/task_work.h>
-#include <linux/unwind_deferred.h>
 
-#ifndef CONFIG_UNWIND_USER
-/* stackmap_user_resolve() refuses such a kernel: what it lacks is here, so that all compiles. */
-#define UNWIND_PENDING			BIT(0)
-#define unwind_user_word_size(regs)	0
-#endif
-
-/* What a task has requested. Without the kernel's user unwinder no task has. */
-static inline struct unwind_task_info *stackmap_unwind_info(struct task_struct *task)
-{
-#ifdef CONFIG_UNWIND_USER
-	return &task->unwind_info;
-#else
-	static struct unwind_task_info none;
-
-	return &none;
-#endif
-}
+#include "unwind.h"
 
 /* Found by stackmap_user_resolve(). */
-DECLARE_STATIC_CALL(stackmap_freader_init, freader_init_from_file);
-DECLARE_STATIC_CALL(stackmap_freader_fetch, freader_fetch);
-DECLARE_STATIC_CALL(stackmap_freader_cleanup, freader_cleanup);
 DECLARE_STATIC_CALL(stackmap_lock_vma, lock_vma_under_rcu);
 DECLARE_STATIC_CALL(stackmap_put_task_stack, put_task_stack);
 DECLARE_STATIC_CALL(stackmap_unwind_request, unwind_deferred_request);
@@ -54,5 +33,6 @@ static inline u64 stackmap_exit_cookie(void)
 
 int stackmap_user_probe(void);
 void stackmap_user_drain(void);
+bool stackmap_user_execs(void);
 
 #endif /* STACKMAP_USER_USER_H */

@@ -142,7 +142,6 @@ impl End {
 }
 
 /// The words of one stack.
-#[cfg_attr(CONFIG_RUST, derive(kernel::prelude::Zeroable))]
 pub struct StackWords {
     words: [u64; WORDS_MAX],
     nr: usize,
