@@ -52,7 +52,7 @@ def parse(arguments):
     commands.add_parser("stat", help="the counters, as stack_map_stat and stack_map_user_stat show them")
     save = commands.add_parser("save", help="writes a capture for the program stackmap: report, flame, export ...")
     save.add_argument("file", metavar="FILE",
-                      help="the capture; an existing file is replaced, a device or where a link leads is written to")
+                      help="the capture; an existing file is replaced, a device or a FIFO is written to; - is standard output")
     for command in (commands.choices["trace"], save):
         command.add_argument("--instance", metavar="NAME", default="", help="the buffer of this instance of ftrace")
     return parser.parse_args(arguments)

@@ -4,7 +4,7 @@
 
 # What builds them, for amd64 and arm64: of forky, whose rustc is new enough for the tool.
 builder_packages=(
-	apt bash build-essential ca-certificates cargo crossbuild-essential-arm64 debhelper libstd-rust-dev
+	apt bash build-essential ca-certificates cargo crossbuild-essential-arm64 debhelper dh-dkms libstd-rust-dev
 	libstd-rust-dev:arm64 lintian qemu-user rustc
 )
 
@@ -43,7 +43,7 @@ older() {
 		sort -V | sed "/^$(cut -d. -f1,2 <<<"$release" | sed 's/\./\\./')/,\$d" | tail -n 1
 }
 
-# build_machine: a chroot with all of that, and in /debs/RELEASE the headers and the source of kernels.
+# build_machine: a chroot with all of that, and in /debs/RELEASE the headers of kernels.
 build_machine() {
 	local kernel each wanted
 
@@ -52,9 +52,8 @@ build_machine() {
 	for each in "$release" $before; do
 		version=$(apt-cache show --no-all-versions "linux-headers-$each" | sed -n 's/^Version: //p')
 		mapfile -t wanted < <(headers "$each")
-		mkdir -p "$1/debs/$each/source"
+		mkdir -p "$1/debs/$each"
 		fetch "$1/debs/$each" "${wanted[@]}"
-		fetch "$1/debs/$each/source" "linux-source-$(cut -d. -f1,2 <<<"$each")"
 	done
 }
 

@@ -35,6 +35,10 @@ build_packages() {
 	done
 	rm -r "$1/debs"
 	[[ -d $1/lib/modules ]] || ln -s usr/lib "$1/lib"
+	# The headers name their own place.
+	sed -i "s|/usr/src/|$cache/kernel-$release-$packages_key/usr/src/|" "$1/usr/src/linux-headers-$release/Makefile"
+	# Before Linux 7 the image is in /boot.
+	[[ -f $1/lib/modules/$release/vmlinuz ]] || mv "$1/boot/vmlinuz-$release" "$1/lib/modules/$release/vmlinuz"
 	in_chroot depmod -b "$1" "$release"
 	[[ -f $1/lib/modules/$release/vmlinuz && -f $1/usr/src/linux-headers-$release/.config ]]
 }
@@ -48,8 +52,7 @@ build_source() {
 	rm -r "$1/deb"
 }
 
-# build_tree: the kernel's configuration, generated headers, build tools and Rust crates, which the
-# headers package does not have.
+# build_tree: the kernel's headers with its Rust crates, which the headers package does not have.
 build_tree() {
 	local said
 
@@ -70,9 +73,15 @@ kernel_tree() {
 		own_tree
 		return
 	fi
-	entry "kernel-$release" "$(key_of "$version" "$(declare -f build_packages)")" \
-		"kernel packages $release" 'about 30 seconds' build_packages
+	packages_key=$(key_of "$version" "$(declare -f build_packages)")
+	entry "kernel-$release" "$packages_key" "kernel packages $release" 'about 30 seconds' build_packages
 	packages=$entry
+	tree=$packages/usr/src/linux-headers-$release tree_key=$packages_key
+}
+
+# rust_tree: has $tree be one for RUST=kernel.
+rust_tree() {
+	[[ ! $own ]] || return 0
 	tree_key=$(key_of "$version" "$toolchain_key" "$lib/kernels/$kernel" "$checkout/tools/rust-tree" \
 		"$(declare -f build_tree)")
 	entry "tree-$kernel" "$tree_key" "kernel tree $release with its Rust crates" \

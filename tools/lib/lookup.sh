@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR
 . "$lib/arch.sh"
 
-# The packages of the toolchain chroot, besides the kernel's compiler.
+# The packages of the toolchain chroot, besides the kernel's compiler and what its configuration needs.
 toolchain_packages=(
 	apt bash bc bindgen binutils bison busybox-static clang cpio diffutils e2fsprogs flex gcc
 	kmod libarchive13t64 libc6-dev libelf-dev libssl-dev lld llvm make openssl pahole patch perl
@@ -29,13 +29,14 @@ kernel_names() {
 # it is one of our own. Modules are built with make_arguments.
 load_kernel() {
 	kernel=$1 base=$1 own='' built_as='' newer_than='' oldest='' patience=1 memory=1024 cmdline='' arch=amd64
-	make_arguments=() configs=() except=()
+	make_arguments=() configs=() except=() more_packages=()
 	[[ $kernel != */* && $kernel != *.config && -f $lib/kernels/$kernel ]] ||
 		die "no kernel '$kernel'; there are: $(kernel_names | tr '\n' ' ')"
 	# shellcheck source=/dev/null
 	. "$lib/kernels/$kernel"
 	[[ ${#configs[@]} = 0 ]] || own=yes
 	load_arch
+	compiler_packages+=("${more_packages[@]}")
 }
 
 # The apt of this machine, with a state of its own: its lists, keys and settings stay untouched. What the

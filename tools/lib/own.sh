@@ -13,17 +13,17 @@ build_own() {
 	cat "${configs[@]}" > "$1/build/wanted.config"
 	"${make[@]}" KCONFIG_ALLCONFIG="$1/build/wanted.config" allnoconfig
 	verify_config "$1/build/wanted.config" "$1/build/.config"
-	"${make[@]}" bzImage modules
+	"${make[@]}" "${kernel_image##*/}" modules
 	release=$(cat "$1/build/include/config/kernel.release")
 	modules=$1/lib/modules/$release
 	mkdir -p "$modules"
-	cp "$1/build/arch/x86/boot/bzImage" "$modules/vmlinuz"
+	cp "$1/build/$kernel_image" "$modules/vmlinuz"
 	cp "$1"/build/modules.{builtin,builtin.modinfo,order} "$modules/"
 	in_chroot depmod -b "$1" "$release"
 	# Modules need the tools, the headers and the Rust crates; vmlinux has the symbols.
 	find "$1/build" \( -path "$1/build/scripts" -o -path "$1/build/tools" \) -prune -o \
 		\( -name '*.o' -o -name '*.a' -o -name '.*.o.cmd' -o -name 'vmlinux.unstripped' \
-		-o -name bzImage -o -name 'vmlinux.bin*' \) -type f -exec rm -f {} +
+		-o -path "*/$kernel_image" -o -name 'vmlinux.bin*' \) -type f -exec rm -f {} +
 	# What the build wrote of its own path is the path it will be renamed to.
 	{ grep -rlIF "$1" "$1/build" --include=Makefile --include='*.cmd' --include='*.json' || true; } |
 		xargs -r sed -i "s|$1|$cache/tree-$kernel-$tree_key|g"

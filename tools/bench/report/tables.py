@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""From figures to tables, charts, and what they say about the aims."""
+"""From figures to tables, and what they say about the aims."""
 
 import dataclasses
 
@@ -30,13 +30,12 @@ COMPLETE_AIM = 0.95
 
 @dataclasses.dataclass
 class Section:
-    """A table with what it shows, and its chart."""
+    """A table with what it shows."""
 
     title: str
     text: str
     head: tuple
     rows: list
-    chart: dict = None
     after: str = ""
 
 
@@ -49,13 +48,6 @@ def number(value):
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3f}" if abs(value) < 2 else f"{value:.1f}"
-
-
-def chart(name, title, y_text, kind, places, series, aim=None):
-    """The input of the chart program; `series` is name to values."""
-    return {"file": f"bench-{name}.svg", "title": title, "y": y_text, "kind": kind,
-            "places": [str(place) for place in places],
-            "series": [{"name": name, "values": list(values)} for name, values in series.items()], "aim": aim}
 
 
 def verdict(what, value, aim, at_most=True):
@@ -92,7 +84,6 @@ def cost(found):
             count = one.get(f"{name}.{depth}")
             row.append("-" if count is None else f"{count:,} ({ratio(name, depth):.3f})")
         rows.append(row)
-    shown = list(kinds.items())[:4]
     worst, searched, by_kernel = (max(ratio(name, depth) for depth in DEPTHS if f"{name}.{depth}" in one)
                                   for name in ("remembered.jump", "searched.jump", "remembered.kernel"))
     after = (verdict("An id by the jump hook over a full stack, at the worst depth, remembered", worst, COST_AIM)
@@ -105,19 +96,16 @@ def cost(found):
         "Cost of a recorded stack",
         "``trace_dump_stack()`` below so many further frames of a module: instructions, and in brackets how many "
         "times those of the full stack that the kernel itself records. *Remembered*: the context has just seen the "
-        "stack. *Searched for*: 200 known stacks in turn. The last column is without the unwind cache. With the "
-        "kprobe, an instruction more or less says little: what the exception of a breakpoint costs on a CPU is not "
-        "in these counts.",
-        ("further frames", "frames", "full stack", *kinds), rows,
-        chart("cost", "An id over a full stack, in instructions", "times a full stack", "bars",
-              [f"{depth} further" for depth in DEPTHS],
-              {name: [ratio(key, depth) for depth in DEPTHS] for name, key in shown}, COST_AIM), after)
+        "stack. *Searched for*: 200 known stacks in an order in which they have not come before. The last "
+        "column is without the unwind cache. With the kprobe, an instruction more or less says little: what the "
+        "exception of a breakpoint costs on a CPU is not in these counts.",
+        ("further frames", "frames", "full stack", *kinds), rows, after)
 
 
 def breakdown(found):
     """Where the cost is."""
     one, host = found["cost"], found["map"]
-    rows, parts = [], {name: [] for name in ("walk, guards", "map", "ring buffer")}
+    rows = []
     for depth in DEPTHS:
         frames = one[f"frames.{depth}"]
         unwind, write = one[f"unwind.{depth}"], one[f"write_id.{depth}"]
@@ -129,8 +117,6 @@ def breakdown(found):
         full_rest = one[f"full.{depth}"] - unwind - full_write
         hook = one[f"remembered.kprobe.{depth}"] - one[f"remembered.jump.{depth}"]
         rows.append([depth, walk, lookup, f"{searched} ({hashed})", write, hook, unwind, full_write, full_rest])
-        for name, values in zip(parts, ((walk, unwind + full_rest), (lookup, 0), (write, full_write))):
-            parts[name] += values
     last, first = rows[-1], rows[0]
     by_rule = (last[1] - first[1]) / 100
     by_kernel = (last[6] - first[6]) / 100
@@ -149,9 +135,7 @@ def breakdown(found):
         "The rest is the difference: for an id, the walk by rules, the guards and the counters.",
         ("further frames", "id: walk, guards", "map: remembered", "map: searched for (of it hash)",
          "id: reserve, commit", "kprobe over jump", "full: kernel's unwinder", "full: reserve, copy, commit",
-         "full: own frames, guards"), rows,
-        chart("breakdown", "Instructions of an id and of a full stack", "instructions", "stacked",
-              [f"{depth}: {what}" for depth in DEPTHS for what in ("id", "full")], parts), after)
+         "full: own frames, guards"), rows, after)
 
 
 def tracepoints(found):
@@ -172,9 +156,7 @@ def tracepoints(found):
         "Programs under a group of events, or with two traced functions: what a stack adds to its event, in "
         "instructions, first inserts included. ``dd`` of single bytes, a shell that looks for files, two shells "
         "that wake each other.",
-        ("events", "events recorded", "mean depth", "distinct stacks", "full stack", *kinds.values()), rows,
-        chart("tracepoints", "An id over a full stack, at the kernel's own events", "times a full stack", "bars",
-              EVENTS.values(), ratios, TRACEPOINT_AIM), after)
+        ("events", "events recorded", "mean depth", "distinct stacks", "full stack", *kinds.values()), rows, after)
 
 
 def slow_frames(found):
@@ -182,7 +164,7 @@ def slow_frames(found):
     one = found["tracepoints"]
     return Section(
         "Frames that the kernel's unwinder finds",
-        "The same workloads with their first round, by the jump: frames that a rule or a guide has found, those that took a "
+        "The same workloads with their first round, by the jump: frames that a rule or a hint has found, those that took a "
         "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked. At commit "
         "c59abd8, where code of tracers and BPF and interrupted frames had no rules, it was 8,130 for ``text`` under the "
         "function tracer, and 1,619 for ``odd`` and 3,258 for ``regs`` at ``kmem:*``.",
@@ -220,8 +202,6 @@ def filled(found):
         "stack is written in full.",
         ("full", "known stack", "new stack"),
         [[f"{percent} %", *pair] for percent, *pair in zip(PERCENTS, hits, new)],
-        chart("filled", "Instructions while the map fills", "instructions", "bars",
-              [f"{percent} %" for percent in PERCENTS], {"known stack": hits, "new stack": new}),
         f"From 5 % to 100 %, a known stack costs {100 * (hits[-1] / hits[0] - 1):+.2f} %.")
 
 
@@ -258,8 +238,7 @@ def retention(found):
         "connection through an IP tunnel between two network namespaces. The time span is that of the guest's "
         "instructions; where the disk is waited for it would be the host's.",
         ("workload", "mean depth", "events: full", "events: ids", "gain", "bytes an event: full", "ids",
-         "gain in time span"), rows,
-        chart("retention", "What one buffer keeps, with ids over full stacks", "times", "bars", WORKLOADS, gains), after)
+         "gain in time span"), rows, after)
 
 
 def user(found):
@@ -313,14 +292,13 @@ def perf(found):
         "stackmap, the kernel's stack is included. perf's stacks are taken for complete if they end in the first instructions "
         "of a program or its loader, those of stackmap if they say so. Address space randomization is off: perf finds fewer "
         "frames at some addresses.",
-        ("", "events", "frames", "complete", "bytes", "6 frames", "26 frames"), rows, after=after)
+        ("", "events", "frames", "complete", "bytes", "6 frames", "26 frames"), rows, after)
 
 
 def memory(found):
     """Point 3."""
     one = found["memory"]
     rows, shares = [], []
-    series = {name: [] for name in ("stackmap", "C series", "BPF stack map", "stackdepot")}
     sizes = (10, 14, 18)
     for bits in sizes:
         stacks, capacity = one[f"entries.{bits}"], one[f"capacity.{bits}"]
@@ -328,8 +306,6 @@ def memory(found):
         ours = one[f"pool.{bits}"] + one[f"table.{bits}"]
         frames = records / stacks / 8 - 1
         each = (ours / stacks, C_SERIES * capacity / stacks, BPF_STACK, 32 + 8 * frames)
-        for name, value in zip(series, each):
-            series[name].append(round(value))
         shares.append(each[0] / each[1])
         rows.append([stacks, bits, f"{frames:.1f}", one[f"table.{bits}"], one[f"pool.{bits}"], ours,
                      *(round(value) for value in each), f"{shares[-1]:.2f}"])
@@ -344,21 +320,18 @@ def memory(found):
         "Stacks of a real workload, by the function tracer. The C series allocates 552 bytes for each stack of "
         "capacity, BPF's stack map 1,040 at its default depth; stackdepot's figure is 32 bytes and 8 for each frame.",
         ("stacks", "bits", "mean depth", "table", "pool", "in all", "bytes a stack", "C series", "BPF stack map",
-         "stackdepot", "over C series"), rows,
-        chart("memory", "Bytes for each distinct stack", "bytes", "bars",
-              [f"{row[0]:,} stacks" for row in rows], series), after)
+         "stackdepot", "over C series"), rows, after)
 
 
 def others(found):
     """Point 4."""
     one = found["others"]
-    rows, series = [], {}
+    rows = []
     for key, name in OTHERS.items():
         if f"{key}.12" not in one:
             rows.append([name, *["does not run here"] * 3, "-", "-"])
             continue
         counts = [one[f"{key}.{depth}"] for depth in OTHERS_DEPTHS]
-        series[name] = counts
         cells = [f"{count:,} ({count / one[f'full.{depth}']:.3f})" for count, depth in zip(counts, OTHERS_DEPTHS)]
         capacity = one.get(f"capacity.{key}")
         fixed = f"{one[f'memory.{key}']:,} for {capacity:,}" if capacity else "-"
@@ -377,9 +350,7 @@ def others(found):
         "further frames in the buffer or file; memory is what holds the distinct stacks, of at most so many: "
         "stackmap's is for the 600 that there are and grows, the others' is there from the beginning. At 28 further "
         "frames the hist trigger stops at its 31st.",
-        ("by", *(f"{depth} further" for depth in OTHERS_DEPTHS), "bytes an event", "memory, for at most"), rows,
-        chart("others", "An event and its stack", "instructions", "bars",
-              [f"{depth} further" for depth in OTHERS_DEPTHS], series), after)
+        ("by", *(f"{depth} further" for depth in OTHERS_DEPTHS), "bytes an event", "memory, for at most"), rows, after)
 
 
 def growth(found):
@@ -387,23 +358,16 @@ def growth(found):
     one = found["growth"]
     names = {"known stack": "hit", "new stack": "new", "binary export, a stack": "binary", "text export, a stack": "text",
              "bytes a stack": "bytes"}
-    first = {key: one[f"{key}.{SIZES[0]}"] for key in names.values()}
     return Section(
         "Growth: stacks",
         "``bits=20``, 14 frames: instructions of an event while the map holds so many stacks, of an export for each "
         "of them (the text export: for the first of them), and bytes.",
-        ("stacks", *names), [[size, *(one[f"{key}.{size}"] for key in names.values())] for size in SIZES],
-        chart("growth", "Costs as the map grows, over those at 1,000 stacks", "times", "lines",
-              [f"{size:,}" for size in SIZES],
-              {name: [one[f"{key}.{size}"] / first[key] for size in SIZES]
-               for name, key in list(names.items())[:4]}))
+        ("stacks", *names), [[size, *(one[f"{key}.{size}"] for key in names.values())] for size in SIZES])
 
 
 def cpus(found):
     """Point 5: CPUs."""
     one = found["cpus"]
-    modes = {"full stack": "full", "id": "id"}
-    over = {name: [one[f"{mode}.{count}"] / one[f"{mode}.1"] for count in CPUS] for name, mode in modes.items()}
     return Section(
         "Growth: CPUs",
         "So many CPUs record 12 further frames at once, the same 4,000 stacks or fewer: instructions of an event, by all "
@@ -412,8 +376,7 @@ def cpus(found):
         "see `Documentation/results/map.rst` for two real ones.",
         ("CPUs", "full stack", "id", "id over full stack", "full, over one CPU", "id, over one CPU"),
         [[count, one[f"full.{count}"], one[f"id.{count}"], one[f"id.{count}"] / one[f"full.{count}"],
-          over["full stack"][at], over["id"][at]] for at, count in enumerate(CPUS)],
-        chart("cpus", "Instructions of an event, over those with one CPU", "times", "lines", CPUS, over))
+          *(one[f"{mode}.{count}"] / one[f"{mode}.1"] for mode in ("full", "id"))] for count in CPUS])
 
 
 SECTIONS = (cost, breakdown, tracepoints, slow_frames, kernels, filled, user, perf, retention, memory, others, growth, cpus)

@@ -4,10 +4,12 @@
 Documentation/abi/capture.rst lists the members, tools/stackmap/src/capture/ of the tool writes and reads them.
 """
 
+import contextlib
 import json
 import os
 import stat
 import struct
+import sys
 import tempfile
 import zipfile
 
@@ -38,11 +40,39 @@ def stack_map_bin(magic, stacks, load_id):
     return struct.pack("<4I", magic, VERSION, len(parts), load_id) + b"".join(parts)
 
 
-def refuse_link(path, directory):
-    """Refuses a link that another user has put where the capture goes."""
-    about, place = os.lstat(path), os.stat(directory)
-    if stat.S_ISLNK(about.st_mode) and place.st_mode & 0o022 and about.st_uid not in (os.geteuid(), place.st_uid):
-        raise Problem(f"{path} is a link of another user, in a directory that others can write to")
+@contextlib.contextmanager
+def output(path):
+    """The file that a capture is written to; "-" is standard output.
+
+    A regular file, also one that a link leads to, is replaced when the new one is complete. Devices and FIFOs are written to,
+    and so are links in /dev and /proc, as that to standard output. What another user may have put into a directory that others
+    can write to is neither followed nor written to.
+    """
+    if path == "-":
+        yield sys.stdout.buffer
+        return
+    about, trusted = os.stat(os.path.dirname(path) or "."), (0, os.geteuid())
+    shared = about.st_mode & 0o1002 or about.st_uid not in trusted
+    found = os.lstat(path) if os.path.lexists(path) else None
+    is_link = found and stat.S_ISLNK(found.st_mode)
+    if found and shared and not stat.S_ISREG(found.st_mode) and (is_link or found.st_uid not in trusted):
+        raise Problem(f"{path} may be a link or a pipe that another user has made, in a directory that others can write to",
+                      "remove it, or write to another path")
+    if found and (not os.path.isfile(path) or is_link and path.startswith(("/dev/", "/proc/"))):
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | (os.O_NOFOLLOW if shared else 0)
+        with os.fdopen(os.open(path, flags), "wb") as file:
+            yield file
+        return
+    path = os.path.realpath(path)
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=".stackmap-", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 class Capture:
@@ -56,28 +86,9 @@ class Capture:
         self.load_id = locked(static(self.prog, "control::CONTROL")).load_id.value_()
 
     def write(self, path):
-        """Writes it. Returns the number of records.
-
-        A file that is there is replaced when the new one is complete; a device, a FIFO or where a link leads is written to.
-        """
-        directory = os.path.dirname(os.path.abspath(path))
-        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-            refuse_link(path, directory)
-            with open(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                return self._members(archive)
-        if not os.path.basename(path):
-            raise Problem("this is not the name of a file")
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=".stackmap-", delete=False) as file:
-            try:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                    nr = self._members(archive)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-        return nr
+        """Writes it. Returns the number of records."""
+        with output(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            return self._members(archive)
 
     def _members(self, archive):
         pages, nr = self._pages()
@@ -85,13 +96,11 @@ class Capture:
         member("trace_pipe_raw", pages)
         member("stack_map_bin", stack_map_bin(MAGIC, self.stacks, self.load_id))
         member("stack_map_stat", "".join(counters.stat(self.prog, self.stacks)))
-        member("stack_map_stat.before", "")
         if self.users.map:
             member("stack_map_user_bin", stack_map_bin(MAGIC_USER, self.users.map, self.load_id))
             binaries = enumerate(self.users.binaries, self.users.first)
             member("stack_map_binaries", "".join(binary.line(index) for index, binary in binaries))
             member("stack_map_user_stat", "".join(counters.user_stat(self.prog, self.users)))
-            member("stack_map_user_stat.before", "")
         member("events/header_page", self._header_page())
         member("events/header_event", HEADER_EVENT)
         for event in filter(None, map(self.events.get, sorted(self.kinds))):

@@ -9,7 +9,7 @@ slot and of an id, of references that a CPU holds back, and how long a chunk of 
 import dataclasses
 import struct
 
-from drgn import Architecture, FaultError, sizeof
+from drgn import Architecture, FaultError
 
 from . import DAMAGE, Problem
 from .rust import CRATE, Vector, number, published, static
@@ -106,9 +106,8 @@ class Map:
 
     @property
     def table_bytes(self):
-        """Memory of the table, its references and its branches."""
-        branches = Vector(self._obj.branches)
-        return len(self._slots) * 8 + len(self._moved) * 4 + len(branches) * sizeof(branches.type)
+        """Memory of the table and its references."""
+        return len(self._slots) * 8 + len(self._moved) * 4
 
     def _read(self, slot, word):
         """The stack that a slot names; None if it cannot be read, which costs the others nothing."""

@@ -111,7 +111,7 @@ note() {
 	echo "# $*"
 }
 
-# natural_hook - the hook that fits the kernel: the jump needs an ENDBR, and padding without FineIBT's code.
+# natural_hook - the hook that fits the kernel: the jump fits kernels with IBT, unless FineIBT's code fills the padding.
 natural_hook() {
 	if grep -q ' ibt_save$' /proc/kallsyms && ! dmesg | grep -q 'Using .*FineIBT'; then
 		echo jump

@@ -195,7 +195,6 @@ fn write_capture(dir: &Path, name: &str, files: &[&[(&str, &str)]]) -> io::Resul
     }
     for (name, content) in [
         (member::STAT, "bits: 20\n"),
-        (member::STAT_BEFORE, "bits: 20\n"),
         (
             member::MODULES,
             "large_module 16777216 0 - Live 0xffffffffc0000000\n",

@@ -20,11 +20,11 @@ use stackmap::{
     stacks::Stacks,
     stat::Stat,
     symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
-    trace::{Binds, Event, Line, Sides, StackRef},
+    trace::{Binds, Event, Sides},
     user::names::Places,
 };
 use std::{
-    io::{BufReader, Cursor, Read},
+    io::{Cursor, Read},
     rc::Rc,
 };
 
@@ -78,8 +78,7 @@ pub(crate) fn kallsyms(data: &[u8]) {
     }
 }
 
-/// A trace: every event comes out once, and what has no ids is copied as it is, but for what
-/// controls terminals.
+/// A trace: what has no ids is copied as it is, but for what controls terminals.
 pub(crate) fn trace(data: &[u8]) {
     let mut stacks = Stacks::default();
     for (id, ips) in [(1, &[0x1000, 0x2000][..]), (50407, &[])] {
@@ -95,18 +94,6 @@ pub(crate) fn trace(data: &[u8]) {
         slot_bits: Some(15),
         ..Loaded::default()
     };
-    let mut notes = Notes::default();
-    let mut count = 0;
-    let mut out = |_: &Event, _: Sides<'_>| {
-        count += 1;
-        Ok(())
-    };
-    let binds = Binds::default();
-    events::for_each_in(data, None, "input", &binds, &loaded(), &mut notes, &mut out).unwrap();
-    let lines = data.split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| Line::parse(line).is_some());
-    assert!(count <= lines.count());
-
     for inline in [false, true] {
         let format = Format {
             inline,
@@ -135,52 +122,49 @@ pub(crate) fn ring(data: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let pages = pages.get(1..).unwrap_or_default();
     let loaded = Loaded::default();
-    for order in [Order::Little, Order::Big] {
-        let layout = Layout::parse(HEADER_PAGE, order).unwrap();
-        let mut formats = Formats::new(order, layout.long);
-        for system in ["ftrace", "sys"] {
-            let _ = formats.add(system, &text);
-        }
-        let trace = Trace {
-            about: Rc::new(About {
-                formats,
-                texts: Texts::parse(&text),
-            }),
-            tasks: Tasks::new(&[1].into(), data, &text, |_| None, |_| None),
-            nanos: true,
-            recording: Default::default(),
-        };
-        let pages = || Pages::new(pages, layout, "input");
-        let mut notes = Notes::default();
-        let mut count = 0;
-        let mut writer = trace_dat::Writer::new(&loaded, layout, &trace.about.formats).unwrap();
-        let mut out = |event: &Event, sides: Sides<'_>| {
-            count += 1;
-            writer.event(event, sides, &[1, 2]).unwrap();
-            let text = event.fields.text(&loaded.symbols);
-            assert!(!text.contains(char::is_control), "{text:?}");
-            let _ = event
-                .fields
-                .values(false)
-                .map(|values| serde_json::to_string(&values));
-            Ok(())
-        };
-        let size = data.len() as u64;
-        let binds = trace.binds(pages()).unwrap_or_default();
-        let read =
-            events::for_each_record(&trace, pages(), size, &binds, &loaded, &mut notes, &mut out);
-        let mut reload = || Ok(None);
-        let mut resolver = Resolver::new(Loaded::default(), Format::default(), &mut reload);
-        let mut out = Vec::new();
-        let resolved = resolver.records(&trace, pages(), size, &binds, &mut out);
-        assert_eq!(read.is_ok(), resolved.is_ok());
-        let mut file = Vec::new();
-        writer
-            .finish(&Described::default(), &trace.tasks, &mut file)
-            .unwrap();
-        assert!(file.len().is_multiple_of(layout.page_size()));
-        assert!(count <= data.len() / 4);
+    let layout = Layout::parse(HEADER_PAGE).unwrap();
+    let mut formats = Formats::default();
+    for system in ["ftrace", "sys"] {
+        let _ = formats.add(system, &text);
     }
+    let trace = Trace {
+        about: Rc::new(About {
+            formats,
+            texts: Texts::parse(&text),
+        }),
+        tasks: Tasks::new(&[1].into(), data, &text, |_| None, |_| None),
+        nanos: true,
+    };
+    let pages = || Pages::new(pages, layout, "input");
+    let mut notes = Notes::default();
+    let mut count = 0;
+    let mut writer = trace_dat::Writer::new(&loaded, layout, &trace.about.formats).unwrap();
+    let mut out = |event: &Event, sides: Sides<'_>| {
+        count += 1;
+        writer.event(event, sides).unwrap();
+        let text = event.fields.text(&loaded.symbols);
+        assert!(!text.contains(char::is_control), "{text:?}");
+        let _ = event
+            .fields
+            .values(false)
+            .map(|values| serde_json::to_string(&values));
+        Ok(())
+    };
+    let size = data.len() as u64;
+    let binds = trace.binds(pages()).unwrap_or_default();
+    let read =
+        events::for_each_record(&trace, pages(), size, &binds, &loaded, &mut notes, &mut out);
+    let mut reload = || Ok(None);
+    let mut resolver = Resolver::new(Loaded::default(), Format::default(), &mut reload);
+    let mut out = Vec::new();
+    let resolved = resolver.records(&trace, pages(), size, &binds, &mut out);
+    assert_eq!(read.is_ok(), resolved.is_ok());
+    let mut file = Vec::new();
+    writer
+        .finish(&Described::default(), &trace.tasks, &mut file)
+        .unwrap();
+    assert!(file.len().is_multiple_of(layout.page_size()));
+    assert!(count <= data.len() / 4);
 }
 
 const HEADER_PAGE: &str = "\
@@ -215,7 +199,7 @@ pub(crate) fn capture(data: &[u8]) {
         let mut writer = trace_dat::Writer::new(&loaded, layout, &trace.about.formats).unwrap();
         let mut out = |event: &Event, sides: Sides<'_>| {
             let _ = event.fields.text(&loaded.symbols);
-            writer.event(event, sides, &[1, 2])
+            writer.event(event, sides)
         };
         if let Ok(member) = capture.member(member::PAGES) {
             let pages = Pages::new(member.take(1 << 20), layout, "input");
@@ -225,18 +209,6 @@ pub(crate) fn capture(data: &[u8]) {
         }
         let mut file = Vec::new();
         writer.finish(&described, &trace.tasks, &mut file).unwrap();
-    }
-    if let Ok(member) = capture.member(member::TRACE) {
-        // A zip archive may hold more than a fuzzer has time for.
-        let input = BufReader::new(member.take(1 << 20));
-        let mut out = |_: &Event, sides: Sides<'_>| {
-            if let StackRef::Id(id) = sides.kernel {
-                let _ = loaded.missing(id);
-            }
-            Ok(())
-        };
-        let binds = Binds::default();
-        let _ = events::for_each_in(input, None, "input", &binds, &loaded, &mut notes, &mut out);
     }
     let _ = notes.lines(Some(&loaded));
     if let Ok(mut user) = capture.user(Places::default(), false) {

@@ -138,10 +138,9 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
         io::ErrorKind::PermissionDenied if what.starts_with("read ") => {
             Some("only its owner can read a capture, which is root if root recorded it")
         }
-        io::ErrorKind::NotFound if what == "read stackmap.data" => Some(
-            "\"stackmap record\" writes it; give the name of another capture, or use --live for \
-             the running kernel",
-        ),
+        io::ErrorKind::NotFound if what == "read stackmap.data" => {
+            Some("\"stackmap record\" writes it; give the name of another capture")
+        }
         io::ErrorKind::NotFound if what.starts_with("write ") => Some("there is no such directory"),
         io::ErrorKind::IsADirectory => Some("this is a directory; give a file"),
         _ => None,

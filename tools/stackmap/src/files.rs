@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Files of other kinds than the command needs: what they are, and what to do with them.
+//! The beginning of files; those of other kinds than the command needs: what they are, and what to do with them.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 /// What a file is, by how it begins, and what to do with it.
 pub fn recognize(head: &[u8]) -> Option<(&'static str, &'static str)> {
@@ -70,29 +76,30 @@ fn is_text(head: &[u8]) -> bool {
     !head.is_empty() && head.iter().all(printable)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_known_by_how_they_begin() {
-        let what = |head: &[u8]| recognize(head).map(|(what, _)| what);
-        assert_eq!(
-            what(b"PERFILE2\x68\0\0\0\0\0\0\0"),
-            Some("a recording of perf")
-        );
-        assert_eq!(
-            what(b"\x17\x08\x44tracing6\0\0\0\0"),
-            Some("a recording of trace-cmd")
-        );
-        assert_eq!(what(b"\x1f\x8b\x08\0\0\0\0\0"), Some("packed by gzip"));
-        assert_eq!(what(b"# tracer: nop\n#"), Some("the text of a trace"));
-        assert_eq!(
-            what(b"ffffffff81000000"),
-            Some("a table of symbols like /proc/kallsyms")
-        );
-        assert_eq!(what(b"total 12\n"), Some("a text"));
-        assert_eq!(what(b"\0\0\0\0"), None);
-        assert_eq!(what(b""), None);
+/// Reads until `buffer` is full or the input ends, and returns how much there was; with an error,
+/// how much came before it.
+pub(crate) fn read_full(
+    input: &mut (impl Read + ?Sized),
+    buffer: &mut [u8],
+) -> Result<usize, (usize, io::Error)> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match input.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((got, error)),
+        }
     }
+    Ok(got)
+}
+
+/// Opens a file, which is unpacked if its name says that it is compressed.
+pub(crate) fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
+    let file = File::open(path)?;
+    Ok(match path.extension().and_then(|ending| ending.to_str()) {
+        Some("xz") => Box::new(xz2::read::XzDecoder::new(file)),
+        Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
+        _ => Box::new(file),
+    })
 }

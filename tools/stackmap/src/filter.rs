@@ -15,26 +15,39 @@ pub use range::{CpuRange, TimeRange};
 pub use selection::{Filtered, Selection};
 
 use crate::trace::Event;
+use clap::Args;
 use regex::Regex;
-use std::collections::HashMap;
+
+/// In the help, filters are apart.
+const FILTERS: &str = "Filters (an event is to fit all that are given, and one value of each)";
 
 /// What events are to fit. An option without values is not given.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Filter {
-    /// The name of the task.
+    /// Only events of tasks with this name (the kernel keeps 15 bytes of it), with the wildcards *
+    /// and ?: --comm 'kworker*'
+    #[arg(id = "comm", long, help_heading = FILTERS, value_name = "NAME", value_parser = Glob::of_name)]
     pub comms: Vec<Glob>,
-    /// The id of the task, or of its process.
+    /// Only events of these threads: --pid 144,150. The id of a process selects all of its threads,
+    /// in a capture without ids of processes its first thread
+    #[arg(id = "pid", long, help_heading = FILTERS, value_name = "N[,N...]", value_delimiter = ',')]
     pub pids: Vec<u32>,
-    /// The CPU.
+    /// Only events on these CPUs: --cpu 0-3,5
+    #[arg(id = "cpu", long, help_heading = FILTERS, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = CpuRange::new)]
     pub cpus: Vec<CpuRange>,
-    /// The event.
+    /// Only these events: system:event, event or system, with the wildcards *, ? and [a-z], as
+    /// record -e has them; calls by the name of the function: --event 'syscalls:sys_enter_*'
+    #[arg(id = "event", long, help_heading = FILTERS, value_name = "EVENT", value_parser = EventGlob::new)]
     pub events: Vec<EventGlob>,
-    /// When.
+    /// Only events from time A to time B, in seconds as report shows times; without A from the
+    /// first event, without B to the last: --time 8.76..8.770009
+    #[arg(id = "time", long, help_heading = FILTERS, value_name = "A..B", value_parser = TimeRange::new)]
     pub times: Vec<TimeRange>,
-    /// A frame of one of its stacks.
+    /// Only events with a frame that matches, by the name of its function or by the line that
+    /// report shows of it; with --kernel or --user only on that stack: --stack '^vfs_read$'
+    #[arg(id = "stack", long, help_heading = FILTERS, value_name = "REGEX", value_parser = Regex::new)]
     pub stacks: Vec<Regex>,
-    /// The systems of events by name, for texts, which do not have them.
-    pub systems: Option<HashMap<String, Vec<String>>>,
 }
 
 impl Filter {
@@ -46,11 +59,6 @@ impl Filter {
     /// Whether stacks are compared.
     pub fn has_stacks(&self) -> bool {
         !self.stacks.is_empty()
-    }
-
-    /// Whether the systems of events are compared.
-    pub fn has_systems(&self) -> bool {
-        self.events.iter().any(EventGlob::has_system)
     }
 
     /// The options that are given.
@@ -67,16 +75,6 @@ impl Filter {
         given.map(|(option, _)| option)
     }
 
-    /// Keeps the systems of events, which `available` lists as `system:event`, a line each.
-    pub fn set_systems(&mut self, available: &str) {
-        let mut systems = HashMap::<String, Vec<String>>::new();
-        for (system, event) in available.lines().filter_map(|line| line.split_once(':')) {
-            let of = systems.entry(event.to_owned()).or_default();
-            of.push(system.to_owned());
-        }
-        self.systems = Some(systems);
-    }
-
     /// Whether an event fits, whatever its stacks.
     pub fn fits(&self, event: &Event) -> bool {
         fits_any(&self.cpus, |cpus| cpus.has(event.cpu))
@@ -85,25 +83,15 @@ impl Filter {
             })
             && fits_any(&self.times, |times| times.has(event.time))
             && fits_any(&self.comms, |comm| comm.matches(&event.comm))
-            && fits_any(&self.events, |glob| self.is_event(glob, event))
+            && fits_any(&self.events, |glob| is_event(glob, event))
     }
+}
 
-    fn is_event(&self, glob: &EventGlob, event: &Event) -> bool {
-        let is_of = |system: Option<&str>| {
-            // A call of a function is shown with parentheses.
-            let function = event.name.strip_suffix("()");
-            glob.matches(system, &event.name)
-                || function.is_some_and(|function| glob.matches(system, function))
-        };
-        let listed = self.systems.as_ref();
-        match event.system() {
-            Some(system) => is_of(Some(system)),
-            None => match listed.and_then(|systems| systems.get(&event.name)) {
-                Some(systems) => systems.iter().any(|system| is_of(Some(system))),
-                None => is_of(None),
-            },
-        }
-    }
+fn is_event(glob: &EventGlob, event: &Event) -> bool {
+    // A call of a function is shown with parentheses.
+    let function = event.name.strip_suffix("()");
+    let mut names = [&event.name[..]].into_iter().chain(function);
+    names.any(|name| glob.matches(event.system(), name))
 }
 
 /// Whether one of the values fits, or none is given.

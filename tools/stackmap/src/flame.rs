@@ -329,18 +329,6 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_shown_only_on_request() {
-        let mut names = Names::default();
-        let address = "0xffffffff81000000";
-        let folded = folded(&[(&[(address, Kind::Address)], 1)], &mut names);
-        let mut look = Look::default();
-        let svg = drawn(&folded, &names, &look);
-        assert!(svg.contains("[unknown] (") && !svg.contains("ffffffff"));
-        look.addresses = true;
-        assert!(drawn(&folded, &names, &look).contains("0xffffffff81000000 ("));
-    }
-
-    #[test]
     fn only_frames_too_narrow_to_see_are_omitted() {
         let mut names = Names::default();
         let mut stacks = vec![("main,rare,rarer".to_owned(), 1)];

@@ -14,10 +14,7 @@ pub use names::Names;
 
 use crate::{
     output::controls,
-    symbols::{
-        texts::{push_decimal, ByNumber},
-        Frame, Place,
-    },
+    symbols::{texts::ByNumber, Frame, Place},
     weight::Unit,
 };
 use std::{
@@ -29,7 +26,7 @@ use std::{
 };
 
 /// What a frame is.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
     /// Not a function: the event, task or CPU that groups stacks.
     Group,
@@ -164,17 +161,12 @@ impl Folded {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// How many stacks there are.
-    pub fn len(&self) -> usize {
-        self.stacks.len()
-    }
-
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.stacks.is_empty()
     }
 
-    /// The frames of the stack at `index`, which is below [`len`](Self::len).
+    /// The frames of the stack at `index`, which there is.
     pub fn at(&self, index: usize) -> Frames<'_> {
         self.frames_of(&self.stacks[index])
     }
@@ -184,6 +176,14 @@ impl Folded {
         let mut order: Vec<_> = (0..self.stacks.len()).collect();
         order.sort_unstable_by(|one, other| self.at(*one).iter().cmp(self.at(*other).iter()));
         order
+    }
+
+    /// Replaces frames by those of `numbers`, and orders the stacks.
+    pub fn rename(&mut self, numbers: &[u32], names: &Names) {
+        for frame in &mut self.frames {
+            *frame = numbers[*frame as usize];
+        }
+        self.sort(names);
     }
 
     /// Orders stacks by the names of their frames, outermost first, each once.
@@ -247,19 +247,8 @@ pub fn kind_of(frame: &Frame<'_>) -> Kind {
 /// unknown.
 const MARKS: [&str; 4] = ["_[k]", "_[i]", "_[j]", "_[w]"];
 
-/// What a frame is that the kernel printed.
-pub fn kind_of_text(frame: &str) -> Kind {
-    let digits = frame.strip_prefix("0x");
-    let is_hex = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match digits {
-        Some(digits) if is_hex(digits) => Kind::Address,
-        _ if crate::symbols::frames::parts(frame).1.is_some() => Kind::Module,
-        _ => Kind::Kernel,
-    }
-}
-
 /// A name without what means something else in folded stacks: `;` and control characters, which would
-/// end the frame or the line, and a mark at its end.
+/// end the frame or the line, and a mark at its end; and without characters that deceive (see [`controls`]).
 pub fn frame_text(name: &str) -> Cow<'_, str> {
     let is_special = |c: char| c == ';' || controls(c);
     let is_marked = MARKS.iter().any(|mark| name.ends_with(mark));
@@ -268,7 +257,8 @@ pub fn frame_text(name: &str) -> Cow<'_, str> {
     }
     let chars = name.chars().map(|c| match c {
         ';' => ':',
-        c if controls(c) => ' ',
+        c if c.is_control() => ' ',
+        c if controls(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     });
     let mut text: String = chars.collect();
@@ -316,7 +306,7 @@ pub fn write(folded: &Folded, names: &Names, out: &mut impl Write) -> io::Result
         push(&mut line, frames.1);
         behind.clear();
         behind.push(b' ');
-        push_decimal(&mut behind, count);
+        behind.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());
         behind.push(b'\n');
         // Each frame is followed by a semicolon.
         out.write_all(line.strip_suffix(b";").unwrap_or(&line))?;
@@ -337,13 +327,7 @@ pub fn push_frames(frames: Frames<'_>, texts: &[String], line: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{fold::fold_read, *};
-    use crate::{
-        source::Loaded,
-        stack_map_bin,
-        symbols::{kallsyms::Kallsyms, modules::Modules},
-        tally::{By, Tally},
-    };
+    use super::*;
 
     fn text(folded: &Folded, names: &Names) -> String {
         let mut text = Vec::new();
@@ -355,9 +339,12 @@ mod tests {
     pub(crate) fn folded(lines: &[(&str, u64)], names: &mut Names) -> Folded {
         let mut folded = Folded::default();
         for (line, count) in lines {
-            let frames = line
-                .split(',')
-                .map(|name| names.number(name, kind_of_text(name)));
+            let kind = |name: &str| match name {
+                _ if name.starts_with("0x") => Kind::Address,
+                _ if name.ends_with(']') => Kind::Module,
+                _ => Kind::Kernel,
+            };
+            let frames = line.split(',').map(|name| names.number(name, kind(name)));
             folded.push(frames.collect::<Vec<_>>(), *count);
         }
         folded.sort(names);
@@ -367,8 +354,14 @@ mod tests {
     #[test]
     fn separators_in_a_frame_are_replaced() {
         let mut names = Names::default();
-        let folded = folded(&[("a;b,c\nd,e f,\u{202e}g\u{9b},h_[k]", 7)], &mut names);
-        assert_eq!(text(&folded, &names), "a:b;c d;e f; g ;h_[k]  7\n");
+        let folded = folded(
+            &[("a;b,c\nd,e f,\u{202e}g\u{9b},sh\u{200b},h_[k]", 7)],
+            &mut names,
+        );
+        assert_eq!(
+            text(&folded, &names),
+            "a:b;c d;e f;\u{fffd}g ;sh\u{fffd};h_[k]  7\n"
+        );
     }
 
     #[test]
@@ -391,101 +384,5 @@ mod tests {
         let mut bytes = folded(&stacks, &mut names);
         bytes.count_in(&Unit::Bytes);
         assert_eq!(text(&bytes, &names), "a 1200\nb 999\nc 0\n");
-    }
-
-    #[test]
-    fn inverted_stacks_begin_with_their_innermost_frames() {
-        let mut names = Names::default();
-        let mut stacks = folded(&[("main,b,leaf", 1), ("main,leaf", 2)], &mut names);
-        stacks.invert(false, &names);
-        assert_eq!(text(&stacks, &names), "leaf;b;main 1\nleaf;main 2\n");
-        let mut stacks = folded(&[("event,main,b,leaf", 1)], &mut names);
-        stacks.invert(true, &names);
-        assert_eq!(text(&stacks, &names), "event;leaf;b;main 1\n");
-    }
-
-    /// Folds stacks of a map with these symbols.
-    fn fold_map(kallsyms: &str, plumbing: bool, stacks: &[&[u64]]) -> String {
-        let mut loaded = Loaded::default();
-        let table = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
-        loaded.symbols.kallsyms = Some(table);
-        loaded.symbols.plumbing = plumbing;
-        for (index, ips) in stacks.iter().enumerate() {
-            let stack = stack_map_bin::Stack {
-                id: index as u32 + 1,
-                ref_count: 1,
-                ips,
-            };
-            loaded.stacks.push(stack).unwrap();
-        }
-        let mut tally = Tally::default();
-        let (stacks, key) = loaded.map();
-        tally.add_map(stacks, key);
-        let mut names = Names::default();
-        let mut called = 0;
-        let mut folded = Folded::default();
-        let mut progress = |_| called += 1;
-        fold_read(
-            &tally,
-            By::Stack,
-            &loaded,
-            &mut folded,
-            &mut names,
-            &mut progress,
-        );
-        folded.sort(&names);
-        assert!(called > 0);
-        text(&folded, &names)
-    }
-
-    const KALLSYMS: &str = "\
-        ffffffff81000000 T _text\n\
-        ffffffff81000100 t memchr\n\
-        ffffffff81000200 t __pfx_strlen\n\
-        ffffffff81000210 t strlen\n\
-        ffffffff81000230 t .Lloop\n\
-        ffffffff81000300 t asm_exc_page_fault\n\
-        ffffffff81000400 t exc_page_fault\n\
-        ffffffff81000500 t trace_event_raw_event_page_fault_kernel\n\
-        ffffffff81000600 t __traceiter_page_fault_kernel\n\
-        ffffffff81000700 t vfs_read\n\
-        ffffffff81000800 T _end\n";
-
-    #[test]
-    fn an_address_below_an_entry_is_exact() {
-        let below = |ip| {
-            let stack = [0xffff_ffff_8100_0410, 0xffff_ffff_8100_0326, ip];
-            fold_map(KALLSYMS, false, &[&stack])
-        };
-        let rest = ";asm_exc_page_fault;exc_page_fault 1\n";
-        for (ip, name) in [
-            (0xffff_ffff_8100_0210, "strlen"),
-            (0xffff_ffff_8100_0235, "strlen"),
-            (0xffff_ffff_8100_0208, "strlen"),
-            (0xffff_ffff_8100_0200, "strlen"),
-            (0xffff_ffff_8100_01ff, "memchr"),
-            (0xffff_ffff_8100_0700, "vfs_read"),
-        ] {
-            assert_eq!(below(ip), format!("{name}{rest}"), "{ip:x}");
-        }
-        // A return address is not.
-        let call = [0xffff_ffff_8100_0410, 0xffff_ffff_8100_0700];
-        let text = fold_map(KALLSYMS, false, &[&call]);
-        assert_eq!(text, "__traceiter_page_fault_kernel;exc_page_fault 1\n");
-    }
-
-    #[test]
-    fn plumbing_is_shown_on_request() {
-        let stack = [
-            0xffff_ffff_8100_0510,
-            0xffff_ffff_8100_0610,
-            0xffff_ffff_8100_0410,
-        ];
-        assert_eq!(fold_map(KALLSYMS, false, &[&stack]), "exc_page_fault 1\n");
-        assert_eq!(
-            fold_map(KALLSYMS, true, &[&stack]),
-            "exc_page_fault;__traceiter_page_fault_kernel;trace_event_raw_event_page_fault_kernel \
-             1\n"
-        );
     }
 }

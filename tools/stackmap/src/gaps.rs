@@ -58,13 +58,11 @@ mod tests {
     use crate::ring::{
         page::tests::{layout, page, record},
         stream::write_page,
-        Order,
     };
 
     #[test]
     fn gaps_are_before_the_pages_that_say_so() {
         const MISSED: u32 = 1 << 31;
-        let order = Order::Little;
         let mut bytes = Vec::new();
         for (cpu, time, flags) in [
             (0, 10, MISSED),
@@ -73,11 +71,11 @@ mod tests {
             (1, 60, MISSED),
             (0, 70, MISSED),
         ] {
-            let data = [record(order, 0, &[0; 4]), record(order, 5, &[0; 4])].concat();
-            let page = page(order, time, flags, &data);
-            write_page(&mut bytes, &layout(order), cpu, &page).unwrap();
+            let data = [record(0, &[0; 4]), record(5, &[0; 4])].concat();
+            let page = page(time, flags, &data);
+            write_page(&mut bytes, cpu, &page).unwrap();
         }
-        let pages = Pages::new(&bytes[..], layout(order), "input");
+        let pages = Pages::new(&bytes[..], layout(), "input");
         let want = vec![(0, 10), (17, 60), (45, 70)];
         assert_eq!(Gaps::of(pages).unwrap(), Gaps::new(want));
     }

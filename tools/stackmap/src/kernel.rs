@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -33,6 +33,16 @@ pub fn machine() -> String {
 /// The name of the machine, as `uname -n` prints it.
 pub fn host() -> Option<String> {
     line("/proc/sys/kernel/hostname").filter(|name| !name.is_empty())
+}
+
+/// Returns the modes of kernel lockdown, the one in force in brackets; empty where there is none.
+pub fn lockdown(root: &Path) -> String {
+    line(root.join("sys/kernel/security/lockdown")).unwrap_or_default()
+}
+
+/// Returns whether kernel lockdown is in the mode in which tracefs has no files.
+pub fn is_confidential(root: &Path) -> bool {
+    lockdown(root).contains("[confidentiality]")
 }
 
 /// The id of this boot.
@@ -71,10 +81,35 @@ pub fn kallsyms() -> Result<Kallsyms> {
     Kallsyms::parse(text, &modules()?, &path.display().to_string())
 }
 
+/// Returns an error if the addresses of the kernel's symbols are hidden from this process.
+pub fn require_addresses() -> Result {
+    let path = proc("kallsyms");
+    let file = File::open(&path).map_err(|error| Error::read(&path, error))?;
+    // The first ones may be those of per-CPU variables, which are numbers from 0 on.
+    let is_shown = |line: &io::Result<Vec<u8>>| !matches!(line, Ok(line) if line.starts_with(b"0000000000000000"));
+    match BufReader::new(file)
+        .split(b'\n')
+        .any(|line| is_shown(&line))
+    {
+        true => Ok(()),
+        false => kallsyms().map(drop),
+    }
+}
+
 /// The first line of a file, if it can be read.
 pub fn line(path: impl AsRef<Path>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.to_owned())
+}
+
+/// Returns the CPUs that are online, or none if that cannot be read.
+pub fn online_cpus() -> Vec<u32> {
+    let stat = fs::read_to_string(proc("stat")).unwrap_or_default();
+    let cpus = stat.lines().filter_map(|line| {
+        let (number, _) = line.strip_prefix("cpu")?.split_once(' ')?;
+        number.parse().ok()
+    });
+    cpus.collect()
 }
 
 /// Finds the note `GNU` of type 3 among ELF notes in the byte order of this machine.

@@ -16,13 +16,9 @@ pub mod flame;
 pub mod folded;
 pub mod gaps;
 pub mod kernel;
-pub mod merge;
 pub mod notes;
-pub mod offcpu;
 pub mod output;
 pub mod pairs;
-#[cfg(feature = "push")]
-pub mod push;
 pub mod record;
 pub mod report;
 pub mod resolve;

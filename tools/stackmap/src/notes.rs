@@ -6,26 +6,22 @@ use crate::{
     filter::Filtered,
     output::safe,
     source::{Loaded, Missing},
+    stat::Stat,
     trace::Losses,
     user::User,
     weight::Unweighed,
 };
+use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// So many files are named.
+/// At most this many files are named.
 const MAX_LISTED: usize = 3;
 
 /// What is missing in a result.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Notes {
-    /// Events whose id is from before a reset of the map.
-    pub stale: u64,
-    /// Events whose id is of another load of the module than the stacks.
-    pub gone: u64,
-    /// Events whose id the map does not have.
-    pub unknown: u64,
-    /// The events were read from text, in which names can look like events.
-    pub text: bool,
+    /// Events whose id has no stack.
+    pub missing: MissingStacks,
     /// Events with a full stack in place of an id.
     pub whole: u64,
     /// Events without a stack.
@@ -42,6 +38,33 @@ pub struct Notes {
     pub unweighed: Unweighed,
 }
 
+/// How many ids have no stack, by its reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MissingStacks {
+    /// They are from before a reset of the map.
+    pub stale: u64,
+    /// They are of another load of the module than the stacks.
+    pub gone: u64,
+    /// The map does not have them.
+    pub unknown: u64,
+}
+
+impl MissingStacks {
+    /// Counts one.
+    pub fn count(&mut self, missing: Missing) {
+        match missing {
+            Missing::Stale => self.stale += 1,
+            Missing::Gone => self.gone += 1,
+            Missing::Unknown => self.unknown += 1,
+        }
+    }
+
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.stale + self.gone + self.unknown
+    }
+}
+
 /// How many events have which user stack.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct UserNotes {
@@ -53,12 +76,8 @@ pub struct UserNotes {
     pub pending: u64,
     /// One that the trace does not tell any more.
     pub lost: u64,
-    /// One that is from before a reset of the map.
-    pub stale: u64,
-    /// One that is of another load of the module than the stacks.
-    pub gone: u64,
-    /// One that the map does not have.
-    pub unknown: u64,
+    /// One whose id has no stack.
+    pub missing: MissingStacks,
     /// None.
     pub none: u64,
 }
@@ -66,48 +85,12 @@ pub struct UserNotes {
 impl UserNotes {
     /// Whether there is any.
     pub fn is_any(&self) -> bool {
-        self.bound + self.not_kept + self.pending + self.lost + self.unresolved() > 0
-    }
-
-    /// Adds those of one more recording.
-    fn add(&mut self, other: Self) {
-        let Self {
-            bound,
-            not_kept,
-            pending,
-            lost,
-            stale,
-            gone,
-            unknown,
-            none,
-        } = other;
-        self.bound += bound;
-        self.not_kept += not_kept;
-        self.pending += pending;
-        self.lost += lost;
-        self.stale += stale;
-        self.gone += gone;
-        self.unknown += unknown;
-        self.none += none;
-    }
-
-    /// How many have an id and no stack.
-    pub fn unresolved(&self) -> u64 {
-        self.stale + self.gone + self.unknown
-    }
-
-    /// Counts events whose user stack is missing.
-    pub fn missing(&mut self, missing: Missing, nr_events: u64) {
-        match missing {
-            Missing::Stale => self.stale += nr_events,
-            Missing::Gone => self.gone += nr_events,
-            Missing::Unknown => self.unknown += nr_events,
-        }
+        self.bound + self.not_kept + self.pending + self.lost + self.missing.sum() > 0
     }
 }
 
 /// A note, and whether it says that a result is not complete.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Note {
     /// Something is missing.
     pub warning: bool,
@@ -116,48 +99,6 @@ pub struct Note {
 }
 
 impl Notes {
-    /// Adds those of one more recording.
-    pub fn add(&mut self, other: Self) {
-        let Self {
-            stale,
-            gone,
-            unknown,
-            text,
-            whole,
-            without,
-            user,
-            losses,
-            unnamed,
-            filtered,
-            unweighed,
-        } = other;
-        self.stale += stale;
-        self.gone += gone;
-        self.unknown += unknown;
-        self.text |= text;
-        self.whole += whole;
-        self.without += without;
-        self.user.add(user);
-        self.losses.lost = self.losses.lost.saturating_add(losses.lost);
-        self.losses.orphans += losses.orphans;
-        self.unnamed.0 += unnamed.0;
-        self.unnamed.1 += unnamed.1;
-        self.filtered = match (self.filtered.take(), filtered) {
-            (Some(before), Some(more)) => Some(before.and(more)),
-            (before, more) => before.or(more),
-        };
-        self.unweighed.add(unweighed);
-    }
-
-    /// Counts events whose stack is missing.
-    pub fn missing(&mut self, missing: Missing, nr_events: u64) {
-        match missing {
-            Missing::Stale => self.stale += nr_events,
-            Missing::Gone => self.gone += nr_events,
-            Missing::Unknown => self.unknown += nr_events,
-        }
-    }
-
     /// How many events there are, in words, and if there is a filter, of how many.
     pub fn nr_events(&self, nr_events: u64) -> String {
         match &self.filtered {
@@ -175,160 +116,116 @@ impl Notes {
 
     /// The notes, in words; `loaded` is what the result was made from.
     pub fn lines(&self, loaded: Option<&Loaded>) -> Vec<Note> {
-        let mut notes = Vec::new();
-        if let Some(filtered) = &self.filtered {
-            notes.extend(filtered.lines().map(|text| Note {
-                warning: false,
-                text,
-            }));
-        }
-        if let Some(loaded) = loaded {
-            let lines = self.unweighed.lines(&loaded.weight);
-            notes.extend(lines.into_iter().map(|text| Note {
-                warning: false,
-                text,
-            }));
-        }
-        let mut warn = |count: u64, text: String| {
-            if count > 0 {
-                notes.push(Note {
-                    warning: true,
-                    text,
-                });
-            }
-        };
-        warn(
-            self.unknown,
+        let note = |warning: bool| move |text: String| Note { warning, text };
+        let filtered = self.filtered.iter().filter_map(Filtered::line);
+        let unweighed = loaded.map(|loaded| self.unweighed.lines(&loaded.weight));
+        let mut notes: Vec<_> = filtered
+            .chain(unweighed.into_iter().flatten())
+            .map(note(false))
+            .collect();
+        notes.extend(self.warnings(loaded).into_iter().map(note(true)));
+        let files = loaded.and_then(|loaded| files_without_names(&loaded.user));
+        let files = files.map(|files| {
             format!(
-                "{}: the map has no such stack",
-                events(self.unknown, "have an unknown id")
-            ),
-        );
-        warn(
-            self.stale,
-            format!(
-                "{}: the map was reset between these events and the reading of the stacks",
-                events(self.stale, "have a stale id")
-            ),
-        );
-        warn(
-            self.gone,
-            format!(
-                "{}: the module was reloaded between these events and the reading of the stacks",
-                events(self.gone, "have an id of another load")
-            ),
-        );
-        warn(
-            self.losses.lost,
-            format!(
-                "{} overwritten in the ring buffer before they were read: use a larger buffer \
-                 (record -b)",
-                count_of(self.losses.lost, "record")
-            ),
-        );
-        warn(
-            self.losses.orphans,
-            format!(
-                "{} without an event: the event was overwritten, or the stack never had one",
-                count_of(self.losses.orphans, "stack")
-            ),
-        );
-        let user = &self.user;
-        for (count, what, why) in [
-            (user.unknown, "an unknown", "the map has no such stack"),
-            (
-                user.stale,
-                "a stale",
-                "the map was reset before the stacks were read",
-            ),
-            (
-                user.gone,
-                "another load's",
-                "the module was reloaded before the stacks were read",
-            ),
-        ] {
-            let verb = format!("have {what} user stack id");
-            warn(count, format!("{}: {why}", events(count, &verb)));
-        }
-        warn(
-            user.lost,
-            format!(
-                "{}: what tells it was overwritten, or tracing was off",
-                events(user.lost, "have lost their user stack")
-            ),
-        );
-        warn(
-            user.not_kept,
-            format!(
-                "{}: the module did not keep it",
-                events(user.not_kept, "have no user stack")
-            ),
-        );
-        warn(
-            user.pending,
-            format!(
-                "{}: the task was in the kernel still",
-                events(user.pending, "have no user stack yet")
-            ),
-        );
-        let manifest = loaded.and_then(|loaded| loaded.manifest.as_ref());
-        warn(
-            manifest
-                .is_some_and(|manifest| manifest.modules_changed)
-                .into(),
-            "modules were loaded or unloaded during the recording: addresses in them may have no \
-             name"
-                .to_owned(),
-        );
-        if let Some((after, before)) = loaded.and_then(|loaded| loaded.stat.as_ref()) {
-            let stat = match before {
-                Some(before) => &after.since(before),
-                None => after,
-            };
-            for (count, reason) in stat.drops() {
-                warn(
-                    count,
-                    format!("{} recorded: {reason}", count_of(count, "full stack")),
-                );
-            }
-        }
-        let (unnamed, frames) = self.unnamed;
-        let symbols = loaded.is_some_and(|loaded| !loaded.symbols.is_empty());
-        if symbols && unnamed > 0 {
-            warn(
-                unnamed,
-                format!("{unnamed} of {frames} frames have no name"),
-            );
-        }
-        if let Some(files) = loaded.and_then(|loaded| files_without_names(&loaded.user)) {
-            notes.push(Note {
-                warning: false,
-                text: format!(
-                    "user frames in {files} have no names: the files, or their symbols, are not here \
-                     (--debug-dir)"
-                ),
-            });
-        }
-        if self.text {
-            notes.push(Note {
-                warning: false,
-                text: "read from the text of a trace, in which the name of a file or a task can \
-                       look like an event"
-                    .to_owned(),
-            });
-        }
-        for (count, text) in [
+                "user frames in {files} have no names: the files, or their symbols, are not here (--debug-dir)"
+            )
+        });
+        let others = [
             (self.whole, "have a full stack"),
             (self.without, "have no stack"),
-        ] {
-            if count > 0 {
-                notes.push(Note {
-                    warning: false,
-                    text: events(count, text),
-                });
-            }
-        }
+        ];
+        let others = others.into_iter().filter(|(count, _)| *count > 0);
+        let others = others.map(|(count, verb)| events(count, verb));
+        notes.extend(files.into_iter().chain(others).map(note(false)));
         notes
+    }
+
+    /// What is missing, in words.
+    fn warnings(&self, loaded: Option<&Loaded>) -> Vec<String> {
+        let of_events = |rows: &[(u64, &str, &str)]| -> Vec<String> {
+            let rows = rows.iter().filter(|(count, ..)| *count > 0);
+            let texts = rows.map(|(count, verb, why)| format!("{}: {why}", events(*count, verb)));
+            texts.collect()
+        };
+        let (missing, user) = (self.missing, self.user);
+        let (reset, reloaded) = ("the map was reset", "the module was reloaded");
+        let between = "between these events and the reading of the stacks";
+        let before = "before the stacks were read";
+        let no_such = "the map has no such stack";
+        let mut lines = of_events(&[
+            (missing.unknown, "have an unknown id", no_such),
+            (
+                missing.stale,
+                "have a stale id",
+                &format!("{reset} {between}"),
+            ),
+            (
+                missing.gone,
+                "have an id of another load",
+                &format!("{reloaded} {between}"),
+            ),
+        ]);
+        let Losses { lost, orphans } = self.losses;
+        if lost > 0 {
+            lines.push(format!(
+                "{} overwritten in the ring buffer before they were read: use a larger buffer (record -b)",
+                count_of(lost, "record")
+            ));
+        }
+        if orphans > 0 {
+            lines.push(format!(
+                "{} without an event: the event was overwritten, or the stack never had one",
+                count_of(orphans, "stack")
+            ));
+        }
+        let overwritten = "the event that binds it was overwritten, or tracing was off";
+        lines.extend(of_events(&[
+            (
+                user.missing.unknown,
+                "have an unknown user stack id",
+                no_such,
+            ),
+            (
+                user.missing.stale,
+                "have a stale user stack id",
+                &format!("{reset} {before}"),
+            ),
+            (
+                user.missing.gone,
+                "have another load's user stack id",
+                &format!("{reloaded} {before}"),
+            ),
+            (user.lost, "have lost their user stack", overwritten),
+            (
+                user.not_kept,
+                "have no user stack",
+                "the module did not keep it",
+            ),
+            (
+                user.pending,
+                "have no user stack yet",
+                "the task was in the kernel still",
+            ),
+        ]));
+        let manifest = loaded.and_then(|loaded| loaded.manifest.as_ref());
+        if manifest.is_some_and(|manifest| manifest.modules_changed) {
+            let text = "modules were loaded or unloaded during the recording: addresses in them may have no name";
+            lines.push(text.to_owned());
+        }
+        // The counters of a capture are those of all that used the map.
+        let live = loaded.filter(|loaded| loaded.manifest.is_none());
+        let drops = live
+            .and_then(|loaded| loaded.stat.as_ref())
+            .map(Stat::drops);
+        let drops = drops.into_iter().flatten();
+        lines.extend(
+            drops.map(|(count, why)| format!("{} recorded: {why}", count_of(count, "full stack"))),
+        );
+        let (unnamed, frames) = self.unnamed;
+        if unnamed > 0 && loaded.is_some_and(|loaded| !loaded.symbols.is_empty()) {
+            lines.push(format!("{unnamed} of {frames} frames have no name"));
+        }
+        lines
     }
 }
 
@@ -383,9 +280,9 @@ mod tests {
     fn ids_of_users_are_notes_of_their_own() {
         let mut notes = Notes::default();
         for missing in [Missing::Unknown, Missing::Stale, Missing::Gone] {
-            notes.user.missing(missing, 1);
+            notes.user.missing.count(missing);
         }
-        assert_eq!(notes.user.unresolved(), 3);
+        assert_eq!(notes.user.missing.sum(), 3);
         assert!(notes.user.is_any());
         let lines = notes.lines(None);
         let texts: Vec<_> = lines.iter().map(|note| &note.text[..]).collect();
@@ -432,9 +329,11 @@ mod tests {
     #[test]
     fn says_what_is_missing() {
         let notes = Notes {
-            unknown: 1,
-            stale: 2,
-            gone: 4,
+            missing: MissingStacks {
+                unknown: 1,
+                stale: 2,
+                gone: 4,
+            },
             whole: 3,
             losses: Losses {
                 lost: 7,

@@ -2,14 +2,10 @@
 
 //! What goes to the user: results on standard output, everything else on standard error.
 
-#[cfg(feature = "parquet")]
-mod directory;
 mod pager;
 mod target;
 
-#[cfg(feature = "parquet")]
-pub use directory::Directory;
-pub use target::Access;
+pub use target::{is_replaced, Access, NewFile};
 
 use crate::{
     error::{Error, Result},
@@ -20,14 +16,12 @@ use clap::builder::styling::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     borrow::Cow,
-    ffi::OsString,
     fmt,
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    os::fd::OwnedFd,
     path::Path,
     time::{Duration, Instant},
 };
-use target::{NewFile, Opened};
+use target::Target;
 
 /// How long a piece of work takes before its progress is shown.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -49,28 +43,6 @@ pub const DIM: Style = Style::new().dimmed();
 pub struct Out {
     to: BufWriter<Target>,
     color: bool,
-}
-
-enum Target {
-    Stream(Box<dyn Write>),
-    /// A file, and what it is called in errors.
-    File(NewFile, String),
-}
-
-impl Write for Target {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Target::Stream(stream) => stream.write(bytes),
-            Target::File(file, _) => file.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Target::Stream(stream) => stream.flush(),
-            Target::File(file, _) => file.flush(),
-        }
-    }
 }
 
 impl Out {
@@ -105,12 +77,8 @@ impl Out {
         if path == Path::new("-") {
             return Ok(Self::stdout());
         }
-        let target = match target::open(path, access)? {
-            Opened::Stream(file) => Target::Stream(Box::new(file)),
-            Opened::File(file) => Target::File(file, path.display().to_string()),
-        };
         Ok(Self {
-            to: BufWriter::with_capacity(64 << 10, target),
+            to: BufWriter::with_capacity(64 << 10, target::target(path, access)?),
             color: false,
         })
     }
@@ -129,8 +97,11 @@ impl Out {
         }
     }
 
-    /// Notes at the end of a result.
+    /// Notes at the end of a result, after an empty line.
     pub fn notes(&mut self, notes: &[Note]) -> Result {
+        if !notes.is_empty() {
+            writeln!(self)?;
+        }
         for note in notes {
             let text = safe_text(&note.text);
             match note.warning {
@@ -153,9 +124,7 @@ impl Out {
             .map_err(io::IntoInnerError::into_error)?
         {
             Target::Stream(_) => Ok(()),
-            Target::File(file, path) => file
-                .finish()
-                .map_err(|error| Error::io(format!("write {path}"), error)),
+            Target::File(new) => new.finish(),
         }
     }
 }
@@ -172,22 +141,6 @@ impl Write for Out {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
-}
-
-/// Whether an output replaces what is at `path`. A pipe, a device, a link to anywhere and standard
-/// output are written to.
-pub fn is_replaced(path: &Path) -> bool {
-    let is_file = || match path.symlink_metadata() {
-        Ok(metadata) => metadata.is_file(),
-        Err(_) => true,
-    };
-    path != Path::new("-") && is_file()
-}
-
-/// The directory of the file at `path`, which [is replaced](is_replaced), and its name there. No
-/// link of another user leads there.
-pub fn place_of(path: &Path) -> Result<(OwnedFd, OsString)> {
-    target::place(path)
 }
 
 /// The directory that a file is in.
@@ -442,12 +395,15 @@ mod tests {
         assert_eq!(safe("plain ünïcödé"), "plain ünïcödé");
         assert_eq!(safe("a\x1b[31mb\tc\u{9b}"), "a\u{fffd}[31mb c\u{fffd}");
         assert_eq!(safe("a\u{202e}b\u{61c}"), "a\u{fffd}b\u{fffd}");
-        for unseen in
-            "\u{ad}\u{34f}\u{115f}\u{200b}\u{200d}\u{2060}\u{3164}\u{fe0f}\u{feff}\u{fff9}\u{e0041}"
-                .chars()
-        {
-            assert_eq!(safe(&format!("a{unseen}")), "a\u{fffd}", "{unseen:?}");
-        }
+        // The first and the last of each range, and what is beside them.
+        let unseen = "\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{17b5}\u{180b}\u{180f}\u{200b}\u{200f}\
+            \u{2028}\u{202e}\u{2060}\u{206f}\u{3164}\u{fe00}\u{fe0f}\u{feff}\u{ffa0}\u{fff0}\u{fffb}\
+            \u{1bca0}\u{1bca3}\u{1d173}\u{1d17a}\u{e0000}\u{e0fff}";
+        let seen = "\u{ac}\u{ae}\u{34e}\u{350}\u{61b}\u{61d}\u{115e}\u{1161}\u{17b3}\u{17b6}\u{180a}\u{1810}\
+            \u{200a}\u{2010}\u{2027}\u{202f}\u{205f}\u{2070}\u{3163}\u{3165}\u{fdff}\u{fe10}\u{fefe}\
+            \u{ff00}\u{ff9f}\u{ffa1}\u{ffef}\u{fffc}\u{1bc9f}\u{1bca4}\u{1d172}\u{1d17b}\u{dffff}\u{e1000}";
+        assert_eq!(safe(unseen), "\u{fffd}".repeat(28));
+        assert_eq!(safe(seen), seen);
         for (text, want) in [
             (&b"a b\tc\r\nd\n"[..], &b"a b\tc\r\nd\n"[..]),
             (

@@ -15,20 +15,18 @@ use crate::{
 };
 use std::{collections::HashSet, io::Write};
 
-/// What one line of the summary, and one section after it, is about.
-pub struct Section<'a> {
-    /// The group; or, by stack, its number.
-    title: String,
-    total: Count,
-    nr_keys: usize,
-    nr_stacks: usize,
-    top: Vec<(Key, Count)>,
-    /// By stack, the events that led there.
-    events: Vec<(&'a str, Count)>,
+/// What sections say of stacks in place of when their events were.
+pub trait Detail {
+    /// Whether sections have titles.
+    fn has_titles(&self) -> bool;
+    /// What stands before the ids of a stack of a section.
+    fn about(&self, section: &str, key: Key) -> String;
+    /// Writes what stands below its frames.
+    fn write(&self, out: &mut Out, section: &str, key: Key) -> Result;
 }
 
 /// How a report is shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Look<'a> {
     /// What groups have in common; [`None`]: each is one stack.
     pub group: Option<&'a str>,
@@ -40,6 +38,8 @@ pub struct Look<'a> {
     pub ages_at: Option<Time>,
     /// Frames of each stack; 0 is all.
     pub depth: usize,
+    /// What else there is to say of stacks.
+    pub detail: Option<&'a dyn Detail>,
 }
 
 impl By {
@@ -50,22 +50,21 @@ impl By {
             By::Comm => Some("comm"),
             By::Pid => Some("comm-pid"),
             By::Cpu => Some("cpu"),
-            By::Host => Some("host"),
             By::Stack => None,
         }
     }
 }
 
 /// The sections of a report, with the first `top` stacks of each group.
-pub fn sections(tally: &Tally, by: By, top: usize) -> Vec<Section<'_>> {
+pub fn sections(tally: &Tally, by: By, top: usize) -> Vec<Group<'_>> {
     match by {
         By::Stack => by_stack(tally, top),
-        _ => by_group(tally, top),
+        _ => tally.groups(top),
     }
 }
 
 /// The user stacks that are shown.
-pub fn users(sections: &[Section<'_>]) -> HashSet<u32> {
+pub fn users(sections: &[Group<'_>]) -> HashSet<u32> {
     let keys = sections.iter().flat_map(|section| &section.top);
     let ids = keys.filter_map(|(key, _)| match key.user {
         UserRef::Id(id) => Some(id),
@@ -78,7 +77,7 @@ pub fn users(sections: &[Section<'_>]) -> HashSet<u32> {
 pub fn write(
     out: &mut Out,
     tally: &Tally,
-    sections: &[Section<'_>],
+    sections: &[Group<'_>],
     by: By,
     loaded: &Loaded,
     notes: &Notes,
@@ -94,6 +93,7 @@ pub fn write(
         unit: tally.unit(),
         ages_at: None,
         depth,
+        detail: None,
     };
     write_sections(out, tally, sections, loaded, look)
 }
@@ -118,8 +118,8 @@ pub fn write_total(out: &mut Out, tally: &Tally, notes: &Notes) -> Result {
             "; user stacks: {} bound, {} pending, {} lost, {} not kept, {} without",
             user.bound, user.pending, user.lost, user.not_kept, user.none
         )?;
-        if user.unresolved() > 0 {
-            write!(out, ", {} of an id without a stack", user.unresolved())?;
+        if user.missing.sum() > 0 {
+            write!(out, ", {} of an id without a stack", user.missing.sum())?;
         }
     }
     Ok(writeln!(out)?)
@@ -129,7 +129,7 @@ pub fn write_total(out: &mut Out, tally: &Tally, notes: &Notes) -> Result {
 pub fn write_sections(
     out: &mut Out,
     tally: &Tally,
-    sections: &[Section<'_>],
+    sections: &[Group<'_>],
     loaded: &Loaded,
     look: Look<'_>,
 ) -> Result {
@@ -151,13 +151,9 @@ pub fn write_head(out: &mut Out, name: &str, manifest: Option<&Manifest>) -> Res
         return Ok(());
     };
     let seconds = manifest.duration_ns as f64 / 1e9;
-    let merged = match manifest.captures {
-        0 => String::new(),
-        captures => format!("{}, ", count_of(captures.into(), "capture")),
-    };
     writeln!(
         out,
-        "{name}: {merged}Linux {} {}, {}, {seconds:.3} s",
+        "{name}: Linux {} {}, {}, {seconds:.3} s",
         safe(&manifest.release),
         safe(&manifest.machine),
         count_of(manifest.cpus.len() as u64, "CPU"),
@@ -206,30 +202,14 @@ fn count_stacks(tally: &Tally) -> u64 {
     keys.len() as u64
 }
 
-fn by_group(tally: &Tally, top: usize) -> Vec<Section<'_>> {
-    let groups = tally.groups(top).into_iter();
-    let section = |group: Group<'_>| Section {
-        title: group.name.to_owned(),
-        total: group.total,
-        nr_keys: group.nr_keys,
-        nr_stacks: group.nr_stacks,
-        top: group.top,
-        events: Vec::new(),
-    };
-    groups.map(section).collect()
-}
-
 /// The tally is by event and then by stack; the result is by stack and then by event.
-fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
-    let mut stacks: std::collections::HashMap<Key, Section<'_>> = Default::default();
+fn by_stack(tally: &Tally, top: usize) -> Vec<Group<'_>> {
+    let mut stacks: std::collections::HashMap<Key, Group<'_>> = Default::default();
     for (event, key, count) in tally.iter() {
-        let section = stacks.entry(key).or_insert_with(|| Section {
-            title: String::new(),
-            total: Count::default(),
+        let section = stacks.entry(key).or_insert_with(|| Group {
             nr_keys: 1,
             nr_stacks: 1,
-            top: Vec::new(),
-            events: Vec::new(),
+            ..Group::default()
         });
         section.total.merge(count);
         section.events.push((event, *count));
@@ -238,7 +218,7 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
     sections.sort_by_key(|(key, section)| (std::cmp::Reverse(section.total.weight), *key));
     sections.truncate(top);
     for (number, (key, section)) in sections.iter_mut().enumerate() {
-        section.title = format!("#{}", number + 1);
+        section.name = format!("#{}", number + 1).into();
         section.top = vec![(*key, section.total)];
         section
             .events
@@ -247,7 +227,7 @@ fn by_stack(tally: &Tally, top: usize) -> Vec<Section<'_>> {
     sections.into_iter().map(|(_, section)| section).collect()
 }
 
-fn summary(sections: &[Section<'_>], group: &str, all: u64, look: Look<'_>) -> String {
+fn summary(sections: &[Group<'_>], group: &str, all: u64, look: Look<'_>) -> String {
     let is_weighed = *look.unit != Unit::Events;
     let what = format!("{}s", look.what);
     let times = match look.ages_at {
@@ -261,7 +241,7 @@ fn summary(sections: &[Section<'_>], group: &str, all: u64, look: Look<'_>) -> S
     let rows = sections.iter().map(|section| {
         let total = &section.total;
         let (first, last) = look.times(total);
-        let mut row = vec![section.title.clone(), total.events.to_string()];
+        let mut row = vec![section.name.to_string(), total.events.to_string()];
         row.extend(is_weighed.then(|| look.unit.cell(total.weight)));
         row.extend([
             format!("{:.1} %", percent(total.weight, all)),
@@ -281,18 +261,29 @@ impl Look<'_> {
             None => time.to_string(),
             Some(end) => duration(end.value().saturating_sub(time.value())),
         };
-        match count.span {
-            Some((first, last)) => (text(first), text(last)),
+        match count.first {
+            Some(first) => (text(first), text(first.with(count.last))),
             None => ("-".to_owned(), "-".to_owned()),
         }
     }
 
-    /// What times are, where that is not plain.
-    fn age(&self) -> &'static str {
-        match self.ages_at {
-            None => "",
-            Some(_) => "age ",
-        }
+    /// How often a stack was seen, its ids, and when it was.
+    fn about(&self, key: Key, count: &Count) -> String {
+        let (first, last) = self.times(count);
+        let when = match first == last {
+            true => first,
+            false => format!("{first} to {last}"),
+        };
+        let events = match self.unit {
+            Unit::Events => String::new(),
+            Unit::Nanos => {
+                let average = duration(count.weight / count.events.max(1));
+                format!("{} of {average}, ", count_of(count.events, self.what))
+            }
+            _ => format!("{}, ", count_of(count.events, self.what)),
+        };
+        let age = if self.ages_at.is_some() { "age " } else { "" };
+        format!("{events}{}, {age}{when}", ids(key))
     }
 
     /// How much, and how often if that is something else.
@@ -307,14 +298,15 @@ impl Look<'_> {
 
 fn write_section(
     out: &mut Out,
-    section: &Section<'_>,
+    section: &Group<'_>,
     tally: &Tally,
     loaded: &Loaded,
     all: u64,
     look: Look<'_>,
 ) -> Result {
-    let title = out.style(TITLE, safe(&section.title).into_owned());
+    let title = out.style(TITLE, safe(&section.name).into_owned());
     match section.events.is_empty() {
+        true if look.detail.is_some_and(|detail| !detail.has_titles()) => writeln!(out)?,
         true => writeln!(out, "\n{title}: {}", look.amount(&section.total))?,
         false => {
             let events = section
@@ -331,40 +323,37 @@ fn write_section(
     };
     for (key, count) in &section.top {
         let share = out.style(NUMBER, format!("{:5.1} %", percent(count.weight, whole)));
-        let (first, last) = look.times(count);
-        let id = ids(*key);
-        let when = match first == last {
-            true => first,
-            false => format!("{first} to {last}"),
-        };
-        let events = match look.unit {
-            Unit::Events => String::new(),
-            Unit::Nanos => {
-                let average = duration(count.weight / count.events.max(1));
-                format!("{} of {average}, ", count_of(count.events, look.what))
+        let (about, width) = match look.detail {
+            Some(detail) => {
+                let about = detail.about(&section.name, *key);
+                (format!("{about}, {}", ids(*key)), 8)
             }
-            _ => format!("{}, ", count_of(count.events, look.what)),
+            None => (look.about(*key, count), 6),
         };
-        let about = out.style(DIM, format!("{events}{id}, {}{when}", look.age()));
+        let about = out.style(DIM, about);
         let amount = look.unit.cell(count.weight);
-        writeln!(out, " {share}  {amount:>6}  {about}")?;
+        writeln!(out, " {share}  {amount:>width$}  {about}")?;
         write_stacks(out, *key, tally.keys(), loaded, look.depth)?;
+        if let Some(detail) = look.detail {
+            detail.write(out, &section.name, *key)?;
+        }
     }
     let hidden = section.nr_keys - section.top.len();
     if hidden > 0 {
         let mut rest = Count {
-            span: None,
+            first: None,
             ..section.total
         };
         for (_, count) in &section.top {
             rest.events = rest.events.saturating_sub(count.events);
             rest.weight = rest.weight.saturating_sub(count.weight);
         }
-        let more = format!(
-            " ... {} more, with {} (--top)",
-            count_of(hidden as u64, "stack"),
-            look.amount(&rest)
-        );
+        let rest = match look.detail {
+            Some(_) => look.unit.text(rest.weight),
+            None => look.amount(&rest),
+        };
+        let stacks = count_of(hidden as u64, "stack");
+        let more = format!(" ... {stacks} more, with {rest} (--top)");
         writeln!(out, "{}", out.style(DIM, more))?;
     }
     Ok(())
@@ -428,7 +417,7 @@ pub fn text(part: &Part<'_>) -> String {
     let (text, source) = match part {
         Part::Kernel(frame) => (frame.to_string(), frame.source),
         Part::User(frame) => (frame.to_string(), frame.source()),
-        Part::Text(text) | Part::Missing(text) => return (*text).to_owned(),
+        Part::Missing(text) => return (*text).to_owned(),
     };
     match source {
         Some(source) => format!("{text} ({source})"),

@@ -13,9 +13,10 @@ use crate::{
     source::{differ, Loaded, Missing, Shown},
     symbols::{texts::Texts, Frame},
     tally::{missing_name, LOST, NOT_KEPT, PENDING},
-    trace::{Body, Chunk, Cookie, Line, Lines, Sides, StackRef, UserRef, UserSide},
+    trace::{Cookie, Sides, StackRef, UserRef},
 };
-use memchr::memmem;
+use line::{Ids, UserSide};
+use lines::{Chunk, Lines};
 use std::{
     collections::{HashMap, HashSet},
     io::{BufReader, Read, Write},
@@ -128,6 +129,8 @@ pub struct Resolver<'a> {
     pub notes: Notes,
     /// How many ids were replaced.
     pub resolved: u64,
+    /// How many lines end with an id, and are no lines of a trace in a known format.
+    pub unread: u64,
 }
 
 impl<'a> Resolver<'a> {
@@ -144,6 +147,7 @@ impl<'a> Resolver<'a> {
             ips: Vec::new(),
             notes: Notes::default(),
             resolved: 0,
+            unread: 0,
         }
     }
 
@@ -186,7 +190,8 @@ impl<'a> Resolver<'a> {
     /// Copies a line, or a piece of one. An id is what the module prints: all that a line says. A
     /// name in any other line may look like one.
     fn line(&mut self, chunk: &Chunk<'_>, out: &mut impl Write) -> Result {
-        let Some((start, body)) = chunk.whole.then(|| stack_id(chunk.text())).flatten() else {
+        let Some((start, ids)) = chunk.whole.then(|| line::ids(chunk.text())).flatten() else {
+            self.unread += u64::from(line::is_unknown(chunk.text()));
             return Ok(out.write_all(chunk.bytes)?);
         };
         let text = chunk.text();
@@ -197,12 +202,12 @@ impl<'a> Resolver<'a> {
             true => self.form(Form::TraceCmd),
             false => self.form(Form::Kernel),
         };
-        match body {
-            Body::StackId(id, side) => {
+        match ids {
+            Ids::Kernel(id, side) => {
                 let user = self.entries.user(side);
                 self.stack(before, id, user, form, out)?;
             }
-            Body::UserStackId { id, cookie } => {
+            Ids::User(id, cookie) => {
                 out.write_all(text.trim_ascii_end())?;
                 if self.entries.bind(cookie, id) {
                     self.text.clear();
@@ -210,7 +215,6 @@ impl<'a> Resolver<'a> {
                     out.write_all(&self.text)?;
                 }
             }
-            _ => {}
         }
         Ok(out.write_all(&chunk.bytes[text.trim_ascii_end().len()..])?)
     }
@@ -291,7 +295,7 @@ impl<'a> Resolver<'a> {
             true => Missing::Gone,
             false => why(&self.loaded),
         };
-        self.notes.missing(missing, 1);
+        self.notes.missing.count(missing);
         missing
     }
 
@@ -317,7 +321,7 @@ impl<'a> Resolver<'a> {
 
     fn user_frames(&mut self, id: u32, separator: &str, form: Form) -> Result {
         if self.loaded.user_stack(id).is_none() {
-            let missing = self.missing(|loaded| loaded.missing_user(id));
+            let missing = self.missing(|loaded| loaded.missing_user());
             let name = missing_name("user_stack_id", id, missing);
             return Ok(write!(self.text, "{separator}{name}")?);
         }
@@ -413,21 +417,6 @@ impl<'a> Resolver<'a> {
 /// What is between frames in a line.
 const NEXT: &str = " <- ";
 
-/// The ids that are all that a line says, and where they stand.
-fn stack_id(text: &[u8]) -> Option<(usize, Body<'_>)> {
-    // Most lines have none, and reading them takes longer than this.
-    let trimmed = text.trim_ascii_end();
-    let start = match trimmed.last()? {
-        b'>' => memmem::rfind(text, b"<stack_id ")?,
-        byte if byte.is_ascii_digit() => memmem::rfind(text, b"<user_stack_id ")?,
-        _ => return None,
-    };
-    match Line::parse(text)?.body {
-        body @ (Body::StackId(..) | Body::UserStackId { .. }) => Some((start, body)),
-        _ => None,
-    }
-}
-
 fn write_frame(format: Format, frame: &Frame<'_>, text: &mut Vec<u8>) {
     let name = match format.offsets {
         true => frame.to_string(),
@@ -440,6 +429,8 @@ fn write_frame(format: Format, frame: &Frame<'_>, text: &mut Vec<u8>) {
     }
 }
 
+mod line;
+mod lines;
 mod records;
 #[cfg(test)]
 mod tests;

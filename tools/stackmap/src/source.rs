@@ -5,6 +5,7 @@
 use crate::{
     capture::{self, member, Capture, Member},
     error::{Error, Result},
+    files::read_full,
     filter::Filter,
     kernel,
     ring::{decode::Trace, page::Layout, stream::Pages},
@@ -62,13 +63,8 @@ impl SymbolFiles {
 
 /// Where stacks come from.
 pub enum Source {
-    /// The running kernel.
-    Live {
-        /// Its files.
-        tracefs: Tracefs,
-        /// A copy of the trace, and the load of the module that was there before it.
-        trace: Option<(File, Option<LoadId>)>,
-    },
+    /// The running kernel: its stacks, without events.
+    Live(Tracefs),
     /// A capture.
     Capture(Box<Capture>),
     /// A `stack_map_bin` that was copied.
@@ -87,10 +83,7 @@ impl Source {
     /// tracefs if there is no file.
     pub fn open(file: Option<&Path>, tracefs: Option<&Path>) -> Result<Self> {
         let Some(path) = file else {
-            return Ok(Source::Live {
-                tracefs: Tracefs::find(tracefs)?,
-                trace: None,
-            });
+            return Ok(Source::Live(Tracefs::find(tracefs)?));
         };
         if path == Path::new("-") {
             return Self::from_pipe(&mut io::stdin().lock());
@@ -98,7 +91,8 @@ impl Source {
         let mut file = File::open(path).map_err(|error| Error::read(path, error))?;
         let name = path.display().to_string();
         let mut magic = [0; 4];
-        let len = read_some(&mut file, &mut magic).map_err(|error| Error::read(path, error))?;
+        let len =
+            read_full(&mut file, &mut magic).map_err(|(_, error)| Error::read(path, error))?;
         if magic[..len] == capture::MAGIC {
             return Ok(Source::Capture(Box::new(Capture::open(path)?)));
         }
@@ -119,7 +113,7 @@ impl Source {
         let name = "standard input".to_owned();
         let failed = |error| Error::io("read standard input", error);
         let mut magic = [0; 4];
-        let len = read_some(input, &mut magic).map_err(failed)?;
+        let len = read_full(input, &mut magic).map_err(|(_, error)| failed(error))?;
         let mut input = magic[..len].chain(input);
         if magic != capture::MAGIC {
             return Self::raw(BufReader::with_capacity(256 << 10, input), name);
@@ -135,23 +129,9 @@ impl Source {
     /// What it is called.
     pub fn name(&self) -> String {
         match self {
-            Source::Live { tracefs, .. } => tracefs.root().display().to_string(),
+            Source::Live(tracefs) => tracefs.root().display().to_string(),
             Source::Capture(capture) => capture.name().to_owned(),
             Source::Raw { name, .. } => name.clone(),
-        }
-    }
-
-    /// The events that the text of a trace may have, as `system:event`, a line each, if they are
-    /// known.
-    pub fn available_events(&self) -> Result<Option<String>> {
-        match self {
-            Source::Live { tracefs, .. } => tracefs.read("available_events").map(Some),
-            Source::Capture(capture) => {
-                let words = &capture.manifest().recorded.events;
-                let is_name = |word: &String| word.contains(':') && !word.contains(['*', '?', '[']);
-                Ok(words.iter().all(is_name).then(|| words.join("\n")))
-            }
-            Source::Raw { .. } => Ok(None),
         }
     }
 
@@ -169,17 +149,16 @@ impl Source {
         let mut modules = Modules::default();
         let mut stat = None;
         let mut manifest = None;
-        let mut recordings = Vec::new();
         let trace_load = self.trace_load();
         let stacks;
         let mut own_kallsyms: Option<Kallsyms> = None;
         let mut elf = files.elf.clone();
         let mut user = User::default();
         match self {
-            Source::Live { tracefs, .. } => {
+            Source::Live(tracefs) => {
                 stacks = tracefs.stacks()?;
                 user = live_user(tracefs, files)?;
-                stat = Some((tracefs.stat()?, None));
+                stat = Some(tracefs.stat()?);
                 modules = kernel::modules()?;
                 if files.kallsyms.is_none() {
                     own_kallsyms = Some(kernel::kallsyms()?);
@@ -192,15 +171,13 @@ impl Source {
                 let is_here = of.boot_id.is_some() && of.boot_id == kernel::boot_id();
                 let since = is_here.then(|| of.began() as i64);
                 user = capture.user(files.places(since), users_later)?;
-                let (after, before) = capture.stat()?;
-                stat = Some((after, Some(before)));
+                stat = Some(capture.stat()?);
                 modules = capture.modules()?;
                 if files.kallsyms.is_none() {
                     own_kallsyms = Some(capture.kallsyms()?);
                 }
                 elf.build_id = capture.manifest().build_id.clone();
                 manifest = Some(capture.manifest().clone());
-                recordings = capture.recordings()?;
             }
             Source::Raw {
                 stacks: read,
@@ -231,7 +208,7 @@ impl Source {
         };
         let slot_bits = match &manifest {
             Some(manifest) => manifest.slot_bits,
-            None => stat.as_ref().and_then(|(stat, _)| stat.slot_bits()),
+            None => stat.as_ref().and_then(|stat| stat.slot_bits()),
         };
         Ok(Loaded {
             stacks,
@@ -243,7 +220,6 @@ impl Source {
             modules,
             stat,
             manifest,
-            recordings,
             slot_bits,
             trace_load,
             user,
@@ -265,69 +241,15 @@ impl Source {
     pub fn user_stacks(&mut self, out: &mut dyn FnMut(Stack<'_>)) -> Result {
         match self {
             Source::Capture(capture) => capture.user_stacks(out).map(drop),
-            Source::Live { .. } | Source::Raw { .. } => Ok(()),
+            Source::Live(_) | Source::Raw { .. } => Ok(()),
         }
-    }
-
-    /// Copies the trace of a running kernel, so that all of its ids are older than the stacks that
-    /// are read next.
-    pub fn hold_trace(&mut self) -> Result {
-        let Source::Live { tracefs, trace } = self else {
-            return Ok(());
-        };
-        let failed = |error| Error::io("copy the trace into a temporary file", error);
-        let load_id = tracefs.load_id()?;
-        let mut copy = tempfile::tempfile().map_err(failed)?;
-        io::copy(&mut tracefs.open("trace")?, &mut copy).map_err(failed)?;
-        copy.rewind().map_err(failed)?;
-        *trace = Some((copy, load_id));
-        Ok(())
     }
 
     /// The load of the module that the trace is of, if that is known.
     pub fn trace_load(&self) -> Option<LoadId> {
         match self {
-            Source::Live { trace, .. } => trace.as_ref().and_then(|(_, load_id)| *load_id),
             Source::Capture(capture) => capture.manifest().load_id,
-            Source::Raw { .. } => None,
-        }
-    }
-
-    /// Whether there are records of the ring buffer; else the trace is a text.
-    pub fn has_ring(&self) -> bool {
-        match self {
-            Source::Capture(capture) => capture.has(member::PAGES),
-            _ => false,
-        }
-    }
-
-    /// How many recordings there are: more than one only in a merged capture.
-    pub fn nr_recordings(&self) -> u32 {
-        match self {
-            Source::Capture(capture) => capture.nr_recordings(),
-            _ => 1,
-        }
-    }
-
-    /// Reads the events of this one of them from now on.
-    pub fn select(&mut self, number: u32) -> Result {
-        match self {
-            Source::Capture(capture) => capture.select(number),
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses several recordings. `what` is done with one.
-    pub fn require_one(&self, what: &str) -> Result {
-        match self.nr_recordings() {
-            1 => Ok(()),
-            several => Err(Error::input(
-                self.name(),
-                format!(
-                    "it is a merge of {several} captures: {what} in one at a time\n  hint: give one of \
-                     those that were merged"
-                ),
-            )),
+            Source::Live(_) | Source::Raw { .. } => None,
         }
     }
 
@@ -337,7 +259,8 @@ impl Source {
         let Source::Capture(capture) = self else {
             return Err(Error::input(
                 self.name(),
-                "only captures have a ring buffer",
+                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both; \
+                 \"stackmap resolve --map FILE\" adds stacks to the text of a trace",
             ));
         };
         let (trace, layout) = capture.ring()?;
@@ -350,42 +273,11 @@ impl Source {
     /// The files that describe the ring buffer of a capture, and its pages.
     pub fn described(&mut self) -> Result<(capture::Described, Layout)> {
         match self {
-            Source::Capture(capture) if capture.has(member::PAGES) => {
-                Ok((capture.described()?, capture.ring()?.1))
-            }
+            Source::Capture(capture) => Ok((capture.described()?, capture.ring()?.1)),
             _ => Err(Error::Refused(format!(
                 "{} has no binary ring buffer to write a trace.dat of\n  hint: record a capture: stackmap record",
                 self.name()
             ))),
-        }
-    }
-
-    /// The text of the trace that goes with the stacks, its length if that is known, and what it is called.
-    pub fn trace(&mut self) -> Result<(Box<dyn Read + '_>, Option<u64>, String)> {
-        match self {
-            Source::Live { tracefs, trace } => {
-                let name = tracefs.path("trace").display().to_string();
-                let file = match trace {
-                    // It is read twice.
-                    Some((copy, _)) => {
-                        rewound(copy).map_err(|error| Error::reading(&name, 0, error))?
-                    }
-                    None => tracefs.open("trace")?,
-                };
-                let size = file.metadata().ok().map(|metadata| metadata.len());
-                Ok((Box::new(file), size.filter(|size| *size > 0), name))
-            }
-            Source::Capture(capture) => {
-                let name = capture.member_name(member::TRACE);
-                let member = capture.member(member::TRACE)?;
-                let size = member.size;
-                Ok((Box::new(member), Some(size), name))
-            }
-            Source::Raw { name, .. } => Err(Error::input(
-                name.as_str(),
-                "a stack_map_bin has no events\n  hint: \"stackmap record\" captures both; \
-                 \"stackmap resolve --map FILE\" adds stacks to the text of a trace",
-            )),
         }
     }
 }
@@ -418,30 +310,10 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
     Ok(User::new(stacks, binaries, names))
 }
 
-/// The same file, from its beginning.
-fn rewound(file: &File) -> io::Result<File> {
-    let mut file = file.try_clone()?;
-    file.rewind()?;
-    Ok(file)
-}
-
 fn read_kallsyms(path: &Path, modules: &Modules) -> Result<Kallsyms> {
     let mut text = Vec::new();
     File::open(path)
         .and_then(|file| file.take(kallsyms::MAX_LEN + 1).read_to_end(&mut text))
         .map_err(|error| Error::read(path, error))?;
     Kallsyms::parse(text, modules, &path.display().to_string())
-}
-
-fn read_some(input: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match input.read(&mut buffer[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(len)
 }

@@ -8,13 +8,10 @@
 //! [`TAG`].
 
 use crate::{
-    folded::{kind_of_text, Kind},
     kernel,
     source::Loaded,
     stack_map_bin::{LoadId, Stack},
-    symbols::{
-        frames::is_entry, kallsyms::PREFIX, texts::ByNumber, At as KernelAt, Place, TRAMPOLINE_NAME,
-    },
+    symbols::{canonical::reproducible, texts::ByNumber, At as KernelAt, Place},
     tally::{Kernel, Key},
     trace::UserRef,
     user::{
@@ -24,8 +21,8 @@ use crate::{
     },
 };
 use blake2::{digest::consts::U16, Blake2b, Digest};
-use serde::{de::Error as _, Deserialize, Deserializer, Serialize, Serializer};
-use std::{collections::HashMap, fmt, ops::Range, str::FromStr};
+use serde::{Serialize, Serializer};
+use std::{collections::HashMap, fmt, ops::Range};
 
 /// What is hashed first: which bytes follow.
 const TAG: &[u8] = b"stackmap stack 1\n";
@@ -45,27 +42,9 @@ impl fmt::Display for StableId {
     }
 }
 
-impl FromStr for StableId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_id = text.len() == 32 && is_digits(text);
-        let number = is_id.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-        let id = number.map(|number| Self(number.to_be_bytes()));
-        id.ok_or_else(|| format!("{text:?} is no stable id, which has 32 hexadecimal digits"))
-    }
-}
-
 impl Serialize for StableId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for StableId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(D::Error::custom)
     }
 }
 
@@ -79,7 +58,8 @@ impl<'a> Prefix<'a> {
 
     /// What a word is as one; [`None`]: it is none.
     pub fn new(word: &'a str) -> Option<Self> {
-        let is_prefix = (Self::LEAST..=32).contains(&word.len()) && is_digits(word);
+        let is_digits = word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_prefix = (Self::LEAST..=32).contains(&word.len()) && is_digits;
         is_prefix.then_some(Self(word))
     }
 
@@ -88,10 +68,6 @@ impl<'a> Prefix<'a> {
         let digits = id.to_string();
         digits[..self.0.len()].eq_ignore_ascii_case(self.0)
     }
-}
-
-fn is_digits(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// What a stack is called.
@@ -122,7 +98,6 @@ pub struct StableIds<'a> {
     kernel: ByNumber<u32, Identity>,
     user: ByNumber<u32, Identity>,
     full: HashMap<Vec<u64>, Identity>,
-    texts: HashMap<Vec<String>, Option<Identity>>,
     frames: Frames,
 }
 
@@ -141,7 +116,6 @@ impl<'a> StableIds<'a> {
             kernel: ByNumber::default(),
             user: ByNumber::default(),
             full: HashMap::new(),
-            texts: HashMap::new(),
             frames: Frames::default(),
         }
     }
@@ -192,26 +166,6 @@ impl<'a> StableIds<'a> {
             self.full.clear();
         }
         self.full.insert(ips.to_vec(), identity);
-        identity
-    }
-
-    /// That of a full stack of the kernel that is known as text, with all its frames; [`None`]: the text
-    /// has no offsets.
-    pub fn text(&mut self, frames: &[String]) -> Option<Identity> {
-        if let Some(identity) = self.texts.get(frames) {
-            return *identity;
-        }
-        let mut bytes = Bytes::new(b'k');
-        let mut exact = true;
-        let all = frames.iter().try_for_each(|frame| {
-            exact = bytes.text_frame(frame, exact)?;
-            Some(())
-        });
-        let identity = all.map(|()| self.finish(bytes, Origin::default()));
-        if self.texts.len() == MAX_FULL {
-            self.texts.clear();
-        }
-        self.texts.insert(frames.to_vec(), identity);
         identity
     }
 
@@ -335,6 +289,7 @@ impl Bytes {
 
     fn function(&mut self, module: Option<&str>, name: &str, offset: u64) {
         let module = module.unwrap_or_default();
+        let name = reproducible(name);
         self.kind(b'f').text(module).text(name).long(offset);
     }
 
@@ -350,38 +305,6 @@ impl Bytes {
             // Not even a hash of its address: who knows the other frames could try all addresses.
             Place::Unknown => drop(self.unknown()),
         }
-    }
-
-    /// Adds a frame as the kernel prints it, and says whether the next one is exact; [`None`]: it has no
-    /// offset.
-    fn text_frame(&mut self, frame: &str, exact: bool) -> Option<bool> {
-        if frame == TRAMPOLINE_NAME {
-            self.kind(b't');
-            return Some(false);
-        }
-        if kind_of_text(frame) == Kind::Address {
-            self.unknown();
-            return Some(false);
-        }
-        let (name, rest) = frame.rsplit_once("+0x")?;
-        let end = rest.find(|c: char| !c.is_ascii_hexdigit());
-        let digits = &rest[..end.unwrap_or(rest.len())];
-        let mut offset = u64::from_str_radix(digits, 16).ok()?;
-        let module = rest.split_once(" [").and_then(|(_, rest)| {
-            let (module, _) = rest.split_once(']')?;
-            Some(module)
-        });
-        let function = name.strip_prefix(PREFIX);
-        if function.is_some() {
-            offset = 0;
-        }
-        let name = function.unwrap_or(name);
-        match offset {
-            // The kernel prints what is there, and the call was the last instruction of what is before.
-            0 if !exact => drop(self.unknown()),
-            _ => self.function(module, name, offset),
-        }
-        Some(module.is_none() && is_entry(name))
     }
 
     fn user_frame(&mut self, which: WhichFrame, user: &User) {

@@ -9,7 +9,7 @@
 
 use crate::{
     error::{Error, Result},
-    files::recognize,
+    files::{read_full, recognize},
 };
 use std::{
     io::{self, Read, Write},
@@ -17,15 +17,10 @@ use std::{
 };
 use zerocopy::{byteorder::ByteOrder, FromBytes, IntoBytes, BE, LE, U32, U64};
 
-/// The magic of version 2, which the stackmap module writes.
+/// The magic of `stack_map_bin`.
 pub const MAGIC: u32 = 0x464D_5342;
-/// The version that goes with [`MAGIC`].
+/// The version of the layout.
 pub const VERSION: u32 = 2;
-/// The magic of version 1: the same layout, from another writer.
-pub const MAGIC_V1: u32 = 0x4653_4D42;
-/// The version that goes with [`MAGIC_V1`].
-pub const VERSION_V1: u32 = 1;
-
 /// The magic of `stack_map_user_bin`: the same layout, and frames are words.
 pub const MAGIC_USER: u32 = 0x554D_5346;
 
@@ -38,9 +33,10 @@ pub const MAX_STACKS: u32 = 1 << 24;
 pub type LoadId = NonZeroU32;
 
 /// The byte order of a file.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Order {
     /// Least significant byte first.
+    #[default]
     Little,
     /// Most significant byte first.
     Big,
@@ -57,20 +53,12 @@ pub struct Stack<'a> {
     pub ips: &'a [u64],
 }
 
-/// Whether a file that begins with `bytes` says that it is a `stack_map_bin`.
-pub fn is_magic(bytes: [u8; 4]) -> bool {
-    [u32::from_le_bytes(bytes), u32::from_be_bytes(bytes)]
-        .iter()
-        .any(|word| [MAGIC, MAGIC_V1, MAGIC_USER].contains(word))
-}
-
 /// Reads a `stack_map_bin` stack by stack, in constant memory.
 pub struct Reader<R> {
     input: R,
     source: String,
     offset: u64,
     order: Order,
-    version: u32,
     is_user: bool,
     load_id: Option<LoadId>,
     nr_stacks: u32,
@@ -97,8 +85,8 @@ impl<R: Read> Reader<R> {
         let little = words::<LE>(&header);
         let big = words::<BE>(&header);
         let (order, [magic, version, nr_stacks, load_id]) = match (little[0], big[0]) {
-            (MAGIC | MAGIC_V1 | MAGIC_USER, _) => (Order::Little, little),
-            (_, MAGIC | MAGIC_V1 | MAGIC_USER) => (Order::Big, big),
+            (MAGIC | MAGIC_USER, _) => (Order::Little, little),
+            (_, MAGIC | MAGIC_USER) => (Order::Big, big),
             _ => {
                 let what = match recognize(&header) {
                     Some((what, advice)) => format!(
@@ -107,17 +95,14 @@ impl<R: Read> Reader<R> {
                     ),
                     None => format!(
                         "this is neither a capture nor a stack_map_bin: it begins with 0x{:08x}, \
-                         not with 0x{MAGIC:08x} or 0x{MAGIC_V1:08x} in either byte order",
+                         not with 0x{MAGIC:08x} in either byte order",
                         little[0]
                     ),
                 };
                 return Err(Error::input_at(source, 0, what));
             }
         };
-        if !matches!(
-            (magic, version),
-            (MAGIC | MAGIC_USER, VERSION) | (MAGIC_V1, VERSION_V1)
-        ) {
+        if version != VERSION {
             let what = format!("version {version} of the format 0x{magic:08x} is not known");
             return Err(Error::input_at(source, 4, what));
         }
@@ -125,16 +110,11 @@ impl<R: Read> Reader<R> {
             let what = format!("the header says {nr_stacks} stacks, more than any map holds");
             return Err(Error::input_at(source, 8, what));
         }
-        if load_id != 0 && version == VERSION_V1 {
-            let what = format!("the reserved word of the header is 0x{load_id:x}, not 0");
-            return Err(Error::input_at(source, 12, what));
-        }
         Ok(Self {
             input,
             source,
             offset: header.len() as u64,
             order,
-            version,
             is_user: magic == MAGIC_USER,
             load_id: LoadId::new(load_id),
             nr_stacks,
@@ -142,16 +122,6 @@ impl<R: Read> Reader<R> {
             raw: Vec::new(),
             ips: Vec::new(),
         })
-    }
-
-    /// The byte order of the machine that wrote the input.
-    pub fn order(&self) -> Order {
-        self.order
-    }
-
-    /// The version of the format.
-    pub fn version(&self) -> u32 {
-        self.version
     }
 
     /// Whether the stacks are user stacks.
@@ -167,11 +137,6 @@ impl<R: Read> Reader<R> {
     /// How many bytes were read.
     pub fn offset(&self) -> u64 {
         self.offset
-    }
-
-    /// How many stacks the header promises.
-    pub fn nr_stacks(&self) -> u32 {
-        self.nr_stacks
     }
 
     /// The next stack; [`None`] after the last one, if the input ends there.
@@ -316,21 +281,6 @@ fn decode<O: ByteOrder>(raw: &[u8], ips: &mut Vec<u64>) {
     if let Ok((words, _)) = <[U64<O>]>::ref_from_prefix_with_elems(raw, raw.len() / 8) {
         ips.extend(words.iter().map(|word| word.get()));
     }
-}
-
-/// Reads until `buffer` is full or the input ends, and returns how much there was; with an error,
-/// how much came before it.
-fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, (usize, io::Error)> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match input.read(&mut buffer[got..]) {
-            Ok(0) => break,
-            Ok(n) => got += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err((got, error)),
-        }
-    }
-    Ok(got)
 }
 
 #[cfg(test)]

@@ -23,19 +23,19 @@ struct Head {
 /// The ids of stacks that are not read.
 #[derive(Debug, Default)]
 pub struct Ids {
-    by_id: ByNumber<u32, u32>,
+    ids: ByNumber<u32, ()>,
     load_id: Option<LoadId>,
 }
 
 impl Ids {
     /// Whether a stack has this id.
     pub fn has(&self, id: u32) -> bool {
-        self.by_id.contains_key(&id)
+        self.ids.contains_key(&id)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
+        self.ids.is_empty()
     }
 
     /// The load of the module that they are of; [`None`]: not known.
@@ -55,6 +55,25 @@ fn user_reader<R: Read>(input: R, source: &str) -> Result<Reader<R>> {
             "these are stacks of the kernel, not user stacks",
         )),
     }
+}
+
+/// Gives `out` each stack, which says why it cannot be kept.
+fn read_all(
+    reader: &mut Reader<impl Read>,
+    source: &str,
+    out: &mut impl FnMut(Stack<'_>) -> Result<(), String>,
+) -> Result {
+    loop {
+        let offset = reader.offset();
+        let Some(stack) = reader.next_stack()? else {
+            return Ok(());
+        };
+        out(stack).map_err(|what| Error::input_at(source, offset, what))?;
+    }
+}
+
+fn twice(id: u32) -> String {
+    format!("stack id {id} occurs twice")
 }
 
 /// The stacks of a map, in the order of the file.
@@ -82,9 +101,7 @@ impl Stacks {
 
     /// The same of user stacks.
     pub fn read_user(input: impl Read, source: &str) -> Result<Self> {
-        let mut stacks = Self::default();
-        stacks.read_all(user_reader(input, source)?, source, |stack| stack)?;
-        Ok(stacks)
+        Self::read_from(user_reader(input, source)?, source)
     }
 
     /// Reads the ids of all user stacks. `out` gets each stack.
@@ -93,42 +110,35 @@ impl Stacks {
         source: &str,
         out: &mut dyn FnMut(Stack<'_>),
     ) -> Result<Ids> {
-        let mut stacks = Self::default();
-        stacks.read_all(user_reader(input, source)?, source, |stack| {
+        let mut reader = user_reader(input, source)?;
+        let mut ids = Ids {
+            load_id: reader.load_id(),
+            ..Ids::default()
+        };
+        read_all(&mut reader, source, &mut |stack| {
             out(stack);
-            Stack { ips: &[], ..stack }
+            match ids.ids.insert(stack.id, ()) {
+                Some(()) => Err(twice(stack.id)),
+                None => Ok(()),
+            }
         })?;
-        Ok(Ids {
-            by_id: stacks.by_id,
-            load_id: stacks.load_id,
-        })
+        Ok(ids)
     }
 
     /// Reads all stacks, and says whether they are user stacks.
     pub fn read_either(input: impl Read, source: &str) -> Result<(Self, bool)> {
         let reader = Reader::new(input, source)?;
         let is_user = reader.is_user();
-        let mut stacks = Self::default();
-        stacks.read_all(reader, source, |stack| stack)?;
-        Ok((stacks, is_user))
+        Ok((Self::read_from(reader, source)?, is_user))
     }
 
-    /// Keeps of all stacks what `kept` says.
-    fn read_all(
-        &mut self,
-        mut reader: Reader<impl Read>,
-        source: &str,
-        mut kept: impl FnMut(Stack<'_>) -> Stack<'_>,
-    ) -> Result {
-        self.load_id = reader.load_id();
-        loop {
-            let offset = reader.offset();
-            let Some(stack) = reader.next_stack()? else {
-                return Ok(());
-            };
-            self.push(kept(stack))
-                .map_err(|what| Error::input_at(source, offset, what))?;
-        }
+    fn read_from(mut reader: Reader<impl Read>, source: &str) -> Result<Self> {
+        let mut stacks = Self {
+            load_id: reader.load_id(),
+            ..Self::default()
+        };
+        read_all(&mut reader, source, &mut |stack| stacks.push(stack))?;
+        Ok(stacks)
     }
 
     /// Forgets all of them, but not what they were of.
@@ -146,7 +156,7 @@ impl Stacks {
             return Err(format!("more than {MAX_FRAMES} frames in all"));
         }
         if self.by_id.insert(stack.id, index).is_some() {
-            return Err(format!("stack id {} occurs twice", stack.id));
+            return Err(twice(stack.id));
         }
         self.heads.push(Head {
             id: stack.id,
@@ -244,12 +254,5 @@ mod tests {
         let error = Stacks::read(&file[..], "input").unwrap_err();
         let want = "input: at byte 40: stack id 9 occurs twice";
         assert_eq!(error.to_string(), want);
-    }
-
-    #[test]
-    fn refuses_a_duplicate_id() {
-        let mut stacks = Stacks::default();
-        stacks.push(stack(9, &[1])).unwrap();
-        assert!(stacks.push(stack(9, &[2])).unwrap_err().contains("twice"));
     }
 }

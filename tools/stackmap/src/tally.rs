@@ -5,23 +5,19 @@
 use crate::{
     source::{Loaded, Missing},
     stacks::Stacks,
-    symbols::{texts::ByNumber, Frame},
-    trace::{Event, LateRef, Sides, StackRef, Time, UserRef},
+    symbols::{
+        texts::{number_of, InOrder},
+        Frame,
+    },
+    trace::{Event, Sides, StackRef, Time, UserRef},
     user::{UserFrame, WhichFrame},
     weight::{Unit, Weight},
 };
-use std::{
-    borrow::Cow,
-    cmp::Reverse,
-    collections::{hash_map::Entry, HashMap},
-    fmt,
-};
+use indexmap::IndexSet;
+use std::{borrow::Cow, cmp::Reverse};
 
 /// As many stacks are compared one by one.
 const MAX_COMPARED: usize = 16;
-
-/// What stands for a machine that a capture does not name.
-const NO_HOST: &str = "(unknown host)";
 
 /// What events of a group have in common.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -34,8 +30,6 @@ pub enum By {
     Pid,
     /// The CPU.
     Cpu,
-    /// The machine.
-    Host,
     /// The stack, whatever the event.
     Stack,
 }
@@ -48,25 +42,8 @@ impl By {
             By::Comm => Cow::Borrowed(&event.comm),
             By::Pid => Cow::Owned(format!("{}-{}", event.comm, event.pid)),
             By::Cpu => Cow::Owned(format!("CPU {}", event.cpu)),
-            By::Host => match &*event.recording.host {
-                "" => Cow::Borrowed(NO_HOST),
-                host => Cow::Borrowed(host),
-            },
             By::Stack => Cow::Borrowed(""),
         }
-    }
-}
-
-impl fmt::Display for By {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            By::Event => "event",
-            By::Comm => "comm",
-            By::Pid => "pid",
-            By::Cpu => "cpu",
-            By::Host => "host",
-            By::Stack => "stack",
-        })
     }
 }
 
@@ -118,8 +95,7 @@ impl Key {
 /// Stacks of events as keys: full stacks have numbers.
 #[derive(Debug, Default)]
 pub struct Keys {
-    wholes: Vec<Vec<String>>,
-    numbers: HashMap<Vec<String>, u32>,
+    wholes: IndexSet<Vec<u64>>,
 }
 
 /// A part of what a key stands for.
@@ -127,8 +103,6 @@ pub struct Keys {
 pub enum Part<'a> {
     /// A frame of the kernel.
     Kernel(Frame<'a>),
-    /// A frame of a full stack, as it was in the trace.
-    Text(&'a str),
     /// A frame of a user stack.
     User(UserFrame<'a>),
     /// Placeholder for a missing stack.
@@ -147,19 +121,9 @@ impl Keys {
     fn kernel(&mut self, stack: StackRef<'_>) -> Kernel {
         match stack {
             StackRef::Id(id) => Kernel::Id(id),
-            StackRef::Whole(frames) => Kernel::Whole(self.whole(frames)),
+            StackRef::Whole(frames) => Kernel::Whole(number_of(&mut self.wholes, frames)),
             StackRef::None => Kernel::None,
         }
-    }
-
-    fn whole(&mut self, frames: &[String]) -> u32 {
-        if let Some(number) = self.numbers.get(frames) {
-            return *number;
-        }
-        let number = self.wholes.len() as u32;
-        self.wholes.push(frames.to_vec());
-        self.numbers.insert(frames.to_vec(), number);
-        number
     }
 
     /// Gives `out` what a key stands for, innermost first.
@@ -175,7 +139,6 @@ impl Keys {
                     out(Part::User(frame));
                 }
             }
-            Step::Text(text) => out(Part::Text(text)),
             Step::Missing(text) => out(Part::Missing(text)),
         });
     }
@@ -188,22 +151,19 @@ impl Keys {
 
     /// The kernel's side of it.
     pub fn walk_kernel(&self, key: Key, loaded: &Loaded, out: &mut dyn FnMut(Step<'_>)) {
+        let mut frames = |ips: &[u64]| {
+            let frames = loaded.symbols.stack(ips);
+            frames.for_each(|at| out(Step::Kernel(at.ip, at.exact)));
+        };
         match key.kernel {
             Kernel::Id(id) => match loaded.stack(id) {
-                Some(stack) => loaded
-                    .symbols
-                    .stack(stack.ips)
-                    .for_each(|at| out(Step::Kernel(at.ip, at.exact))),
+                Some(stack) => frames(stack.ips),
                 None => {
                     let name = missing_name("stack_id", id, loaded.missing(id));
                     out(Step::Missing(&name));
                 }
             },
-            Kernel::Whole(number) => loaded
-                .symbols
-                .visible(&self.wholes[number as usize])
-                .iter()
-                .for_each(|frame| out(Step::Text(frame))),
+            Kernel::Whole(number) => frames(&self.wholes[number as usize]),
             // Where user stacks alone are wanted, that is all there is to say.
             Kernel::None if key.user == UserRef::None => out(Step::Missing(NO_STACK)),
             Kernel::None => {}
@@ -219,7 +179,7 @@ impl Keys {
                     .stack(stack.ips)
                     .for_each(|which| out(Step::User(which))),
                 None => {
-                    let name = missing_name("user_stack_id", id, loaded.missing_user(id));
+                    let name = missing_name("user_stack_id", id, loaded.missing_user());
                     out(Step::Missing(&name));
                 }
             },
@@ -236,8 +196,6 @@ impl Keys {
 pub enum Step<'a> {
     /// A frame of the kernel: its address, and whether that is exact.
     Kernel(u64, bool),
-    /// A frame of a full stack, as it was in the trace.
-    Text(&'a str),
     /// A frame of a user stack.
     User(WhichFrame),
     /// Placeholder for a missing stack.
@@ -260,8 +218,10 @@ pub struct Count {
     pub events: u64,
     /// What they weigh together.
     pub weight: u64,
-    /// The first and the last time, if they are known.
-    pub span: Option<(Time, Time)>,
+    /// The first time, if it is known.
+    pub first: Option<Time>,
+    /// The number of the last one.
+    pub last: u64,
 }
 
 impl Count {
@@ -270,7 +230,8 @@ impl Count {
         Self {
             events: 1,
             weight,
-            span: Some((time, time)),
+            first: Some(time),
+            last: time.value(),
         }
     }
 
@@ -278,19 +239,16 @@ impl Count {
     pub fn merge(&mut self, other: &Count) {
         self.events = self.events.saturating_add(other.events);
         self.weight = self.weight.saturating_add(other.weight);
-        let Some((from, to)) = other.span else { return };
-        self.span = Some(match self.span {
-            Some((first, last)) => (first.min(from), last.max(to)),
-            None => (from, to),
-        });
+        self.first = self.first.into_iter().chain(other.first).min();
+        self.last = self.last.max(other.last);
     }
 }
 
 /// Events that have something in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Group<'a> {
-    /// What it is.
-    pub name: &'a str,
+    /// What it is; by stack, its number.
+    pub name: Cow<'a, str>,
     /// How often and when in all.
     pub total: Count,
     /// How many different keys there are.
@@ -299,9 +257,16 @@ pub struct Group<'a> {
     pub nr_stacks: usize,
     /// The stacks that weigh most, and how often and when each was seen.
     pub top: Vec<(Key, Count)>,
+    /// By stack, the events that led there.
+    pub events: Vec<(&'a str, Count)>,
 }
 
 impl Group<'_> {
+    /// What groups are ordered by.
+    fn order(&self) -> (Reverse<u64>, &str) {
+        (Reverse(self.total.weight), &self.name)
+    }
+
     /// Orders the stacks, and forgets all but the first `top`.
     fn cut(&mut self, top: usize) {
         self.top
@@ -310,29 +275,17 @@ impl Group<'_> {
     }
 }
 
-/// Events of one group and one stack of the kernel, whose user stack is not known yet.
-struct Waiting {
-    group: u32,
-    kernel: Kernel,
-    count: Count,
-}
-
 /// Events counted by group and by stack.
 #[derive(Default)]
 pub struct Tally {
     weight: Weight,
     unit: Unit,
-    groups: Vec<String>,
-    group_numbers: HashMap<String, u32>,
+    groups: IndexSet<String>,
     /// The group of the last event.
     last_group: u32,
     keys: Keys,
-    /// Where in `counts` a stack of a group is.
-    rows: ByNumber<(u32, Key), u32>,
-    counts: Vec<Count>,
-    /// What waits for its user stack, by number.
-    waiting: Vec<Vec<Waiting>>,
-    nr_waiting: usize,
+    /// By the number of the group and the stack.
+    counts: InOrder<(u32, Key), Count>,
 }
 
 impl Tally {
@@ -375,63 +328,6 @@ impl Tally {
         self.count(group, key, &Count::one(weight, event.time));
     }
 
-    /// Counts an event whose user stack may not be known yet.
-    pub fn add_late(&mut self, by: By, event: &Event, sides: Sides<'_, LateRef>) {
-        let Ok(weight) = self.weight.of(event) else {
-            return;
-        };
-        let group = self.group_of(by, event);
-        let kernel = self.keys.kernel(sides.kernel);
-        let count = Count::one(weight, event.time);
-        let number = match sides.user {
-            LateRef::Known(user) => return self.count(group, Key { kernel, user }, &count),
-            LateRef::Waits(number) => number as usize,
-        };
-        if self.waiting.len() <= number {
-            self.waiting.resize_with(number + 1, Vec::new);
-        }
-        let waiting = &mut self.waiting[number];
-        let same = |waiting: &&mut Waiting| waiting.group == group && waiting.kernel == kernel;
-        match waiting.iter_mut().rev().take(MAX_COMPARED).find(same) {
-            Some(waiting) => waiting.count.merge(&count),
-            None => {
-                self.nr_waiting += 1;
-                waiting.push(Waiting {
-                    group,
-                    kernel,
-                    count,
-                });
-            }
-        }
-    }
-
-    /// What waits for the user stack of this number has this one. Returns how many events that are.
-    pub fn bind(&mut self, number: u32, user: UserRef) -> u64 {
-        let Some(waiting) = self.waiting.get_mut(number as usize) else {
-            return 0;
-        };
-        let mut nr_events = 0;
-        let mut waiting = std::mem::take(waiting);
-        self.nr_waiting -= waiting.len();
-        for Waiting {
-            group,
-            kernel,
-            count,
-        } in waiting.drain(..)
-        {
-            nr_events += count.events;
-            self.count(group, Key { kernel, user }, &count);
-        }
-        // Another one will wait there.
-        self.waiting[number as usize] = waiting;
-        nr_events
-    }
-
-    /// How much waits.
-    pub fn nr_waiting(&self) -> usize {
-        self.nr_waiting
-    }
-
     /// Counts every stack of a map as often as the map says that it was seen. `key` is that of the
     /// stack with an id.
     pub fn add_map(&mut self, stacks: &Stacks, key: impl Fn(u32) -> Key) {
@@ -440,20 +336,14 @@ impl Tally {
             let count = Count {
                 events: stack.ref_count.into(),
                 weight: stack.ref_count.into(),
-                span: None,
+                ..Count::default()
             };
             self.count(group, key(stack.id), &count);
         }
     }
 
     fn count(&mut self, group: u32, key: Key, count: &Count) {
-        match self.rows.entry((group, key)) {
-            Entry::Occupied(row) => self.counts[*row.get() as usize].merge(count),
-            Entry::Vacant(row) => {
-                row.insert(self.counts.len() as u32);
-                self.counts.push(*count);
-            }
-        }
+        self.counts.entry((group, key)).or_default().merge(count);
     }
 
     /// Each group with the first `top` of its stacks: those groups first that weigh most, and so their
@@ -463,20 +353,16 @@ impl Tally {
             .groups
             .iter()
             .map(|name| Group {
-                name,
-                total: Count::default(),
-                nr_keys: 0,
-                nr_stacks: 0,
-                top: Vec::new(),
+                name: name.into(),
+                ..Group::default()
             })
             .collect();
-        for ((number, key), row) in &self.rows {
-            let count = self.counts[*row as usize];
+        for ((number, key), count) in &self.counts {
             let group = &mut groups[*number as usize];
-            group.total.merge(&count);
+            group.total.merge(count);
             group.nr_keys += 1;
             group.nr_stacks += usize::from(*key != Key::NONE);
-            group.top.push((*key, count));
+            group.top.push((*key, *count));
             if group.top.len() >= top.saturating_mul(2).max(MAX_COMPARED) {
                 group.cut(top);
             }
@@ -484,16 +370,14 @@ impl Tally {
         for group in &mut groups {
             group.cut(top);
         }
-        groups.sort_by_key(|group| (Reverse(group.total.weight), group.name));
+        groups.sort_by(|one, other| one.order().cmp(&other.order()));
         groups
     }
 
-    /// Everything that was counted, in no order: the group, the stack, how often.
+    /// Everything that was counted: the group, the stack, how often.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Key, &Count)> {
-        self.rows.iter().map(|((group, key), row)| {
-            let name = &self.groups[*group as usize][..];
-            (name, *key, &self.counts[*row as usize])
-        })
+        let counts = self.counts.iter();
+        counts.map(|((group, key), count)| (&self.groups[*group as usize][..], *key, count))
     }
 
     /// How many different stacks of a group there are, in all groups.
@@ -509,9 +393,7 @@ impl Tally {
     /// All events together.
     pub fn total(&self) -> Count {
         let mut total = Count::default();
-        for count in &self.counts {
-            total.merge(count);
-        }
+        self.counts.values().for_each(|count| total.merge(count));
         total
     }
 
@@ -525,21 +407,11 @@ impl Tally {
     }
 
     fn group(&mut self, name: &str) -> u32 {
-        let last = self.groups.get(self.last_group as usize);
+        let last = self.groups.get_index(self.last_group as usize);
         if last.is_none_or(|last| last != name) {
-            self.last_group = self.find_group(name);
+            self.last_group = number_of(&mut self.groups, name);
         }
         self.last_group
-    }
-
-    fn find_group(&mut self, name: &str) -> u32 {
-        if let Some(number) = self.group_numbers.get(name) {
-            return *number;
-        }
-        let number = self.groups.len() as u32;
-        self.groups.push(name.to_owned());
-        self.group_numbers.insert(name.to_owned(), number);
-        number
     }
 }
 
@@ -551,6 +423,3 @@ pub fn missing_name(what: &str, id: u32, missing: Missing) -> String {
         Missing::Unknown => format!("<{what} {id}: unknown>"),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,10 +4,12 @@
 
 use crate::{
     error::{Error, Result},
+    kernel,
     stack_map_bin::{LoadId, Reader},
     stacks::Stacks,
     stat::Stat,
 };
+use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, Read, Write},
@@ -65,8 +67,12 @@ impl Tracefs {
                 Err(_) => {}
             }
         }
+        let hint = match kernel::is_confidential(Path::new("/")) {
+            true => "kernel lockdown is \"confidentiality\", where tracing is off: boot with lockdown=integrity",
+            false => "mount -t tracefs nodev /sys/kernel/tracing",
+        };
         Err(Error::Refused(format!(
-            "there is no tracefs at {}\n  hint: mount -t tracefs nodev /sys/kernel/tracing",
+            "there is no tracefs at {}\n  hint: {hint}",
             candidates[0].display()
         )))
     }
@@ -79,6 +85,14 @@ impl Tracefs {
     /// The directory of the top level.
     pub fn top(&self) -> &Path {
         self.top.as_deref().unwrap_or(&self.root)
+    }
+
+    /// Returns the top level.
+    pub fn into_top(self) -> Result<Self> {
+        match &self.top {
+            Some(top) => Self::find(Some(top)),
+            None => Ok(self),
+        }
     }
 
     /// The name of the instance, if it is one.
@@ -201,11 +215,6 @@ impl Tracefs {
         }
     }
 
-    /// The load of the module; [`None`]: not known.
-    pub fn load_id(&self) -> Result<Option<LoadId>> {
-        Ok(self.map_state()?.load_id)
-    }
-
     /// What tells the map from one that is loaded or emptied later.
     pub fn map_state(&self) -> Result<MapState> {
         self.stack_map_bin("stack_map_bin", |file, source| {
@@ -243,7 +252,7 @@ impl Tracefs {
 }
 
 /// What tells a map from another one.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MapState {
     /// The load of the module; [`None`]: not known.
     pub load_id: Option<LoadId>,

@@ -300,36 +300,6 @@ mod tests {
     const STACKS: [(&str, u64); 4] = [("a;b;c", 60), ("a;b;d;e", 25), ("a", 10), ("f", 5)];
 
     #[test]
-    fn stacks_that_begin_alike_are_one_branch() {
-        let want = "
-  95.0 %      95  a
-  85.0 %      85    b
-  60.0 %      60      c
-  25.0 %      25      d
-                      e
-  10.0 %      10    (itself)
-   5.0 %       5  f
-";
-        assert_eq!(shown(&STACKS, false, &Root::Outermost, ALL), want);
-    }
-
-    #[test]
-    fn callers_follow_innermost_functions() {
-        let want = "
-  60.0 %      60  c
-                  b
-                  a
-  25.0 %      25  e
-                  d
-                  b
-                  a
-  10.0 %      10  a
-   5.0 %       5  f
-";
-        assert_eq!(shown(&STACKS, false, &Root::Innermost, ALL), want);
-    }
-
-    #[test]
     fn small_branches_and_deep_frames_are_counted() {
         let limits = Limits {
             share: 25.0,

@@ -159,28 +159,12 @@ impl Unweighed {
         }
         if self.weighed == 0
             && self.seen.len() <= MAX_LISTED
-            && !self.seen.contains_key(&event.name)
+            && !self.seen.contains_key(&*event.name)
         {
             let fields = event.fields.numbers().join(", ");
-            self.seen.insert(event.name.clone(), fields);
+            self.seen.insert(event.name.to_string(), fields);
         }
         false
-    }
-
-    /// Adds those of one more recording.
-    pub fn add(&mut self, other: Self) {
-        let Self {
-            weighed,
-            no_number,
-            negative,
-            address,
-            seen,
-        } = other;
-        self.weighed += weighed;
-        self.no_number += no_number;
-        self.negative += negative;
-        self.address += address;
-        self.seen.extend(seen);
     }
 
     /// Whether there were events, and none is added up.
@@ -260,21 +244,10 @@ mod tests {
 
     #[test]
     fn fields_of_some_events_are_listed() {
-        use crate::{
-            ring::fields::tests::fields,
-            trace::{Flags, Time},
-        };
+        use crate::ring::fields::tests::fields;
         let description = "\tfield:s64 x;\toffset:8;\tsize:8;\tsigned:1;\n";
-        let event = |name: String, number: i64| Event {
-            name,
-            fields: fields(description, "\"\"", &number.to_le_bytes()),
-            comm: "task".to_owned(),
-            pid: 1,
-            tgid: None,
-            cpu: 0,
-            time: Time::Nanos(1),
-            flags: Flags::default(),
-            recording: Default::default(),
+        let event = |name: String, number: i64| {
+            Event::example(&name, fields(description, "\"\"", &number.to_le_bytes()))
         };
         let mut unweighed = Unweighed::default();
         assert!(!unweighed.is_all());

@@ -18,6 +18,8 @@ entries() {
 			[[ $base != "$kernel" || $arch != amd64 ]] || machine
 		)
 		echo "$cache/module/$kernel-$tree_key"
+		rust_tree
+		echo "$cache/module/$kernel-$tree_key"
 		chosen_file
 	done
 	builder

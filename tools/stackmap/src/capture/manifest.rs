@@ -8,137 +8,110 @@ use std::collections::BTreeMap;
 
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
-/// The version that is written of one recording.
+/// The version that is written and read.
 pub(super) const VERSION: u32 = 2;
-/// The version of a merge of several.
-pub(super) const MERGED: u32 = 3;
-/// Versions that are read. In the first one, the trace is a text.
-pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 1..=MERGED;
 
 /// What was recorded, where and when.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Manifest {
     /// `stackmap-capture`.
     pub format: String,
-    /// 2; of captures with the text of a trace, 1; of merged ones, 3.
+    /// 2.
     pub version: u32,
-    /// How many captures were merged; 0: it is one recording.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub captures: u32,
     /// What wrote the file.
-    #[serde(default)]
     pub tool: String,
     /// When the recording ended, in seconds since 1970.
-    #[serde(default)]
     pub time: u64,
     /// How long it took, in nanoseconds.
-    #[serde(default)]
     pub duration_ns: u64,
     /// The name of the machine, as `uname -n` prints it.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub host: Option<String>,
     /// What the user wrote about the recording: names and values.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub labels: BTreeMap<String, String>,
     /// The kernel, as `uname -r` prints it.
-    #[serde(default)]
     pub release: String,
     /// The machine, as `uname -m` prints it.
-    #[serde(default)]
     pub machine: String,
     /// The size of a page of memory, in bytes.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub page_size: Option<u64>,
     /// The build id of the kernel, in hexadecimal digits.
-    #[serde(default)]
     pub build_id: Option<String>,
     /// The boot, as in `/proc/sys/kernel/random/boot_id`.
-    #[serde(default)]
     pub boot_id: Option<String>,
     /// Where the kernel's code began (`_text`), as `0x` and hexadecimal digits.
-    #[serde(default)]
     pub kaslr_base: Option<String>,
     /// The generation of the map's ids; ids of another one are of another map.
-    #[serde(default)]
     pub generation: Option<u32>,
     /// How many bits of an id lie below the generation.
-    #[serde(default)]
     pub slot_bits: Option<u32>,
     /// The load of the module that the recording began with; the stacks have that of its end.
-    #[serde(default)]
     pub load_id: Option<LoadId>,
-    /// Whether the recording machine has the most significant byte of a number first.
-    #[serde(default)]
+    /// Whether the recording machine has the most significant byte of a number first, as none has that the module is for.
     pub big_endian: bool,
     /// Whether the fields of events were left out.
-    #[serde(default)]
     pub no_args: bool,
     /// Whether what tells who recorded, and where, was left out.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub anonymous: bool,
     /// The clock of the trace.
-    #[serde(default)]
     pub clock: String,
     /// What it showed, and what the clocks of the system showed at that time.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub clocks: Clocks,
     /// Whether `kallsyms` has only the names that the stacks need.
-    #[serde(default)]
     pub slim: bool,
     /// Whether modules were loaded or unloaded during the recording.
-    #[serde(default)]
     pub modules_changed: bool,
     /// Whether the map was reset during the recording: ids from before are stale.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub reset: bool,
     /// The event that ended the recording, as in [`Recorded::triggers`].
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub triggered: Option<String>,
     /// Whether another process switched tracing off during the recording.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub switched_off: bool,
-    /// What others had left in tracefs that would have cut the recording, and was put aside: files,
-    /// and what they had.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub put_aside: BTreeMap<String, String>,
+    /// The files of the instance that another process wrote to during the recording.
+    #[serde(skip_serializing_if = "is_default")]
+    pub settings_changed: Vec<String>,
     /// The requested events and functions.
-    #[serde(default)]
     pub recorded: Recorded,
     /// What the ring buffer says of each CPU.
-    #[serde(default)]
     pub cpus: Vec<CpuStat>,
 }
 
 /// What a recording was asked for.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Recorded {
     /// Events.
-    #[serde(default)]
     pub events: Vec<String>,
     /// Functions.
-    #[serde(default)]
     pub functions: Vec<String>,
     /// The filters of events.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub filters: Vec<Filtered>,
     /// The processes that alone were recorded, with the children that they started meanwhile; none:
     /// all were.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub pids: Vec<u32>,
     /// The CPUs that alone recorded, as in `0-3,5`; empty: all did.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub cpus: String,
     /// The events that were to end the recording, with what their fields had to be.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub triggers: Vec<String>,
     /// How much of its end was kept, in nanoseconds; [`None`]: all.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub last_ns: Option<u64>,
     /// The command that ran meanwhile.
-    #[serde(default)]
     pub command: Vec<String>,
-    /// The instance that was recorded into; [`None`]: the top level.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The instance that was saved; [`None`]: the top level, or that of the recording.
+    #[serde(skip_serializing_if = "is_default")]
     pub instance: Option<String>,
 }
 
@@ -153,12 +126,11 @@ pub struct Filtered {
 
 /// The clocks when a recording began, and when it ended.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Clocks {
     /// Just before tracing was switched on.
-    #[serde(default)]
     pub begin: Option<ClockReading>,
     /// Just after it was switched off.
-    #[serde(default)]
     pub end: Option<ClockReading>,
 }
 
@@ -199,64 +171,33 @@ impl Clocks {
 
 /// The ring buffer of a CPU, from `per_cpu/cpuN/stats`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
 pub struct CpuStat {
     /// Which.
     pub cpu: u32,
     /// Events that it held at the end.
-    #[serde(default)]
     pub entries: u64,
     /// Events that were overwritten by later ones.
-    #[serde(default)]
     pub overrun: u64,
     /// Events that found no place.
-    #[serde(default)]
     pub dropped: u64,
     /// Bytes that the events it held took.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub bytes: u64,
     /// Events, of those that it held, that were taken from it during the recording and written to
     /// disk.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub streamed: u64,
     /// Events from before the time that was to be kept.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub older: u64,
     /// How long before the end of the recording the first event was, if some after the beginning of
     /// that time are missing, in nanoseconds.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub reach_ns: Option<u64>,
     /// Events that another process read, and so removed from the buffer, during the recording.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub read: u64,
-}
-
-impl CpuStat {
-    /// Adds those of one more buffer.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            cpu,
-            entries,
-            overrun,
-            dropped,
-            bytes,
-            streamed,
-            older,
-            reach_ns: _,
-            read,
-        } = other;
-        self.cpu = *cpu;
-        for (sum, more) in [
-            (&mut self.entries, entries),
-            (&mut self.overrun, overrun),
-            (&mut self.dropped, dropped),
-            (&mut self.bytes, bytes),
-            (&mut self.streamed, streamed),
-            (&mut self.older, older),
-            (&mut self.read, read),
-        ] {
-            *sum = sum.saturating_add(*more);
-        }
-    }
 }
 
 impl Filtered {
@@ -295,19 +236,12 @@ impl Manifest {
         self.anonymous = true;
         self.host = None;
         self.boot_id = None;
-        self.put_aside.values_mut().for_each(String::clear);
         let command = &mut self.recorded.command;
         command.truncate(1);
         for program in command {
             let name = program.rsplit('/').next().unwrap_or_default();
             *program = name.to_owned();
         }
-    }
-
-    /// [`kaslr_base`](Self::kaslr_base) as a number.
-    pub fn kaslr_base(&self) -> Option<u64> {
-        let digits = self.kaslr_base.as_deref()?.strip_prefix("0x")?;
-        u64::from_str_radix(digits, 16).ok()
     }
 }
 
@@ -367,34 +301,5 @@ mod tests {
         manifest.clocks.begin = None;
         (manifest.time, manifest.duration_ns) = (1, u64::MAX);
         assert_eq!(manifest.began_ns(), 0);
-    }
-
-    #[test]
-    fn what_is_anonymous_tells_no_machine() {
-        let mut manifest = Manifest {
-            host: Some("web1".to_owned()),
-            boot_id: Some("0-1".to_owned()),
-            release: "7.3".to_owned(),
-            labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
-            put_aside: BTreeMap::from([("set_event_pid".to_owned(), "12".to_owned())]),
-            ..Manifest::default()
-        };
-        manifest.recorded.command = ["/home/ann/run", "secret"].map(str::to_owned).to_vec();
-        manifest.anonymize();
-        let text = serde_json::to_string(&manifest).unwrap();
-        for gone in ["web1", "0-1", "ann", "secret", "\"12\""] {
-            assert!(!text.contains(gone), "{gone}: {text}");
-        }
-        for kept in [
-            "\"run\"",
-            "7.3",
-            "\"a\":\"b\"",
-            "set_event_pid",
-            "\"anonymous\":true",
-        ] {
-            assert!(text.contains(kept), "{kept}: {text}");
-        }
-        // Nothing was recorded by a command.
-        Manifest::default().anonymize();
     }
 }

@@ -11,16 +11,10 @@
 //! | `events/header_page`, `events/header_event`, `events/*/*/format` | what describes them |
 //! | `printk_formats`, `tasks.json` | texts and tasks that they name by numbers |
 //! | `stack_map_bin` | the stacks |
-//! | `stack_map_stat`, `stack_map_stat.before` | the counters after and before the recording |
+//! | `stack_map_stat` | the counters of the map after the recording |
 //! | `stack_map_user_bin`, `stack_map_binaries`, `stack_map_user_stat` | the user stacks, the files of their frames, the counters |
 //! | `segments.json`, `perf-*.map`, `vdso` | what names user frames elsewhere |
 //! | `kallsyms`, `modules` | `/proc/kallsyms` and `/proc/modules` |
-//!
-//! Captures of version 1 have, in place of the pages, the text of `trace` as the member `trace`.
-//!
-//! A merged capture, of version 3, has the stacks, files and names of all recordings once, and of each
-//! recording in a directory `captures/N/` its manifest, its pages, what describes them, texts and tasks
-//! ([`merge`](crate::merge)).
 //!
 //! Readers ignore members and keys that they do not know; what would mislead them raises `version`.
 
@@ -30,8 +24,10 @@ mod write;
 
 pub use manifest::{ClockReading, Clocks, CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
-pub use write::{reserve, Room, Writer, PACKING};
+pub use write::{Room, Writer, PACKING};
 
+/// Where `record` writes and the others read by default.
+pub const DEFAULT_CAPTURE: &str = "stackmap.data";
 /// How every capture begins, as zip archives do.
 pub const MAGIC: [u8; 4] = *b"PK\x03\x04";
 
@@ -41,8 +37,6 @@ pub mod member {
 
     /// What was recorded, where and when.
     pub const MANIFEST: &str = "manifest.json";
-    /// The text of `trace`, in captures of version 1.
-    pub const TRACE: &str = "trace";
     /// The pages of the ring buffer.
     pub const PAGES: &str = "trace_pipe_raw";
     /// What describes the header of a page.
@@ -63,35 +57,16 @@ pub mod member {
     pub const BINARIES: &str = "stack_map_binaries";
     /// The counters of user stacks after the recording.
     pub const USER_STAT: &str = "stack_map_user_stat";
-    /// The counters of user stacks before the recording.
-    pub const USER_STAT_BEFORE: &str = "stack_map_user_stat.before";
     /// Where files of programs are loaded, by build-id.
     pub const SEGMENTS: &str = "segments.json";
     /// The image of the 64-bit vDSO.
     pub const VDSO: &str = "vdso";
     /// The counters after the recording.
     pub const STAT: &str = "stack_map_stat";
-    /// The counters before the recording.
-    pub const STAT_BEFORE: &str = "stack_map_stat.before";
     /// `/proc/kallsyms`.
     pub const KALLSYMS: &str = "kallsyms";
     /// `/proc/modules`.
     pub const MODULES: &str = "modules";
-
-    /// A member of one of the captures that were merged.
-    pub fn of_capture(number: u32, member: &str) -> String {
-        format!("captures/{number}/{member}")
-    }
-
-    /// Whether each of the captures that were merged has such a member of its own.
-    pub fn is_of_capture(member: &str) -> bool {
-        [PAGES, TRACE, PRINTK_FORMATS, TASKS].contains(&member) || member.starts_with(FORMATS.0)
-    }
-
-    /// The image of a vDSO of a merged capture, which has this index among the files.
-    pub fn vdso(index: u32) -> String {
-        format!("vdso-{index}")
-    }
 
     /// What a JIT compiler says of its code in a process.
     pub fn perf_map(process: Process) -> String {

@@ -12,13 +12,12 @@ use crate::{
         format::{Formats, MAX_FORMAT},
         page::Layout,
         printk::Texts,
-        tasks, Damage, Order,
+        tasks, Damage,
     },
     stack_map_bin::Stack,
     stacks::{Ids, Stacks},
     stat::Stat,
     symbols::{kallsyms, kallsyms::Kallsyms, modules::Modules},
-    trace::Recording,
     user::{
         binaries::Binaries,
         live,
@@ -28,9 +27,9 @@ use crate::{
         User,
     },
 };
+use blake2::{digest::consts::U16, Blake2b, Digest};
 use serde::de::DeserializeOwned;
 use std::{
-    borrow::Cow,
     collections::BTreeSet,
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom},
@@ -90,8 +89,6 @@ pub struct Capture {
     zip: ZipArchive<BufReader<Box<dyn Input>>>,
     name: String,
     manifest: Manifest,
-    /// Of a merged capture: which of those that were merged is read, and what it says of itself.
-    part: Option<(u32, Manifest)>,
 }
 
 impl Capture {
@@ -119,7 +116,6 @@ impl Capture {
             zip,
             name,
             manifest: Manifest::default(),
-            part: None,
         };
         let manifest: Manifest = capture.json(member::MANIFEST, MAX_MANIFEST)?;
         let what = capture.member_name(member::MANIFEST);
@@ -131,60 +127,38 @@ impl Capture {
             );
             return Err(Error::input(what, text));
         }
-        if !manifest::VERSIONS.contains(&manifest.version) {
+        if manifest.version != manifest::VERSION {
             let text = format!("version {} of the format is not known", manifest.version);
             return Err(Error::input(what, text));
         }
         capture.manifest = manifest;
-        if capture.manifest.captures > 0 {
-            capture.select(0)?;
-        }
         Ok(capture)
-    }
-
-    /// How many recordings it has: more than one only if it is merged.
-    pub fn nr_recordings(&self) -> u32 {
-        self.manifest.captures.max(1)
-    }
-
-    /// Reads this one of them from now on.
-    pub fn select(&mut self, number: u32) -> Result {
-        if self.manifest.captures > 0 && self.recording().0 != Some(number) {
-            let member = member::of_capture(number, member::MANIFEST);
-            let manifest = self.json(&member, MAX_MANIFEST)?;
-            self.part = Some((number, manifest));
-        }
-        Ok(())
-    }
-
-    /// What those that were merged say about themselves; none in a capture that is not merged.
-    pub fn recordings(&mut self) -> Result<Vec<Manifest>> {
-        let all = 0..self.manifest.captures;
-        all.map(|number| self.json(&member::of_capture(number, member::MANIFEST), MAX_MANIFEST))
-            .collect()
-    }
-
-    /// The recording that is read: its number if there are several, and what it says about itself.
-    pub fn recording(&self) -> (Option<u32>, &Manifest) {
-        match &self.part {
-            Some((number, manifest)) => (Some(*number), manifest),
-            None => (None, &self.manifest),
-        }
-    }
-
-    /// Where a member is in the archive.
-    fn place<'a>(&self, name: &'a str) -> Cow<'a, str> {
-        match &self.part {
-            Some((number, _)) if member::is_of_capture(name) => {
-                member::of_capture(*number, name).into()
-            }
-            _ => name.into(),
-        }
     }
 
     /// What the capture says about itself.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Returns a text that captures of the same content have: a hash of the manifest, and of the name, size
+    /// and check sum of each member. It begins with `h`, so that nothing takes it for a number.
+    pub fn content_hash(&mut self) -> Result<String> {
+        let mut hash = Blake2b::<U16>::new();
+        hash.update(self.bounded_with(member::MANIFEST, MAX_MANIFEST, MAX_MANIFEST)?);
+        let name = self.name.clone();
+        for index in 0..self.zip.len() {
+            let of_member = self.zip.by_index_raw(index);
+            let of_member = of_member.map_err(|error| Error::input(&name, error.to_string()))?;
+            hash.update(of_member.name_raw());
+            hash.update([0]);
+            hash.update(of_member.size().to_le_bytes());
+            hash.update(of_member.crc32().to_le_bytes());
+        }
+        let mut text = "h".to_owned();
+        for byte in hash.finalize() {
+            text += &format!("{byte:02x}");
+        }
+        Ok(text)
     }
 
     /// The name of the file.
@@ -200,8 +174,7 @@ impl Capture {
     /// A member that may have so many bytes, however few it is packed in.
     fn member_with(&mut self, name: &str, free: u64) -> Result<Member<'_>> {
         let source = self.member_name(name);
-        let place = self.place(name);
-        match self.zip.by_name(&place) {
+        match self.zip.by_name(name) {
             Ok(file) => Ok(Member {
                 size: file.size(),
                 left: file.compressed_size().saturating_mul(MAX_RATIO).max(free),
@@ -214,7 +187,7 @@ impl Capture {
 
     /// Whether there is a member.
     pub fn has(&self, name: &str) -> bool {
-        self.zip.index_for_name(&self.place(name)).is_some()
+        self.zip.index_for_name(name).is_some()
     }
 
     /// The files that describe the ring buffer, as they are.
@@ -236,10 +209,9 @@ impl Capture {
     /// The formats of events: members, systems and names.
     fn formats(&self) -> Vec<(String, String, String)> {
         let (begin, end) = member::FORMATS;
-        let place = self.place(begin);
         let names = self.zip.file_names().filter_map(|member| {
             let member = member.ok()?;
-            let inner = member.strip_prefix(&*place)?.strip_suffix(end)?;
+            let inner = member.strip_prefix(begin)?.strip_suffix(end)?;
             let (system, name) = inner.split_once('/')?;
             let member = format!("{begin}{inner}{end}");
             Some((member, system.to_owned(), name.to_owned()))
@@ -249,22 +221,18 @@ impl Capture {
 
     /// What describes the pages of the ring buffer.
     pub fn ring(&mut self) -> Result<(Trace, Layout)> {
-        let (number, manifest) = self.recording();
-        let order = match manifest.big_endian {
-            true => Order::Big,
-            false => Order::Little,
-        };
-        let nanos = Trace::counts_nanos(&manifest.clock);
-        let recording = Recording {
-            number: number.unwrap_or_default(),
-            host: manifest.host.as_deref().unwrap_or_default().into(),
-        };
+        if self.manifest.big_endian {
+            let what =
+                "the recording machine has another byte order than all that the module is for";
+            return Err(Error::input(&self.name, what));
+        }
+        let nanos = Trace::counts_nanos(&self.manifest.clock);
         let damaged =
             |source: String| move |damage: Damage| Error::input(source, damage.to_string());
         let text = self.small_text(member::HEADER_PAGE)?;
         let layout =
-            Layout::parse(&text, order).map_err(damaged(self.member_name(member::HEADER_PAGE)))?;
-        let mut formats = Formats::new(order, layout.long);
+            Layout::parse(&text).map_err(damaged(self.member_name(member::HEADER_PAGE)))?;
+        let mut formats = Formats::default();
         for (name, system, _) in self.formats() {
             let text = self.bounded(&name, MAX_FORMAT)?;
             let added = formats.add(&system, &String::from_utf8_lossy(&text));
@@ -276,14 +244,13 @@ impl Capture {
             about: Rc::new(About { formats, texts }),
             tasks,
             nanos,
-            recording,
         };
         Ok((trace, layout))
     }
 
     /// How members are called in errors.
     pub fn member_name(&self, name: &str) -> String {
-        format!("{}: {}", self.name, self.place(name))
+        format!("{}: {name}", self.name)
     }
 
     /// The stacks.
@@ -323,20 +290,13 @@ impl Capture {
         })
     }
 
-    /// The images of vDSOs, by their index among the files.
-    pub fn vdsos(&mut self, binaries: &Binaries) -> Result<Vec<(u32, Vec<u8>)>> {
-        let mut vdsos = Vec::new();
-        if self.has(member::VDSO) {
-            let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
-            vdsos.extend(vdso_index(&image).map(|index| (index, image)));
+    /// The image of the vDSO, and its index among the files.
+    fn vdso(&mut self) -> Result<Option<(u32, Vec<u8>)>> {
+        if !self.has(member::VDSO) {
+            return Ok(None);
         }
-        for index in binaries.vdsos() {
-            let name = member::vdso(index);
-            if self.has(&name) {
-                vdsos.push((index, self.bounded(&name, live::MAX_VDSO)?));
-            }
-        }
-        Ok(vdsos)
+        let image = self.bounded(member::VDSO, live::MAX_VDSO)?;
+        Ok(vdso_index(&image).map(|index| (index, image)))
     }
 
     /// What a process says of the code that it generated, if the capture has that.
@@ -370,7 +330,7 @@ impl Capture {
         }
         let binaries = self.binaries()?;
         let mut names = Names::new(places).with_segments(self.segments());
-        for (index, image) in self.vdsos(&binaries)? {
+        if let Some((index, image)) = self.vdso()? {
             names.set_vdso(index, image);
         }
         self.add_perf_maps(processes, live::Room::default(), &mut names);
@@ -413,22 +373,17 @@ impl Capture {
         Kallsyms::parse(text, &modules, &self.member_name(member::KALLSYMS))
     }
 
-    /// The counters after and before the recording.
-    pub fn stat(&mut self) -> Result<(Stat, Stat)> {
-        let mut read = |name| {
-            let text = self.small(name)?;
-            Ok::<_, Error>(Stat::parse(&String::from_utf8_lossy(&text)))
-        };
-        Ok((read(member::STAT)?, read(member::STAT_BEFORE)?))
+    /// The counters of the map after the recording.
+    pub fn stat(&mut self) -> Result<Stat> {
+        Ok(Stat::parse(&self.small_text(member::STAT)?))
     }
 
-    /// The counters of user stacks after and before the recording; none in a capture without.
-    pub fn user_stat(&mut self) -> Result<(Stat, Stat)> {
-        let mut read = |name| match self.has(name) {
-            true => Ok(Stat::parse(&self.small_text(name)?)),
-            false => Ok::<_, Error>(Stat::default()),
-        };
-        Ok((read(member::USER_STAT)?, read(member::USER_STAT_BEFORE)?))
+    /// The counters of user stacks after the recording; none in a capture without.
+    pub fn user_stat(&mut self) -> Result<Stat> {
+        match self.has(member::USER_STAT) {
+            true => Ok(Stat::parse(&self.small_text(member::USER_STAT)?)),
+            false => Ok(Stat::default()),
+        }
     }
 
     fn small_text(&mut self, name: &str) -> Result<String> {
@@ -505,7 +460,7 @@ mod tests {
         let path = dir.path().join("bomb");
         let mut writer = Writer::create(&path).unwrap();
         let mut zeros = io::repeat(0).take(2 * FREE);
-        writer.member(member::TRACE, &mut zeros).unwrap();
+        writer.member(member::PAGES, &mut zeros).unwrap();
         let mut zeros = io::repeat(0).take(FREE);
         writer.member("large", &mut zeros).unwrap();
         writer.finish(&Manifest::default()).unwrap();
@@ -513,7 +468,7 @@ mod tests {
         let mut capture = Capture::open(&path).unwrap();
         let mut read = |name| io::copy(&mut capture.member(name).unwrap(), &mut io::sink());
         assert_eq!(read("large").unwrap(), FREE);
-        let error = read(member::TRACE).unwrap_err();
+        let error = read(member::PAGES).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         let error = capture.bounded_with("large", FREE, 0).unwrap_err();
         assert!(error.to_string().contains("100 times its size"), "{error}");

@@ -5,21 +5,18 @@
 use super::{manifest, member, Manifest};
 use crate::{
     error::{Error, Result},
-    output::{directory_of, is_replaced, place_of, Access, Out},
+    output::{directory_of, is_replaced, Access, NewFile, Out},
 };
 use rustix::{
     fs::{fallocate, fstatvfs, FallocateFlags},
     io::Errno,
 };
 use std::{
-    ffi::OsString,
-    fs::{self, File},
+    fs::File,
     io::{self, BufWriter, IsTerminal, Read, Seek, Write},
-    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
-use tempfile::NamedTempFile;
-use zip::{write::SimpleFileOptions, CompressionMethod, ZipArchive, ZipWriter};
+use zip::{write::SimpleFileOptions, CompressionMethod, ZipWriter};
 
 /// How members are packed. Level 1: four fifths of the gain at a quarter of the time.
 pub const PACKING: SimpleFileOptions = SimpleFileOptions::DEFAULT
@@ -36,65 +33,32 @@ pub struct Writer {
     path: PathBuf,
 }
 
-/// Where a capture is written: the room for it, and for other files beside it.
-pub struct Room {
-    file: File,
-    /// The directory; [`None`]: that of temporary files.
-    dir: Option<OwnedFd>,
-}
+/// The space for a capture.
+pub struct Room(File);
 
 impl Room {
     /// That of `file`, for tests.
     #[cfg(test)]
     pub(crate) fn of(file: File) -> Self {
-        Self { file, dir: None }
+        Self(file)
     }
 
     /// Reserves room for a capture of `size` bytes.
     pub fn reserve(&self, size: u64) -> io::Result<()> {
-        reserve(&self.file, size)
-    }
-
-    /// A file without a name, which is gone when it is closed.
-    pub fn beside(&self) -> Result<File> {
-        let file = match &self.dir {
-            Some(dir) => tempfile::tempfile_in(path_of(dir)),
-            None => tempfile::tempfile(),
-        };
-        file.map_err(|error| Error::io("make a temporary file beside the capture", error))
+        reserve(&self.0, size)
     }
 }
 
 /// What becomes of the file when it is finished.
 enum Target {
     /// It gets its name.
-    Name(NamedTempFile, Place),
+    Name(NewFile),
     /// It is copied to where nothing can be replaced, and no name be given.
     Stream(Out),
 }
 
-/// Where a file gets its name. The directory stays the one that was found at the beginning,
-/// whatever becomes of the path to it.
-struct Place {
-    dir: OwnedFd,
-    name: OsString,
-}
-
-impl Place {
-    /// The directory, for this process.
-    fn dir(&self) -> PathBuf {
-        path_of(&self.dir)
-    }
-}
-
-/// The path of a directory, for this process.
-fn path_of(dir: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
-}
-
 impl Writer {
-    /// Begins a capture that will be at `path`. Where that is a pipe, a device or a link, it is
-    /// opened now, and written to at the end.
+    /// Begins a capture that will be at `path`. Where that is a pipe or a device, it is opened now, and written to at the end.
     pub fn create(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Err(Error::Refused(format!(
@@ -111,20 +75,11 @@ impl Writer {
         }
         let (file, target) = match is_replaced(path) {
             true => {
-                let (dir, name) = place_of(path).map_err(|error| match error {
-                    Error::Io { error, .. } => cannot_write(path, error),
-                    error => error,
-                })?;
-                let place = Place { dir, name };
-                let named = tempfile::Builder::new()
-                    .prefix(".stackmap-")
-                    .tempfile_in(place.dir())
-                    .map_err(|error| cannot_write(path, error))?;
-                let file = named
-                    .as_file()
-                    .try_clone()
-                    .map_err(|error| cannot_write(path, error))?;
-                (file, Target::Name(named, place))
+                let new = NewFile::create(path, Access::Owner);
+                let new = new.map_err(|error| cannot_finish(path, error))?;
+                let file = new.file().try_clone();
+                let file = file.map_err(|error| cannot_write(path, error))?;
+                (file, Target::Name(new))
             }
             false => {
                 let out = Out::file(path, Access::Owner)?;
@@ -143,17 +98,6 @@ impl Writer {
         })
     }
 
-    /// The name that the file has until it is finished, if it will have one.
-    pub fn unfinished(&self) -> Option<PathBuf> {
-        match &self.target {
-            Target::Name(file, place) => {
-                let dir = fs::read_link(place.dir()).ok()?;
-                Some(dir.join(file.path().file_name()?))
-            }
-            Target::Stream(_) => None,
-        }
-    }
-
     /// Where it will be.
     pub fn path(&self) -> &Path {
         &self.path
@@ -166,23 +110,13 @@ impl Writer {
 
     /// Where it is written.
     pub fn room(&self) -> Result<Room> {
-        let dir = match &self.target {
-            Target::Name(_, place) => Some(place.dir.try_clone()),
-            Target::Stream(_) => None,
-        };
-        Ok(Room {
-            file: self.file.try_clone().map_err(|error| self.failed(error))?,
-            dir: dir.transpose().map_err(|error| self.failed(error))?,
-        })
+        let file = self.file.try_clone();
+        Ok(Room(file.map_err(|error| self.failed(error))?))
     }
 
     /// Adds a member with all that `content` has; returns how many bytes that was.
     pub fn member(&mut self, name: &str, content: &mut dyn Read) -> Result<u64> {
-        // Members may be of any size.
-        let options = PACKING.large_file(true);
-        self.zip
-            .start_file(name, options)
-            .map_err(|error| self.failed(error.into()))?;
+        self.begin(name)?;
         let mut buffer = vec![0; 256 << 10];
         let mut total = 0;
         loop {
@@ -199,25 +133,22 @@ impl Writer {
         }
     }
 
-    /// Adds the members of another archive, as they are packed there.
-    pub fn copy(&mut self, archive: impl Read + Seek) -> Result {
-        let mut archive = ZipArchive::new(archive).map_err(|error| self.failed(error.into()))?;
-        for index in 0..archive.len() {
-            let member = archive.by_index_raw(index);
-            let copied = member.and_then(|member| self.zip.raw_copy_file(member));
-            copied.map_err(|error| self.failed(error.into()))?;
-        }
-        Ok(())
+    /// Begins a member, to which [`add`](Self::add) adds.
+    pub fn begin(&mut self, name: &str) -> Result {
+        let begun = self.zip.start_file(name, PACKING.large_file(true));
+        begun.map_err(|error| self.failed(error.into()))
+    }
+
+    /// Adds to the member that was begun last.
+    pub fn add(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result {
+        write(&mut self.zip).map_err(|error| self.failed(error))
     }
 
     /// Adds the manifest and gives the file its name; returns how many bytes it has.
     pub fn finish(mut self, manifest: &Manifest) -> Result<u64> {
         let manifest = Manifest {
             format: manifest::FORMAT.to_owned(),
-            version: match manifest.captures {
-                0 => manifest::VERSION,
-                _ => manifest::MERGED,
-            },
+            version: manifest::VERSION,
             tool: concat!("stackmap ", env!("CARGO_PKG_VERSION")).to_owned(),
             ..manifest.clone()
         };
@@ -236,19 +167,14 @@ impl Writer {
         // Frees reserved space that is not needed.
         file.set_len(len).map_err(failed)?;
         match self.target {
-            Target::Name(named, place) => {
+            Target::Name(new) => {
                 file.sync_all().map_err(failed)?;
-                named
-                    .persist(place.dir().join(&place.name))
-                    .map_err(|error| failed(error.error))?;
+                new.finish().map_err(|error| cannot_finish(&path, error))?;
             }
             Target::Stream(mut out) => {
                 file.rewind().map_err(failed)?;
                 io::copy(&mut file, &mut out).map_err(failed)?;
-                out.finish().map_err(|error| match error {
-                    Error::Io { error, .. } => failed(error),
-                    error => error,
-                })?;
+                out.finish().map_err(|error| cannot_finish(&path, error))?;
             }
         }
         Ok(len)
@@ -264,7 +190,7 @@ impl Writer {
 /// # Errors
 ///
 /// Those of the file system, such as that there is no space.
-pub fn reserve(file: &File, size: u64) -> io::Result<()> {
+fn reserve(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         // Such a file system can only be asked.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -275,6 +201,13 @@ pub fn reserve(file: &File, size: u64) -> io::Result<()> {
             }
         }
         result => Ok(result?),
+    }
+}
+
+fn cannot_finish(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Io { error, .. } => cannot_write(path, error),
+        error => error,
     }
 }
 
@@ -298,65 +231,7 @@ fn cannot_write(path: &Path, error: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::capture::Capture;
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-
-    fn write(path: &Path) {
-        let mut writer = Writer::create(path).unwrap();
-        writer.member(member::TRACE, &mut &b"x"[..]).unwrap();
-        assert!(writer.finish(&Manifest::default()).unwrap() > 0);
-    }
-
-    #[test]
-    fn devices_and_pipes_are_written_to() {
-        let dir = tempfile::tempdir().unwrap();
-        let [link, target, fifo, copy] =
-            ["link", "target", "fifo", "copy"].map(|name| dir.path().join(name));
-        fs::write(&target, "what was there").unwrap();
-        std::os::unix::fs::symlink(&target, &link).unwrap();
-        write(&link);
-        assert!(link.is_symlink());
-        Capture::open(&target).unwrap();
-
-        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
-        assert!(made.unwrap().success());
-        let reader = {
-            let (fifo, copy) = (fifo.clone(), copy.clone());
-            std::thread::spawn(move || fs::write(copy, fs::read(fifo).unwrap()).unwrap())
-        };
-        write(&fifo);
-        reader.join().unwrap();
-        assert!(fifo.symlink_metadata().unwrap().file_type().is_fifo());
-        Capture::open(&copy).unwrap();
-
-        // By a link, so that this test, run as root, does not replace /dev/null itself.
-        let null = dir.path().join("null");
-        std::os::unix::fs::symlink("/dev/null", &null).unwrap();
-        write(&null);
-        assert!(null.is_symlink());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
-    }
-
-    #[test]
-    fn a_capture_is_created_where_its_path_led_at_the_start() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        fs::create_dir(at("one")).unwrap();
-        let writer = Writer::create(&at("one/capture")).unwrap();
-        let unfinished = writer.unfinished().unwrap();
-        assert_eq!(
-            unfinished.parent(),
-            Some(&*at("one").canonicalize().unwrap())
-        );
-        assert!(unfinished.exists());
-        // A user with access to the directory puts a link in its place.
-        fs::rename(at("one"), at("moved")).unwrap();
-        fs::create_dir(at("other")).unwrap();
-        std::os::unix::fs::symlink("other", at("one")).unwrap();
-        assert!(writer.finish(&Manifest::default()).unwrap() > 0);
-        Capture::open(&at("moved/capture")).unwrap();
-        assert_eq!(fs::read_dir(at("moved")).unwrap().count(), 1);
-        assert_eq!(fs::read_dir(at("other")).unwrap().count(), 0);
-    }
+    use std::{fs, os::unix::fs::MetadataExt};
 
     #[test]
     fn reserved_space_that_is_not_needed_is_freed() {
@@ -366,23 +241,12 @@ mod tests {
         let error = writer.reserve(1 << 60).unwrap_err().to_string();
         assert!(error.contains("capture"), "{error}");
         writer.reserve(4 << 20).unwrap();
-        let taken = fs::metadata(writer.unfinished().unwrap()).unwrap();
+        let taken = writer.file.metadata().unwrap();
         assert_eq!(taken.len(), 0);
         let len = writer.finish(&Manifest::default()).unwrap();
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!(metadata.len(), len);
         assert!(metadata.blocks() * 512 < 1 << 20);
         Capture::open(&path).unwrap();
-    }
-
-    #[test]
-    fn a_full_device_is_reported() {
-        let mut writer = Writer::create(Path::new("/dev/full")).unwrap();
-        writer.member(member::TRACE, &mut &b"x"[..]).unwrap();
-        let error = writer.finish(&Manifest::default()).unwrap_err();
-        assert!(
-            error.to_string().contains("cannot write /dev/full"),
-            "{error}"
-        );
     }
 }

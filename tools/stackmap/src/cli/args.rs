@@ -2,9 +2,10 @@
 
 //! Arguments that several commands have.
 
-use super::filters::Filters;
 use crate::{
+    capture::DEFAULT_CAPTURE,
     error::{Error, Result},
+    filter::Filter,
     output::Progress,
     source::{Loaded, Shown, Source, SymbolFiles},
     symbols::elf,
@@ -12,9 +13,6 @@ use crate::{
 };
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-
-/// Where `record` writes and the others read by default.
-pub(super) const DEFAULT_CAPTURE: &str = "stackmap.data";
 
 /// What every command has.
 #[derive(Args, Debug)]
@@ -118,19 +116,22 @@ impl SymbolArgs {
 
     /// Reads a source with these names.
     pub(super) fn load(&self, source: &mut Source) -> Result<Loaded> {
-        self.load_some(source, &Filters::default(), false)
+        self.load_some(source, &Filter::default(), false)
     }
 
     /// The same, to be filtered; `users_later`: see [`Source::load`].
     pub(super) fn load_some(
         &self,
         source: &mut Source,
-        filters: &Filters,
+        filter: &Filter,
         users_later: bool,
     ) -> Result<Loaded> {
-        let filter = filters.filter(source)?;
+        if !filter.is_empty() && matches!(source, Source::Raw { .. }) {
+            let what = "a stack_map_bin has no events that could be filtered";
+            return Err(Error::input(source.name(), what));
+        }
         let mut loaded = source.load(&self.files(), users_later && !filter.has_stacks())?;
-        loaded.filter = filter;
+        loaded.filter = filter.clone();
         let mut progress = Progress::new("reading debug information", None);
         loaded.shown = match (self.user, self.kernel) {
             (true, _) => Shown::User,
@@ -150,7 +151,7 @@ impl SymbolArgs {
 /// What events are counted by.
 #[derive(Args, Debug, Default)]
 pub(super) struct WeightArgs {
-    /// Add up what this field of the events says, not how many there are: --weight bytes_alloc
+    /// Weight events by this field: --weight bytes_alloc
     #[arg(long, value_name = "FIELD")]
     weight: Option<String>,
 }
@@ -161,12 +162,9 @@ impl WeightArgs {
         let Some(field) = &self.weight else {
             return Ok(());
         };
-        if !source.has_ring() {
-            return Err(Error::input(
-                source.name(),
-                "it has no binary records, in which fields have numbers\n  hint: --weight wants a \
-                 capture of \"stackmap record\"",
-            ));
+        if matches!(source, Source::Raw { .. }) {
+            let what = "a stack_map_bin has no events, whose fields --weight could add up";
+            return Err(Error::input(source.name(), what));
         }
         loaded.weight = Weight::Field(field.clone());
         Ok(())
@@ -179,29 +177,24 @@ pub(super) struct Input {
     /// Capture that "stackmap record" wrote
     #[arg(value_name = "FILE", default_value = DEFAULT_CAPTURE)]
     file: PathBuf,
-    /// Read the trace and the stacks of the running kernel, not a capture
-    #[arg(long, conflicts_with = "file")]
-    live: bool,
     #[command(flatten)]
-    filters: Filters,
+    filter: Filter,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
 
 impl Input {
-    /// Opens what is to be read, and reads its stacks.
-    pub(super) fn open(&self, global: &Global) -> Result<(Source, Loaded)> {
-        self.open_some(global, false)
+    /// Returns the path of the capture, `-` for standard input.
+    pub(super) fn file(&self) -> &Path {
+        &self.file
     }
 
-    /// The same; `users_later`: see [`Source::load`].
-    pub(super) fn open_some(&self, global: &Global, users_later: bool) -> Result<(Source, Loaded)> {
-        let file = (!self.live).then_some(self.file.as_path());
-        let mut source = Source::open(file, global.tracefs())?;
-        source.hold_trace()?;
+    /// Opens what is to be read, and reads its stacks. `users_later`: see [`Source::load`].
+    pub(super) fn open(&self, users_later: bool) -> Result<(Source, Loaded)> {
+        let mut source = Source::open(Some(&self.file), None)?;
         let loaded = self
             .symbols
-            .load_some(&mut source, &self.filters, users_later)?;
+            .load_some(&mut source, &self.filter, users_later)?;
         Ok((source, loaded))
     }
 }

@@ -4,13 +4,13 @@
 
 use super::{
     args::{Global, SymbolArgs},
-    filters::Filters,
     folded::{access, fold, ByArgs},
 };
 use crate::{
     capture::{Filtered, Recorded},
     diff::{self, Measure, Side},
     error::{Error, Result},
+    filter::Filter,
     flame::{self, Scale},
     folded::{Folded, Names},
     notes::{Note, Notes},
@@ -60,7 +60,7 @@ pub(super) struct Diff {
     #[command(flatten)]
     by: ByArgs,
     #[command(flatten)]
-    filters: Filters,
+    filter: Filter,
     #[command(flatten)]
     symbols: SymbolArgs,
 }
@@ -101,8 +101,13 @@ impl Diff {
         let open = |path: &Path| Source::open(Some(path), global.tracefs());
         let (mut before, mut after) = (open(&self.before)?, open(&self.after)?);
         let binaries = [before.binaries()?, after.binaries()?];
-        let before = self.read(&self.before, before, &binaries, &mut names)?;
-        let after = self.read(&self.after, after, &binaries, &mut names)?;
+        let mut before = self.read(&self.before, before, &binaries, &mut names)?;
+        let mut after = self.read(&self.after, after, &binaries, &mut names)?;
+        // Compilers make other clones of functions in another build.
+        let numbers = names.canonical();
+        for side in [&mut before, &mut after] {
+            side.stacks.rename(&numbers, &names);
+        }
         let mut text_follows = true;
         if let Some(path) = &self.flame {
             self.draw(path, &before, &after, &names)?;
@@ -133,7 +138,7 @@ impl Diff {
     ) -> Result<Read> {
         let mut loaded = self
             .symbols
-            .load_some(&mut source, &self.filters, !self.by.map)?;
+            .load_some(&mut source, &self.filter, !self.by.map)?;
         let name = path.display().to_string();
         loaded.user.binaries.compare(&name, binaries.each_ref());
         let mut notes = Notes::default();

@@ -13,10 +13,7 @@ use crate::{
     stable::{Identity, Prefix, StableId, StableIds},
     stack_map_bin::Stack,
     stacks::Stacks,
-    symbols::{
-        texts::{push_decimal, Texts},
-        At, Frame, Place, Symbol,
-    },
+    symbols::{texts::Texts, At, Frame, Place, Symbol},
     tally::Key,
     user::User,
 };
@@ -256,7 +253,7 @@ impl TextWriter {
             self.notes.unnamed.0 += u64::from(!frames.named);
             for frame in frames.lines() {
                 text.extend_from_slice(b"  [");
-                push_decimal(text, at.depth as u64);
+                text.extend_from_slice(itoa::Buffer::new().format(at.depth).as_bytes());
                 text.extend_from_slice(b"] ");
                 text.extend_from_slice(frame);
                 text.push(b'\n');

@@ -3,10 +3,9 @@
 //! `stackmap export`: recordings in the formats of other programs.
 
 use super::{
-    args::{Global, Input, WeightArgs},
+    args::{Input, WeightArgs},
     folded::{access, title},
 };
-#[cfg(feature = "parquet")]
 use crate::export::parquet;
 use crate::{
     capture::Described,
@@ -17,10 +16,10 @@ use crate::{
     output::{self, Out},
     ring::page::Layout,
     source::{Loaded, Source},
-    trace::{Event, Sides},
     weight::Weight,
 };
 use clap::{Args, ValueEnum};
+use flate2::{write::GzEncoder, Compression};
 use std::{
     io::{self, IsTerminal},
     path::{Path, PathBuf},
@@ -29,11 +28,12 @@ use std::{
 const EXAMPLES: &str = "\
 examples:
   stackmap export --format pprof -o out.pb.gz && go tool pprof -http : out.pb.gz
-  stackmap export --format firefox -o out.json    load it at https://profiler.firefox.com
+  stackmap export --format firefox -o out.json.gz load it at https://profiler.firefox.com
   stackmap export --format firefox --time 8.77..8.78 -o out.json
   stackmap export --format perfetto -o out.gz     load it at https://ui.perfetto.dev
   stackmap export --format json a.data | jq '.events[0]'
-  stackmap export --format trace.dat -o trace.dat && trace-cmd report";
+  stackmap export --format trace.dat -o trace.dat && trace-cmd report
+  stackmap export --format parquet -o tables      adds the capture to those in the directory";
 
 /// Write a recording in the format of another program
 #[derive(Args, Debug)]
@@ -53,7 +53,6 @@ pub(super) struct Export {
     #[arg(long)]
     addresses: bool,
     /// Write the fields of events as text, too, for parquet
-    #[cfg(feature = "parquet")]
     #[arg(long)]
     text: bool,
 }
@@ -66,43 +65,35 @@ enum Format {
     Firefox,
     /// A trace for ui.perfetto.dev: tracks of tasks and CPUs, events with their stacks
     Perfetto,
-    /// A profile of OpenTelemetry (OTLP), whose format is alpha
-    #[cfg(feature = "otlp")]
-    Otlp,
     /// The whole recording, as JSON
     Json,
     /// A file for trace-cmd and KernelShark, with full stacks; it always has kernel addresses
     #[value(name = "trace.dat")]
     TraceDat,
-    /// A directory of tables for databases: events, stacks, frames, captures
-    #[cfg(feature = "parquet")]
+    /// Tables for databases: a partition of this capture in a directory that may have others
     Parquet,
 }
 
 impl Export {
-    pub(super) fn run(self, global: &Global) -> Result {
+    pub(super) fn run(self) -> Result {
         let to_terminal = self.output == Path::new("-") && io::stdout().is_terminal();
         let binary = match self.format {
             Format::Pprof => Some("pprof profile"),
             Format::Perfetto => Some("Perfetto trace"),
-            #[cfg(feature = "otlp")]
-            Format::Otlp => Some("OTLP profile"),
             Format::TraceDat => Some("trace.dat"),
             _ => None,
         };
-        #[cfg(feature = "parquet")]
         self.check_tables()?;
         if let Some(what) = binary.filter(|_| to_terminal) {
             return Err(Error::Refused(format!(
                 "a {what} is binary and is not written to a terminal\n  hint: -o FILE"
             )));
         }
-        let (mut source, mut loaded) = self.input.open(global)?;
+        let (mut source, mut loaded) = self.input.open(false)?;
         self.weight.set(&source, &mut loaded)?;
         let has_fields = match self.format {
             Format::Json => Some("json"),
             Format::TraceDat => Some("trace.dat"),
-            #[cfg(feature = "parquet")]
             Format::Parquet => Some("parquet"),
             _ => None,
         };
@@ -111,11 +102,6 @@ impl Export {
                 "--weight adds up, and --format {format} has all fields of each event instead"
             )));
         }
-        if let Format::Firefox | Format::Perfetto | Format::TraceDat = self.format {
-            // Each has clocks of its own.
-            source.require_one("a timeline is drawn")?;
-        }
-        #[cfg(feature = "parquet")]
         if self.format == Format::Parquet {
             return self.write_tables(&mut source, &loaded);
         }
@@ -132,17 +118,19 @@ impl Export {
                 let profile = profile(&mut source, &loaded, &mut notes, addresses)?;
                 profile.write(&notes.lines(Some(&loaded)), &mut out)?;
             }
-            #[cfg(feature = "otlp")]
-            Format::Otlp => {
-                let profile = profile(&mut source, &loaded, &mut notes, addresses)?;
-                profile.write_otlp(&notes.lines(Some(&loaded)), &mut out)?;
-            }
             Format::Firefox => {
-                let mut builder = firefox::Builder::new(&loaded, &title(&source), addresses)?;
+                let mut builder = firefox::Builder::new(&loaded, &title(&source), addresses);
                 events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
                     builder.event(event, sides)
                 })?;
-                builder.write(&notes.lines(Some(&loaded)), &mut out)?;
+                let notes = notes.lines(Some(&loaded));
+                if self.output.extension() == Some("gz".as_ref()) {
+                    let mut packed = GzEncoder::new(&mut out, Compression::default());
+                    builder.write(&notes, &mut packed)?;
+                    packed.finish()?;
+                } else {
+                    builder.write(&notes, &mut out)?;
+                }
             }
             Format::Perfetto => {
                 let mut writer = perfetto::Writer::new(&mut out, &loaded, addresses)?;
@@ -153,13 +141,9 @@ impl Export {
             }
             Format::Json => {
                 let mut writer = json::Writer::new(&mut out, &loaded, addresses)?;
-                let mut event =
-                    |event: &Event, sides: Sides<'_>, ips: &[u64]| writer.event(event, sides, ips);
-                if source.has_ring() {
-                    events::for_each_with_frames(&mut source, &loaded, &mut notes, &mut event)?;
-                } else if !matches!(source, Source::Raw { .. }) {
-                    events::for_each(&mut source, &loaded, &mut notes, &mut |of, sides| {
-                        event(of, sides, &[])
+                if !matches!(source, Source::Raw { .. }) {
+                    events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
+                        writer.event(event, sides)
                     })?;
                 }
                 writer.finish(&notes.lines(Some(&loaded)))?;
@@ -170,7 +154,6 @@ impl Export {
                 }
             }
             // They are no single file.
-            #[cfg(feature = "parquet")]
             Format::Parquet => {}
         }
         out.finish()?;
@@ -197,7 +180,6 @@ fn profile<'a>(
     Ok(builder)
 }
 
-#[cfg(feature = "parquet")]
 impl Export {
     /// Refuses what only one of tables and files can be.
     fn check_tables(&self) -> Result {
@@ -219,22 +201,18 @@ impl Export {
         };
         let mut notes = Notes::default();
         let access = access(self.addresses);
-        let mut writer = parquet::Writer::new(&self.output, access, loaded, options)?;
-        if source.has_ring() {
-            let mut all = Vec::new();
-            for number in 0..source.nr_recordings() {
-                source.select(number)?;
-                all.push(source.ring()?.0.about);
-            }
-            writer.describe(all.iter().map(|about| &about.formats));
-            events::for_each_with_frames(source, loaded, &mut notes, &mut |event, sides, ips| {
-                writer.event(event, sides, ips)
-            })?;
-        } else {
-            events::for_each(source, loaded, &mut notes, &mut |event, sides| {
-                writer.event(event, sides, &[])
-            })?;
-        }
+        let (Some(capture), Some(manifest)) = (source.capture(), &loaded.manifest) else {
+            return Err(Error::input(
+                source.name(),
+                "only captures are written as tables\n  hint: stackmap record",
+            ));
+        };
+        let key = capture.content_hash()?;
+        let of = (loaded, manifest);
+        let mut writer = parquet::Writer::new(&self.output, &key, access, of, options)?;
+        events::for_each(source, loaded, &mut notes, &mut |event, sides| {
+            writer.event(event, sides)
+        })?;
         writer.finish()?;
         output::say_notes(&notes.lines(Some(loaded)));
         Ok(())
@@ -250,8 +228,8 @@ fn write_trace_dat(
 ) -> Result {
     let (trace, ..) = source.ring()?;
     let mut writer = trace_dat::Writer::new(loaded, layout, &trace.about.formats)?;
-    events::for_each_with_frames(source, loaded, notes, &mut |event, sides, ips| {
-        writer.event(event, sides, ips)
+    events::for_each(source, loaded, notes, &mut |event, sides| {
+        writer.event(event, sides)
     })?;
     if writer.cut != 0 {
         let cut = writer.cut;

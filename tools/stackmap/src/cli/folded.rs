@@ -2,7 +2,7 @@
 
 //! `stackmap folded` and `stackmap flame`: stacks for flame graphs, and the graphs themselves.
 
-use super::args::{Global, Input, WeightArgs};
+use super::args::{Input, WeightArgs};
 use crate::{
     error::Result,
     events, flame,
@@ -23,8 +23,7 @@ const FOLDED_EXAMPLES: &str = "\
 examples:
   stackmap folded | flamegraph.pl > out.svg
   stackmap folded --by comm a.data > a.folded     for speedscope or ui.perfetto.dev
-  stackmap folded --event 'sys_enter_*'           system calls only
-  stackmap folded --by stack --live               stacks alone, of the running kernel's buffer";
+  stackmap folded --event 'sys_enter_*'           system calls only";
 
 /// Print stacks in folded form, one line each
 #[derive(Args, Debug)]
@@ -45,7 +44,7 @@ pub(super) struct ByArgs {
     #[command(flatten)]
     weight: WeightArgs,
     /// Count the references since the map was reset, not the events in the trace
-    #[arg(long, conflicts_with_all = ["Filters", "WeightArgs"])]
+    #[arg(long, conflicts_with_all = ["Filter", "WeightArgs"])]
     pub(super) map: bool,
 }
 
@@ -113,9 +112,9 @@ pub(super) fn fold(
 }
 
 impl Folded {
-    pub(super) fn run(self, global: &Global) -> Result {
+    pub(super) fn run(self) -> Result {
         // Those of a map are counted by the map.
-        let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
+        let (mut source, mut loaded) = self.input.open(!self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
         let mut names = Names::default();
@@ -129,9 +128,9 @@ impl Folded {
 }
 
 impl Flame {
-    pub(super) fn run(self, global: &Global) -> Result {
+    pub(super) fn run(self) -> Result {
         // Those of a map are counted by the map.
-        let (mut source, mut loaded) = self.input.open_some(global, !self.by.map)?;
+        let (mut source, mut loaded) = self.input.open(!self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
         if notes.is_unmatched() {
@@ -169,9 +168,9 @@ impl Flame {
 /// The title of what is drawn, which may be sent to others: the name of a file without its directories.
 pub(super) fn title(source: &Source) -> String {
     let name = source.name();
-    match (source, Path::new(&name).file_name()) {
-        (Source::Live { .. }, _) | (_, None) => name,
-        (_, Some(file)) => file.to_string_lossy().into_owned(),
+    match Path::new(&name).file_name() {
+        Some(file) => file.to_string_lossy().into_owned(),
+        None => name,
     }
 }
 

@@ -4,18 +4,13 @@
 
 use super::{
     args::{Global, Input},
-    pairs::{self, DrawArgs, PairArgs, Read},
+    pairs::{self, PairArgs, ShowArgs},
 };
 use crate::{
     error::Result,
-    notes::count_of,
-    output::{self, Out},
-    pairs::{latency, By, Rules},
-    report::{self, Look},
-    weight::duration,
+    pairs::{By, Limits, Pairs, Preset, Rules},
 };
 use clap::Args;
-use std::io::Write;
 
 const EXAMPLES: &str = "\
 examples:
@@ -43,67 +38,23 @@ pub(super) struct Latency {
     /// Number of stacks to show of each group
     #[arg(long, value_name = "N", default_value_t = 3)]
     top: usize,
-    /// Number of frames to show of each stack; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    depth: usize,
     #[command(flatten)]
-    draw: DrawArgs,
+    show: ShowArgs,
 }
 
 impl Latency {
     pub(super) fn run(self, global: &Global) -> Result {
-        let mut rules = match self.pair.chosen() {
+        let rules = match self.pair.chosen() {
             Some((from, to, key)) => Rules::latency(from, to, key),
             None => Rules::latencies(),
         };
-        let hint = "-e block:block_rq_issue -e block:block_rq_complete, or \
-                    -e 'syscalls:sys_*_read'";
-        let Read {
-            mut source,
-            mut loaded,
-            notes,
-            gaps,
-            trail,
-        } = pairs::read(&self.input, global, &mut rules, &self.by, hint)?;
-        let latencies = latency::latencies(trail, &gaps);
-        let mut lines = notes.lines(Some(&loaded));
-        if notes.is_unmatched() && !self.draw.is_given() {
-            output::say_notes(&lines);
-            return Ok(());
-        }
-        lines.extend_from_slice(latencies.notes());
-        let tally = &latencies.tally;
-        let total = tally.total();
-        let about = format!(
-            "{}, {}",
-            count_of(total.events, "pair"),
-            duration(total.weight)
-        );
-        if self.draw.is_given() {
-            return self
-                .draw
-                .write(source, loaded, tally, &self.by, about, &lines);
-        }
-        let sections = report::sections(tally, self.by.shown(), self.top);
-        loaded.read_users(&mut source, &report::users(&sections))?;
-        let mut out = Out::paged(global.pager());
-        report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
-        writeln!(out, "{about}")?;
-        if total.events > 0 {
-            latencies.write(&mut out, self.by.title(), self.histogram)?;
-            let look = Look {
-                group: None,
-                what: "pair",
-                unit: tally.unit(),
-                ages_at: None,
-                depth: self.depth,
-            };
-            report::write_sections(&mut out, tally, &sections, &loaded, look)?;
-        }
-        if !lines.is_empty() {
-            writeln!(out)?;
-            out.notes(&lines)?;
-        }
-        out.finish()
+        let limits = Limits {
+            stacks: self.top,
+            depth: self.show.depth,
+            histogram: self.histogram,
+            ..Limits::default()
+        };
+        let pairs = Pairs::new(Preset::Latencies, rules, self.by);
+        pairs::run(&self.input, global, pairs, limits, &self.show)
     }
 }

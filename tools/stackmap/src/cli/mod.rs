@@ -7,20 +7,15 @@ mod diff;
 mod doctor;
 mod dump;
 mod export;
-mod filters;
 mod folded;
 mod generate;
 mod latency;
 mod leaks;
-mod merge;
 mod offcpu;
 mod pairs;
-#[cfg(feature = "push")]
-mod push;
-mod record;
+mod recover;
 mod report;
 mod resolve;
-mod selected;
 mod stat;
 mod top;
 mod view;
@@ -28,12 +23,12 @@ mod view;
 use crate::{
     error::{Error, Result},
     output,
-    record::guard,
+    record::{self, guard},
     user::child,
 };
 use args::Global;
 use clap::{Parser, Subcommand};
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\
 examples:
@@ -58,7 +53,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Record(record::Record),
+    Record(record::Options),
+    Recover(recover::Recover),
+    Save(recover::Save),
     Report(report::Report),
     Resolve(resolve::Resolve),
     Dump(dump::Dump),
@@ -70,9 +67,6 @@ enum Command {
     Offcpu(offcpu::Offcpu),
     Latency(latency::Latency),
     Leaks(leaks::Leaks),
-    Merge(merge::Merge),
-    #[cfg(feature = "push")]
-    Push(push::Push),
     Top(top::Top),
     Stat(stat::StatArgs),
     Reset(stat::Reset),
@@ -80,7 +74,10 @@ enum Command {
     Completions(generate::Completions),
     Manual(generate::Manual),
     #[command(name = guard::COMMAND, hide = true)]
-    UndoRecording,
+    GuardRecording {
+        name: String,
+        top: PathBuf,
+    },
     #[command(name = child::COMMAND, hide = true)]
     NameFrames,
 }
@@ -104,28 +101,27 @@ impl Cli {
     fn run(self) -> Result {
         let global = &self.global;
         match self.command {
-            Command::Record(record) => record.run(global),
+            Command::Record(options) => options.run(global.tracefs()),
+            Command::Recover(recover) => recover.run(global),
+            Command::Save(save) => save.run(global),
             Command::Report(report) => report.run(global),
             Command::Resolve(resolve) => resolve.run(global),
             Command::Dump(dump) => dump.run(global),
-            Command::Folded(folded) => folded.run(global),
-            Command::Flame(flame) => flame.run(global),
+            Command::Folded(folded) => folded.run(),
+            Command::Flame(flame) => flame.run(),
             Command::Diff(diff) => diff.run(global),
-            Command::View(view) => view.run(global),
-            Command::Export(export) => export.run(global),
+            Command::View(view) => view.run(),
+            Command::Export(export) => export.run(),
             Command::Offcpu(offcpu) => offcpu.run(global),
             Command::Latency(latency) => latency.run(global),
             Command::Leaks(leaks) => leaks.run(global),
-            Command::Merge(merge) => merge.run(),
-            #[cfg(feature = "push")]
-            Command::Push(push) => push.run(global),
             Command::Top(top) => top.run(global),
             Command::Stat(stat) => stat.run(global),
             Command::Reset(reset) => reset.run(global),
             Command::Doctor(doctor) => doctor.run(global),
             Command::Completions(completions) => completions.run(),
             Command::Manual(manual) => manual.run(),
-            Command::UndoRecording => guard::main(),
+            Command::GuardRecording { name, top } => guard::main(&name, &top),
             Command::NameFrames => child::main(),
         }
     }

@@ -13,18 +13,15 @@ use crate::{
     flame,
     folded::{self, Names},
     gaps::Gaps,
-    notes::{Note, Notes},
+    notes::Notes,
     output::{self, Out},
-    pairs::{By, EventName, KeyField, Rules, Trail},
+    pairs::{self, KeyField, Limits, Pairs, Preset},
+    report,
     source::{Loaded, Source},
-    tally::Tally,
-    trace::Time,
+    trace::Event,
 };
 use clap::Args;
 use std::{io::Write, path::PathBuf};
-
-/// That of captures that do not say it, in bytes: they are of x86.
-const PAGE_SIZE: u64 = 4096;
 
 /// In the help, events that are chosen are apart.
 const PAIR: &str = "Events (without these, all pairs of the kernel's events that are known)";
@@ -33,68 +30,133 @@ const PAIR: &str = "Events (without these, all pairs of the kernel's events that
 #[derive(Args, Debug)]
 pub(super) struct PairArgs {
     /// Event that begins: system:event or event
-    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = EventName::new)]
+    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name)]
     #[arg(visible_alias = "alloc", requires = "to")]
-    from: Option<EventName>,
+    from: Option<String>,
     /// Event that ends what has begun
-    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = EventName::new)]
+    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name)]
     #[arg(visible_alias = "free", requires = "from")]
-    to: Option<EventName>,
+    to: Option<String>,
     /// Fields that are the same in both events: FIELD, or FIRST=LAST if their names differ; common_pid is
     /// the thread, common_tgid its process, common_cpu the CPU
     #[arg(long, help_heading = PAIR, value_name = "FIELD[,FIELD...]", value_delimiter = ',')]
-    #[arg(value_parser = KeyField::new, requires = "from", default_value = "common_pid")]
+    #[arg(value_parser = pairs::key_field, requires = "from", default_value = "common_pid")]
     key: Vec<KeyField>,
 }
 
 impl PairArgs {
     /// The first event, the last one and the key, if they were chosen.
-    pub(super) fn chosen(&self) -> Option<(EventName, EventName, &[KeyField])> {
+    pub(super) fn chosen(&self) -> Option<(String, String, &[KeyField])> {
         Some((self.from.clone()?, self.to.clone()?, &self.key))
     }
 }
 
-/// Where folded stacks go, if not into a table.
+/// How the result is shown.
 #[derive(Args, Debug)]
-pub(super) struct DrawArgs {
-    /// Draw a flame graph into this file, - for standard output
+pub(super) struct ShowArgs {
+    /// Number of frames to show of each stack; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) depth: usize,
+    /// Draw a flame graph by time or bytes into this file, - for standard output
     #[arg(long, value_name = "SVG", conflicts_with = "folded")]
     flame: Option<PathBuf>,
-    /// Write folded stacks into this file, which only its owner can read; - for standard output
+    /// Write folded stacks with microseconds or bytes into this file, which only its owner can read; - for standard
+    /// output
     #[arg(long, value_name = "FILE")]
     folded: Option<PathBuf>,
 }
 
-impl DrawArgs {
-    /// Whether there is to be no table.
-    pub(super) fn is_given(&self) -> bool {
-        self.flame.is_some() || self.folded.is_some()
+/// What there is to record for a preset.
+fn events_of(preset: Preset) -> &'static str {
+    match preset {
+        Preset::Waits { .. } => "-e sched:sched_switch -e sched:sched_waking",
+        Preset::Latencies => {
+            "-e block:block_rq_issue -e block:block_rq_complete, or -e 'syscalls:sys_*_read'"
+        }
+        Preset::Leaks { .. } => "-e kmem:kmalloc -e kmem:kfree -e 'kmem:kmem_cache_*'",
     }
+}
 
-    /// Draws or folds what was added up.
-    pub(super) fn write(
-        &self,
-        mut source: Source,
-        mut loaded: Loaded,
-        tally: &Tally,
-        by: &By,
-        subtitle: String,
-        notes: &[Note],
-    ) -> Result {
+/// Fills `pairs` from what is to be read, and shows them.
+pub(super) fn run(
+    input: &Input,
+    global: &Global,
+    mut pairs: Pairs,
+    limits: Limits,
+    show: &ShowArgs,
+) -> Result {
+    let (mut source, mut loaded) = input.open(true)?;
+    let mut notes = Notes::default();
+    read(&mut source, &mut loaded, &mut notes, &mut pairs)?;
+    if show.flame.is_some() || show.folded.is_some() {
+        return show.draw(&pairs, source, loaded, &notes);
+    }
+    if notes.is_unmatched() {
+        output::say_notes(&notes.lines(Some(&loaded)));
+        return Ok(());
+    }
+    let sections = report::sections(pairs.tally(), pairs.by(), limits.stacks);
+    let mut users = pairs.users();
+    users.extend(report::users(&sections));
+    loaded.read_users(&mut source, &users)?;
+    let mut out = Out::paged(global.pager());
+    report::write_head(&mut out, &source.name(), loaded.manifest.as_ref())?;
+    pairs.write(&mut out, &sections, &loaded, limits)?;
+    let mut lines = notes.lines(Some(&loaded));
+    lines.extend(pairs.notes());
+    out.notes(&lines)?;
+    out.finish()
+}
+
+/// Reads the events of pairs, and joins them.
+fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut Pairs) -> Result {
+    // What ends something is wanted if its beginning is.
+    let filter = std::mem::take(&mut loaded.filter);
+    let hint = format!("\n  hint: stackmap record {}", events_of(pairs.preset()));
+    let gaps = Gaps::of(source.ring()?.1)?;
+    let manifest = loaded.manifest.as_ref();
+    if let Some(page_size) = manifest.and_then(|manifest| manifest.page_size) {
+        pairs.page_size = page_size;
+    }
+    let mut selection = Selection::by(&filter, loaded);
+    events::for_each(source, loaded, notes, &mut |event, sides| {
+        let keeps = &mut |event: &Event| selection.keeps(event, sides);
+        pairs.add(event, sides, loaded, keeps);
+        Ok(())
+    })?;
+    notes.filtered = selection.finish();
+    let complete = pairs.is_complete(&hint);
+    complete.map_err(|missing| Error::input(source.name(), missing))?;
+    pairs.join(&gaps);
+    Ok(())
+}
+
+impl ShowArgs {
+    /// Draws or folds what was pairs.
+    fn draw(&self, pairs: &Pairs, mut source: Source, mut loaded: Loaded, notes: &Notes) -> Result {
         let mut names = Names::default();
-        let stacks = fold(tally, by.shown(), &mut source, &mut loaded, &mut names)?;
+        let tally = pairs.tally();
+        let stacks = match pairs.preset().is_waits() {
+            true => {
+                loaded.read_users(&mut source, &pairs.users())?;
+                pairs.fold_waits(&loaded, &mut names)
+            }
+            false => fold(tally, pairs.by(), &mut source, &mut loaded, &mut names)?,
+        };
+        let mut lines = notes.lines(Some(&loaded));
+        lines.extend(pairs.notes());
         let mut text = Vec::new();
         let path = match (&self.flame, &self.folded) {
             (Some(path), _) => {
                 let look = flame::Look {
                     title: title(&source),
-                    subtitle: Some(subtitle),
+                    subtitle: Some(pairs.subtitle()),
                     unit: tally.unit().of_folded().to_owned(),
                     ..flame::Look::default()
                 };
                 let drawn = flame::draw(&stacks, &names, &look, &mut text);
                 // Why there is nothing to draw.
-                drawn.inspect_err(|_| output::say_notes(notes))?;
+                drawn.inspect_err(|_| output::say_notes(&lines))?;
                 path
             }
             (None, Some(path)) => {
@@ -107,63 +169,7 @@ impl DrawArgs {
         let mut out = Out::file(path, access(self.folded.is_some()))?;
         out.write_all(&text)?;
         out.finish()?;
-        output::say_notes(notes);
+        output::say_notes(&lines);
         Ok(())
     }
-}
-
-/// What was read for pairs.
-pub(super) struct Read<'a> {
-    pub(super) source: Source,
-    pub(super) loaded: Loaded,
-    pub(super) notes: Notes,
-    pub(super) gaps: Gaps,
-    pub(super) trail: Trail<'a>,
-}
-
-/// Reads the events of pairs. `hint`: what to record.
-pub(super) fn read<'a>(
-    input: &Input,
-    global: &Global,
-    rules: &'a mut Rules,
-    by: &By,
-    hint: &str,
-) -> Result<Read<'a>> {
-    let (mut source, mut loaded) = input.open_some(global, true)?;
-    // What ends something is wanted if its beginning is.
-    let filter = std::mem::take(&mut loaded.filter);
-    let hint = format!("\n  hint: stackmap record {hint}");
-    if !source.has_ring() {
-        let what = format!("it has no binary records, in which pairs are found{hint}");
-        return Err(Error::input(source.name(), what));
-    }
-    source.require_one("pairs are found")?;
-    let gaps = Gaps::of(source.ring()?.1)?;
-    let mut notes = Notes::default();
-    let page_size = loaded
-        .manifest
-        .as_ref()
-        .and_then(|manifest| manifest.page_size);
-    let mut trail = Trail::new(rules, by.clone(), page_size.unwrap_or(PAGE_SIZE));
-    let mut selection = Selection::by(&filter, &loaded);
-    events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
-        let is_wanted = !trail.is_first(event) || selection.keeps(event, sides);
-        trail.add(event, sides, &loaded, is_wanted);
-        Ok(())
-    })?;
-    notes.filtered = selection.finish();
-    if let Err(missing) = trail.is_complete(&hint) {
-        return Err(Error::input(source.name(), missing));
-    }
-    if let Some(Time::Ticks(_)) = trail.end() {
-        let what = "its clock does not count nanoseconds, so nothing has a length";
-        return Err(Error::input(source.name(), what));
-    }
-    Ok(Read {
-        source,
-        loaded,
-        notes,
-        gaps,
-        trail,
-    })
 }

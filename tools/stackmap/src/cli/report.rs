@@ -30,8 +30,7 @@ examples:
   stackmap report --stack '^ext4_'       the events with such a function on their stack
   stackmap report --weight bytes_alloc   by bytes, not by events: kmem:kmalloc has such a field
   stackmap report --tree --by comm       what each task calls, as a tree
-  stackmap report --callers 'kfree*'     who calls such functions
-  stackmap report --live                 what is in the running kernel's buffer now";
+  stackmap report --callers 'kfree*'     who calls such functions";
 
 /// In the help, what is of trees is apart.
 const TREES: &str = "Trees";
@@ -87,7 +86,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 
 impl Report {
     pub(super) fn run(self, global: &Global) -> Result {
-        let (mut source, mut loaded) = self.input.open_some(global, true)?;
+        let (mut source, mut loaded) = self.input.open(true)?;
         self.weight.set(&source, &mut loaded)?;
         let mut notes = Notes::default();
         // By stack, the events that led to each are shown.
@@ -111,11 +110,7 @@ impl Report {
         report::write(
             &mut out, &tally, &sections, self.by, &loaded, &notes, self.depth,
         )?;
-        let notes = notes.lines(Some(&loaded));
-        if !notes.is_empty() {
-            writeln!(out)?;
-            out.notes(&notes)?;
-        }
+        out.notes(&notes.lines(Some(&loaded)))?;
         out.finish()
     }
 
@@ -162,10 +157,7 @@ impl Report {
             depth: self.depth,
         };
         tree::write(&mut out, &trees, &names, tally.unit(), limits)?;
-        if !notes_of.is_empty() {
-            writeln!(out)?;
-            out.notes(&notes_of)?;
-        }
+        out.notes(&notes_of)?;
         out.finish()
     }
 }

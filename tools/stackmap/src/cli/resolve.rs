@@ -6,6 +6,7 @@ use super::args::{Global, SymbolArgs};
 use crate::{
     capture,
     error::{Error, Result},
+    notes::count_of,
     output::{self, Out},
     resolve::{Format, Resolver},
     source::{Loaded, Source},
@@ -69,7 +70,7 @@ impl Resolve {
         };
 
         // Only a running kernel has newer stacks.
-        let live = matches!(source, Source::Live { .. });
+        let live = matches!(source, Source::Live(_));
         let mut read = Instant::now();
         let mut reload = || -> Result<Option<Loaded>> {
             if !live || read.elapsed() < FRESH {
@@ -84,17 +85,10 @@ impl Resolve {
         match file {
             Some(path) if capture => {
                 let mut source = Source::open(Some(path), None)?;
-                if source.has_ring() {
-                    source.require_one("the text of a trace is made")?;
-                    let (trace, pages, _) = source.ring()?;
-                    let binds = trace.binds(pages)?;
-                    let (trace, pages, size) = source.ring()?;
-                    resolver.records(&trace, pages, size, &binds, &mut out)?;
-                } else {
-                    let (input, size, name) = source.trace()?;
-                    resolver.run(input, size, &name, &mut out)?;
-                    resolver.notes.text = true;
-                }
+                let (trace, pages, _) = source.ring()?;
+                let binds = trace.binds(pages)?;
+                let (trace, pages, size) = source.ring()?;
+                resolver.records(&trace, pages, size, &binds, &mut out)?;
             }
             Some(path) => {
                 let input = File::open(path).map_err(|error| Error::read(path, error))?;
@@ -106,6 +100,12 @@ impl Resolve {
         }
         out.finish()?;
         output::say_notes(&resolver.notes.lines(Some(resolver.loaded())));
+        if resolver.unread > 0 {
+            output::warn(format_args!(
+                "{} not resolved: the format is not that of trace, trace_pipe or \"trace-cmd report\"",
+                count_of(resolver.unread, "line with an id")
+            ));
+        }
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Result},
     notes::count_of,
     output::{say, JsonText, Out, TITLE, WARNING},
+    record::parse_seconds,
     report,
     source::Source,
     stat::Stat,
@@ -27,7 +28,7 @@ examples:
   stackmap stat                   the counters, and how they grow in a second
   stackmap stat --interval 5 --count 12
   stackmap stat --interval 0      the counters, without rates
-  stackmap stat a.data            the counters of a recording";
+  stackmap stat a.data            the counters of the map after a recording";
 
 /// Show the counters of the map, with rates
 #[derive(Args, Debug)]
@@ -46,11 +47,6 @@ pub(super) struct StatArgs {
     json: bool,
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
-}
-
 impl StatArgs {
     pub(super) fn run(self, global: &Global) -> Result {
         let mut source = Source::open(self.file.as_deref(), global.tracefs())?;
@@ -60,14 +56,11 @@ impl StatArgs {
                 "a stack_map_bin has no counters\n  hint: give a capture",
             )),
             Source::Capture(capture) => {
-                let duration = Duration::from_nanos(capture.manifest().duration_ns);
-                let ((after, before), user) = (capture.stat()?, capture.user_stat()?);
-                let after = Both(after, user.0);
+                let both = Both(capture.stat()?, capture.user_stat()?);
                 let origin: Vec<_> = report::origin(capture.manifest()).collect();
-                let since = Some((&Both(before, user.1), duration));
-                self.show(&after, since, &origin.join("; "))
+                self.show(&both, None, &origin.join("; "))
             }
-            Source::Live { tracefs, .. } => self.live(tracefs),
+            Source::Live(tracefs) => self.live(tracefs),
         }
     }
 
@@ -233,14 +226,14 @@ fn write_json(out: &mut Out, stat: &Both, since: Option<&(Both, Duration)>) -> R
 
 const RESET_EXAMPLES: &str = "\
 examples:
-  stackmap reset            reset the map; tracing must be off
-  stackmap reset --stop     turn tracing off first, and leave it off";
+  stackmap reset            reset the map; nothing may record ids
+  stackmap reset --stop     turn tracing off at the top level first, and leave it off";
 
 /// Reset the map of the running kernel: remove its stacks and clear its counters
 #[derive(Args, Debug)]
 #[command(before_help = RESET_EXAMPLES)]
 pub(super) struct Reset {
-    /// Turn tracing off first, and leave it off
+    /// Turn tracing off at the top level first, and leave it off
     #[arg(long)]
     stop: bool,
 }
@@ -262,7 +255,7 @@ impl Reset {
                 Ok(())
             }
             Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
-                Err(refused(&tracefs)?)
+                Err(Error::Refused(REFUSED.to_owned()))
             }
             Err(error) => Err(error),
         }
@@ -270,17 +263,9 @@ impl Reset {
 }
 
 /// Why the kernel refused a reset.
-fn refused(tracefs: &Tracefs) -> Result<Error> {
-    let text = match tracefs.read("tracing_on")?.trim() {
-        "0" => "the map cannot be reset: another reset is running\n  hint: try again".to_owned(),
-        _ => format!(
-            "the map cannot be reset while tracing is on: new events would have ids without \
-             stacks\n  hint: stackmap reset --stop, or echo 0 > {}",
-            tracefs.path("tracing_on").display()
-        ),
-    };
-    Ok(Error::Refused(text))
-}
+const REFUSED: &str = "\
+the map cannot be reset: the top level or an instance records ids, or another reset runs
+  hint: --stop ends tracing at the top level; stack_map_instances in tracefs lists the instances";
 
 #[cfg(test)]
 mod tests {

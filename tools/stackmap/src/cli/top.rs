@@ -29,7 +29,7 @@ use std::{
 
 const EXAMPLES: &str = "\
 examples:
-  stackmap top                      live; options/stackmap and some events must be on
+  stackmap top                      live; something must record ids, such as stackmap record
   stackmap top --filter ext4        stacks with ext4 in a name
   stackmap top --once --sort total  one snapshot, as without a terminal";
 
@@ -60,7 +60,7 @@ pub(super) struct Top {
     /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
     plumbing: bool,
-    /// Show user stacks, not those of the kernel; options/stackmap-user must be on
+    /// Show user stacks in place of those of the kernel
     #[arg(long)]
     user: bool,
 }
@@ -158,7 +158,7 @@ impl Top {
         ] {
             if off {
                 let label = out.style(WARNING, "WARNING:");
-                writeln!(out, "{label} {what}: nothing is counted")?;
+                writeln!(out, "{label} {what}: only instances count")?;
             }
         }
         let columns = [

@@ -5,7 +5,7 @@
 mod config;
 mod module;
 
-use crate::{kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
+use crate::{error::Error, kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
 use config::Config;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -69,9 +69,8 @@ fn check_release(release: &str, machine: &str) -> Check {
 }
 
 /// What the kernel must have been configured with: the option, and what it is for.
-const REQUIRED: [(&str, &str); 6] = [
+const REQUIRED: [(&str, &str); 5] = [
     ("CONFIG_MODULES", "modules"),
-    ("CONFIG_RUST", "modules written in Rust"),
     ("CONFIG_EVENT_TRACING", "trace events"),
     ("CONFIG_STACKTRACE", "stack traces"),
     (
@@ -82,63 +81,15 @@ const REQUIRED: [(&str, &str); 6] = [
 ];
 
 /// The oldest kernel that the module builds for, and what is said of older ones: as `make` and DKMS say it.
-const OLDEST: (u32, u32) = (7, 2);
-const NEEDED_KERNEL: &str =
-    "the module needs Linux 7.2 or newer with CONFIG_RUST (Debian: trixie-backports, forky)";
+const OLDEST: (u32, u32) = (6, 12);
+const NEEDED_KERNEL: &str = "the module needs Linux 6.12 or newer";
 
 /// The module finds unexported symbols by this one, which a kernel without kprobes does not have.
 const FINDER: &str = "register_kprobe";
 
-/// The unexported symbols without which the module does not load.
-const NEEDED: [&str; 9] = [
-    "kallsyms_lookup_name",
-    "__ftrace_trace_stack",
-    "trace_buffer_unlock_commit_nostack",
-    "stack_trace_save_regs",
-    "seq_print_ip_sym",
-    "tracefs_remove",
-    "tracer_tracing_is_on",
-    "tracefs_mount",
-    "ftrace_ops_trampoline",
-];
-
-/// The unexported symbols that the jump needs; without them the hook is a kprobe, which costs more
-/// for each event.
-const FOR_THE_JUMP: [&str; 4] = [
-    "smp_text_poke_single",
-    "get_kprobe",
-    "text_mutex",
-    "kprobe_mutex",
-];
-
-/// The unexported symbols that the unwind cache needs; without them stacks are walked by the
-/// kernel's unwinder.
-const FOR_THE_CACHE: [&str; 3] = ["_stext", "_etext", "__module_text_address"];
-
-/// The same on arm64, each.
-const FOR_THE_JUMP_ON_ARM64: [&str; 6] = [
-    "aarch64_insn_patch_text",
-    "aarch64_insn_copy",
-    "get_kprobe",
-    "text_mutex",
-    "kprobe_mutex",
-    "_etext",
-];
-const FOR_THE_CACHE_ON_ARM64: [&str; 1] = ["irq_stack_ptr"];
-
-/// The unexported symbols that user stacks need; without them there are none.
-const FOR_USER_STACKS: [&str; 10] = [
-    "unwind_deferred_init",
-    "unwind_deferred_request",
-    "unwind_deferred_cancel",
-    "freader_init_from_file",
-    "freader_fetch",
-    "freader_cleanup",
-    "lock_vma_under_rcu",
-    "task_work_cancel",
-    "unwind_user_faultable",
-    "put_task_stack",
-];
+// The unexported symbols without which the module does not load (NEEDED), and those without which it has
+// no user stacks (FOR_USER_STACKS), as its source names them.
+include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
 /// The system that is looked at.
 #[derive(Clone, Debug)]
@@ -168,21 +119,25 @@ impl System {
             .line("proc/sys/kernel/arch")
             .unwrap_or_else(kernel::machine);
         let tracefs = Tracefs::find(self.tracefs.as_deref());
-        let loaded = tracefs.as_ref().is_ok_and(Tracefs::has_stackmap);
+        let usable = tracefs.as_ref().is_ok_and(Tracefs::has_stackmap);
+        // Everybody can read that list.
+        let loaded = usable || self.is_loaded();
 
         let mut checks = vec![check_release(&release, &machine), self.check_user()];
-        let is_arm64 = machine == "aarch64";
-        if machine != "x86_64" && !is_arm64 {
+        if !["x86_64", "aarch64"].contains(&&*machine) {
             let check = Check::new(Bad, "machine", machine);
             checks.push(check.advise("the module is for x86_64 and aarch64"));
         }
         checks.push(match &tracefs {
             Ok(tracefs) => Check::new(Good, "tracefs", tracefs.root().display().to_string()),
+            Err(error @ Error::Io { .. }) => {
+                Check::new(Warning, "tracefs", "not accessible").advise(error.to_string())
+            }
             Err(error) => Check::new(Bad, "tracefs", "not found").advise(error.to_string()),
         });
         let config = Config::read(&self.root, &release);
         checks.extend(self.check_config(config.as_ref(), loaded));
-        checks.extend(self.check_functions(loaded, is_arm64));
+        checks.extend(self.check_functions());
         checks.extend(self.check_lockdown());
         if loaded {
             checks.push(Check::new(Good, "module", "loaded"));
@@ -191,7 +146,7 @@ impl System {
             checks.push(module::check_installed(&self.root, &release));
         }
         if let Ok(tracefs) = &tracefs {
-            if loaded {
+            if usable {
                 checks.extend(check_recording(tracefs));
             }
         }
@@ -205,6 +160,11 @@ impl System {
 
     fn line(&self, path: &str) -> Option<String> {
         kernel::line(self.path(path))
+    }
+
+    fn is_loaded(&self) -> bool {
+        let modules = std::fs::read_to_string(self.path("proc/modules"));
+        modules.is_ok_and(|list| list.lines().any(|line| line.starts_with("stackmap ")))
     }
 
     fn check_user(&self) -> Check {
@@ -241,7 +201,7 @@ impl System {
         checks
     }
 
-    fn check_functions(&self, loaded: bool, is_arm64: bool) -> Vec<Check> {
+    fn check_functions(&self) -> Vec<Check> {
         let Ok(text) = std::fs::read(self.path("proc/kallsyms")) else {
             return vec![Check::new(
                 Warning,
@@ -257,7 +217,7 @@ impl System {
             let missing = names.iter().copied().filter(|name| !has(name));
             missing.collect()
         };
-        let missing = missing_of(&NEEDED);
+        let missing = missing_of(NEEDED);
         let mut checks = Vec::new();
         checks.push(match missing.is_empty() {
             _ if !has(FINDER) => Check::new(Bad, "kernel symbols", format!("no {FINDER}"))
@@ -266,30 +226,7 @@ impl System {
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("this kernel is too old or too new for the module"),
         });
-        let (for_the_jump, for_the_cache) = match is_arm64 {
-            true => (&FOR_THE_JUMP_ON_ARM64[..], &FOR_THE_CACHE_ON_ARM64[..]),
-            false => (&FOR_THE_JUMP[..], &FOR_THE_CACHE[..]),
-        };
-        // A loaded module reports its hook and its unwinder itself.
-        for (names, what, cost) in [
-            (
-                for_the_jump,
-                "hook",
-                "the module will use a kprobe, which costs more for each event than a jump",
-            ),
-            (
-                for_the_cache,
-                "unwinder",
-                "the module will use the kernel's unwinder: an id costs as much as a full stack",
-            ),
-        ] {
-            let missing = missing_of(names);
-            if !missing.is_empty() && !loaded {
-                let check = Check::new(Warning, what, format!("no {}", missing.join(", ")));
-                checks.push(check.advise(cost));
-            }
-        }
-        let missing = missing_of(&FOR_USER_STACKS);
+        let missing = missing_of(FOR_USER_STACKS);
         checks.push(match missing.is_empty() {
             true => Check::new(Good, "user stacks", "all symbols that they need"),
             false => Check::new(Note, "user stacks", format!("no {}", missing.join(", ")))
@@ -301,8 +238,11 @@ impl System {
                 .line("proc/sys/kernel/kptr_restrict")
                 .unwrap_or_default();
             let found = format!("hidden (kernel.kptr_restrict is {restrict})");
-            let advice = "without addresses there are no symbol names; as root: sysctl \
-                          kernel.kptr_restrict=1";
+            let advice = match restrict.as_str() {
+                "2" => "as root: sysctl kernel.kptr_restrict=1",
+                _ => "root can read them",
+            };
+            let advice = format!("without addresses there are no symbol names; {advice}");
             checks.push(Check::new(Warning, "kernel addresses", found).advise(advice));
         }
         checks
@@ -337,14 +277,12 @@ impl System {
 
     /// The modes of kernel lockdown, the one that is on in brackets; empty where there is none.
     fn lockdown(&self) -> String {
-        self.line("sys/kernel/security/lockdown")
-            .unwrap_or_default()
+        kernel::lockdown(&self.root)
     }
 
     /// Whether lockdown keeps even a loaded module from working.
     fn check_lockdown(&self) -> Option<Check> {
-        let off = self.lockdown().contains("[confidentiality]");
-        off.then(|| {
+        kernel::is_confidential(&self.root).then(|| {
             let check = Check::new(Bad, "lockdown", "confidentiality");
             check.advise("tracing is off in this mode: boot with lockdown=integrity")
         })
@@ -405,11 +343,12 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
     }
     if let Some(name) = tracefs.instance_name() {
         let list = tracefs.read("stack_map_instances").unwrap_or_default();
-        checks.push(match list.lines().any(|line| line == name) {
+        let listed = |line: &str| line.strip_suffix("/user").unwrap_or(line) == name;
+        checks.push(match list.lines().any(listed) {
             true => Check::new(Good, "instance", format!("{name} records ids")),
             false => {
                 Check::new(Note, "instance", format!("{name} records full stacks")).advise(format!(
-                    "stackmap record lists it, or echo {name} > {}",
+                    "to record ids: echo {name} > {}",
                     tracefs.path("stack_map_instances").display()
                 ))
             }
@@ -426,7 +365,7 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
         checks.push(match on {
             true => Check::new(Good, what, format!("{option} is on")),
             false => Check::new(Note, what, format!("{option} is off")).advise(format!(
-                "stackmap record turns it on, or echo 1 > {}",
+                "stackmap record does not need it; otherwise echo 1 > {}",
                 tracefs.path(&format!("options/{option}")).display()
             )),
         });

@@ -3,8 +3,9 @@
 //! The module's file: whether it is installed, and for this kernel.
 
 use super::{Check, Verdict::*};
+use crate::files::unpacked;
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -26,7 +27,10 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
         );
         let advice = "build and install it for this kernel: make && make install, or the package \
                       stackmap-dkms";
-        return check.advise(told_by_dkms(root, release).unwrap_or_else(|| advice.to_owned()));
+        return check.advise(match log_of_dkms(root) {
+            Some(log) => format!("DKMS could not build it, see {}", log.display()),
+            None => advice.to_owned(),
+        });
     };
     let shown = path.display();
     match vermagic(&path) {
@@ -52,19 +56,13 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
     }
 }
 
-/// Why DKMS has not built it for this kernel, and what to install: the paragraph in its log.
-fn told_by_dkms(root: &Path, release: &str) -> Option<String> {
-    let begin = format!("stackmap is not built for {release}:");
+/// The newest log of a build by DKMS that failed, if there is one.
+fn log_of_dkms(root: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(root.join("var/lib/dkms/stackmap")).ok()?;
-    let logs = versions
-        .filter_map(io::Result::ok)
-        .map(|version| version.path().join("build/make.log"));
-    logs.filter_map(|log| fs::read_to_string(log).ok())
-        .find_map(|text| {
-            let mut paragraphs = text.split("\n\n").map(str::trim);
-            let found = paragraphs.find(|text| text.starts_with(&begin))?;
-            Some(found.to_owned())
-        })
+    versions
+        .filter_map(|version| Some(version.ok()?.path().join("build/make.log")))
+        .filter(|log| log.is_file())
+        .max_by_key(|log| fs::metadata(log).and_then(|log| log.modified()).ok())
 }
 
 fn find(dir: &Path, nesting: usize) -> Option<PathBuf> {
@@ -88,16 +86,13 @@ fn find(dir: &Path, nesting: usize) -> Option<PathBuf> {
 /// Which kernel a module is for, as its file says it.
 fn vermagic(path: &Path) -> io::Result<Option<String>> {
     const KEY: &[u8] = b"vermagic=";
-    let file = File::open(path)?;
-    let mut input: Box<dyn Read> = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("xz") => Box::new(xz2::read::XzDecoder::new(file)),
-        Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
-        Some("ko") => Box::new(file),
-        // Of another compression.
-        _ => return Ok(None),
-    };
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    // Of another compression.
+    if !matches!(ending, Some("xz" | "gz" | "ko")) {
+        return Ok(None);
+    }
     let mut content = Vec::new();
-    input.by_ref().take(MAX_LEN).read_to_end(&mut content)?;
+    unpacked(path)?.take(MAX_LEN).read_to_end(&mut content)?;
     let magic = memchr::memmem::find(&content, KEY).map(|at| &content[at + KEY.len()..]);
     let magic = magic.and_then(|text| text.split(|byte| *byte == 0).next());
     Ok(magic.map(|text| String::from_utf8_lossy(text).into_owned()))

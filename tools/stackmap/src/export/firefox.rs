@@ -3,101 +3,145 @@
 //! Profiles for <https://profiler.firefox.com>: each task a track, each event a sample with its
 //! stack and a marker with its fields.
 //!
-//! Such a profile has a table of columns for each track, so nothing can be written before all
-//! events are read. Until then, an event is a small record in memory, and its fields are in a
-//! temporary file. Then the tables are built and written track by track.
+//! Nothing can be written before all events are read, as a profile has tables of columns for each track.
 
-use super::{stacks::Stacks, unnamed};
+use super::unnamed;
 use crate::{
     error::{Error, Result},
-    folded::{Kind, Names},
+    folded::{Kind, Known, Names},
     notes::Note,
-    output::{JsonText, Progress},
+    output::{warn, JsonText},
     source::Loaded,
-    symbols::Place,
+    symbols::{Frame as KernelFrame, Place},
     tally::{Key, Keys},
     trace::{Event, Sides},
 };
-use serde_json::{json, Value};
+use fxprof_processed_profile::{
+    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, MarkerFieldFlags,
+    MarkerFieldFormat, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp, SamplingInterval,
+    StackHandle, StaticSchemaMarker, StaticSchemaMarkerField, StringHandle, ThreadHandle,
+    Timestamp,
+};
 use std::{
-    borrow::Cow,
     collections::HashMap,
-    fs::File,
-    io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write},
+    io::{self, Write},
 };
 
-/// The version of the processed profile format, and that of the Gecko profile format.
-const VERSION: u32 = 55;
-const GECKO_VERSION: u32 = 24;
+/// The most JSON, in bytes: Chromium cannot have a longer text. It is less in unit tests.
+const MAX_JSON: usize = if cfg!(test) { 1 << 16 } else { 512 << 20 };
+/// What an event takes beside its fields, at least.
+const LEAST: usize = 60;
 
-/// The categories of frames; [`category`] returns an index into this table.
-const CATEGORIES: [(&str, &str); 5] = [
-    ("Other", "grey"),
-    ("Kernel", "orange"),
-    ("Module", "green"),
-    ("Unknown", "grey"),
-    ("User", "yellow"),
-];
+/// The fields of an event.
+struct EventMarker {
+    name: StringHandle,
+    fields: StringHandle,
+    cpu: u32,
+}
 
-fn category(kind: Kind) -> u32 {
-    match kind {
-        Kind::Group => 0,
-        Kind::Kernel => 1,
-        Kind::Module => 2,
-        Kind::Address | Kind::Missing => 3,
-        Kind::User | Kind::UserAddress => 4,
+impl StaticSchemaMarker for EventMarker {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "ftrace";
+    const TABLE_LABEL: Option<&'static str> = Some("{marker.data.fields}");
+    const FIELDS: &'static [StaticSchemaMarkerField] = &[
+        StaticSchemaMarkerField {
+            key: "fields",
+            label: "Fields",
+            format: MarkerFieldFormat::SanitizedString,
+            flags: MarkerFieldFlags::SEARCHABLE,
+        },
+        StaticSchemaMarkerField {
+            key: "cpu",
+            label: "CPU",
+            format: MarkerFieldFormat::Integer,
+            flags: MarkerFieldFlags::empty(),
+        },
+    ];
+
+    fn name(&self, _: &mut Profile) -> StringHandle {
+        self.name
+    }
+
+    fn category(&self, _: &mut Profile) -> CategoryHandle {
+        CategoryHandle::OTHER
+    }
+
+    fn string_field_value(&self, _: u32) -> StringHandle {
+        self.fields
+    }
+
+    fn number_field_value(&self, _: u32) -> f64 {
+        self.cpu.into()
     }
 }
 
-/// An event, without its fields.
-#[derive(Clone, Copy)]
-struct Record {
-    thread: u32,
-    name: u32,
-    key: Key,
-    /// What it is counted by.
-    weight: u64,
-    nanos: u64,
-    /// The offset in the temporary file of the CPU, the length of the fields, and the fields.
-    offset: u64,
-}
+/// Says what a frame of the kernel is called.
+type NameOfFrame = Box<dyn Fn(&KernelFrame<'_>) -> String>;
 
 /// A profile that grows event by event.
 pub struct Builder<'a> {
     loaded: &'a Loaded,
     addresses: bool,
-    title: String,
-    /// Of each track: the PID and the name of its task.
-    threads: Vec<(u32, String)>,
-    thread_numbers: HashMap<(u32, String), u32>,
-    /// The names of the events.
-    names: Names,
+    profile: Profile,
+    process: ProcessHandle,
+    /// By the PID and the name of a task.
+    threads: HashMap<(u32, String), ThreadHandle>,
+    /// Of kernel, modules, frames without a name, and programs.
+    categories: [CategoryHandle; 4],
     keys: Keys,
-    records: Vec<Record>,
-    fields: BufWriter<File>,
-    /// The length of the temporary file, in bytes.
-    len: u64,
-    /// The time of the first event, in nanoseconds.
-    begin: Option<u64>,
+    stacks: HashMap<(ThreadHandle, Key), Option<StackHandle>>,
+    names: Names,
+    known: Known<NameOfFrame>,
+    title: String,
+    /// When the recording began, in milliseconds since 1970.
+    start: f64,
+    /// The time of the earliest event, in nanoseconds of the trace. Events are not in the order of time.
+    begin: u64,
+    /// What the JSON takes at least, in bytes.
+    len: usize,
+    /// How many events weigh more than a profile can say.
+    nr_cut: u64,
 }
 
 impl<'a> Builder<'a> {
     /// A profile without events, called `name`. `addresses`: whether it shows kernel addresses.
-    pub fn new(loaded: &'a Loaded, name: &str, addresses: bool) -> Result<Self> {
-        let fields = tempfile::tempfile().map_err(failed)?;
-        Ok(Self {
+    pub fn new(loaded: &'a Loaded, name: &str, addresses: bool) -> Self {
+        let manifest = loaded.manifest.as_ref();
+        // The time in the manifest is that of the end.
+        let start = manifest.map_or(0.0, |manifest| {
+            manifest.time as f64 * 1e3 - manifest.duration_ns as f64 / 1e6
+        });
+        let zero = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
+        let mut profile = Profile::new(name, zero, SamplingInterval::from_millis(1));
+        profile.set_symbolicated(true);
+        if let Some(manifest) = manifest {
+            profile.set_os_name(&format!("Linux {} {}", manifest.release, manifest.machine));
+        }
+        let categories = [
+            ("Kernel", CategoryColor::Orange),
+            ("Module", CategoryColor::Green),
+            ("Unknown", CategoryColor::Gray),
+            ("User", CategoryColor::Yellow),
+        ];
+        let categories = categories.map(|(name, color)| profile.add_category(name, color));
+        let zero = Timestamp::from_nanos_since_reference(0);
+        let process = profile.add_process("Linux", 0, zero);
+        Self {
             loaded,
             addresses,
-            title: name.to_owned(),
-            threads: Vec::new(),
-            thread_numbers: HashMap::new(),
-            names: Names::default(),
+            profile,
+            process,
+            threads: HashMap::new(),
+            categories,
             keys: Keys::default(),
-            records: Vec::new(),
-            fields: BufWriter::with_capacity(256 << 10, fields),
+            stacks: HashMap::new(),
+            names: Names::default(),
+            known: Known::new(name_of_frame(addresses)),
+            title: name.to_owned(),
+            start,
+            begin: u64::MAX,
             len: 0,
-            begin: None,
-        })
+            nr_cut: 0,
+        }
     }
 
     /// Adds an event, unless it has no weight.
@@ -105,355 +149,210 @@ impl<'a> Builder<'a> {
         let Ok(weight) = self.loaded.weight.of(event) else {
             return Ok(());
         };
-        let begin = *self.begin.get_or_insert(event.time.value());
+        let time = event.time.value();
+        self.begin = self.begin.min(time);
+        let time = Timestamp::from_nanos_since_reference(time);
         let fields = event.fields.export(&self.loaded.symbols, self.addresses);
-        let fields = fields.as_bytes();
-        let len = fields.len() as u32;
-        for bytes in [&event.cpu.to_ne_bytes()[..], &len.to_ne_bytes(), fields] {
-            self.fields.write_all(bytes).map_err(failed)?;
+        self.len += LEAST + fields.len();
+        if self.len > MAX_JSON {
+            return Err(too_large());
         }
-        let record = Record {
-            thread: self.thread(event),
-            name: self.names.number(&event.name, Kind::Group),
-            offset: self.len,
-            key: self.keys.key(sides),
-            weight,
-            nanos: event.time.value().saturating_sub(begin),
+        let thread = self.thread(event, time);
+        let stack = self.stack(thread, sides);
+        let weight = i32::try_from(weight).unwrap_or_else(|_| {
+            self.nr_cut += 1;
+            i32::MAX
+        });
+        self.profile
+            .add_sample(thread, time, stack, CpuDelta::ZERO, weight);
+        let marker = EventMarker {
+            name: self.profile.intern_string(&event.name),
+            fields: self.profile.intern_string(&fields),
+            cpu: event.cpu,
         };
-        self.records.push(record);
-        self.len += 8 + u64::from(len);
+        let timing = MarkerTiming::Instant(time);
+        let marker = self.profile.add_marker(thread, timing, marker);
+        self.profile.set_marker_stack(thread, marker, stack);
         Ok(())
     }
 
-    fn thread(&mut self, event: &Event) -> u32 {
+    fn thread(&mut self, event: &Event, time: Timestamp) -> ThreadHandle {
         // The idle tasks of all CPUs have the id 0.
         let name = match event.pid {
             0 => format!("{} on CPU {}", event.comm, event.cpu),
-            _ => event.comm.clone(),
+            _ => event.comm.to_string(),
         };
-        let next = self.threads.len() as u32;
-        let thread = (event.pid, name);
-        if let Some(number) = self.thread_numbers.get(&thread) {
-            return *number;
+        let Self {
+            threads,
+            profile,
+            process,
+            ..
+        } = self;
+        let thread = threads.entry((event.pid, name));
+        let name = thread.key().1.clone();
+        *thread.or_insert_with(|| {
+            let thread = profile.add_thread(*process, event.pid, time, false);
+            profile.set_thread_name(thread, &name);
+            thread
+        })
+    }
+
+    /// The stack of an event; [`None`]: it has none.
+    fn stack(&mut self, thread: ThreadHandle, sides: Sides<'_>) -> Option<StackHandle> {
+        let key = self.keys.key(sides);
+        if let Some(stack) = self.stacks.get(&(thread, key)) {
+            return *stack;
         }
-        self.threads.push(thread.clone());
-        self.thread_numbers.insert(thread, next);
-        next
+        let Self {
+            loaded,
+            keys,
+            names,
+            known,
+            ..
+        } = self;
+        let mut frames = Vec::new();
+        if key != Key::NONE {
+            keys.walk(key, loaded, &mut |step| {
+                known.push(&step, loaded, names, &mut frames);
+            });
+        }
+        let infos: Vec<_> = frames
+            .into_iter()
+            .rev()
+            .map(|frame| self.frame(frame))
+            .collect();
+        let stack = self.profile.intern_stack_frames(thread, infos.into_iter());
+        self.stacks.insert((thread, key), stack);
+        stack
+    }
+
+    /// The frame of a name.
+    fn frame(&mut self, name: u32) -> FrameInfo {
+        let (name, kind) = self.names.get(name);
+        let [kernel, module, unknown, user] = self.categories;
+        let category = match kind {
+            Kind::Group => CategoryHandle::OTHER,
+            Kind::Kernel => kernel,
+            Kind::Module => module,
+            Kind::Address | Kind::Missing => unknown,
+            Kind::User | Kind::UserAddress => user,
+        };
+        FrameInfo {
+            frame: Frame::Label(self.profile.intern_string(name)),
+            category_pair: category.into(),
+            flags: FrameFlags::empty(),
+        }
     }
 
     /// Writes the profile.
     pub fn write(mut self, notes: &[Note], out: &mut impl Write) -> Result {
-        self.fields.flush().map_err(failed)?;
-        // The events of each track, in the order of the trace.
-        self.records
-            .sort_unstable_by_key(|record| (record.thread, record.offset));
-        let Self {
-            loaded,
-            addresses,
-            threads,
-            names,
-            keys,
-            records,
-            fields,
-            ..
-        } = &self;
-        out.write_all(b"{\"meta\":")?;
-        serde_json::to_writer(JsonText(&mut *out), &self.meta(notes))
-            .map_err(std::io::Error::from)?;
-        out.write_all(b",\"libs\":[],\"threads\":[")?;
-        let mut texts = Texts::new(fields.get_ref())?;
-        let mut stacks = Stacks::new(loaded, *addresses, keys, name_of_frame(*addresses));
-        let mut progress = Progress::new("writing events", Some(records.len() as u64));
-        let mut done = 0;
-        for events in records.chunk_by(|one, other| one.thread == other.thread) {
-            if done > 0 {
-                out.write_all(b",")?;
-            }
-            let (pid, name) = &threads[events[0].thread as usize];
-            let mut table = Table::new(events, &mut stacks);
-            out.write_all(b"\n{\"name\":")?;
-            serde_json::to_writer(JsonText(&mut *out), name).map_err(std::io::Error::from)?;
-            write!(
-                out,
-                ",\"tid\":\"{pid}\",\"pid\":\"0\",\"processName\":\"Linux\",\
-                 \"processType\":\"default\",\"isMainThread\":false,\"processStartupTime\":0.0,\
-                 \"processShutdownTime\":null,\"registerTime\":{},\"unregisterTime\":null,\
-                 \"showMarkersInTimeline\":false,\"pausedRanges\":[],",
-                millis(events[0].nanos),
-            )?;
-            table.write_samples(events, out)?;
-            table.write_markers(events, names, &mut texts, &mut stacks.names, out)?;
-            table.write_tables(&stacks.names, out)?;
-            out.write_all(b"}")?;
-            done += events.len();
-            progress.set(done as u64);
+        if self.nr_cut > 0 {
+            let nr = self.nr_cut;
+            warn(format_args!(
+                "{nr} events weigh {} in the profile, which is less than they do",
+                i32::MAX
+            ));
         }
-        write!(
+        let notes: Vec<_> = notes.iter().map(|note| &note.text[..]).collect();
+        if !notes.is_empty() {
+            self.title = format!("stackmap ({})", notes.join("; "));
+        }
+        self.profile.set_product(&self.title);
+        if self.begin != u64::MAX {
+            let zero = self.start - self.begin as f64 / 1e6;
+            let zero = ReferenceTimestamp::from_millis_since_unix_epoch(zero);
+            self.profile.set_reference_timestamp(zero);
+        }
+        let mut out = Bounded {
             out,
-            "\n],\"pages\":[],\"profilerOverhead\":[],\"counters\":[]}}"
-        )?;
-        Ok(())
-    }
-
-    fn meta(&self, notes: &[Note]) -> Value {
-        let warnings: Vec<_> = notes.iter().map(|note| &note.text[..]).collect();
-        let manifest = self.loaded.manifest.as_ref();
-        // The time in the manifest is that of the end.
-        let start = manifest.map_or(0.0, |manifest| {
-            manifest.time as f64 * 1e3 - manifest.duration_ns as f64 / 1e6
-        });
-        let categories = CATEGORIES
-            .map(|(name, color)| json!({"name": name, "color": color, "subcategories": ["Other"]}));
-        json!({
-            "categories": categories,
-            "debug": false,
-            "extensions": {"length": 0, "baseURL": [], "id": [], "name": []},
-            "interval": 1.0,
-            "preprocessedProfileVersion": VERSION,
-            "processType": 0,
-            "product": match warnings.is_empty() {
-                true => self.title.clone(),
-                false => format!("stackmap ({})", warnings.join("; ")),
-            },
-            "oscpu": manifest.map(|manifest| {
-                format!("Linux {} {}", manifest.release, manifest.machine)
-            }),
-            "sampleUnits": {"eventDelay": "ms", "threadCPUDelta": "µs", "time": "ms"},
-            "startTime": start,
-            "symbolicated": true,
-            "pausedRanges": [],
-            "version": GECKO_VERSION,
-            "usesOnlyOneStackType": true,
-            "sourceCodeIsNotOnSearchfox": true,
-            "markerSchema": [{
-                "name": "ftrace",
-                "display": ["marker-chart", "marker-table"],
-                "tooltipLabel": "{marker.name}",
-                "tableLabel": "{marker.data.fields}",
-                "fields": [
-                    {"key": "fields", "label": "Fields", "format": "string", "searchable": true},
-                    {"key": "cpu", "label": "CPU", "format": "integer"},
-                ],
-            }],
-        })
+            left: MAX_JSON,
+            is_full: false,
+        };
+        let written = serde_json::to_writer(JsonText(&mut out), &self.profile);
+        match out.is_full {
+            true => Err(too_large()),
+            false => Ok(written.map_err(io::Error::from)?),
+        }
     }
 }
 
-fn failed(error: std::io::Error) -> Error {
-    Error::io("use a temporary file for the fields of events", error)
-}
-
-/// Nanoseconds in milliseconds.
-fn millis(nanos: u64) -> Value {
-    json!(nanos as f64 / 1e6)
-}
-
-fn name_of_frame(addresses: bool) -> impl Fn(&crate::symbols::Frame<'_>) -> String {
-    move |frame| match (frame.place, frame.source) {
+fn name_of_frame(addresses: bool) -> NameOfFrame {
+    Box::new(move |frame| match (frame.place, frame.source) {
         (Place::Unknown, _) => unnamed(frame.ip, addresses),
         (_, Some(source)) => format!("{} ({source})", frame.plain()),
         (_, None) => frame.plain().to_string(),
-    }
+    })
 }
 
-/// The fields of events, from the temporary file.
-struct Texts {
-    file: BufReader<File>,
-    at: u64,
-    text: Vec<u8>,
+fn too_large() -> Error {
+    Error::Refused(
+        "the profile has more than 512 MiB of JSON, which Chromium cannot load\n  hint: choose events: \
+         --time, --event, --comm; or --format perfetto"
+            .to_owned(),
+    )
 }
 
-impl Texts {
-    fn new(file: &File) -> Result<Self> {
-        let file = file.try_clone().map_err(failed)?;
-        Ok(Self {
-            file: BufReader::with_capacity(16 << 10, file),
-            at: u64::MAX,
-            text: Vec::new(),
-        })
-    }
+/// A writer with a limit, in bytes.
+struct Bounded<W> {
+    out: W,
+    left: usize,
+    is_full: bool,
+}
 
-    /// The CPU and the fields of an event.
-    fn get(&mut self, offset: u64) -> Result<(u32, Cow<'_, str>)> {
-        match i64::try_from(offset.wrapping_sub(self.at)) {
-            Ok(0) => {}
-            // Most are near the last one.
-            Ok(ahead) if self.at != u64::MAX => self.file.seek_relative(ahead).map_err(failed)?,
-            _ => {
-                let start = SeekFrom::Start(offset);
-                self.file.seek(start).map_err(failed)?;
+impl<W: Write> Write for Bounded<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.left.checked_sub(bytes.len()) {
+            Some(left) => self.left = left,
+            None => {
+                self.is_full = true;
+                return Err(io::ErrorKind::FileTooLarge.into());
             }
         }
-        let mut number = || {
-            let mut bytes = [0; 4];
-            self.file.read_exact(&mut bytes).map_err(failed)?;
-            Ok::<_, Error>(u32::from_ne_bytes(bytes))
+        self.out.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ring::fields::Fields, trace::StackRef};
+
+    /// Returns the size of a profile with `nr_events` events, whose frames have names of `frame` bytes.
+    fn size(nr_events: usize, frame: usize) -> Result<usize> {
+        let table = format!(
+            "ffffffff81000000 t {}\nffffffff81000100 t end\n",
+            "f".repeat(frame)
+        );
+        let loaded = Loaded::named(&table);
+        let mut builder = Builder::new(&loaded, "name", false);
+        let event = Event::example("x", Fields::default());
+        let sides = Sides {
+            kernel: StackRef::Whole(&[0xffff_ffff_8100_0010]),
+            ..Sides::NONE
         };
-        let (cpu, len) = (number()?, number()?);
-        self.text.resize(len as usize, 0);
-        self.file.read_exact(&mut self.text).map_err(failed)?;
-        self.at = offset + 8 + u64::from(len);
-        Ok((cpu, String::from_utf8_lossy(&self.text)))
-    }
-}
-
-/// The tables of a track.
-struct Table {
-    /// The last node of each stack.
-    nodes: HashMap<Key, u32>,
-    /// Of each node: its parent node plus 1 (0: none), and its frame.
-    stacks: Vec<(u32, u32)>,
-    /// The functions by number, as the track has them.
-    frames: Vec<u32>,
-    /// For each name its string, as the track has them.
-    strings: HashMap<u32, u32>,
-    /// The names of the strings.
-    order: Vec<u32>,
-}
-
-impl Table {
-    /// The stacks of a track.
-    fn new<F: Fn(&crate::symbols::Frame<'_>) -> String>(
-        events: &[Record],
-        stacks: &mut Stacks<'_, F>,
-    ) -> Self {
-        let keys = events.iter().map(|event| event.key);
-        let tree = stacks.tree(keys.filter(|key| *key != Key::NONE).collect());
-        let mut table = Self {
-            nodes: tree.leaves,
-            stacks: Vec::with_capacity(tree.nodes.len()),
-            frames: Vec::new(),
-            strings: HashMap::new(),
-            order: Vec::new(),
-        };
-        let mut functions = HashMap::new();
-        for (prefix, frame) in tree.nodes {
-            let function = *functions.entry(frame).or_insert_with(|| {
-                table.frames.push(frame);
-                table.frames.len() as u32 - 1
-            });
-            table.stacks.push((prefix, function));
+        for _ in 0..nr_events {
+            builder.event(&event, sides)?;
         }
-        table
+        let mut json = Vec::new();
+        builder.write(&[], &mut json).map(|()| json.len())
     }
 
-    /// The string of a name.
-    fn string(&mut self, name: u32) -> u32 {
-        let next = self.order.len() as u32;
-        let order = &mut self.order;
-        *self.strings.entry(name).or_insert_with(|| {
-            order.push(name);
-            next
-        })
-    }
-
-    fn write_samples(&self, events: &[Record], out: &mut impl Write) -> Result {
-        let len = events.len();
-        write!(
-            out,
-            "\"samples\":{{\"length\":{len},\"weightType\":\"samples\""
-        )?;
-        let stacks = events.iter().map(|event| self.nodes.get(&event.key));
-        let mut last = 0;
-        let deltas = events.iter().map(|event| {
-            let before = std::mem::replace(&mut last, event.nanos);
-            json!((event.nanos as f64 - before as f64) / 1e6)
-        });
-        column(out, "stack", stacks)?;
-        column(out, "timeDeltas", deltas)?;
-        column(out, "weight", events.iter().map(|event| event.weight))?;
-        column(out, "threadCPUDelta", (0..len).map(|_| 0))?;
-        Ok(out.write_all(b"},")?)
-    }
-
-    fn write_markers(
-        &mut self,
-        events: &[Record],
-        event_names: &Names,
-        texts: &mut Texts,
-        names: &mut Names,
-        out: &mut impl Write,
-    ) -> Result {
-        let len = events.len();
-        write!(out, "\"markers\":{{\"length\":{len}")?;
-        let times = events.iter().map(|event| millis(event.nanos));
-        column(out, "category", (0..len).map(|_| 0))?;
-        column(out, "phase", (0..len).map(|_| 0))?;
-        column(out, "startTime", times)?;
-        column(out, "endTime", (0..len).map(|_| json!(0.0)))?;
-        let strings = events.iter().map(|event| {
-            let (name, kind) = event_names.get(event.name);
-            self.string(names.number(name, kind))
-        });
-        column(out, "name", strings)?;
-        write!(out, ",\"data\":[")?;
-        for (index, event) in events.iter().enumerate() {
-            if index > 0 {
-                out.write_all(b",")?;
-            }
-            write!(out, "{{\"type\":\"ftrace\",")?;
-            if let Some(node) = self.nodes.get(&event.key) {
-                write!(out, "\"cause\":{{\"stack\":{node}}},")?;
-            }
-            let (cpu, text) = texts.get(event.offset)?;
-            write!(out, "\"cpu\":{cpu},\"fields\":")?;
-            serde_json::to_writer(JsonText(&mut *out), &text).map_err(std::io::Error::from)?;
-            out.write_all(b"}")?;
+    #[test]
+    fn a_profile_that_no_browser_loads_is_refused() {
+        let fits = size(100, MAX_JSON / 2).unwrap();
+        assert!((MAX_JSON / 2..MAX_JSON).contains(&fits), "{fits}");
+        // While events are read, and when it is written.
+        for (nr_events, frame) in [(MAX_JSON / LEAST + 1, 1), (100, MAX_JSON - 1)] {
+            let error = size(nr_events, frame).unwrap_err().to_string();
+            assert!(error.contains("512 MiB of JSON"), "{error}");
         }
-        Ok(out.write_all(b"]},")?)
+        // What events take at least is no more than they take.
+        let [one, many] = [1, 100].map(|nr_events| size(nr_events, 1).unwrap());
+        assert!(many - one >= 99 * LEAST, "{many} {one}");
     }
-
-    fn write_tables(&mut self, names: &Names, out: &mut impl Write) -> Result {
-        let frames = std::mem::take(&mut self.frames);
-        let strings: Vec<_> = frames.iter().map(|frame| self.string(*frame)).collect();
-        let categories = frames.iter().map(|frame| category(names.get(*frame).1));
-        let len = frames.len() as u32;
-        let all = |value: Value| (0..len).map(move |_| value.clone());
-        write!(out, "\"frameTable\":{{\"length\":{len}")?;
-        column(out, "address", all(json!(-1)))?;
-        column(out, "inlineDepth", all(json!(0)))?;
-        column(out, "category", categories)?;
-        column(out, "subcategory", all(json!(0)))?;
-        column(out, "func", 0..len)?;
-        column(out, "nativeSymbol", all(Value::Null))?;
-        column(out, "innerWindowID", all(json!(0)))?;
-        column(out, "line", all(Value::Null))?;
-        column(out, "column", all(Value::Null))?;
-        write!(out, "}},\"funcTable\":{{\"length\":{len}")?;
-        column(out, "name", strings)?;
-        column(out, "isJS", all(json!(false)))?;
-        column(out, "relevantForJS", all(json!(false)))?;
-        column(out, "resource", all(json!(-1)))?;
-        column(out, "fileName", all(Value::Null))?;
-        column(out, "lineNumber", all(Value::Null))?;
-        column(out, "columnNumber", all(Value::Null))?;
-        write!(out, "}},\"stackTable\":{{\"length\":{}", self.stacks.len())?;
-        let prefix = self.stacks.iter().map(|(prefix, _)| prefix.checked_sub(1));
-        column(out, "prefix", prefix)?;
-        column(out, "frame", self.stacks.iter().map(|(_, frame)| *frame))?;
-        write!(
-            out,
-            "}},\"nativeSymbols\":{{\"length\":0,\"address\":[],\"functionSize\":[],\"libIndex\":\
-             [],\"name\":[]}},\"resourceTable\":{{\"length\":0,\"lib\":[],\"name\":[],\"host\":[],\
-             \"type\":[]}}"
-        )?;
-        let texts = self.order.iter().map(|name| names.get(*name).0);
-        column(out, "stringArray", texts)
-    }
-}
-
-/// Writes a column of a table, after a comma: it is not the first one.
-fn column<T: serde::Serialize>(
-    out: &mut impl Write,
-    name: &str,
-    values: impl IntoIterator<Item = T>,
-) -> Result {
-    write!(out, ",\"{name}\":[")?;
-    for (index, value) in values.into_iter().enumerate() {
-        if index > 0 {
-            out.write_all(b",")?;
-        }
-        serde_json::to_writer(JsonText(&mut *out), &value).map_err(std::io::Error::from)?;
-    }
-    Ok(out.write_all(b"]")?)
 }

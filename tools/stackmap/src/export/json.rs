@@ -12,29 +12,27 @@
 //! }
 //! ```
 //!
-//! `values` are the fields as they were recorded; they are not there if only a text is known.
+//! `values` are the fields as they were recorded; they are not there if no format describes the event.
 //! Frames are innermost first. `ip` of a frame and `kaslr_base` of the manifest are there only if
 //! addresses were asked for; a value that may be one is `(address)` otherwise. `stack` of an event
 //! is the id of one of `stacks`; the id of a stack that is not there stands in `missing` instead.
 //! With user stacks there is also `user_stacks`, and `user_stack` of an event, or `user_missing`, which
 //! says why there is none. `file_offset` is in bytes, in the file with this `build_id`; `path` is that
 //! of the recording.
-//! A merged capture also has `captures`, the manifests of those that were merged, and `capture` of an
-//! event is the number of one of them, from 0.
 //! `frames` of an event are those of its full stack, if it has no id.
 //! `stable_id` is the same on every machine, if the stack is `stable`: [`stable`](crate::stable). `symbol`
 //! of a frame is the name in kallsyms, where `function` is another one.
 
-use super::whole_frame;
+use super::unnamed;
 use crate::{
     capture::Manifest,
     error::Result,
     notes::Note,
     output::{JsonText, Progress},
-    source::{Loaded, Missing},
+    source::Loaded,
     stable::{Identity, StableIds},
     stack_map_bin,
-    symbols::Place,
+    symbols::{self, Place},
     trace::{Event, Sides, StackRef, UserRef},
     user::{words::At, User, UserFrame},
 };
@@ -158,7 +156,7 @@ impl<'a> UserJson<'a> {
 struct JsonEvent<'a, V> {
     time: String,
     event: &'a str,
-    fields: Cow<'a, str>,
+    fields: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<V>,
     comm: &'a str,
@@ -167,13 +165,11 @@ struct JsonEvent<'a, V> {
     tgid: Option<u32>,
     cpu: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    capture: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     stack: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<MissingStack>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    frames: Option<Vec<Cow<'a, str>>>,
+    frames: Option<Vec<String>>,
     #[serde(flatten)]
     identity: Option<Identity>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,23 +183,6 @@ struct MissingStack {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u32>,
     why: &'static str,
-}
-
-impl MissingStack {
-    fn new(id: u32, missing: Missing) -> Self {
-        let why = match missing {
-            Missing::Stale => "stale",
-            Missing::Gone => "gone",
-            Missing::Unknown => "unknown",
-        };
-        Self { id: Some(id), why }
-    }
-}
-
-#[derive(Serialize)]
-struct JsonNote<'a> {
-    warning: bool,
-    text: &'a str,
 }
 
 /// Writes a recording as it is read.
@@ -227,11 +206,6 @@ impl<'a, W: Write> Writer<'a, W> {
             ..manifest.clone()
         };
         json(out, &loaded.manifest.as_ref().map(shown))?;
-        if !loaded.recordings.is_empty() {
-            write!(out, ",\n\"captures\": ")?;
-            let captures: Vec<_> = loaded.recordings.iter().map(shown).collect();
-            json(out, &captures)?;
-        }
         write!(out, ",\n\"stacks\": [")?;
         let mut separator = "\n";
         let mut ids = StableIds::new(loaded);
@@ -287,35 +261,31 @@ impl<'a, W: Write> Writer<'a, W> {
         })
     }
 
-    /// Writes an event. `ips`: the frames of its full stack, if they are known.
-    pub fn event(&mut self, event: &Event, sides: Sides<'_>, ips: &[u64]) -> Result {
-        let (mut known, mut missing, mut frames, mut identity) = (None, None, None, None);
-        match sides.kernel {
-            StackRef::Id(id) if self.loaded.stack(id).is_some() => known = Some(id),
-            StackRef::Id(id) => missing = Some(MissingStack::new(id, self.loaded.missing(id))),
-            StackRef::Whole(whole) => {
-                let visible = self.loaded.symbols.visible(whole).iter();
-                let shown = visible.map(|frame| whole_frame(frame, self.addresses));
-                frames = Some(shown.collect());
-                identity = match ips {
-                    [] => self.ids.text(whole),
-                    ips => Some(self.ids.full(ips)),
-                };
-            }
-            StackRef::None => {}
-        }
-        let lacks = |why| Some(MissingStack { id: None, why });
-        let (user_stack, user_missing) = match sides.user {
-            UserRef::Id(id) if self.loaded.user_stack(id).is_some() => (Some(id), None),
-            UserRef::Id(id) => {
-                let missing = MissingStack::new(id, self.loaded.missing_user(id));
-                (None, Some(missing))
-            }
-            UserRef::NotKept => (None, lacks("not kept")),
-            UserRef::Pending => (None, lacks("pending")),
-            UserRef::Lost => (None, lacks("lost")),
-            UserRef::None => (None, None),
+    /// Writes an event.
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
+        let loaded = self.loaded;
+        let id = match sides.kernel {
+            StackRef::Id(id) => Some(id),
+            _ => None,
         };
+        let why = loaded.lacks_stack(sides.kernel);
+        let (mut frames, mut identity) = (None, None);
+        if let StackRef::Whole(ips) = sides.kernel {
+            let symbols = &loaded.symbols;
+            let shown = symbols.stack(ips);
+            let shown = shown.flat_map(|at| symbols.frames(at.ip, at.exact));
+            let name = |frame: symbols::Frame<'_>| match frame.place {
+                Place::Unknown => unnamed(frame.ip, self.addresses),
+                _ => frame.plain().to_string(),
+            };
+            frames = Some(shown.map(name).collect());
+            identity = Some(self.ids.full(ips));
+        }
+        let user_id = match sides.user {
+            UserRef::Id(id) => Some(id),
+            _ => None,
+        };
+        let user_why = loaded.lacks_user_stack(sides.user);
         self.out
             .write_all(if self.first { b"\n" } else { b",\n" })?;
         self.first = false;
@@ -330,13 +300,12 @@ impl<'a, W: Write> Writer<'a, W> {
                 pid: event.pid,
                 tgid: event.tgid,
                 cpu: event.cpu,
-                capture: (!self.loaded.recordings.is_empty()).then_some(event.recording.number),
-                stack: known,
-                missing,
+                stack: id.filter(|_| why.is_none()),
+                missing: why.map(|why| MissingStack { id, why }),
                 frames,
                 identity,
-                user_stack,
-                user_missing,
+                user_stack: user_id.filter(|_| user_why.is_none()),
+                user_missing: user_why.map(|why| MissingStack { id: user_id, why }),
             },
         )
     }
@@ -344,13 +313,6 @@ impl<'a, W: Write> Writer<'a, W> {
     /// Writes the part after the events.
     pub fn finish(self, notes: &[Note]) -> Result {
         write!(self.out, "\n],\n\"notes\": ")?;
-        let notes: Vec<_> = notes
-            .iter()
-            .map(|note| JsonNote {
-                warning: note.warning,
-                text: &note.text,
-            })
-            .collect();
         json(self.out, &notes)?;
         Ok(self.out.write_all(b"\n}\n")?)
     }

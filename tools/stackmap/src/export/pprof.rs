@@ -5,7 +5,7 @@
 //! A sample is a stack with the labels `event` and `comm`, its value the number of events.
 
 use super::{
-    proto::{Label, Sample, ValueType},
+    proto::{Label, Profile, Sample, ValueType},
     tables::Tables,
 };
 use crate::{
@@ -25,7 +25,6 @@ use std::{collections::HashMap, io::Write};
 /// A profile that grows event by event.
 pub struct Builder<'a> {
     loaded: &'a Loaded,
-    manifest: Option<&'a Manifest>,
     counts: HashMap<(i64, i64, Key), Count>,
     keys: Keys,
     tables: Tables<'a>,
@@ -36,17 +35,10 @@ impl<'a> Builder<'a> {
     pub fn new(loaded: &'a Loaded, addresses: bool) -> Self {
         Self {
             loaded,
-            manifest: loaded.manifest.as_ref(),
             counts: HashMap::new(),
             keys: Keys::default(),
             tables: Tables::new(loaded, addresses),
         }
-    }
-
-    /// Has the profile describe this one of several recordings.
-    pub fn of(mut self, recording: &'a Manifest) -> Self {
-        self.manifest = Some(recording);
-        self
     }
 
     /// Counts an event, unless it has no weight.
@@ -64,11 +56,6 @@ impl<'a> Builder<'a> {
         self.counts.entry(group).or_default().merge(&count);
     }
 
-    /// Whether no event was counted.
-    pub fn is_empty(&self) -> bool {
-        self.counts.is_empty()
-    }
-
     /// Counts the stacks of a map by their references.
     pub fn map(&mut self) {
         let (stacks, key) = self.loaded.map();
@@ -83,20 +70,13 @@ impl<'a> Builder<'a> {
     /// Writes the profile.
     pub fn write(self, notes: &[Note], out: &mut impl Write) -> Result {
         let mut packed = GzEncoder::new(out, Compression::default());
-        packed.write_all(&self.tables(notes).profile.encode_to_vec())?;
+        packed.write_all(&self.profile(notes).encode_to_vec())?;
         packed.finish()?;
         Ok(())
     }
 
-    /// Writes it as OpenTelemetry has profiles.
-    #[cfg(feature = "otlp")]
-    pub fn write_otlp(self, notes: &[Note], out: &mut impl Write) -> Result {
-        let loaded = self.loaded;
-        super::otlp::write(self.tables(notes), loaded, notes, out)
-    }
-
     /// The profile, complete.
-    fn tables(mut self, notes: &[Note]) -> Tables<'a> {
+    fn profile(mut self, notes: &[Note]) -> Profile {
         self.samples();
         let events = ValueType {
             r#type: self.tables.string("events"),
@@ -113,14 +93,14 @@ impl<'a> Builder<'a> {
         }
         self.tables.profile.period_type = Some(events);
         self.tables.profile.period = 1;
-        if let Some(manifest) = self.manifest {
+        if let Some(manifest) = &self.loaded.manifest {
             self.about(manifest);
         }
         for note in notes {
             let comment = self.tables.string(&note.text);
             self.tables.profile.comment.push(comment);
         }
-        self.tables
+        self.tables.finish()
     }
 
     fn about(&mut self, manifest: &Manifest) {

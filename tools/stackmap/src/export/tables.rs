@@ -3,18 +3,19 @@
 //! What stacks are made of, in tables as pprof has them: locations, functions, mappings, texts.
 //!
 //! The kernel and each module are mappings, which begin at 0 unless addresses were asked for: then it
-//! shows where they lie. Full stacks have functions and no addresses.
+//! shows where they lie.
 
 use super::{
     proto::{Function, Line, Location, Mapping, Profile},
-    unnamed, whole_frame,
+    unnamed,
 };
 use crate::{
     source::Loaded,
-    symbols::{self, Frame, TRAMPOLINE_NAME},
+    symbols::{self, texts::number_of, Frame, TRAMPOLINE_NAME},
     tally::{Key, Keys, Step},
     user::{words::At, UserFrame, WhichFrame},
 };
+use indexmap::IndexSet;
 use std::collections::HashMap;
 
 /// The mapping of the kernel itself.
@@ -35,9 +36,9 @@ enum Place {
 pub(super) struct Tables<'a> {
     loaded: &'a Loaded,
     addresses: bool,
-    /// Has the tables, and nothing else.
+    /// Has the tables but for that of texts, and nothing else.
     pub(super) profile: Profile,
-    strings: HashMap<String, i64>,
+    strings: IndexSet<String>,
     functions: HashMap<(String, String), u64>,
     locations: HashMap<Place, u64>,
     mappings: HashMap<String, u64>,
@@ -52,7 +53,7 @@ impl<'a> Tables<'a> {
             loaded,
             addresses,
             profile: Profile::default(),
-            strings: HashMap::new(),
+            strings: IndexSet::new(),
             functions: HashMap::new(),
             locations: HashMap::new(),
             mappings: HashMap::new(),
@@ -77,7 +78,6 @@ impl<'a> Tables<'a> {
             ids.push(match step {
                 Step::Kernel(ip, exact) => self.location(ip, exact),
                 Step::User(which) => self.user_location(which),
-                Step::Text(text) => self.text_location(&whole_frame(text, self.addresses)),
                 Step::Missing(text) => self.text_location(text),
             });
         });
@@ -291,12 +291,19 @@ impl<'a> Tables<'a> {
     }
 
     pub(super) fn string(&mut self, text: &str) -> i64 {
-        if let Some(number) = self.strings.get(text) {
-            return *number;
+        number_of(&mut self.strings, text).into()
+    }
+
+    /// Returns the text with this number.
+    pub(super) fn text(&self, number: i64) -> &str {
+        &self.strings[number as usize]
+    }
+
+    /// Returns the tables.
+    pub(super) fn finish(self) -> Profile {
+        Profile {
+            string_table: self.strings.into_iter().collect(),
+            ..self.profile
         }
-        let number = self.profile.string_table.len() as i64;
-        self.profile.string_table.push(text.to_owned());
-        self.strings.insert(text.to_owned(), number);
-        number
     }
 }

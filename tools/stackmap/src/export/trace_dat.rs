@@ -13,7 +13,11 @@ use crate::{
     capture::Described,
     error::{Error, Result},
     output::safe,
-    ring::{format::Formats, page::Layout, tasks::Tasks},
+    ring::{
+        format::{Formats, COMMON_LEN},
+        page::{Layout, LONG},
+        tasks::Tasks,
+    },
     source::Loaded,
     trace::{Event, Sides, StackRef, UserRef},
 };
@@ -43,8 +47,6 @@ pub struct Writer<'a> {
     layout: Layout,
     kernel_stack: u16,
     user_stack: u16,
-    /// The bytes of the fields that all events have.
-    head_len: usize,
     cpus: BTreeMap<u32, Cpu>,
     /// The pages of all CPUs as they become full, and whose they are.
     pages: BufWriter<File>,
@@ -72,7 +74,7 @@ impl<'a> Writer<'a> {
         };
         let known = formats
             .iter()
-            .find(|format| format.system == "ftrace" && format.name == "kernel_stack");
+            .find(|format| format.system == "ftrace" && &*format.name == "kernel_stack");
         let kernel_stack = match known {
             Some(format) => Some(format.id),
             None => unused(KERNEL_STACK),
@@ -89,7 +91,6 @@ impl<'a> Writer<'a> {
             layout,
             kernel_stack,
             user_stack,
-            head_len: formats.head_len().next_multiple_of(4),
             cpus: BTreeMap::new(),
             pages: BufWriter::new(tempfile::tempfile().map_err(failed)?),
             owners: Vec::new(),
@@ -98,11 +99,9 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Adds an event with its stacks; `ips` are the frames of a full stack.
-    pub fn event(&mut self, event: &Event, sides: Sides<'_>, ips: &[u64]) -> Result {
-        let Some(data) = event.fields.data() else {
-            return Ok(());
-        };
+    /// Adds an event with its stacks.
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
+        let data = event.fields.data();
         if event.cpu >= MAX_CPUS {
             self.cut += 1;
             return Ok(());
@@ -110,7 +109,7 @@ impl<'a> Writer<'a> {
         let mut records = vec![data.to_vec()];
         let frames = match sides.kernel {
             StackRef::Id(id) => self.loaded.stack(id).map(|stack| stack.ips),
-            StackRef::Whole(_) => Some(ips),
+            StackRef::Whole(ips) => Some(ips),
             StackRef::None => None,
         };
         if let Some(frames) = frames {
@@ -138,29 +137,22 @@ impl<'a> Writer<'a> {
 
     /// The fields that all events have, of another kind of event than `data`. The type comes first.
     fn head(&self, data: &[u8], kind: u16) -> Vec<u8> {
-        let mut head = vec![0; self.head_len];
+        let mut head = vec![0; COMMON_LEN];
         let len = head.len().min(data.len());
         head[..len].copy_from_slice(&data[..len]);
-        let word = self.layout.order.word(kind.into());
-        head[..2].copy_from_slice(match self.layout.order {
-            crate::ring::Order::Little => &word[..2],
-            crate::ring::Order::Big => &word[2..],
-        });
+        head[..2].copy_from_slice(&kind.to_le_bytes());
         head
     }
 
     fn kernel_stack(&mut self, data: &[u8], frames: &[u64]) -> Vec<u8> {
-        let long = self.layout.long;
         let mut record = self.head(data, self.kernel_stack);
-        let begin = (record.len() + 4).next_multiple_of(long);
-        let room = Pages::max_len(&self.layout).saturating_sub(begin) / long;
+        let begin = (record.len() + 4).next_multiple_of(LONG);
+        let room = Pages::max_len(&self.layout).saturating_sub(begin) / LONG;
         let kept = &frames[..frames.len().min(room)];
         self.cut += u64::from(kept.len() < frames.len());
-        record.extend(self.layout.order.word(kept.len() as u32));
+        record.extend((kept.len() as u32).to_le_bytes());
         record.resize(begin, 0);
-        for frame in kept {
-            record.extend(self.layout.order.long(*frame, long));
-        }
+        record.extend(kept.iter().flat_map(|frame| frame.to_le_bytes()));
         record
     }
 
@@ -184,11 +176,7 @@ impl<'a> Writer<'a> {
         // Writing into a string does not fail.
         let _ = write!(text, "\n({})", user.end(stack.ips));
         let begin = record.len() as u32 + 4;
-        record.extend(
-            self.layout
-                .order
-                .word((text.len() as u32 + 1) << 16 | begin),
-        );
+        record.extend(((text.len() as u32 + 1) << 16 | begin).to_le_bytes());
         record.extend(text.as_bytes());
         record.push(0);
         Some(record)
@@ -234,7 +222,7 @@ impl<'a> Writer<'a> {
         let nr_cpus = self.nr_cpus();
         let page_size = self.layout.page_size() as u64;
         let begin = (head.len() as u64 + 16 * u64::from(nr_cpus)).next_multiple_of(page_size);
-        let mut table = Table::new(self.layout);
+        let mut table = Table::default();
         table.bytes.extend(&head);
         let mut places: Vec<usize> = (0..self.owners.len()).collect();
         // Those of a CPU stay in their order.
@@ -278,10 +266,10 @@ impl<'a> Writer<'a> {
 
     /// All of the file before the table of CPUs.
     fn file_head(&self, texts: &Described, tasks: &Tasks) -> Vec<u8> {
-        let mut table = Table::new(self.layout);
+        let mut table = Table::default();
         table.bytes.extend(MAGIC);
-        table.bytes.push(self.layout.order.is_big().into());
-        table.bytes.push(self.layout.long as u8);
+        // The byte order, and the size of a long.
+        table.bytes.extend([0, LONG as u8]);
         table.word(self.layout.page_size() as u32);
         table.bytes.extend(b"header_page\0");
         table.sized(&texts.header_page);
@@ -366,7 +354,7 @@ impl<'a> Writer<'a> {
             format!("name: {name}\nID: {id}\nformat:\n{common}\n{fields}\nprint fmt: {print}\n")
                 .into_bytes()
         };
-        let (at, long) = (self.head_len, self.layout.long);
+        let (at, long) = (COMMON_LEN, LONG);
         let caller = (at + 4).next_multiple_of(long);
         let fields = format!(
             "\tfield:int size;\toffset:{at};\tsize:4;\tsigned:1;\n\
@@ -394,34 +382,23 @@ fn failed(error: io::Error) -> Error {
     Error::io("keep the pages in a temporary file", error)
 }
 
-/// Bytes with numbers in the order of the file.
+/// Bytes with numbers.
+#[derive(Default)]
 struct Table {
-    layout: Layout,
     bytes: Vec<u8>,
 }
 
 impl Table {
-    fn new(layout: Layout) -> Self {
-        Self {
-            layout,
-            bytes: Vec::new(),
-        }
-    }
-
     fn half(&mut self, half: u16) {
-        let bytes = match self.layout.order.is_big() {
-            true => half.to_be_bytes(),
-            false => half.to_le_bytes(),
-        };
-        self.bytes.extend(bytes);
+        self.bytes.extend(half.to_le_bytes());
     }
 
     fn word(&mut self, word: u32) {
-        self.bytes.extend(self.layout.order.word(word));
+        self.bytes.extend(word.to_le_bytes());
     }
 
     fn double(&mut self, double: u64) {
-        self.bytes.extend(self.layout.order.long(double, 8));
+        self.bytes.extend(double.to_le_bytes());
     }
 
     /// A text behind its length.

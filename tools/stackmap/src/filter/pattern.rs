@@ -102,11 +102,6 @@ impl EventGlob {
         }
     }
 
-    /// Whether it says of which system the events are.
-    pub fn has_system(&self) -> bool {
-        self.system.is_some()
-    }
-
     /// Whether it is all events of one system.
     pub fn is_whole_system(&self) -> bool {
         self.event.is_all() && matches!(self.system, Some(Glob::Name(_)))

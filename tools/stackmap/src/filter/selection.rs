@@ -8,7 +8,7 @@ use crate::{
     output::safe,
     report,
     source::Loaded,
-    symbols::{frames, texts::ByNumber},
+    symbols::texts::ByNumber,
     tally::{Kernel, Key, Part},
     trace::{Event, Sides, StackRef, Time, UserRef},
     user::{ByFrame, WhichFrame},
@@ -30,37 +30,16 @@ pub struct Filtered {
     pub all: u64,
     /// If none: the options, and what events have of what they ask for.
     pub why: String,
-    /// The systems of events were not known, and not compared.
-    pub without_systems: bool,
 }
 
 impl Filtered {
-    /// With those of one more recording.
-    pub fn and(self, more: Self) -> Self {
-        Self {
-            kept: self.kept + more.kept,
-            all: self.all + more.all,
-            why: if self.why.is_empty() {
-                more.why
-            } else {
-                self.why
-            },
-            without_systems: self.without_systems || more.without_systems,
-        }
-    }
-
     /// What there is to say.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
+    pub fn line(&self) -> Option<String> {
         let none = self.kept == 0 && self.all > 0;
-        let none = none.then(|| {
+        none.then(|| {
             let events = count_of(self.all, "event");
             format!("none of {events} matches {}", self.why)
-        });
-        let systems = self.without_systems.then(|| {
-            "the text of a trace has no systems of events: --event compares the names alone"
-                .to_owned()
-        });
-        none.into_iter().chain(systems)
+        })
     }
 }
 
@@ -75,7 +54,7 @@ pub struct Selection<'a> {
     seen: Seen,
     kernel: ByNumber<u32, bool>,
     user: ByNumber<u32, bool>,
-    whole: HashMap<Vec<String>, bool>,
+    whole: HashMap<Vec<u64>, bool>,
     /// Return addresses, and exact addresses.
     addresses: [ByNumber<u64, bool>; 2],
     user_frames: ByFrame<bool>,
@@ -112,11 +91,6 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The same, if stacks are not compared.
-    pub fn keeps_any_stack(&mut self, event: &Event) -> bool {
-        !self.is_given || self.count(event, self.filter.fits(event))
-    }
-
     /// Whether a stack of a map is kept.
     pub fn keeps_stack(&mut self, key: Key) -> bool {
         let kernel = match key.kernel {
@@ -145,7 +119,6 @@ impl<'a> Selection<'a> {
                 0 => self.seen.text(self.filter),
                 _ => String::new(),
             },
-            without_systems: false,
         })
     }
 
@@ -158,7 +131,8 @@ impl<'a> Selection<'a> {
             StackRef::Id(id) => match self.kernel.get(&id) {
                 Some(fits) => *fits,
                 None => {
-                    let fits = self.fits_id(id);
+                    let stack = self.loaded.stack(id);
+                    let fits = stack.is_some_and(|stack| self.fits_frames(stack.ips));
                     self.kernel.insert(id, fits);
                     fits
                 }
@@ -166,10 +140,7 @@ impl<'a> Selection<'a> {
             StackRef::Whole(stack) => match self.whole.get(stack) {
                 Some(fits) => *fits,
                 None => {
-                    let visible = self.loaded.symbols.visible(stack);
-                    let fits = visible
-                        .iter()
-                        .any(|frame| is_frame(self.filter, &Part::Text(frame)));
+                    let fits = self.fits_frames(stack);
                     if self.whole.len() == MAX_WHOLE {
                         self.whole.clear();
                     }
@@ -181,17 +152,14 @@ impl<'a> Selection<'a> {
         }
     }
 
-    fn fits_id(&mut self, id: u32) -> bool {
+    fn fits_frames(&mut self, ips: &[u64]) -> bool {
         let Self {
             filter,
             loaded,
             addresses,
             ..
         } = self;
-        let Some(stack) = loaded.stack(id) else {
-            return false;
-        };
-        loaded.symbols.stack(stack.ips).any(|at| {
+        loaded.symbols.stack(ips).any(|at| {
             let known = addresses[usize::from(at.exact)].entry(at.ip);
             *known.or_insert_with(|| {
                 let mut frames = loaded.symbols.frames(at.ip, at.exact);
@@ -229,7 +197,6 @@ pub(super) fn is_frame(filter: &Filter, part: &Part<'_>) -> bool {
     let name = match part {
         Part::Kernel(frame) => frame.name(),
         Part::User(frame) => frame.function(),
-        Part::Text(text) => Some(frames::parts(text).0),
         Part::Missing(_) => return false,
     };
     let is_match = |text: &str| fits_any(&filter.stacks, |regex| regex.is_match(text));

@@ -2,24 +2,20 @@
 
 use super::*;
 use crate::{
+    ring::fields::tests::fields_of,
     source::{Loaded, Shown},
     stack_map_bin::Stack,
-    symbols::{kallsyms::Kallsyms, modules::Modules},
     trace::{Sides, StackRef, Time, UserRef},
 };
 use proptest::prelude::*;
 
 fn event(name: &str, comm: &str, pid: u32) -> Event {
     Event {
-        name: name.to_owned(),
-        fields: Default::default(),
-        comm: comm.to_owned(),
+        comm: comm.into(),
         pid,
-        tgid: None,
         cpu: 2,
         time: Time::Nanos(8_770_009_000),
-        flags: Default::default(),
-        recording: Default::default(),
+        ..Event::example(name, Default::default())
     }
 }
 
@@ -158,72 +154,20 @@ fn times_are_compared_as_they_are_shown() {
 }
 
 #[test]
-fn options_are_all_to_fit_and_of_a_repeated_one_any_value() {
-    let event = event("kmalloc", "ls", 7);
-    let filter = Filter {
-        comms: vec![Glob::of_name("sh").unwrap(), Glob::of_name("l?").unwrap()],
-        pids: vec![6, 7],
-        cpus: vec![CpuRange::new("0").unwrap(), CpuRange::new("2-3").unwrap()],
-        events: globs(&["kfree", "kmalloc"]),
-        times: vec![
-            TimeRange::new("..8").unwrap(),
-            TimeRange::new("8.7..").unwrap(),
-        ],
-        ..Filter::default()
-    };
-    assert!(filter.fits(&event));
-    for wrong in [
-        Event {
-            comm: "lsx".to_owned(),
-            ..event.clone()
-        },
-        Event {
-            pid: 8,
-            ..event.clone()
-        },
-        Event {
-            cpu: 1,
-            ..event.clone()
-        },
-        Event {
-            name: "kmallocx".to_owned(),
-            ..event.clone()
-        },
-        Event {
-            time: Time::Nanos(8_100_000_000),
-            ..event.clone()
-        },
-    ] {
-        assert!(!filter.fits(&wrong), "{wrong:?}");
-    }
-    assert!(!filter.is_empty() && Filter::default().is_empty());
-    assert!(Filter::default().fits(&event));
-}
-
-#[test]
-fn a_process_has_all_of_its_threads() {
-    let filter = Filter {
-        pids: vec![7],
-        ..Filter::default()
-    };
-    let fits = |pid, tgid| {
-        filter.fits(&Event {
-            tgid,
-            ..event("x", "c", pid)
-        })
-    };
-    assert!(fits(7, None) && fits(8, Some(7)) && fits(7, Some(5)));
-    assert!(!fits(8, None) && !fits(8, Some(5)));
-}
-
-#[test]
 fn a_call_is_named_by_its_function() {
     let fits = |word, name: &str| {
         let filter = Filter {
             events: globs(&[word]),
             ..Filter::default()
         };
-        filter.fits(&event(name, "c", 1))
+        let fields = match name.ends_with("()") {
+            true => fields_of("ftrace", "", "\"\"", &[]),
+            false => Default::default(),
+        };
+        filter.fits(&Event {
+            fields,
+            ..event(name, "c", 1)
+        })
     };
     for word in [
         "ksys_write",
@@ -241,22 +185,6 @@ fn a_call_is_named_by_its_function() {
     assert!(!fits("ftrace", "ksys_write"));
 }
 
-#[test]
-fn systems_of_a_text_are_those_of_the_list() {
-    let mut filter = Filter {
-        events: globs(&["sched:"]),
-        ..Filter::default()
-    };
-    assert!(filter.has_systems() && !filter.has_stacks());
-    // Nothing is known: the names fit.
-    assert!(filter.fits(&event("kmalloc", "c", 1)));
-    filter.set_systems("kmem:kmalloc\nsched:sched_switch\nodd:twice\nsched:twice\n");
-    assert!(!filter.fits(&event("kmalloc", "c", 1)));
-    for name in ["sched_switch", "twice", "not_listed"] {
-        assert!(filter.fits(&event(name, "c", 1)), "{name}");
-    }
-}
-
 const KALLSYMS: &str = "\
     ffffffff81000000 T _text\n\
     ffffffff81000100 t vfs_read\n\
@@ -267,9 +195,7 @@ const KALLSYMS: &str = "\
 
 /// With stacks 1 of `vfs_read`, `ksys_read` and 2 of `vfs_read_iter`.
 fn loaded(stacks: &[&str]) -> Loaded {
-    let mut loaded = Loaded::default();
-    let table = Kallsyms::parse(KALLSYMS.into(), &Modules::default(), "").unwrap();
-    loaded.symbols.kallsyms = Some(table);
+    let mut loaded = Loaded::named(KALLSYMS);
     let ips = [
         &[
             0xffff_ffff_8100_0410,
@@ -334,8 +260,7 @@ fn an_address_matches_by_what_it_means_in_its_stack() {
     let event = event("x", "c", 1);
     let mut loaded = loaded(&["^ksys_read$"]);
     let kallsyms = KALLSYMS.replace("vfs_read_iter", "asm_exc_page_fault");
-    let table = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
-    loaded.symbols.kallsyms = Some(table);
+    loaded.symbols = Loaded::named(&kallsyms).symbols;
     // A call at the end of vfs_read returns to where ksys_read begins; an exception comes from there.
     for (id, ip) in [(11, 0xffff_ffff_8100_0180), (12, 0xffff_ffff_8100_0310)] {
         let stack = Stack {
@@ -350,51 +275,6 @@ fn an_address_matches_by_what_it_means_in_its_stack() {
         let keeps = selection.keeps(&event, StackRef::Id(id).into());
         assert_eq!(keeps, fits, "{id}");
     }
-}
-
-#[test]
-fn full_stacks_match_by_their_texts() {
-    let event = event("x", "c", 1);
-    let whole = [
-        "trace_event_raw_event_x+0x1/0x2",
-        "vfs_read+0x1/0x2",
-        "do_it+0x1/0x2 [mod]",
-    ];
-    let whole = whole.map(str::to_owned);
-    for (regex, fits) in [
-        ("^vfs_read$", true),
-        ("^do_it$", true),
-        (r"\[mod\]$", true),
-        (r"\+0x1/", true),
-        ("^read", false),
-        // A frame of tracing is not shown.
-        ("raw_event", false),
-    ] {
-        let loaded = loaded(&[regex]);
-        let mut selection = Selection::new(&loaded);
-        for _ in 0..2 {
-            assert_eq!(
-                selection.keeps(&event, StackRef::Whole(&whole).into()),
-                fits,
-                "{regex}"
-            );
-        }
-        assert!(!selection.keeps(&event, StackRef::Whole(&[]).into()));
-    }
-}
-
-#[test]
-fn a_stack_that_does_not_match_is_asked_with_the_rest() {
-    let loaded = loaded(&["vfs_read"]);
-    let filter = Filter {
-        pids: vec![1],
-        ..loaded.filter.clone()
-    };
-    let loaded = Loaded { filter, ..loaded };
-    let mut selection = Selection::new(&loaded);
-    assert!(selection.keeps(&event("x", "c", 1), StackRef::Id(1).into()));
-    assert!(!selection.keeps(&event("x", "c", 2), StackRef::Id(1).into()));
-    assert!(!selection.keeps(&event("x", "c", 1), StackRef::Id(3).into()));
 }
 
 #[test]
@@ -413,12 +293,12 @@ fn what_there_is_is_said_if_nothing_is_kept() {
     for comm in ["b", "a\x1b", "b"] {
         assert!(!selection.keeps(&event("e", comm, 1), Sides::NONE));
     }
-    let lines: Vec<_> = selection.finish().unwrap().lines().collect();
+    let line = selection.finish().unwrap().line();
     let want = "none of 3 events matches --comm --cpu --time; tasks: a\u{fffd}, b; CPUs: 2; \
                 times: 8.770009 to 8.770009";
-    assert_eq!(lines, [want]);
+    assert_eq!(line.as_deref(), Some(want));
     // Without events, it is not the filter.
-    assert_eq!(Selection::new(&loaded).finish().unwrap().lines().count(), 0);
+    assert_eq!(Selection::new(&loaded).finish().unwrap().line(), None);
     // Many are not named all.
     loaded.filter = Filter {
         pids: vec![0],
@@ -429,7 +309,7 @@ fn what_there_is_is_said_if_nothing_is_kept() {
     for pid in 1..1000 {
         selection.keeps(&event("e", "c", pid), Sides::NONE);
     }
-    let line = selection.finish().unwrap().lines().next().unwrap();
+    let line = selection.finish().unwrap().line().unwrap();
     let want =
         "none of 999 events matches --pid --event; pids: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, \
                 12, ...; events: e";
@@ -463,12 +343,6 @@ fn a_user_stack_that_is_missing_does_not_match() {
 }
 
 proptest! {
-    #[test]
-    fn a_range_of_cpus_has_what_is_between(first in 0..20u32, len in 0..20u32, cpu in 0..50u32) {
-        let range = CpuRange::new(&format!("{first}-{}", first + len)).unwrap();
-        prop_assert_eq!(range.has(cpu), first <= cpu && cpu <= first + len);
-    }
-
     /// Each event is on one side of a time that is shown, or at it.
     #[test]
     fn a_time_that_is_shown_splits_a_trace(nanos in any::<u64>(), at in any::<u64>()) {

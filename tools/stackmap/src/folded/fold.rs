@@ -2,7 +2,7 @@
 
 //! From stacks that were counted to folded ones.
 
-use super::{kind_of, kind_of_text, Folded, Kind, Names, Row};
+use super::{kind_of, Folded, Kind, Names, Row};
 use crate::{
     error::Result,
     source::{Loaded, Source},
@@ -42,7 +42,7 @@ pub fn fold(
 type Later = (u32, Option<u32>, u32);
 
 /// Folds what was read, and returns the rest.
-pub(super) fn fold_read(
+fn fold_read(
     tally: &Tally,
     by: By,
     loaded: &Loaded,
@@ -85,11 +85,9 @@ pub(super) fn fold_read(
         let of_kernel = Key { user, ..key };
         let inner = inner.entry(of_kernel).or_insert_with(|| {
             frames.clear();
-            let mut push = |step: Step<'_>| match step {
-                Step::Text(text) => frames.push(names.number(text, kind_of_text(text))),
-                step => known.push(&step, loaded, names, &mut frames),
-            };
-            tally.keys().walk_kernel(key, loaded, &mut push);
+            tally.keys().walk_kernel(key, loaded, &mut |step| {
+                known.push(&step, loaded, names, &mut frames);
+            });
             folded.keep(frames.drain(..).rev())
         });
         folded.stacks.push(Row {
@@ -193,7 +191,7 @@ impl<F: Fn(&Frame<'_>) -> String> Known<F> {
                 }
                 start..frames.len() as u32
             }),
-            Step::Text(text) | Step::Missing(text) => {
+            Step::Missing(text) => {
                 return to.push(names.number(text, Kind::Missing));
             }
         };

@@ -3,8 +3,8 @@
 //! Names of frames, each once: a recording may have hundreds of thousands.
 
 use super::Kind;
-use crate::symbols::texts::AddressHasher;
-use std::{hash::Hasher, ops::Range};
+use crate::symbols::{canonical::canonical, texts::AddressHasher};
+use std::{collections::HashMap, hash::Hasher, ops::Range};
 
 /// The least number of slots, a power of two.
 const LEAST_SLOTS: usize = 64;
@@ -122,6 +122,15 @@ impl Names {
     /// `form` of each name, by number.
     pub fn map<T>(&self, form: impl Fn(&str, Kind) -> T) -> Vec<T> {
         self.iter().map(|(name, kind)| form(name, kind)).collect()
+    }
+
+    /// Returns, for each number, that of the first name of the same function, be it a clone or a part.
+    pub fn canonical(&self) -> Vec<u32> {
+        let mut first = HashMap::new();
+        let names = self.iter().zip(0..);
+        let numbers = names
+            .map(|((name, kind), number)| *first.entry((canonical(name), kind)).or_insert(number));
+        numbers.collect()
     }
 
     /// For each number, the rank of its name in sorted order.

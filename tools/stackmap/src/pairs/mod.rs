@@ -2,36 +2,86 @@
 
 //! Pairs of events: of each first event, the last one that belongs to it.
 //!
-//! What belongs together has the same key, numbers in the fields of both: the address of what is allocated
-//! and freed, the sector of a request. [`Rules`] says which events those are, [`Trail`] collects them, and
-//! [`leaks`] and [`latency`] bring them together in the order of their times.
+//! What belongs together has the same key, numbers in the fields of both: the task that leaves its CPU and comes back,
+//! the address of what is allocated and freed, the sector of a request. [`Rules`] says which events those are, and
+//! [`Pairs`] collects them, brings them together in the order of their times, and counts them. A [`Preset`] says what
+//! of that is counted: waits, latencies, or what is left.
 
-pub mod latency;
-pub mod leaks;
+mod count;
+mod join;
 mod rules;
+mod show;
 
-use rules::Role;
-pub use rules::{EventName, KeyField, Rules, Size};
+pub use rules::{event_name, key_field, KeyField, Rules, Size};
+pub use show::Limits;
 
 use crate::{
     folded::{Kind, Names},
-    notes::{count_of, Note},
     output::safe,
     source::Loaded,
-    tally::{self, Key, Keys},
+    symbols::texts::number_of,
+    tally::{self, Key, Keys, Tally},
     trace::{Event, Sides, Time},
     user::cut,
 };
-use std::collections::HashMap;
+use count::{LeftOut, Row, Split};
+use indexmap::IndexSet;
+use join::{First, Middle, Step};
+use rules::{Part, Role};
+use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
 /// What stands for the value of a field that an event does not have.
 const NO_VALUE: &str = "(none)";
 
+/// What stands where the name of a waker would, if none woke the task up, if the trace does not say who, and if it was
+/// an interrupt. They are the first names of a trail, so that their indices are their numbers.
+const NO_TASKS: [&str; 3] = ["(preempted)", "(unknown)", "(interrupt)"];
+const PREEMPTED: u32 = 0;
+const UNKNOWN: u32 = 1;
+const INTERRUPT: u32 = 2;
+
+/// The bits of `prev_state` that are of a task that does not run on: `TASK_REPORT` and `TASK_IDLE`. Above them
+/// is one that says that it was preempted.
+const BLOCKED: u64 = 0xff;
+/// Those of a task that ends: `EXIT_DEAD` and `EXIT_ZOMBIE`.
+const ENDS: u64 = 0x30;
+
+/// The size of pages of captures that do not say it, in bytes: they are of x86.
+const PAGE_SIZE: u64 = 4096;
+
+/// What is counted of pairs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Preset {
+    /// How long tasks are off their CPUs, and who wakes them up.
+    Waits {
+        /// Those that last to the end of the trace are counted up to there.
+        unfinished: bool,
+    },
+    /// How long it takes from each first event to the last one.
+    #[default]
+    Latencies,
+    /// What has no last event.
+    Leaks {
+        /// What is younger at the end, in nanoseconds, is left out.
+        older: u64,
+    },
+}
+
+impl Preset {
+    /// Whether these are waits.
+    pub fn is_waits(self) -> bool {
+        matches!(self, Preset::Waits { .. })
+    }
+}
+
 /// What first events of a group have in common.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum By {
     /// What events have.
     Key(tally::By),
+    /// Who woke the task up.
+    #[default]
+    Waker,
     /// The value of the field with this name.
     Field(String),
 }
@@ -46,157 +96,201 @@ impl By {
         }
     }
 
-    /// How a tally of them is shown: by stack, or by groups.
-    pub fn shown(&self) -> tally::By {
-        match self {
-            By::Key(tally::By::Stack) => tally::By::Stack,
-            _ => tally::By::Event,
+    /// The same of waits, which have a waker, too.
+    pub fn of_wait(text: &str) -> Result<Self, String> {
+        match text {
+            "waker" => Ok(By::Waker),
+            text => Self::new(text),
         }
     }
 
+    fn is_stack(&self) -> bool {
+        *self == By::Key(tally::By::Stack)
+    }
+
     /// The title of a column of them.
-    pub fn title(&self) -> &str {
+    fn title(&self) -> &str {
         match self {
             By::Key(by) => by.group().unwrap_or("event"),
+            By::Waker => "waker",
             By::Field(field) => field,
         }
     }
 }
 
-/// A first event.
-#[derive(Clone, Copy, Debug)]
-struct First {
-    time: Time,
-    /// The number of the name of its group.
-    group: u32,
-    key: Key,
-    /// How much it is of.
-    size: u64,
-    /// Whether it is wanted. One that is not has its last event all the same.
-    is_wanted: bool,
-}
-
-/// An event of a pair.
-#[derive(Clone, Debug)]
-struct Step {
-    time: u64,
-    /// Which pair it is.
-    pair: u32,
-    /// What it has in common with the other one.
-    id: Box<[u64]>,
-    /// How many numbers from the first one of `id` on.
-    len: u64,
-    /// What begins; [`None`]: it ends.
-    first: Option<First>,
-    /// Whether it goes on if it has begun already.
-    goes_on: bool,
-}
-
-/// The events of pairs.
-pub struct Trail<'a> {
-    rules: &'a mut Rules,
+/// The events of pairs, and what is counted of them.
+#[derive(Default)]
+pub struct Pairs {
+    preset: Preset,
+    rules: Rules,
     by: By,
     steps: Vec<Step>,
+    firsts: Vec<First>,
+    middles: Vec<Middle>,
     keys: Keys,
     names: Names,
     /// In bytes.
-    page_size: u64,
+    pub page_size: u64,
     /// Texts in keys.
-    texts: HashMap<String, u64>,
+    texts: IndexSet<String>,
+    /// The pairs with all numbers of the key but the first.
+    spaces: IndexSet<Box<[u64]>>,
     /// The last event of the trace.
     end: Option<Time>,
     /// Events that lack a field, and which the first one is.
     nr_without: u64,
     lacking: Option<String>,
-    nr_first: u64,
-    nr_last: u64,
+    nr_last: usize,
     /// Whether a first event has the field that groups have in common; if none has, what one of them has.
     has_groups: bool,
     fields_of_first: Option<String>,
+    /// By group and by the stack of the first event.
+    tally: Tally,
+    /// Waits by how they ended.
+    waits: HashMap<Row, Split>,
+    /// The lengths of other pairs, by the number of the group, in order.
+    times: HashMap<u32, Vec<u64>>,
+    left_out: LeftOut,
+    /// How many first events a filter has kept.
+    nr_wanted: u64,
+    /// Whether the trace says who woke tasks up.
+    has_wakings: bool,
 }
 
-impl<'a> Trail<'a> {
-    /// One without events, of a machine whose pages have so many bytes.
-    pub fn new(rules: &'a mut Rules, by: By, page_size: u64) -> Self {
+impl Pairs {
+    /// None yet.
+    pub fn new(preset: Preset, rules: Rules, by: By) -> Self {
+        let mut names = Names::default();
+        for name in NO_TASKS {
+            names.number(name, Kind::Group);
+        }
         Self {
+            preset,
             rules,
             by,
-            steps: Vec::new(),
-            keys: Keys::default(),
-            names: Names::default(),
-            page_size,
-            texts: HashMap::new(),
-            end: None,
-            nr_without: 0,
-            lacking: None,
-            nr_first: 0,
-            nr_last: 0,
-            has_groups: false,
-            fields_of_first: None,
+            names,
+            page_size: PAGE_SIZE,
+            ..Self::default()
         }
     }
 
-    /// Takes an event with its stacks. `is_wanted`: what begins with it is.
-    pub fn add(&mut self, event: &Event, sides: Sides<'_>, loaded: &Loaded, is_wanted: bool) {
+    /// What is counted.
+    pub fn preset(&self) -> Preset {
+        self.preset
+    }
+
+    /// Takes an event with its stacks. `keeps` says of one that begins something whether a filter keeps it.
+    pub fn add(
+        &mut self,
+        event: &Event,
+        sides: Sides<'_>,
+        loaded: &Loaded,
+        keeps: &mut dyn FnMut(&Event) -> bool,
+    ) {
         self.end = Some(self.end.map_or(event.time, |end| end.max(event.time)));
-        for role in &*self.rules.roles(event) {
-            let Some(id) = self.id(role, event) else {
-                self.without(role, event);
-                continue;
-            };
-            let is_negative = || {
-                let first = role
-                    .key
-                    .first()
-                    .and_then(|field| event.fields.signed(field));
-                first.is_some_and(|number| number < 0)
-            };
-            if role.is_nothing(id[0], is_negative()) {
-                continue;
+        let roles = self.rules.roles(event);
+        if roles.is_empty() {
+            return;
+        }
+        // The task that leaves its CPU has the name that it had then; that of other events is the last that it had.
+        let mut event = Cow::Borrowed(event);
+        if self.preset.is_waits() {
+            let comm = event.fields.string("prev_comm").map(Rc::<str>::from);
+            if let Some(comm) = comm.filter(|comm| *comm != event.comm) {
+                event.to_mut().comm = comm;
             }
-            let Some((len, size)) = self.size(role, event) else {
-                self.without(role, event);
-                continue;
-            };
-            let pair = role.pair;
-            let first = match role.is_first {
-                true => {
-                    self.nr_first += 1;
-                    let group = self.group(event, &role.name, loaded);
-                    Some(First {
-                        time: event.time,
-                        group,
-                        key: match is_wanted {
-                            true => self.keys.key(sides),
-                            false => Key::NONE,
-                        },
-                        size,
-                        is_wanted,
-                    })
-                }
-                false => {
-                    self.nr_last += 1;
-                    None
-                }
-            };
-            self.steps.push(Step {
-                time: event.time.value(),
-                pair,
-                id,
-                len,
-                first,
-                goes_on: role.goes_on,
-            });
+        }
+        let is_first = roles.iter().any(|role| role.part == Part::First);
+        let is_wanted = !is_first || keeps(&event);
+        for role in &*roles {
+            if self.take(role, &event, sides, loaded, is_wanted).is_none() {
+                self.without(role, &event);
+            }
         }
     }
 
-    /// The numbers of the key.
-    fn id(&mut self, role: &Role, event: &Event) -> Option<Box<[u64]>> {
+    /// Takes an event in a role of it. [`None`]: it lacks a field.
+    fn take(
+        &mut self,
+        role: &Role,
+        event: &Event,
+        sides: Sides<'_>,
+        loaded: &Loaded,
+        is_wanted: bool,
+    ) -> Option<()> {
+        let (space, start) = self.place(role, event)?;
+        if role.is_nothing(start, event) {
+            return Some(());
+        }
+        let (order, size) = self.size(role, event)?;
+        let is_waits = self.preset.is_waits();
+        let comm = match role.part {
+            _ if !is_waits => UNKNOWN,
+            Part::Middle if event.flags.interrupts => INTERRUPT,
+            Part::First | Part::Middle => self.comm(&event.comm),
+            Part::Last => self.comm(&event.fields.string("next_comm")?),
+        };
+        let number = match role.part {
+            Part::First => {
+                let state = match is_waits {
+                    true => event.fields.number("prev_state")?,
+                    false => 0,
+                };
+                let is_wanted = is_wanted && state & ENDS == 0;
+                let first = First {
+                    key: match is_wanted {
+                        true => self.keys.key(sides),
+                        false => Key::NONE,
+                    },
+                    size,
+                    group: match self.by {
+                        By::Key(tally::By::Comm) if is_waits => comm,
+                        _ => self.group(event, &role.name, loaded),
+                    },
+                    is_wanted,
+                    is_blocked: state & BLOCKED != 0,
+                    goes_on: role.goes_on,
+                };
+                self.firsts.push(first);
+                self.firsts.len() - 1
+            }
+            Part::Middle => {
+                let (key, by) = (self.keys.key(sides), event.pid);
+                self.middles.push(Middle { key, by });
+                self.middles.len() - 1
+            }
+            Part::Last => {
+                self.nr_last += 1;
+                0
+            }
+        };
+        self.steps.push(Step {
+            time: event.time.value(),
+            start,
+            space,
+            order,
+            part: role.part,
+            number: number as u32,
+            comm,
+        });
+        Some(())
+    }
+
+    /// The number of a task's name. One that looks like something else is in quotes.
+    fn comm(&mut self, comm: &str) -> u32 {
+        match NO_TASKS.contains(&comm) {
+            true => self.names.number(&format!("\"{comm}\""), Kind::Group),
+            false => self.names.number(comm, Kind::Group),
+        }
+    }
+
+    /// The number of the pair and of the rest of the key, and the first number of the key.
+    fn place(&mut self, role: &Role, event: &Event) -> Option<(u32, u64)> {
         let texts = &mut self.texts;
         let mut which_texts = 0u64;
-        let mut id = Vec::with_capacity(role.key.len());
+        let mut numbers = Vec::with_capacity(role.key.len() + 1);
         for (index, name) in role.key.iter().enumerate() {
-            id.push(match &name[..] {
+            numbers.push(match &name[..] {
                 "common_pid" => event.pid.into(),
                 "common_cpu" => event.cpu.into(),
                 "common_tgid" => event.tgid?.into(),
@@ -206,27 +300,27 @@ impl<'a> Trail<'a> {
                     None => {
                         let text = event.fields.string(name)?;
                         which_texts |= 1 << (index % 64);
-                        let next = texts.len() as u64;
-                        *texts.entry(text.into_owned()).or_insert(next)
+                        number_of(texts, &*text).into()
                     }
                 },
             });
         }
         // A text is no number, whatever its own number is.
-        id.extend((which_texts != 0).then_some(which_texts));
-        Some(id.into())
+        numbers.extend((which_texts != 0).then_some(which_texts));
+        let start = std::mem::replace(numbers.first_mut()?, role.pair.into());
+        Some((number_of(&mut self.spaces, &numbers[..]), start))
     }
 
-    /// How many numbers it takes from the first one on, and how many bytes it is of.
-    fn size(&self, role: &Role, event: &Event) -> Option<(u64, u64)> {
+    /// How many numbers it takes from the first one on, as a power of two, and how many bytes it is of.
+    fn size(&self, role: &Role, event: &Event) -> Option<(u8, u64)> {
         let number = |field: &str| u64::try_from(event.fields.signed(field)?).ok();
         match &role.size {
-            Size::One => Some((1, 1)),
-            Size::Field(field) => Some((1, number(field)?)),
+            Size::One => Some((0, 1)),
+            Size::Field(field) => Some((0, number(field)?)),
             Size::Pages(order) => {
-                let order = u32::try_from(number(order)?).ok()?;
-                let nr_pages = 1u64.checked_shl(order)?;
-                Some((nr_pages, nr_pages.saturating_mul(self.page_size)))
+                let order = u8::try_from(number(order)?).ok()?;
+                let nr_pages = 1u64.checked_shl(order.into())?;
+                Some((order, nr_pages.saturating_mul(self.page_size)))
             }
         }
     }
@@ -261,7 +355,9 @@ impl<'a> Trail<'a> {
 
     fn group(&mut self, event: &Event, name: &str, loaded: &Loaded) -> u32 {
         let text = match &self.by {
-            By::Key(tally::By::Event | tally::By::Stack) => name.into(),
+            // Of waits, the waker is known later.
+            By::Key(tally::By::Stack) if self.preset.is_waits() => "".into(),
+            By::Key(tally::By::Event | tally::By::Stack) | By::Waker => name.into(),
             By::Key(by) => by.name_of(event),
             By::Field(field) => {
                 let text = match &field[..] {
@@ -284,66 +380,28 @@ impl<'a> Trail<'a> {
         self.names.number(&text, Kind::Group)
     }
 
-    /// Whether something begins with an event.
-    pub fn is_first(&mut self, event: &Event) -> bool {
-        self.rules.roles(event).iter().any(|role| role.is_first)
-    }
-
-    /// Whether something begins and something ends; otherwise, what is missing. `hint`: what to record.
+    /// Whether something begins and something ends, and how long that takes; otherwise, what is missing. `hint`: what to
+    /// record.
     pub fn is_complete(&self, hint: &str) -> Result<(), String> {
-        let missing = match (self.nr_first, self.nr_last) {
-            (0, 0) => "none",
-            (0, _) => "no first one",
-            (_, 0) => "no last one",
-            _ => return Ok(()),
+        let missing = match (self.preset, self.firsts.len(), self.nr_last) {
+            _ if matches!(self.end, Some(Time::Ticks(_))) => {
+                return Err(
+                    "its clock does not count nanoseconds, so nothing has a length".to_owned(),
+                );
+            }
+            (Preset::Waits { .. }, 0, 0) => {
+                return Err(format!("it has no sched:sched_switch{hint}"));
+            }
+            (Preset::Waits { .. }, ..) | (_, 1.., 1..) => return Ok(()),
+            (_, 0, 0) => "none",
+            (_, 0, _) => "no first one",
+            (_, _, 0) => "no last one",
         };
         Err(match &self.lacking {
             Some(lacking) => lacking.clone(),
             None => format!("it has {missing} of the events that belong together{hint}"),
         })
     }
-
-    /// The last event of the trace.
-    pub fn end(&self) -> Option<Time> {
-        self.end
-    }
-
-    /// The events in the order of their times. They are given out when their stacks are, so those of two CPUs are not
-    /// in order.
-    fn take_steps(&mut self) -> Vec<Step> {
-        let mut steps = std::mem::take(&mut self.steps);
-        steps.sort_by_key(|step| step.time);
-        steps
-    }
-
-    /// Whether something of what begins is not wanted.
-    fn is_filtered(steps: &[Step]) -> bool {
-        let firsts = steps.iter().filter_map(|step| step.first.as_ref());
-        firsts.into_iter().any(|first| !first.is_wanted)
-    }
-
-    /// What could not be compared.
-    fn notes(&self) -> Vec<Note> {
-        let why = self.lacking.as_deref().unwrap_or_default();
-        let mut notes = left_out(self.nr_without, "event", why);
-        if let (By::Field(field), false, Some(has)) =
-            (&self.by, self.has_groups, &self.fields_of_first)
-        {
-            let text = format!("no first event has a field {field} (--by): {has}");
-            let (warning, text) = (false, safe(&text).into_owned());
-            notes.push(Note { warning, text });
-        }
-        notes
-    }
-}
-
-/// A note on what is not counted, if there is anything.
-fn left_out(nr: u64, what: &str, why: &str) -> Vec<Note> {
-    let note = (nr > 0).then(|| Note {
-        warning: false,
-        text: format!("not counted: {}: {why}", count_of(nr, what)),
-    });
-    note.into_iter().collect()
 }
 
 #[cfg(test)]

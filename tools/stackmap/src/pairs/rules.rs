@@ -2,7 +2,7 @@
 
 //! Which events belong together, and by what.
 
-use crate::trace::Event;
+use crate::{symbols::texts::ByNumber, trace::Event};
 use std::{collections::HashMap, rc::Rc};
 
 /// How much an event is of.
@@ -16,48 +16,45 @@ pub enum Size {
     Pages(String),
 }
 
-/// The name of an event, with or without its system.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct EventName {
-    system: Option<String>,
-    name: String,
-}
-
-impl EventName {
-    /// Reads `system:event` or `event`.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let (system, name) = match text.split_once([':', '/']) {
-            Some((system, name)) => (Some(system), name),
-            None => (None, text),
-        };
-        if name.is_empty() || system == Some("") || text.contains(['*', '?']) {
-            return Err("not the name of an event".to_owned());
-        }
-        Ok(Self {
-            system: system.map(str::to_owned),
-            name: name.to_owned(),
-        })
-    }
-
-    fn is(&self, event: &Event) -> bool {
-        let system = self.system.as_deref();
-        self.name == event.name && (system.is_none() || system == event.system())
+/// Reads the name of an event, with or without its system: `system:event` or `event`.
+pub fn event_name(text: &str) -> Result<String, String> {
+    let text = text.replacen('/', ":", 1);
+    let (system, name) = text.split_once(':').unwrap_or((" ", &text));
+    match name.is_empty() || system.is_empty() || text.contains(['*', '?']) {
+        true => Err("not the name of an event".to_owned()),
+        false => Ok(text),
     }
 }
 
 /// A field of the key, by its name in the first event and in the last one.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct KeyField(String, String);
+pub type KeyField = (String, String);
 
-impl KeyField {
-    /// Reads `FIELD`, or `FIRST=LAST` if its names differ.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('=').unwrap_or((text, text));
-        match first.is_empty() || last.is_empty() {
-            true => Err("not the name of a field".to_owned()),
-            false => Ok(Self(first.to_owned(), last.to_owned())),
-        }
+/// Reads `FIELD`, or `FIRST=LAST` if its names differ.
+pub fn key_field(text: &str) -> Result<KeyField, String> {
+    let (first, last) = text.split_once('=').unwrap_or((text, text));
+    match first.is_empty() || last.is_empty() {
+        true => Err("not the name of a field".to_owned()),
+        false => Ok((first.to_owned(), last.to_owned())),
     }
+}
+
+/// Whether an event has a name.
+fn is_named(event: &Event, name: &str) -> bool {
+    match name.split_once(':') {
+        Some((system, name)) => name == &*event.name && Some(system) == event.system(),
+        None => name == &*event.name,
+    }
+}
+
+/// Where in a pair an event is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Part {
+    /// A pair begins with it.
+    First,
+    /// It comes between the first event and the last one: who wakes a task up.
+    Middle,
+    /// A pair ends with it.
+    Last,
 }
 
 /// What an event is in a pair.
@@ -65,11 +62,10 @@ impl KeyField {
 pub(super) struct Role {
     /// The number of the pair.
     pub(super) pair: u32,
-    /// Whether something begins with it.
-    pub(super) is_first: bool,
+    pub(super) part: Part,
     /// What such a pair is called.
     pub(super) name: String,
-    /// The fields that are the same in both.
+    /// The fields that are the same in all events of the pair.
     pub(super) key: Vec<String>,
     pub(super) size: Size,
     /// What the first field of the key is if there is nothing.
@@ -79,10 +75,8 @@ pub(super) struct Role {
 }
 
 /// Keys of nothing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 enum Nothing {
-    /// There are none.
-    No,
     /// These.
     These(&'static [u64]),
     /// Errors: negative numbers.
@@ -90,6 +84,18 @@ enum Nothing {
 }
 
 impl Role {
+    fn new(pair: u32, part: Part, name: &str, key: &[impl AsRef<str>]) -> Self {
+        Self {
+            pair,
+            part,
+            name: name.to_owned(),
+            key: key.iter().map(|field| field.as_ref().to_owned()).collect(),
+            size: Size::One,
+            nothing: Nothing::These(&[]),
+            goes_on: false,
+        }
+    }
+
     /// The fields that its event is to have.
     pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
         let key = self.key.iter().map(String::as_str);
@@ -104,12 +110,14 @@ impl Role {
         }
     }
 
-    /// Whether nothing begins or ends with such a key: its first number, and whether that has a minus.
-    pub(super) fn is_nothing(&self, id: u64, is_negative: bool) -> bool {
+    /// Whether nothing begins or ends with a key whose first number is this one.
+    pub(super) fn is_nothing(&self, number: u64, event: &Event) -> bool {
         match self.nothing {
-            Nothing::No => false,
-            Nothing::These(ids) => ids.contains(&id),
-            Nothing::Negative => is_negative,
+            Nothing::These(numbers) => numbers.contains(&number),
+            Nothing::Negative => {
+                let number = event.fields.signed(&self.key[0]);
+                number.is_some_and(|number| number < 0)
+            }
         }
     }
 }
@@ -118,112 +126,34 @@ impl Role {
 type Known = (Option<String>, Rc<[Role]>);
 
 /// Events, and what they are.
-type Roles = Vec<(EventName, Role)>;
+type Roles = Vec<(String, Role)>;
 
 /// `NULL`, and what kmalloc() returns for no bytes.
 const NO_OBJECT: Nothing = Nothing::These(&[0, 16]);
 /// The number of no page.
 const NO_PAGE: Nothing = Nothing::These(&[u64::MAX, u32::MAX as u64]);
+/// The idle task of a CPU, which has nothing to do.
+const IDLE: Nothing = Nothing::These(&[0]);
 
 /// Pairs that have a length: the system, the first and the last event, the fields that are the same.
-const LATENCIES: [(&str, &str, &str, &[&str]); 17] = [
-    (
-        "block",
-        "block_rq_insert",
-        "block_rq_issue",
-        &["dev", "sector"],
-    ),
-    (
-        "block",
-        "block_rq_issue",
-        "block_rq_complete",
-        &["dev", "sector"],
-    ),
-    (
-        "irq",
-        "irq_handler_entry",
-        "irq_handler_exit",
-        &["irq", "common_cpu"],
-    ),
-    (
-        "irq",
-        "softirq_raise",
-        "softirq_entry",
-        &["vec", "common_cpu"],
-    ),
-    (
-        "irq",
-        "softirq_entry",
-        "softirq_exit",
-        &["vec", "common_cpu"],
-    ),
-    ("irq", "tasklet_entry", "tasklet_exit", &["tasklet"]),
-    (
-        "workqueue",
-        "workqueue_queue_work",
-        "workqueue_execute_start",
-        &["work"],
-    ),
-    (
-        "workqueue",
-        "workqueue_execute_start",
-        "workqueue_execute_end",
-        &["work"],
-    ),
-    (
-        "timer",
-        "timer_expire_entry",
-        "timer_expire_exit",
-        &["timer"],
-    ),
-    (
-        "timer",
-        "hrtimer_expire_entry",
-        "hrtimer_expire_exit",
-        &["hrtimer"],
-    ),
-    (
-        "lock",
-        "contention_begin",
-        "contention_end",
-        &["lock_addr", "common_pid"],
-    ),
-    (
-        "vmscan",
-        "mm_vmscan_direct_reclaim_begin",
-        "mm_vmscan_direct_reclaim_end",
-        &["common_pid"],
-    ),
-    (
-        "vmscan",
-        "mm_vmscan_memcg_reclaim_begin",
-        "mm_vmscan_memcg_reclaim_end",
-        &["common_pid"],
-    ),
-    (
-        "compaction",
-        "mm_compaction_begin",
-        "mm_compaction_end",
-        &["common_pid"],
-    ),
-    (
-        "raw_syscalls",
-        "sys_enter",
-        "sys_exit",
-        &["common_pid", "id"],
-    ),
-    (
-        "nvme",
-        "nvme_setup_cmd",
-        "nvme_complete_rq",
-        &["ctrl_id", "qid", "cid"],
-    ),
-    (
-        "scsi",
-        "scsi_dispatch_cmd_start",
-        "scsi_dispatch_cmd_done",
-        &["host_no", "channel", "id", "lun", "driver_tag"],
-    ),
+const LATENCIES: [&str; 17] = [
+    "block block_rq_insert block_rq_issue dev sector",
+    "block block_rq_issue block_rq_complete dev sector",
+    "irq irq_handler_entry irq_handler_exit irq common_cpu",
+    "irq softirq_raise softirq_entry vec common_cpu",
+    "irq softirq_entry softirq_exit vec common_cpu",
+    "irq tasklet_entry tasklet_exit tasklet",
+    "workqueue workqueue_queue_work workqueue_execute_start work",
+    "workqueue workqueue_execute_start workqueue_execute_end work",
+    "timer timer_expire_entry timer_expire_exit timer",
+    "timer hrtimer_expire_entry hrtimer_expire_exit hrtimer",
+    "lock contention_begin contention_end lock_addr common_pid",
+    "vmscan mm_vmscan_direct_reclaim_begin mm_vmscan_direct_reclaim_end common_pid",
+    "vmscan mm_vmscan_memcg_reclaim_begin mm_vmscan_memcg_reclaim_end common_pid",
+    "compaction mm_compaction_begin mm_compaction_end common_pid",
+    "raw_syscalls sys_enter sys_exit common_pid id",
+    "nvme nvme_setup_cmd nvme_complete_rq ctrl_id qid cid",
+    "scsi scsi_dispatch_cmd_start scsi_dispatch_cmd_done host_no channel id lun driver_tag",
 ];
 
 /// What is raised twice is run once, from the first time on.
@@ -233,108 +163,121 @@ const RAISED: &str = "softirq_raise";
 const SYSCALLS: (&str, &str) = ("sys_enter_", "sys_exit_");
 
 /// Which events belong together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Rules {
     roles: Roles,
     /// The roles of events that were met, by name and then by system.
-    known: HashMap<String, Vec<Known>>,
+    known: ByNumber<Rc<str>, Vec<Known>>,
     /// Whether system calls are pairs, too.
     has_syscalls: bool,
     /// The numbers of the pairs of system calls, by name.
     syscalls: HashMap<String, u32>,
-    nr_pairs: u32,
-    /// Whether there is more to say of an event than that it was there.
-    pub has_sizes: bool,
 }
 
 impl Rules {
-    fn new(roles: Roles, nr_pairs: u32) -> Self {
+    fn new(roles: impl Into<Roles>) -> Self {
+        let roles = roles.into();
         Self {
-            has_sizes: roles.iter().any(|(_, role)| role.size != Size::One),
             roles,
-            known: HashMap::new(),
-            has_syscalls: false,
-            syscalls: HashMap::new(),
-            nr_pairs,
+            ..Self::default()
         }
+    }
+
+    /// Where tasks leave their CPUs, are woken up, and come back.
+    pub fn waits() -> Self {
+        let roles = [
+            ("sched_switch", Part::Last, "next_pid"),
+            ("sched_switch", Part::First, "prev_pid"),
+            ("sched_waking", Part::Middle, "pid"),
+        ];
+        let roles = roles.map(|(event, part, field)| {
+            let role = Role::new(0, part, event, &[field]);
+            let nothing = IDLE;
+            (format!("sched:{event}"), Role { nothing, ..role })
+        });
+        Self::new(roles)
     }
 
     /// What the kernel allocates and frees: objects and pages.
     pub fn memory() -> Self {
-        let bytes = || Size::Field("bytes_alloc".to_owned());
-        let pages = || Size::Pages("order".to_owned());
+        let bytes = Size::Field("bytes_alloc".to_owned());
+        let pages = Size::Pages("order".to_owned());
         // kfree() takes objects of caches, too.
         let roles = [
-            ("kmalloc", 0, "ptr", true, bytes(), NO_OBJECT),
-            ("kmem_cache_alloc", 0, "ptr", true, bytes(), NO_OBJECT),
-            ("kfree", 0, "ptr", false, Size::One, NO_OBJECT),
-            ("kmem_cache_free", 0, "ptr", false, Size::One, NO_OBJECT),
-            ("mm_page_alloc", 1, "pfn", true, pages(), NO_PAGE),
-            ("mm_page_free", 1, "pfn", false, pages(), NO_PAGE),
+            ("kmalloc", 0, "ptr", Part::First, &bytes, NO_OBJECT),
+            ("kmem_cache_alloc", 0, "ptr", Part::First, &bytes, NO_OBJECT),
+            ("kfree", 0, "ptr", Part::Last, &Size::One, NO_OBJECT),
+            (
+                "kmem_cache_free",
+                0,
+                "ptr",
+                Part::Last,
+                &Size::One,
+                NO_OBJECT,
+            ),
+            ("mm_page_alloc", 1, "pfn", Part::First, &pages, NO_PAGE),
+            ("mm_page_free", 1, "pfn", Part::Last, &pages, NO_PAGE),
         ];
-        let roles = roles.map(|(name, pair, field, is_first, size, nothing)| {
-            let event = EventName {
-                system: Some("kmem".to_owned()),
-                name: name.to_owned(),
-            };
+        let roles = roles.map(|(event, pair, field, part, size, nothing)| {
+            let (role, size) = (Role::new(pair, part, event, &[field]), size.clone());
             let role = Role {
-                pair,
-                is_first,
-                name: name.to_owned(),
-                key: vec![field.to_owned()],
                 size,
                 nothing,
-                goes_on: false,
+                ..role
             };
-            (event, role)
+            (format!("kmem:{event}"), role)
         });
-        Self::new(roles.into(), 2)
+        Self::new(roles)
     }
 
     /// What has a length in the kernel's own events.
     pub fn latencies() -> Self {
         let mut roles = Vec::new();
-        for (pair, (system, first, last, key)) in (0..).zip(LATENCIES) {
-            let name = |name: &str| EventName {
-                system: Some(system.to_owned()),
-                name: name.to_owned(),
-            };
-            let key: Vec<_> = key.iter().map(|field| KeyField::new(field)).collect();
-            let key: Vec<_> = key.into_iter().flatten().collect();
-            let mut pair = roles_of(pair, name(first), name(last), &key, Size::One);
-            pair[0].1.goes_on = first == RAISED;
-            roles.extend(pair);
+        for (pair, text) in (0..).zip(LATENCIES) {
+            let words: Vec<_> = text.split(' ').collect();
+            let [first, last] = [words[1], words[2]].map(|name| format!("{}:{name}", words[0]));
+            let mut of_pair = roles_of(pair, first, last, &words[3..], &words[3..]);
+            of_pair[0].1.goes_on = words[1] == RAISED;
+            roles.extend(of_pair);
         }
         Self {
             has_syscalls: true,
-            ..Self::new(roles, LATENCIES.len() as u32)
+            ..Self::new(roles)
         }
     }
 
     /// One pair that has a length.
-    pub fn latency(first: EventName, last: EventName, key: &[KeyField]) -> Self {
-        Self::new(roles_of(0, first, last, key, Size::One).into(), 1)
+    pub fn latency(first: String, last: String, key: &[KeyField]) -> Self {
+        let of_first: Vec<_> = key.iter().map(|field| &field.0).collect();
+        let of_last: Vec<_> = key.iter().map(|field| &field.1).collect();
+        Self::new(roles_of(0, first, last, &of_first, &of_last))
     }
 
     /// What one event allocates, and another one frees. A negative key is an error, and nothing that would be freed.
-    pub fn resource(first: EventName, last: EventName, key: &[KeyField], size: Size) -> Self {
-        let mut roles = roles_of(0, first, last, key, size);
-        roles[0].1.nothing = Nothing::Negative;
-        Self::new(roles.into(), 1)
+    pub fn resource(first: String, last: String, key: &[KeyField], size: Size) -> Self {
+        let mut rules = Self::latency(first, last, key);
+        let role = &mut rules.roles[0].1;
+        (role.size, role.nothing) = (size, Nothing::Negative);
+        rules
+    }
+
+    /// Whether there is more to say of an event than that it was there.
+    pub(super) fn has_sizes(&self) -> bool {
+        self.roles.iter().any(|(_, role)| role.size != Size::One)
     }
 
     /// What an event is.
     pub(super) fn roles(&mut self, event: &Event) -> Rc<[Role]> {
-        let known = self.known.get(&event.name).into_iter().flatten();
+        let known = self.known.get(&*event.name).into_iter().flatten();
         let mut known = known.filter(|(system, _)| system.as_deref() == event.system());
         if let Some((_, roles)) = known.next() {
             return roles.clone();
         }
-        let roles = self.roles.iter().filter(|(name, _)| name.is(event));
+        let roles = self.roles.iter().filter(|(name, _)| is_named(event, name));
         let mut roles: Vec<_> = roles.map(|(_, role)| role.clone()).collect();
         roles.extend(self.syscall(event));
         // What ends comes before what begins with the same event.
-        roles.sort_by_key(|role| role.is_first);
+        roles.sort_by_key(|role| role.part == Part::First);
         let roles: Rc<[Role]> = roles.into();
         let system = event.system().map(str::to_owned);
         let known = self.known.entry(event.name.clone()).or_default();
@@ -348,67 +291,28 @@ impl Rules {
         }
         let first = event.name.strip_prefix(SYSCALLS.0);
         let call = first.or(event.name.strip_prefix(SYSCALLS.1))?;
-        let pair = *self
-            .syscalls
-            .entry(call.to_owned())
-            .or_insert(self.nr_pairs);
-        self.nr_pairs = self.nr_pairs.max(pair + 1);
-        Some(Role {
-            pair,
-            is_first: first.is_some(),
-            name: format!("{call}()"),
-            key: vec!["common_pid".to_owned()],
-            size: Size::One,
-            nothing: Nothing::No,
-            goes_on: false,
-        })
+        let next = (LATENCIES.len() + self.syscalls.len()) as u32;
+        let pair = *self.syscalls.entry(call.to_owned()).or_insert(next);
+        let part = first.map_or(Part::Last, |_| Part::First);
+        Some(Role::new(pair, part, &format!("{call}()"), &["common_pid"]))
     }
 }
 
 fn roles_of(
     pair: u32,
-    first: EventName,
-    last: EventName,
-    key: &[KeyField],
-    size: Size,
-) -> [(EventName, Role); 2] {
-    let name = format!("{} -> {}", first.name, last.name);
-    let role = |is_first, key, size| Role {
-        pair,
-        is_first,
-        name: name.clone(),
-        key,
-        size,
-        nothing: Nothing::No,
-        goes_on: false,
+    first: String,
+    last: String,
+    of_first: &[impl AsRef<str>],
+    of_last: &[impl AsRef<str>],
+) -> [(String, Role); 2] {
+    let name = |event: &String| {
+        event
+            .rsplit(':')
+            .next()
+            .map_or(String::new(), str::to_owned)
     };
-    let of_first = key.iter().map(|field| field.0.clone()).collect();
-    let of_last = key.iter().map(|field| field.1.clone()).collect();
-    let of_first = role(true, of_first, size);
-    [(first, of_first), (last, role(false, of_last, Size::One))]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_events_have_no_wildcards() {
-        for text in ["", "a:", ":a", "a*", "a:?"] {
-            assert!(EventName::new(text).is_err(), "{text}");
-        }
-        let name = EventName::new("kmem:kfree").unwrap();
-        assert_eq!(name.system.as_deref(), Some("kmem"));
-        assert_eq!(EventName::new("kfree").unwrap().system, None);
-    }
-
-    #[test]
-    fn fields_of_keys_may_have_two_names() {
-        for text in ["", "=a", "a="] {
-            assert!(KeyField::new(text).is_err(), "{text}");
-        }
-        let field = |first: &str, last: &str| KeyField(first.to_owned(), last.to_owned());
-        assert_eq!(KeyField::new("ret=fd").unwrap(), field("ret", "fd"));
-        assert_eq!(KeyField::new("ptr").unwrap(), field("ptr", "ptr"));
-    }
+    let name = format!("{} -> {}", name(&first), name(&last));
+    let of_first = Role::new(pair, Part::First, &name, of_first);
+    let of_last = Role::new(pair, Part::Last, &name, of_last);
+    [(first, of_first), (last, of_last)]
 }

@@ -56,7 +56,7 @@ fn now(clock: ClockId) -> u64 {
 }
 
 /// What the counters say that the clock shows, and how far that may be off.
-fn shown(stats: &str) -> Option<(u64, u64)> {
+pub(super) fn shown(stats: &str) -> Option<(u64, u64)> {
     let mut lines = stats.lines();
     let time = lines.find_map(|line| line.strip_prefix("now ts:"))?.trim();
     let Some((seconds, micros)) = time.split_once('.') else {

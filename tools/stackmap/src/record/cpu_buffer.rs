@@ -1,32 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Takes the pages of the buffer of a CPU, one after the other: what was streamed, then what the
-//! kernel has.
+//! The pages that were taken from the buffer of a CPU, one after the other.
 
 use super::spool::{next_page, Taken};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     output::warn,
     ring::page::{Cursor, Layout},
-    tracefs::Tracefs,
 };
-use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
-};
-
-/// The errno for the buffer of a CPU that was never online.
-const ENODEV: i32 = 19;
+use std::io::Read;
 
 /// The buffer of a CPU.
-pub(super) struct CpuBuffer {
+pub(super) struct CpuBuffer<'a> {
     pub(super) cpu: u32,
-    pub(super) path: String,
-    file: File,
     layout: Layout,
-    /// The pages that were streamed, which come first.
-    pub(super) streamed: Option<Box<dyn Read>>,
+    pages: Box<dyn Read + 'a>,
+    /// How many bytes were read, and how many of all were taken while the buffer recorded.
+    read: u64,
+    streamed: u64,
     /// What is older than this is left out, until there is something that is not.
     begin: Option<u64>,
     /// How many records that were.
@@ -38,31 +29,20 @@ pub(super) struct CpuBuffer {
     pub(super) time: u64,
 }
 
-impl CpuBuffer {
-    /// That of `cpu`, with what was streamed of it, from the time `begin` on.
+impl<'a> CpuBuffer<'a> {
+    /// Opens what was taken of `cpu`, from the time `begin` on.
     pub(super) fn open(
-        tracefs: &Tracefs,
         cpu: u32,
         layout: &Layout,
-        streamed: Option<Taken>,
+        taken: &'a Taken,
         begin: Option<u64>,
     ) -> Result<Self> {
-        let path = format!("per_cpu/cpu{cpu}/trace_pipe_raw");
-        let full = tracefs.path(&path);
-        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(&full);
         Ok(Self {
             cpu,
-            file: file.map_err(|error| Error::read(&full, error))?,
-            path: full.display().to_string(),
             layout: *layout,
-            streamed: match streamed {
-                Some(taken) => Some(Box::new(taken.read()?)),
-                None => None,
-            },
+            pages: Box::new(taken.read()?),
+            read: 0,
+            streamed: taken.streamed(),
             begin,
             older: 0,
             first: None,
@@ -90,6 +70,11 @@ impl CpuBuffer {
         !self.page.is_empty()
     }
 
+    /// Returns whether the page that is next was taken while the buffer recorded.
+    pub(super) fn is_streamed(&self) -> bool {
+        self.read <= self.streamed
+    }
+
     /// How many records a page has, if all are too old.
     fn nr_older(&self, page: &[u8]) -> Option<u64> {
         let begin = self.begin.filter(|_| !page.is_empty())?;
@@ -101,41 +86,16 @@ impl CpuBuffer {
         (cursor.time() < begin).then_some(nr_records)
     }
 
+    /// Reads a page; an empty one is none.
     fn next_page(&mut self) -> Vec<u8> {
-        self.next_streamed().unwrap_or_else(|| self.next_live())
-    }
-
-    /// The next page that was streamed.
-    fn next_streamed(&mut self) -> Option<Vec<u8>> {
-        let page = next_page(self.streamed.as_mut()?);
-        match page {
-            Ok(page) if !page.is_empty() => return Some(page),
-            Ok(_) => {}
-            Err(error) => warn(format_args!(
-                "what was streamed of CPU {}: {error}: the rest of it is skipped",
+        let page = next_page(&mut self.pages).unwrap_or_else(|error| {
+            warn(format_args!(
+                "the pages of CPU {}: {error}: the rest of them is skipped",
                 self.cpu
-            )),
-        }
-        self.streamed = None;
-        None
-    }
-
-    /// The next page that the kernel has; an empty one is none.
-    fn next_live(&mut self) -> Vec<u8> {
-        let mut page = vec![0; self.layout.page_size()];
-        let len = loop {
-            match self.file.read(&mut page) {
-                Ok(len) => break len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
-                Err(error) if error.raw_os_error() == Some(ENODEV) => break 0,
-                Err(error) => {
-                    warn(format_args!("{}: {error}: the rest is skipped", self.path));
-                    break 0;
-                }
-            }
-        };
-        page.truncate(len);
+            ));
+            Vec::new()
+        });
+        self.read += 4 + page.len() as u64;
         page
     }
 }

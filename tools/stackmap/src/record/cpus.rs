@@ -5,6 +5,7 @@
 use crate::{
     error::{Error, Result},
     filter::CpuRange,
+    output::warn,
 };
 
 /// The mask of `cpus`.
@@ -15,19 +16,6 @@ pub(super) fn mask(cpus: &[u32]) -> String {
         .map(|group| format!("{group:08x}"))
         .collect();
     groups.join(",")
-}
-
-/// Whether `mask` lacks one of `cpus`. What is not a mask lacks none.
-pub(super) fn lacks_one(mask: &str, cpus: &[u32]) -> bool {
-    let found: Option<Vec<u32>> = mask
-        .rsplit(',')
-        .map(|group| u32::from_str_radix(group, 16).ok())
-        .collect();
-    let Some(found) = found else {
-        return false;
-    };
-    let lacks = |(nr, group): (usize, &u32)| group & !found.get(nr).unwrap_or(&0) != 0;
-    groups(cpus).iter().enumerate().any(lacks)
 }
 
 /// The groups of a mask, the lowest first.
@@ -59,6 +47,25 @@ pub(super) fn select(ranges: &[CpuRange], all: &[u32]) -> Result<Vec<u32>> {
     Ok(cpus)
 }
 
+/// Warns of selected CPUs that are offline, and refuses a selection of no others. `online`: empty if it is not
+/// known which are online.
+pub(super) fn check_online(cpus: &[u32], online: &[u32]) -> Result {
+    let offline = cpus.iter().filter(|cpu| !online.contains(cpu));
+    let offline: Vec<_> = offline.map(u32::to_string).collect();
+    if online.is_empty() || offline.is_empty() {
+        return Ok(());
+    }
+    let list = offline.join(", ");
+    if offline.len() == cpus.len() {
+        return Err(Error::Refused(format!(
+            "CPU {list}: offline, so that nothing would be recorded\n  hint: echo 1 > /sys/devices/system/cpu/cpu{}/online",
+            offline[0]
+        )));
+    }
+    warn(format_args!("CPU {list}: offline, and records nothing"));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,13 +78,16 @@ mod tests {
     }
 
     #[test]
-    fn masks_that_lack_a_cpu_are_recognised() {
-        assert!(!lacks_one("3", &[0, 1]));
-        assert!(!lacks_one("ff", &[0, 1]));
-        assert!(lacks_one("1", &[0, 1]));
-        assert!(lacks_one("0,ffffffff", &[0, 33]));
-        assert!(lacks_one("1", &[33]));
-        assert!(!lacks_one("odd", &[0]));
+    fn a_selection_of_offline_cpus_is_refused() {
+        for (cpus, online, is_refused) in [
+            (&[1, 3][..], &[0, 2][..], true),
+            (&[1, 3], &[0, 3], false),
+            (&[1], &[1], false),
+            (&[1], &[], false),
+        ] {
+            assert_eq!(check_online(cpus, online).is_err(), is_refused, "{cpus:?}");
+        }
+        assert!(crate::kernel::online_cpus().contains(&0));
     }
 
     #[test]

@@ -15,7 +15,10 @@ use std::{
 /// The longest filter that the kernel takes, in bytes.
 const MAX_FILTER: usize = 4095;
 
-/// What `-e` selects, and the `--filter` behind it.
+/// Tracers that instances do not have.
+const TRACERS: [&str; 3] = ["blk", "branch", "mmiotrace"];
+
+/// What `-e` selects, and the `--filter` that follows it; or an event that ends the recording.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Selected {
     /// `system:event`, `event` or `system`, with wildcards.
@@ -167,24 +170,16 @@ pub(super) fn explain(error: Error, event: &str) -> Error {
 }
 
 fn missing(event: &str) -> Error {
+    if TRACERS.contains(&event) {
+        return Error::Refused(format!(
+            "{event} is a tracer, which only the top level of tracefs has, and record uses an instance\n  hint: \
+             current_tracer starts it; \"stackmap save\" makes a capture of the top level"
+        ));
+    }
     Error::Refused(format!(
         "there is no event \"{event}\"\n  hint: available_events in tracefs lists them, as \
          system:event"
     ))
-}
-
-/// The events that are recorded. `set_event` also lists those that are on for a trigger only, whose
-/// `enable` is `0*`.
-pub(super) fn on(tracefs: &Tracefs) -> Result<Vec<String>> {
-    let listed = tracefs.read("set_event")?;
-    let is_recorded = |event: &&str| {
-        let enable = format!("events/{}/enable", event.replacen(':', "/", 1));
-        !tracefs
-            .read(&enable)
-            .is_ok_and(|enable| enable.starts_with('0'))
-    };
-    let events = listed.lines().filter(is_recorded);
-    Ok(events.map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -359,26 +354,5 @@ odd:sched
             text.contains("has 5000 bytes: the kernel takes at most 4095"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn events_enabled_for_a_trigger_are_not_recorded() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path();
-        let write = |file: &str, text: &str| {
-            let path = root.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write(
-            "set_event",
-            "kmem:kmalloc\nkmem:kfree\nsched:sched_switch\n",
-        );
-        write("events/kmem/kmalloc/enable", "1\n");
-        write("events/kmem/kfree/enable", "1*\n");
-        write("events/sched/sched_switch/enable", "0*\n");
-        write("trace", "");
-        let tracefs = Tracefs::find(Some(root)).unwrap();
-        assert_eq!(on(&tracefs).unwrap(), ["kmem:kmalloc", "kmem:kfree"]);
     }
 }

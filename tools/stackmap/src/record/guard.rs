@@ -1,153 +1,82 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A second process that restores tracefs if the recording process dies.
+//! The process that finishes a recording whose own process has died, also by SIGKILL.
 //!
-//! Its standard input is a socket: the guard reads the [`Undo`] from it as a line of JSON, and then
-//! waits. If the socket closes without [`DONE`], the recording process is dead. Before the line come
-//! the open files of the module's switches, so the guard shares the locks on the switches.
+//! It waits until its standard input is closed: then the recording process is dead. One that has finished the
+//! recording itself kills it.
 
-use super::{
-    lock::{Lock, Switch},
-    Undo,
-};
+use super::{recover, settings};
 use crate::{
     error::{Error, Result},
-    output::say,
+    tracefs::Tracefs,
 };
-use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use std::{
-    io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write},
-    mem::MaybeUninit,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt},
-    },
-    process::{Child, Command, Stdio},
+    io::{self, Read, Write},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
     sync::{atomic::AtomicBool, Arc},
 };
 
-/// The hidden command that the second process runs.
-pub const COMMAND: &str = "undo-recording";
-/// The answer of the second process when it has read the [`Undo`].
-const READY: &str = "ready\n";
-/// The recording process has restored tracefs itself.
-const DONE: &str = "done\n";
+/// The hidden command that the process runs.
+pub const COMMAND: &str = "guard-recording";
+/// The option `func_stack_trace` of all instances is on, and is off again.
+pub(super) const OPTION_ON: u8 = b'+';
+pub(super) const OPTION_OFF: u8 = b'-';
 
-/// The second process.
+/// The process.
 pub(super) struct Guard {
     child: Child,
-    socket: UnixStream,
+    pipe: ChildStdin,
 }
 
 impl Guard {
-    /// Starts the process. From then on `undo` is done whatever happens, and nobody else gets the
-    /// lock before that.
-    pub(super) fn start(undo: &Undo, lock: &Lock, switches: &[Switch]) -> Result<Self> {
-        let failed = |error| Error::io("start the process that guards tracefs", error);
-        let (mut socket, other) = UnixStream::pair().map_err(failed)?;
-        let mut command = Command::new("/proc/self/exe");
-        command
+    /// Starts the process for the recording of this name below `top`, the directory of tracefs.
+    pub(super) fn start(name: &str, top: &Path) -> Result<Self> {
+        let failed = |error| Error::io("start the process that guards the recording", error);
+        let mut child = Command::new("/proc/self/exe")
             .arg0("stackmap")
-            .arg(COMMAND)
-            .stdin(Stdio::from(OwnedFd::from(other)))
+            .args([COMMAND, name])
+            .arg(top)
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // Neither Ctrl-C nor the end of a job of a shell is meant for it.
-            .process_group(0);
-        lock.inherit(true).map_err(failed)?;
-        let child = command.spawn();
-        lock.inherit(false).map_err(failed)?;
-        // Our copy of the other end of the socket goes with it.
-        drop(command);
-        let child = child.map_err(failed)?;
-        send_files(&socket, switches).map_err(failed)?;
-        let mut line = serde_json::to_vec(undo).map_err(|error| failed(error.into()))?;
-        line.push(b'\n');
-        socket.write_all(&line).map_err(failed)?;
-        let mut ready = String::new();
-        BufReader::new(&socket)
-            .read_line(&mut ready)
+            .process_group(0)
+            .spawn()
             .map_err(failed)?;
-        if ready != READY {
-            return Err(Error::Refused(
-                "the process that guards tracefs did not start".into(),
-            ));
+        match child.stdin.take() {
+            Some(pipe) => Ok(Self { child, pipe }),
+            None => Err(failed(io::ErrorKind::BrokenPipe.into())),
         }
-        Ok(Self { child, socket })
     }
 
-    /// Tells the process that tracefs is restored.
-    pub(super) fn dismiss(self) {
-        let Self {
-            mut child,
-            mut socket,
-        } = self;
-        // If it is dead it has nothing to do either.
-        let _ = socket.write_all(DONE.as_bytes());
-        drop(socket);
-        let _ = child.wait();
+    /// Tells the process what it would have to undo.
+    pub(super) fn tell(&mut self, what: u8) {
+        // If it is dead, nobody guards the recording: that is no reason to lose it.
+        let _ = self.pipe.write_all(&[what]);
+    }
+
+    /// Ends the process, as there is nothing left to do, also if somebody has stopped it.
+    pub(super) fn dismiss(mut self) {
+        // It may be dead.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Room for the files of all switches, beside what goes through a socket.
-const ROOM: usize = rustix::cmsg_space!(ScmRights(2));
-
-fn send_files(socket: &UnixStream, switches: &[Switch]) -> io::Result<()> {
-    let files: Vec<_> = switches.iter().map(AsFd::as_fd).collect();
-    let mut room = [MaybeUninit::uninit(); ROOM];
-    let mut beside = SendAncillaryBuffer::new(&mut room);
-    if !beside.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let byte = [IoSlice::new(b"\n")];
-    sendmsg(socket, &byte, &mut beside, SendFlags::empty())?;
-    Ok(())
-}
-
-fn receive_files(socket: &UnixStream) -> io::Result<Vec<OwnedFd>> {
-    let mut room = [MaybeUninit::uninit(); ROOM];
-    let mut beside = RecvAncillaryBuffer::new(&mut room);
-    let mut byte = [0];
-    let mut bytes = [IoSliceMut::new(&mut byte)];
-    recvmsg(socket, &mut bytes, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
-    let files = beside.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => files.collect(),
-        _ => Vec::new(),
-    });
-    Ok(files.collect())
-}
-
-/// What the second process does.
-pub fn main() -> Result {
-    let failed = |error| Error::io("guard tracefs", error);
+/// What the process does.
+pub fn main(name: &str, top: &Path) -> Result {
+    let top = Tracefs::find(Some(top))?;
+    let failed = |error| Error::io("guard the recording", error);
     // Ignored: signals are meant for the recording process.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(failed)?;
     }
-    let socket = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
-    let mut socket = UnixStream::from(socket);
-    let switches = receive_files(&socket).map_err(failed)?;
-    let mut input = BufReader::new(socket.try_clone().map_err(failed)?);
-    let mut line = String::new();
-    input.read_line(&mut line).map_err(failed)?;
-    let undo: Undo = serde_json::from_str(&line)
-        .map_err(|error| Error::input("standard input", error.to_string()))?;
-    if switches.len() != undo.nr_switches() {
-        return Err(failed(io::ErrorKind::InvalidData.into()));
+    let mut messages = Vec::new();
+    io::stdin().read_to_end(&mut messages).map_err(failed)?;
+    if messages.last() == Some(&OPTION_ON) {
+        settings::switch_off(&top)?;
     }
-    socket.write_all(READY.as_bytes()).map_err(failed)?;
-    line.clear();
-    // The end of a process that has not read everything is an error here.
-    let read = input.read_line(&mut line);
-    if read.is_ok() && line == DONE {
-        return Ok(());
-    }
-    let result = undo.run_for_the_dead(&switches);
-    if result.is_ok() {
-        say("stackmap: the recording process died; tracefs is restored");
-    }
-    result
+    recover::for_the_dead(&top, name)
 }

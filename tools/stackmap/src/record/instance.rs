@@ -1,114 +1,230 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The buffer to record into: that of the top level, or of an instance.
+//! Instances of ftrace that belong to recordings.
+//!
+//! Who records into an instance holds a shared lock (flock(2)) on its directory in tracefs. So the owner is
+//! known in every mount and PID namespace, and the lock ends with the process.
 
-use super::undo::{self, listed};
+use super::recording::PREFIX;
 use crate::{
     error::{Error, Result},
     tracefs::Tracefs,
 };
-use std::{fs, io};
+use rustix::fs::{flock, FlockOperation};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    thread::sleep,
+    time::Duration,
+};
 
-/// The buffer to record into. An instance that was created for the recording is removed again,
-/// unless [`Undo`](undo::Undo) removes it: see [`settle`](Self::settle).
-pub(super) struct Place {
+/// The instances whose stacks become ids.
+const LIST: &str = "stack_map_instances";
+/// How often, and after which time, an instance that is in use is removed again.
+const RETRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// An instance that this process owns.
+pub(super) struct Instance {
+    top: Tracefs,
     tracefs: Tracefs,
-    made: bool,
+    name: String,
+    _lock: File,
 }
 
-impl Place {
-    /// The place in `tracefs` itself, or the instance `name`, which is made if it is not there.
-    pub(super) fn find(tracefs: Tracefs, name: Option<&str>) -> Result<Self> {
-        let Some(name) = name else {
-            return Ok(Self {
-                tracefs,
-                made: false,
-            });
-        };
-        if let Some(other) = tracefs.instance_name() {
-            return Err(Error::Refused(format!(
-                "--tracefs is already an instance, {other}\n  hint: use --instance with the \
-                 top-level tracefs"
-            )));
-        }
-        if name.is_empty() || name.contains(['/', '\n']) || [".", ".."].contains(&name) {
-            return Err(Error::Refused(format!(
-                "\"{}\" is not a valid name for an instance",
-                name.escape_debug()
-            )));
-        }
-        let path = tracefs.instance_path(name);
-        let made = match fs::create_dir(&path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => {
-                return Err(Error::io(format!("create {}", path.display()), error));
-            }
-        };
-        match tracefs.instance(name) {
-            Ok(tracefs) => Ok(Self { tracefs, made }),
-            Err(error) => {
-                if made {
-                    let _ = fs::remove_dir(path);
+/// Whether an instance records user stacks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum UserStacks {
+    Recorded,
+    /// Not, for this reason.
+    Missing(&'static str),
+    Unwanted,
+}
+
+impl Instance {
+    /// Makes one.
+    pub(super) fn create(top: &Tracefs, name: &str) -> Result<Self> {
+        let path = top.instance_path(name);
+        for attempt in 0.. {
+            make(&path).map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+            match Self::open(top, name, FlockOperation::NonBlockingLockShared) {
+                Ok(Some(instance)) => return Ok(instance),
+                // Before it was locked, another process has found and removed it, as it was empty.
+                _ if !path.exists() && attempt < RETRIES => {}
+                Ok(_) if attempt < RETRIES => sleep(PAUSE),
+                Ok(_) => break,
+                Err(error) => {
+                    let _ = unmake(&path);
+                    return Err(error);
                 }
-                Err(error)
             }
         }
+        Err(Error::Refused(format!(
+            "{}: another process removes it again and again",
+            path.display()
+        )))
     }
 
+    /// Takes one over whose owner is gone; [`None`]: it has an owner.
+    pub(super) fn adopt(top: &Tracefs, name: &str) -> Result<Option<Self>> {
+        Self::open(top, name, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn open(top: &Tracefs, name: &str, operation: FlockOperation) -> Result<Option<Self>> {
+        let tracefs = top.instance(name)?;
+        let path = tracefs.root();
+        let lock = File::open(path).map_err(|error| Error::read(path, error))?;
+        match flock(&lock, operation) {
+            // Before it was locked, it was removed, and one of this name may have been made again.
+            Ok(()) if !is_at(&lock, path) => return Ok(None),
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(Error::io(format!("lock {}", path.display()), error.into())),
+        }
+        Ok(Some(Self {
+            top: top.clone(),
+            name: name.to_owned(),
+            _lock: lock,
+            tracefs,
+        }))
+    }
+
+    /// Returns its files.
     pub(super) fn tracefs(&self) -> &Tracefs {
         &self.tracefs
     }
 
-    /// What restoring tracefs does to the instance.
-    pub(super) fn undo(&self) -> Result<undo::Instance> {
-        let unlist = match self.tracefs.instance_name() {
-            Some(name) if !listed(&self.tracefs, &name)? => Some(name),
-            _ => None,
-        };
-        Ok(undo::Instance {
-            unlist,
-            remove: self.made,
-        })
+    /// Lists it, so that its stacks become ids.
+    pub(super) fn list(&self, wants_user: bool) -> Result<UserStacks> {
+        let name = &self.name;
+        let write = |entry: &str| self.top.append(LIST, &format!("{entry}\n"));
+        let mut user = UserStacks::Unwanted;
+        if wants_user {
+            let missing = match write(&format!("{name}/user")) {
+                Ok(()) => return Ok(UserStacks::Recorded),
+                Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::Unsupported => {
+                    "this kernel has no user unwinder, dmesg says what is missing"
+                }
+                Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    "other tracers use all places of the kernel's user unwinder"
+                }
+                Err(error) => return Err(explain(error)),
+            };
+            user = UserStacks::Missing(missing);
+        }
+        write(name).map_err(explain)?;
+        Ok(user)
     }
 
-    /// From now on, the undo list of [`undo`](Self::undo) removes the instance.
-    pub(super) fn settle(mut self) -> Tracefs {
-        self.made = false;
-        self.tracefs.clone()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if self.made {
-            // The error that led here is the one to report.
-            let _ = fs::remove_dir(self.tracefs.root());
+    /// Stops recording, and keeps what was recorded.
+    pub(super) fn stop(&self) -> Result {
+        // A marker that this buffer refused would not come to the others.
+        self.copy_markers(false)?;
+        self.tracefs.write("tracing_on", "0")?;
+        let listed = self.top.read(LIST).unwrap_or_default();
+        let own = |line: &str| line == self.name || line.strip_suffix("/user") == Some(&self.name);
+        match listed.lines().any(own) {
+            true => self.top.append(LIST, &format!("!{}\n", self.name)),
+            false => Ok(()),
         }
     }
+
+    /// Sets whether what programs write to `trace_marker` of the top level is recorded; returns whether this kernel
+    /// can do that.
+    pub(super) fn copy_markers(&self, on: bool) -> Result<bool> {
+        let option = "options/copy_trace_marker";
+        if !self.tracefs.has(option) {
+            return Ok(false);
+        }
+        self.tracefs.write(option, if on { "1" } else { "0" })?;
+        Ok(true)
+    }
+
+    /// Returns whether nothing was recorded.
+    pub(super) fn is_empty(&self) -> Result<bool> {
+        let stats = super::save::cpu_stats(&self.tracefs)?;
+        Ok(stats.iter().all(|cpu| cpu.entries == 0 && cpu.read == 0))
+    }
+
+    /// Stops and removes it. If it is in use, it is empty afterwards.
+    pub(super) fn remove(self) -> Result {
+        let stopped = self.stop();
+        let path = self.tracefs.root();
+        for attempt in 0.. {
+            match unmake(path) {
+                Ok(()) => return stopped,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return stopped,
+                // A process that is being killed has not closed its files yet.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && attempt < RETRIES => {
+                    sleep(PAUSE)
+                }
+                Err(error) => {
+                    let _ = self.tracefs.write("trace", "");
+                    return Err(Error::Refused(format!(
+                        "cannot remove {}: {error}\n  hint: when no process has files of it open any more, the next \
+                         record removes it",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        stopped
+    }
 }
 
-/// Lists an instance in `stack_map_instances`, so that its stacks become ids.
-pub(super) fn list(tracefs: &Tracefs) -> Result {
-    let Some(name) = tracefs.instance_name() else {
-        return Ok(());
-    };
-    if listed(tracefs, &name)? {
-        return Ok(());
+/// Returns whether `file` is what is at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(file), Ok(found)) => id(file) == id(found),
+        _ => false,
     }
-    let written = tracefs.append(undo::INSTANCES, &format!("{name}\n"));
-    written.map_err(|error| match error {
+}
+
+fn explain(error: Error) -> Error {
+    match error {
         Error::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull => Error::Refused(
-            "the module serves no more instances\n  hint: stack_map_instances in tracefs lists \
-             them; writing \"!NAME\" removes one"
+            "the module serves no more instances\n  hint: stack_map_instances in tracefs lists them; \"stackmap \
+             recover --list\" shows what recorders that were killed have left"
                 .to_owned(),
         ),
-        Error::Io { error, .. } if error.kind() == io::ErrorKind::Unsupported => {
-            Error::Refused(format!(
-                "the buffer of instance {name} survives a reboot; the stacks of its ids do not\n  \
-                 hint: record into another instance"
-            ))
-        }
         error => error,
-    })
+    }
+}
+
+/// For tests: the directory that becomes an instance, in place of one that the kernel fills.
+const TEST: &str = "STACKMAP_TEST_INSTANCE";
+
+fn make(path: &Path) -> io::Result<()> {
+    match std::env::var_os(TEST) {
+        Some(test) => fs::rename(test, path),
+        None => match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        },
+    }
+}
+
+fn unmake(path: &Path) -> io::Result<()> {
+    match std::env::var_os(TEST) {
+        Some(test) => fs::rename(path, test),
+        None => fs::remove_dir(path),
+    }
+}
+
+/// Returns the names of all instances that recordings have made.
+pub(super) fn names(top: &Tracefs) -> Vec<String> {
+    let entries = fs::read_dir(top.instance_path("")).into_iter().flatten();
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let is_ours = |name: &String| {
+        let number = name.strip_prefix(PREFIX);
+        number.is_some_and(|number| u64::from_str_radix(number, 16).is_ok())
+    };
+    let mut names: Vec<_> = names.filter(is_ours).collect();
+    names.sort();
+    names
 }

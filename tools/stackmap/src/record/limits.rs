@@ -8,13 +8,12 @@ use super::{
     events::{self, file_of, Events},
     processes::{Processes, Wait},
     trigger::Triggers,
-    write::Write,
     Options,
 };
-use crate::{error::Result, tracefs::Tracefs};
+use crate::{error::Result, kernel, tracefs::Tracefs};
 
 /// The mask of the CPUs that record.
-pub(super) const CPUS: &str = "tracing_cpumask";
+const CPUS: &str = "tracing_cpumask";
 /// The threads whose events, or whose calls of functions, are recorded, and the option that adds
 /// what they start.
 const EVENTS: (&str, &str) = ("set_event_pid", "options/event-fork");
@@ -40,17 +39,21 @@ impl<'a> Limits<'a> {
         events: &'a Events,
         triggers: Triggers,
     ) -> Result<Self> {
-        let processes = Processes::find(&options.pids)?;
+        let processes = Processes::find(&options.pid)?;
         let lists = [
-            (EVENTS, !options.events.is_empty()),
-            (FUNCTIONS, !options.functions.is_empty()),
+            (EVENTS, !options.events.0.is_empty()),
+            (FUNCTIONS, !options.function.is_empty()),
         ];
         let lists = lists
             .into_iter()
             .filter(|(_, recorded)| *recorded && !processes.is_empty());
-        let cpus = match options.cpus.is_empty() {
+        let cpus = match options.cpu.is_empty() {
             true => None,
-            false => Some(cpus::select(&options.cpus, &super::save::cpus(tracefs)?)?),
+            false => {
+                let cpus = cpus::select(&options.cpu, &super::save::cpus(tracefs)?)?;
+                cpus::check_online(&cpus, &kernel::online_cpus())?;
+                Some(cpus)
+            }
         };
         Ok(Self {
             lists: lists.map(|(files, _)| files).collect(),
@@ -88,23 +91,6 @@ impl<'a> Limits<'a> {
             })?;
         }
         Ok(())
-    }
-
-    /// The writes that undo this, before what others had set is restored.
-    pub(super) fn undo(&self, tracefs: &Tracefs) -> Result<Vec<Write>> {
-        let mut writes: Vec<_> = self.triggers.undo().collect();
-        for (list, fork) in &self.lists {
-            // First, or it would add to the list of others.
-            writes.push(Write::new(fork, tracefs.read(fork)?.trim()));
-            writes.push(Write::new(list, ""));
-        }
-        if self.cpus.is_some() {
-            writes.push(Write::new(CPUS, tracefs.read(CPUS)?.trim()));
-        }
-        for event in self.events.filters.keys() {
-            writes.push(Write::new(&file_of(event, "filter"), "0"));
-        }
-        Ok(writes)
     }
 
     /// What waits until all processes have ended, if the recording is limited to some.

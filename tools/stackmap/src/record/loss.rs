@@ -29,7 +29,7 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
     } else if overrun > 0 {
         let streamed = sum(|cpu| cpu.streamed) > 0;
         let hint = match manifest.cpus.iter().filter_map(needed_kb).max() {
-            // They came faster than they were streamed, or there was no more room on the disk.
+            // They came faster than they were streamed, or the disk was full.
             Some(_) if streamed => "; a larger -b would hold more of them".to_owned(),
             Some(kb) => format!("; -b {kb} would have held them"),
             None => String::new(),
@@ -57,6 +57,12 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
         lines.push(
             "tracing was switched off during the recording: later events are missing".to_owned(),
         );
+    }
+    if !manifest.settings_changed.is_empty() {
+        lines.push(format!(
+            "another process wrote to {} of the instance during the recording: events can be missing",
+            manifest.settings_changed.join(", ")
+        ));
     }
     if manifest.reset {
         lines.push(
@@ -162,6 +168,7 @@ mod tests {
         );
         let manifest = Manifest {
             switched_off: true,
+            settings_changed: ["set_event", "trace"].map(str::to_owned).to_vec(),
             reset: true,
             ..manifest(&[(1, 1, 0, 0)])
         };
@@ -171,8 +178,9 @@ mod tests {
             "1 record overwritten in the ring buffer during the recording"
         );
         assert!(lines[1].starts_with("tracing was switched off"));
-        assert!(lines[2].starts_with("the map was reset"));
-        assert_eq!(lines.len(), 3);
+        assert!(lines[2].starts_with("another process wrote to set_event, trace of the instance"));
+        assert!(lines[3].starts_with("the map was reset"));
+        assert_eq!(lines.len(), 4);
     }
 
     #[test]

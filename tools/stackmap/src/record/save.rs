@@ -1,34 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes what was recorded into a capture.
+//! Makes a capture of a buffer: what is in tracefs besides the pages, where it is written, and what was lost.
 
 use super::{
-    buffer::{Buffer, Header},
-    label::Label,
-    limits::Limits,
+    buffer::{Buffer, Header, Written},
     loss,
-    spool::{Spool, Taken},
+    recording::{Begun, Recording},
+    settings,
+    spool::{self, Spool},
     user::UserSide,
-    wait::{Signals, INTERRUPTED},
+    wait::Signals,
     window::Window,
-    Options,
 };
 use crate::{
-    capture::{member, Clocks, CpuStat, Manifest, Recorded, Writer},
+    capture::{member, ClockReading, Clocks, CpuStat, Manifest, Writer},
     error::{Error, Result},
     kernel,
     notes::count_of,
     output::{say, warn},
-    ring::Order,
+    ring::decode::Trace,
     source::differ,
-    stack_map_bin,
+    stack_map_bin::{self, Order},
     stacks::Stacks,
     stat::Stat,
     symbols::kallsyms::Kallsyms,
-    tracefs::{self, MapState, Tracefs},
+    tracefs::{self, Tracefs},
 };
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io::Read,
     path::Path,
@@ -42,34 +40,61 @@ const NAMES_LEN: u64 = 32;
 /// Room for the other members: names of tasks, headers, the manifest, the zip directory.
 const OTHERS_LEN: u64 = 1 << 20;
 
-/// What is known of a recording besides what tracefs has.
-pub(super) struct Saved<'a> {
-    pub(super) options: &'a Options,
-    pub(super) limits: &'a Limits<'a>,
-    pub(super) duration: Duration,
-    pub(super) clocks: Clocks,
-    pub(super) modules_before: &'a [u8],
-    pub(super) stat_before: &'a str,
-    /// The same of user stacks, if the module has them.
-    pub(super) user_stat_before: Option<&'a str>,
-    /// When it began, since the system was started.
-    pub(super) begun: Duration,
-    pub(super) map_before: MapState,
-    /// The map, open since before the recording: it cannot be read after a reset.
-    pub(super) map: &'a File,
+/// How a recording has ended.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// How long it took; [`None`]: the records tell.
+    pub(super) duration: Option<Duration>,
+    pub(super) clock: Option<ClockReading>,
     /// What of it is kept; [`None`]: all.
     pub(super) window: Option<Window>,
     /// The event that ended it.
-    pub(super) triggered: Option<&'a str>,
+    pub(super) triggered: Option<String>,
     pub(super) switched_off: bool,
-    pub(super) put_aside: &'a BTreeMap<String, String>,
-    pub(super) instance: Option<String>,
+    /// Whether the buffer is gone, and only what was taken from it is left.
+    pub(super) gone: bool,
+    /// The map, open since the beginning: it cannot be read after a reset.
+    pub(super) map: Option<File>,
 }
 
-/// What is saved of a recording besides the buffer, which has not been read yet.
-pub(super) struct Surroundings<'a> {
-    saved: &'a Saved<'a>,
+/// Makes a capture of the buffer of `tracefs` and of what was taken from it before. If that fails, all of it is still in the
+/// buffer, or in the files of `spool`; what could not be written to these either is lost, and the error says so.
+pub(super) fn save(
+    recording: &Recording,
+    ending: &Ending,
+    tracefs: &Tracefs,
     spool: Spool,
+    writer: Writer,
+    signals: &Signals,
+) -> Result {
+    let around = Surroundings::read(recording, ending, tracefs, &spool)?;
+    writer.reserve(around.at_most())?;
+    let spool = match ending.gone {
+        true => spool,
+        false => spool::drain(tracefs, around.header.layout(), spool)?,
+    };
+    let in_memory = spool.values().any(spool::Taken::is_in_memory);
+    let around = match recording.begun {
+        Some(_) => around,
+        None => around.with_later_stacks(&spool),
+    };
+    around
+        .write(&spool, writer, signals)
+        .map_err(|error| match error {
+            Error::Status(_) => error,
+            error if in_memory => {
+                Error::Refused(format!("{error}\n  what was in the buffer is lost in part"))
+            }
+            error => error,
+        })
+}
+
+/// What is saved besides the pages.
+struct Surroundings<'a> {
+    recording: &'a Recording,
+    begun: Begun,
+    ending: &'a Ending,
+    tracefs: &'a Tracefs,
     header: Header,
     cpus: Vec<CpuStat>,
     stat_text: String,
@@ -79,68 +104,77 @@ pub(super) struct Surroundings<'a> {
     modules: Vec<u8>,
     kallsyms: Kallsyms,
     clock: String,
+    nr_events: u64,
 }
 
-/// A recording, with everything that is written of it. The kernel's buffer is empty by then, so
-/// this is kept until it is written.
-pub(super) struct Collected {
-    buffer: Buffer,
-    members: Vec<(String, Vec<u8>)>,
-    manifest: Manifest,
-    loaded_anew: bool,
-    nr_stacks: usize,
-    nr_user_stacks: usize,
-}
-
-impl Saved<'_> {
-    /// Reads all but the buffer.
-    pub(super) fn surroundings(&self, tracefs: &Tracefs, spool: Spool) -> Result<Surroundings<'_>> {
+impl<'a> Surroundings<'a> {
+    fn read(
+        recording: &'a Recording,
+        ending: &'a Ending,
+        tracefs: &'a Tracefs,
+        spool: &Spool,
+    ) -> Result<Self> {
         // Reading the buffer changes what is counted of it.
-        let mut cpus = cpu_stats(tracefs)?;
+        let mut cpus = match ending.gone {
+            true => spool
+                .keys()
+                .map(|cpu| CpuStat {
+                    cpu: *cpu,
+                    ..CpuStat::default()
+                })
+                .collect(),
+            false => cpu_stats(tracefs)?,
+        };
         for cpu in &mut cpus {
-            cpu.bytes += spool.get(&cpu.cpu).map_or(0, Taken::len);
+            cpu.bytes += spool.get(&cpu.cpu).map_or(0, spool::Taken::len);
         }
         let stacks = tracefs.stacks()?;
         let mut bin = Vec::new();
-        stack_map_bin::write(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
-        Ok(Surroundings {
-            saved: self,
-            spool,
+        stack_map_bin::write(&mut bin, Order::Little, stacks.load_id(), stacks.iter())?;
+        let begun = recording.begun.clone().unwrap_or_default();
+        let mut user = UserSide::read(tracefs, Duration::from_nanos(begun.since_boot))?;
+        if recording.anonymous {
+            user = user.map(UserSide::without_paths);
+        }
+        let events = tracefs.read("set_event").unwrap_or_default();
+        Ok(Self {
+            recording,
+            begun,
+            ending,
+            tracefs,
             header: Header::read(tracefs)?,
             cpus,
             stat_text: tracefs.read("stack_map_stat")?,
             stacks,
             bin,
-            user: match self.user_stat_before {
-                Some(before) => UserSide::read(tracefs, before, self.begun)?,
-                None => None,
-            },
+            user,
             modules: kernel::modules_text()?,
             kallsyms: kernel::kallsyms()?,
-            clock: clock(&tracefs.read("trace_clock")?),
+            clock: match &recording.clock {
+                Some(clock) => clock.clone(),
+                None => clock(&tracefs.read("trace_clock")?),
+            },
+            nr_events: events.lines().count() as u64,
         })
     }
 
-    /// Whether the map was emptied since the recording began; a reload is something else.
-    fn was_reset(&self, stacks: &Stacks, slot_bits: Option<u32>) -> bool {
-        if differ(self.map_before.load_id, stacks.load_id()) {
-            return false;
+    /// Has also the stacks that a buffer of others, which records on, got while it was read.
+    fn with_later_stacks(self, spool: &Spool) -> Self {
+        match Self::read(self.recording, self.ending, self.tracefs, spool) {
+            Ok(later) => Self {
+                cpus: self.cpus,
+                ..later
+            },
+            Err(_) => self,
         }
-        let generation = |id: u32| id.checked_shr(slot_bits?);
-        let before = self.map_before.first_id.and_then(generation);
-        (before.is_some() && before != stacks.generation(slot_bits)) || is_stale(&mut &*self.map)
     }
-}
 
-impl Surroundings<'_> {
     /// How many bytes a capture has at most.
-    pub(super) fn at_most(&self, tracefs: &Tracefs) -> u64 {
+    fn at_most(&self) -> u64 {
         let len = |text: &str| text.len() as u64;
         let buffered = self.cpus.iter().map(|cpu| cpu.bytes);
-        let events = tracefs.read("set_event").unwrap_or_default();
-        let events = events.lines().count() as u64;
         let buffered = buffered.fold(0, u64::saturating_add);
-        let names = match self.saved.options.all_symbols {
+        let names = match self.recording.all_symbols {
             true => u64::MAX,
             // Of what is in the buffer, nothing is known yet.
             false => len(&self.kallsyms.slim(self.stacks.frames()))
@@ -151,9 +185,9 @@ impl Surroundings<'_> {
             self.bin.len() as u64,
             self.user.as_ref().map_or(0, UserSide::len),
             self.modules.len() as u64,
-            2 * len(&self.stat_text),
+            len(&self.stat_text),
             len(self.kallsyms.text()).min(names),
-            events * FORMAT_LEN,
+            self.nr_events * FORMAT_LEN,
             OTHERS_LEN,
         ]
         .into_iter()
@@ -163,152 +197,174 @@ impl Surroundings<'_> {
         })
     }
 
-    /// Takes the buffer, which is empty afterwards, for a capture that `writer` writes.
-    pub(super) fn collect(
-        self,
-        tracefs: &Tracefs,
-        signals: &Signals,
-        writer: &Writer,
-    ) -> Result<Collected> {
+    /// Writes the capture. A second signal aborts this.
+    fn write(&self, spool: &Spool, mut to: Writer, signals: &Signals) -> Result {
         let Self {
-            saved,
+            recording, ending, ..
+        } = *self;
+        let buffer = Buffer {
+            tracefs: self.tracefs,
+            header: &self.header,
             spool,
-            header,
-            mut cpus,
-            stat_text,
-            stacks,
-            bin,
-            user,
-            modules,
-            kallsyms,
-            clock,
-        } = self;
-        let Options {
-            all_symbols,
-            no_args,
-            anonymous,
-            ..
-        } = *saved.options;
-        let numbers: Vec<_> = cpus.iter().map(|cpu| cpu.cpu).collect();
-        let bytes = cpus
-            .iter()
-            .map(|cpu| cpu.bytes)
-            .fold(0, u64::saturating_add);
-        // Heads of pages; and what cannot be packed grows by that.
-        let size = bytes.saturating_add(bytes / 8).saturating_add(OTHERS_LEN);
-        let spool = (spool, writer.room()?, size);
-        let window = saved.window.as_ref();
-        let mut buffer = Buffer::take(tracefs, &numbers, header, spool, window, !no_args, signals)?;
-        for cpu in &mut cpus {
-            if let (Some(window), Some(left)) = (window, buffer.left_out.get(&cpu.cpu)) {
-                leave_out(cpu, window, *left);
-            }
-            // To the kernel, it was read like by anybody.
-            let streamed = buffer.streamed.get(&cpu.cpu).copied().unwrap_or_default();
-            cpu.entries += streamed;
-            cpu.read = cpu.read.saturating_sub(streamed);
-            cpu.streamed = streamed;
-        }
-
-        let names = match all_symbols {
-            true => kallsyms.text().to_owned(),
-            false => kallsyms.slim(stacks.frames().chain(buffer.frames.iter().copied())),
+            window: ending.window.as_ref(),
+            keep_fields: !recording.no_args,
+            hide_tasks: recording.anonymous,
+            threads: &self.begun.threads,
         };
-        let slot_bits = Stat::parse(&stat_text).slot_bits();
+        let written = buffer.write(&mut to, signals)?;
+        let frames = || self.stacks.frames().chain(written.frames.iter().copied());
+        let names = match recording.all_symbols {
+            true => self.kallsyms.text(),
+            false => &self.kallsyms.slim(frames()),
+        };
+        for (name, content) in [
+            (member::STACK_MAP_BIN, &self.bin[..]),
+            (member::STAT, self.stat_text.as_bytes()),
+            (member::MODULES, &self.modules),
+            (member::KALLSYMS, names.as_bytes()),
+        ] {
+            to.member(name, &mut &content[..])?;
+        }
+        for (name, content) in self.user.iter().flat_map(UserSide::members) {
+            to.member(name, &mut &content[..])?;
+        }
+        let manifest = self.manifest(&written);
+        let path = to.path().to_owned();
+        let size = to.finish(&manifest)?;
+        if differ(self.begun.map.load_id, self.stacks.load_id()) {
+            warn("the module was reloaded during the recording: ids from before have no stacks");
+        }
+        for line in loss::lines(&manifest) {
+            warn(line);
+        }
+        let nr_user_stacks = self.user.as_ref().map_or(0, UserSide::nr_stacks);
+        summary(&manifest, (self.stacks.len(), nr_user_stacks), &path, size);
+        Ok(())
+    }
+
+    fn manifest(&self, written: &Written) -> Manifest {
+        let Self {
+            recording,
+            begun,
+            ending,
+            stacks,
+            ..
+        } = self;
+        let slot_bits = Stat::parse(&self.stat_text).slot_bits();
+        let is_new = recording.begun.is_some();
         let mut manifest = Manifest {
             time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |time| time.as_secs()),
-            duration_ns: u64::try_from(saved.duration.as_nanos()).unwrap_or(u64::MAX),
+            duration_ns: match ending.duration {
+                Some(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+                None => self.length(written),
+            },
             host: kernel::host(),
-            labels: Label::all(&saved.options.labels),
+            labels: recording.labels.clone(),
             release: kernel::release(),
             machine: kernel::machine(),
             page_size: u64::try_from(rustix::param::page_size()).ok(),
             build_id: kernel::build_id(),
             boot_id: kernel::boot_id(),
-            kaslr_base: kallsyms.text_base().map(|base| format!("0x{base:x}")),
+            kaslr_base: self.kallsyms.text_base().map(|base| format!("0x{base:x}")),
             generation: stacks.generation(slot_bits),
             slot_bits,
-            load_id: saved.map_before.load_id,
-            big_endian: Order::NATIVE == Order::Big,
-            no_args,
-            clock,
-            clocks: saved.clocks.clone(),
-            slim: !all_symbols,
-            modules_changed: loaded(saved.modules_before) != loaded(&modules),
-            recorded: Recorded {
-                instance: saved.instance.clone(),
-                ..saved.options.recorded(saved.limits)
+            load_id: match is_new {
+                true => begun.map.load_id,
+                false => stacks.load_id(),
             },
-            reset: saved.was_reset(&stacks, slot_bits),
-            triggered: saved.triggered.map(str::to_owned),
-            switched_off: saved.switched_off,
-            put_aside: saved.put_aside.clone(),
-            cpus,
+            no_args: recording.no_args,
+            clock: self.clock.clone(),
+            clocks: Clocks {
+                begin: begun.clock,
+                end: ending.clock,
+            },
+            slim: !recording.all_symbols,
+            modules_changed: is_new && loaded(begun.modules.as_bytes()) != loaded(&self.modules),
+            recorded: recording.recorded.clone(),
+            reset: is_new && self.was_reset(slot_bits),
+            triggered: ending.triggered.clone(),
+            switched_off: ending.switched_off,
+            settings_changed: self.settings_changed(written),
+            cpus: self.cpus.iter().map(|cpu| self.cpu(cpu, written)).collect(),
             ..Manifest::default()
         };
-        let mut user = user;
-        if anonymous {
+        if recording.anonymous {
             manifest.anonymize();
-            buffer.hide_tasks();
-            user = user.map(UserSide::without_paths);
         }
-        let members = [
-            (member::STACK_MAP_BIN, bin),
-            (member::STAT, stat_text.into_bytes()),
-            (member::STAT_BEFORE, saved.stat_before.as_bytes().to_vec()),
-            (member::MODULES, modules),
-            (member::KALLSYMS, names.into_bytes()),
-        ];
-        let members = members.map(|(name, content)| (name.to_owned(), content));
-        let nr_user_stacks = user.as_ref().map_or(0, UserSide::nr_stacks);
-        let user = user.into_iter().flat_map(UserSide::into_members);
-        Ok(Collected {
-            buffer,
-            members: members.into_iter().chain(user).collect(),
-            nr_user_stacks,
-            manifest,
-            loaded_anew: differ(saved.map_before.load_id, stacks.load_id()),
-            nr_stacks: stacks.len(),
-        })
+        manifest
     }
-}
 
-impl Collected {
-    /// Writes the capture. A second signal aborts this. After an error, another file can be tried.
-    pub(super) fn write(&self, signals: &Signals, mut to: Writer) -> Result {
-        // The first signal may have ended the recording; one more aborts the writing.
-        let limit = signals.count().max(1);
-        for (name, content) in &self.members {
-            let mut content = Interruptible {
-                content: &content[..],
-                signals,
-                limit,
-            };
-            to.member(name, &mut content).map_err(|error| match error {
-                Error::Io { error, .. }
-                    if error.kind() == std::io::ErrorKind::ConnectionAborted =>
-                {
-                    Error::Status(INTERRUPTED)
-                }
-                error => error,
-            })?;
+    /// The files of the instance that another process wrote to, as far as that can be seen.
+    fn settings_changed(&self, written: &Written) -> Vec<String> {
+        let mut changed = Vec::new();
+        if self.ending.gone || self.recording.begun.is_none() {
+            return changed;
         }
-        self.buffer.write(&mut to)?;
-        let path = to.path().to_owned();
-        let size = to.finish(&self.manifest)?;
-        if self.loaded_anew {
-            warn(format_args!(
-                "the module was reloaded during the recording: ids from before have no stacks"
-            ));
+        let now = settings::watched(self.tracefs);
+        let before = self.begun.settings.iter();
+        let differs = |(file, text): &(&String, &String)| now.get(*file) != Some(*text);
+        changed.extend(before.filter(differs).map(|(file, _)| file.clone()));
+        // Then the kernel counts from 0 again.
+        let is_cleared = |cpu: &CpuStat| {
+            let of = written.cpus.get(&cpu.cpu);
+            of.is_some_and(|of| of.streamed > cpu.read)
+        };
+        if self.cpus.iter().any(is_cleared) {
+            changed.push("trace".to_owned());
         }
-        for line in loss::lines(&self.manifest) {
-            warn(line);
+        changed
+    }
+
+    /// What the ring buffer says of a CPU, and what was written of it.
+    fn cpu(&self, stat: &CpuStat, written: &Written) -> CpuStat {
+        let of = written.cpus.get(&stat.cpu).copied().unwrap_or_default();
+        let mut cpu = stat.clone();
+        if self.recording.begun.is_none() {
+            // It may still record.
+            cpu.entries = of.entries;
+            cpu.read = 0;
+            return cpu;
         }
-        let nr_stacks = (self.nr_stacks, self.nr_user_stacks);
-        summary(&self.manifest, nr_stacks, &path, size);
-        Ok(())
+        if let Some(window) = &self.ending.window {
+            leave_out(&mut cpu, window, (of.older, of.first));
+        }
+        // To the kernel, it was read like by anybody.
+        cpu.entries += of.streamed;
+        cpu.read = cpu.read.saturating_sub(of.streamed);
+        cpu.streamed = of.streamed;
+        cpu
+    }
+
+    /// How long it took until the last record, if the clock counts time.
+    fn length(&self, written: &Written) -> u64 {
+        if !Trace::counts_nanos(&self.clock) {
+            return 0;
+        }
+        let cpus = || written.cpus.values().filter(|cpu| cpu.entries > 0);
+        let begun = self.begun.clock.map(|clock| clock.trace);
+        let first = begun.or_else(|| cpus().filter_map(|cpu| cpu.first).min());
+        let last = cpus().map(|cpu| cpu.last).max();
+        first
+            .zip(last)
+            .map_or(0, |(first, last)| last.saturating_sub(first))
+    }
+
+    /// Whether the map was emptied since the recording began; a reload is something else.
+    fn was_reset(&self, slot_bits: Option<u32>) -> bool {
+        let before = self.begun.map;
+        if differ(before.load_id, self.stacks.load_id()) {
+            return false;
+        }
+        let generation = |id: u32| id.checked_shr(slot_bits?);
+        let before = before.first_id.and_then(generation);
+        let is_stale = self
+            .ending
+            .map
+            .as_ref()
+            .is_some_and(|map| is_stale(&mut &*map));
+        (before.is_some() && before != self.stacks.generation(slot_bits)) || is_stale
     }
 }
 
@@ -350,22 +406,6 @@ fn is_stale(map: &mut dyn Read) -> bool {
         }
     }
     false
-}
-
-/// A reader that fails after more than `limit` signals.
-struct Interruptible<'a> {
-    content: &'a [u8],
-    signals: &'a Signals,
-    limit: usize,
-}
-
-impl Read for Interruptible<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.signals.count() > self.limit {
-            return Err(std::io::ErrorKind::ConnectionAborted.into());
-        }
-        self.content.read(buffer)
-    }
 }
 
 /// Counts what was `left_out` of a CPU, and what was overwritten before that: neither is missing. If
@@ -420,7 +460,8 @@ pub(super) fn cpus(tracefs: &Tracefs) -> Result<Vec<u32>> {
     Ok(cpus)
 }
 
-fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
+/// What the ring buffer says of each CPU.
+pub(super) fn cpu_stats(tracefs: &Tracefs) -> Result<Vec<CpuStat>> {
     let stats = cpus(tracefs)?.into_iter().map(|cpu| {
         let text = Stat::parse(&tracefs.read(&format!("per_cpu/cpu{cpu}/stats"))?);
         let number = |key| text.number(key).unwrap_or(0);

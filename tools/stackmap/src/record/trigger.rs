@@ -6,10 +6,7 @@
 //! So the kernel only counts the event, in a histogram with a name of its own, and a thread looks at
 //! the count.
 
-use super::{
-    events::{file_of, Events, Selected},
-    write::Write,
-};
+use super::events::{file_of, Events, Selected};
 use crate::{
     error::{Error, Result},
     output::safe,
@@ -29,16 +26,8 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// What separates an event from the condition, as in the kernel's triggers.
 const IF: &str = " if ";
 
-/// An event that ends the recording.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Trigger {
-    /// `system:event` or `event`.
-    pub event: String,
-    /// What its fields must be, in the kernel's syntax.
-    pub filter: Option<String>,
-}
-
-impl FromStr for Trigger {
+/// Reads an event that ends the recording.
+impl FromStr for Selected {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -62,7 +51,7 @@ impl FromStr for Trigger {
     }
 }
 
-impl std::fmt::Display for Trigger {
+impl std::fmt::Display for Selected {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.filter {
             Some(filter) => write!(f, "{}{IF}{filter}", self.event),
@@ -79,7 +68,7 @@ pub(super) struct Triggers(Vec<Watched>);
 #[derive(Clone, Debug)]
 struct Watched {
     /// With the event as `system:event`.
-    trigger: Trigger,
+    trigger: Selected,
     /// The name of its histogram.
     name: String,
 }
@@ -93,7 +82,7 @@ impl Triggers {
     /// is in the capture.
     pub(super) fn find(
         tracefs: &Tracefs,
-        triggers: &[Trigger],
+        triggers: &[Selected],
         events: &mut Vec<Selected>,
     ) -> Result<Self> {
         let selected = Events::find(tracefs, events)?;
@@ -101,11 +90,7 @@ impl Triggers {
         let now = since_boot().as_nanos();
         let mut found = Vec::new();
         for trigger in triggers {
-            let wanted = Selected {
-                event: trigger.event.clone(),
-                filter: trigger.filter.clone(),
-            };
-            let names = Events::find(tracefs, std::slice::from_ref(&wanted))?.names;
+            let names = Events::find(tracefs, std::slice::from_ref(trigger))?.names;
             let mut names = names.into_iter();
             let (Some(event), None) = (names.next(), names.next()) else {
                 return Err(Error::Refused(format!(
@@ -120,11 +105,11 @@ impl Triggers {
                 )));
             }
             if !selected.names.contains(&event) || selected.filters.contains_key(&event) {
-                events.push(wanted);
+                events.push(trigger.clone());
             }
             found.push(Watched {
                 name: format!("stackmap_{}_{now}_{}", process::id(), found.len()),
-                trigger: Trigger {
+                trigger: Selected {
                     event,
                     filter: trigger.filter.clone(),
                 },
@@ -136,16 +121,9 @@ impl Triggers {
     /// Begins to count.
     pub(super) fn set(&self, tracefs: &Tracefs) -> Result {
         self.0.iter().try_for_each(|watched| {
-            let set = Write::append(&watched.file("trigger"), &watched.command()).run(tracefs);
+            let command = format!("{}\n", watched.command());
+            let set = tracefs.append(&watched.file("trigger"), &command);
             set.map_err(|error| watched.explain(error, tracefs))
-        })
-    }
-
-    /// The writes that undo this, if it was done: the kernel refuses a wrong condition here, too.
-    pub(super) fn undo(&self) -> impl Iterator<Item = Write> + '_ {
-        self.0.iter().map(|watched| {
-            let remove = format!("!{}", watched.command());
-            Write::append_if(&watched.file("trigger"), &remove, &watched.mark())
         })
     }
 
@@ -245,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_trigger_has_an_event_and_perhaps_a_condition() {
-        let parse = |text: &str| text.parse::<Trigger>();
+        let parse = |text: &str| text.parse::<Selected>();
         for (text, event, filter) in [
             ("kmem:kfree", "kmem:kfree", None),
             (" kfree if ptr == 0 ", "kfree", Some("ptr == 0")),
@@ -254,7 +232,7 @@ mod tests {
         ] {
             let filter = filter.map(str::to_owned);
             let event = event.to_owned();
-            assert_eq!(parse(text), Ok(Trigger { event, filter }));
+            assert_eq!(parse(text), Ok(Selected { event, filter }));
         }
         for text in ["", " ", "a:b if ", " if x", "a b", "a:b unless c", "a\nb"] {
             assert!(parse(text).is_err(), "{text}");
@@ -273,7 +251,7 @@ mod tests {
             std::fs::write(dir.path().join(file), text).unwrap();
         }
         let tracefs = Tracefs::find(Some(dir.path())).unwrap();
-        let trigger: Trigger = "a:b".parse().unwrap();
+        let trigger: Selected = "a:b".parse().unwrap();
         let two = || {
             Triggers::find(
                 &tracefs,

@@ -24,30 +24,21 @@ pub(super) struct UserSide {
 }
 
 impl UserSide {
-    /// Reads it, if the module has user stacks. `stat_before`: the counters before the recording; `begun`:
-    /// when that was, since the system was started.
-    pub(super) fn read(
-        tracefs: &Tracefs,
-        stat_before: &str,
-        begun: Duration,
-    ) -> Result<Option<Self>> {
+    /// Reads it, if the module has user stacks. `begun`: when the recording began, since the system was started.
+    pub(super) fn read(tracefs: &Tracefs, begun: Duration) -> Result<Option<Self>> {
         let Some(stacks) = tracefs.user_stacks()? else {
             return Ok(None);
         };
         // A file that is seen later has no frame in the stacks.
         let binaries = tracefs.read_bytes("stack_map_binaries")?;
         let mut bin = Vec::new();
-        stack_map_bin::write_user(&mut bin, Order::NATIVE, stacks.load_id(), stacks.iter())?;
+        stack_map_bin::write_user(&mut bin, Order::Little, stacks.load_id(), stacks.iter())?;
         let mut members = vec![
             (member::STACK_MAP_USER_BIN.to_owned(), bin),
             (member::BINARIES.to_owned(), binaries.clone()),
             (
                 member::USER_STAT.to_owned(),
                 tracefs.read("stack_map_user_stat")?.into_bytes(),
-            ),
-            (
-                member::USER_STAT_BEFORE.to_owned(),
-                stat_before.as_bytes().to_vec(),
             ),
         ];
         let segments = segments(&stacks, &Binaries::parse(&binaries));
@@ -84,8 +75,8 @@ impl UserSide {
     }
 
     /// What is written of it.
-    pub(super) fn into_members(self) -> Vec<(String, Vec<u8>)> {
-        self.members
+    pub(super) fn members(&self) -> &[(String, Vec<u8>)] {
+        &self.members
     }
 }
 
@@ -176,7 +167,8 @@ mod tests {
                 member(member::SEGMENTS),
             ],
         };
-        let members = side.without_paths().into_members();
+        let side = side.without_paths();
+        let members = side.members();
         let names: Vec<_> = members.iter().map(|(name, _)| &name[..]).collect();
         assert_eq!(names, [member::BINARIES, member::SEGMENTS]);
         assert_eq!(members[0].1, b"2 - 0:1 5 20 /x\n");

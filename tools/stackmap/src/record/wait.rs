@@ -2,14 +2,15 @@
 
 //! What a recording waits for: a command, a time, a signal, the end of processes, an event.
 
-use super::{account::Account, processes::Wait, trigger::Watch};
+use super::{processes::Wait, trigger::Watch};
 use crate::{
     error::{Error, Result},
     output::say,
 };
 use rustix::process::{kill_process, Pid, Signal};
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ},
+    flag,
     iterator::{exfiltrator::WithOrigin, SignalsInfo},
     low_level::siginfo::Cause,
 };
@@ -105,9 +106,12 @@ pub(super) struct Signals {
 impl Signals {
     /// Catches them from now on.
     pub(super) fn catch() -> Result<Self> {
+        let failed = |error| Error::io("catch signals", error);
+        // A file that may not be larger is an error, and not the end.
+        flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
         let (sender, news) = mpsc::channel();
-        let mut signals = SignalsInfo::<WithOrigin>::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
-            .map_err(|error| Error::io("catch signals", error))?;
+        let mut signals =
+            SignalsInfo::<WithOrigin>::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(failed)?;
         let count = Arc::new(AtomicUsize::new(0));
         let (to, counter) = (sender.clone(), Arc::clone(&count));
         thread::spawn(move || {
@@ -143,16 +147,15 @@ pub(super) struct Ends {
     pub(super) watch: Option<Watch>,
 }
 
-/// Runs `command`, as `user` if there is one, or waits for `duration`, for a signal or for `ends`.
+/// Runs `command`, or waits for `duration`, for a signal or for `ends`.
 /// Returns the command, too, if it still runs.
 pub(super) fn wait(
     command: &[OsString],
-    user: Option<&Account>,
     duration: Option<Duration>,
     ends: Ends,
     signals: &Signals,
 ) -> Result<(Stopped, Option<Pid>)> {
-    let pid = start(command, user, signals)?;
+    let pid = start(command, signals)?;
     if pid.is_none() && duration.is_none() {
         let until = [
             ends.watch.as_ref().map(|_| ", or until it is triggered"),
@@ -234,17 +237,13 @@ impl Caught {
     }
 }
 
-fn start(command: &[OsString], user: Option<&Account>, signals: &Signals) -> Result<Option<Pid>> {
+fn start(command: &[OsString], signals: &Signals) -> Result<Option<Pid>> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(None);
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    let child = match user {
-        Some(user) => user.spawn(&mut command),
-        None => command.spawn(),
-    };
-    let mut child = child.map_err(|error| Error::Command {
+    let mut child = command.spawn().map_err(|error| Error::Command {
         command: program.to_string_lossy().into_owned(),
         error,
     })?;

@@ -2,7 +2,7 @@
 
 //! The end of a recording, which alone is kept.
 
-use super::save::{clock, cpus};
+use super::{clocks, save::cpus};
 use crate::{
     error::{Error, Result},
     ring::decode::Trace,
@@ -21,7 +21,10 @@ impl Window {
     pub(super) fn read(tracefs: &Tracefs, last: Duration) -> Result<Self> {
         let now = cpus(tracefs)?.into_iter().map(|cpu| {
             let stats = tracefs.read(&format!("per_cpu/cpu{cpu}/stats"))?;
-            Ok((cpu, now(&stats).unwrap_or_default()))
+            Ok((
+                cpu,
+                clocks::shown(&stats).map_or(0, |(now, error)| now - error),
+            ))
         });
         Ok(Self {
             now: now.collect::<Result<_>>()?,
@@ -42,30 +45,13 @@ impl Window {
 }
 
 /// Refuses a clock that does not count time.
-pub(super) fn check(tracefs: &Tracefs) -> Result {
-    let clock = clock(&tracefs.read("trace_clock")?);
-    if Trace::counts_nanos(&clock) {
-        return Ok(());
+pub(super) fn check(clock: &str) -> Result {
+    match Trace::counts_nanos(clock) {
+        true => Ok(()),
+        false => Err(Error::Refused(format!(
+            "--last needs a clock that counts seconds, and {clock} does not\n  hint: --clock mono"
+        ))),
     }
-    Err(Error::Refused(format!(
-        "--last needs a clock that counts seconds, and trace_clock is {clock}\n  hint: {} lists the \
-         others",
-        tracefs.path("trace_clock").display()
-    )))
-}
-
-/// The time in the statistics of a buffer: "now ts:  5.000001".
-fn now(stats: &str) -> Option<u64> {
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("now ts:"))?;
-    let (seconds, micros) = line.trim().split_once('.')?;
-    let nanos = micros.parse::<u64>().ok()?.checked_mul(1000)?;
-    seconds
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1_000_000_000)?
-        .checked_add(nanos)
 }
 
 #[cfg(test)]
@@ -74,17 +60,6 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_counted_from_the_end() {
-        let stats =
-            "entries: 5\noldest event ts:     1.000000\nnow ts:  5302.000123\nread events: 0\n";
-        assert_eq!(now(stats), Some(5_302_000_123_000));
-        for odd in [
-            "",
-            "now ts: 12\n",
-            "now ts: x.000001\n",
-            "now ts: 18446744073709551615.0\n",
-        ] {
-            assert_eq!(now(odd), None, "{odd}");
-        }
         let window = Window {
             now: [(0, 9_000), (1, 100)].into(),
             last: 1_000,

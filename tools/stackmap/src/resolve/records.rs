@@ -75,7 +75,7 @@ impl Resolver<'_> {
             (Some(format), Some(Special::StackId)) => {
                 let id = formats.number(format, "stack_id", data).unwrap_or_default();
                 let form = self.form(Form::Kernel);
-                let user = binds.user(head.pid as u32, time, trace.user_side(format, data));
+                let user = binds.user(head.pid as u32, time, trace.cookie(format, data));
                 self.stack(line.as_bytes(), id as u32, User::Known(user), form, out)?;
                 return Ok(out.write_all(b"\n")?);
             }

@@ -7,7 +7,6 @@ use crate::{
     source::Loaded,
     stack_map_bin::{self, LoadId, Order, Stack},
     stacks::Stacks,
-    symbols::{kallsyms::Kallsyms, modules::Modules, Symbols},
 };
 
 const KALLSYMS: &str = "\
@@ -19,14 +18,9 @@ ffffffffc0000300 T end\t[mod]
 ";
 
 fn loaded(stacks: &[(u32, &[u64])]) -> Loaded {
-    let kallsyms = Kallsyms::parse(KALLSYMS.into(), &Modules::default(), "").unwrap();
     let mut loaded = Loaded {
-        symbols: Symbols {
-            kallsyms: Some(kallsyms),
-            ..Symbols::default()
-        },
         slot_bits: Some(4),
-        ..Loaded::default()
+        ..Loaded::named(KALLSYMS)
     };
     for (id, ips) in stacks {
         let ref_count = 1;
@@ -46,44 +40,6 @@ fn resolve(text: &str, format: Format) -> (String, Notes) {
         .run(text.as_bytes(), None, "text", &mut out)
         .unwrap();
     (String::from_utf8(out).unwrap(), resolver.notes)
-}
-
-#[test]
-fn prints_as_the_kernel_does() {
-    let (text, notes) = resolve(
-        "# tracer: nop\n a-1 [000] ..... 1.0: e: x\n a-1 [000] ..... 1.0: <stack_id 21>\nx",
-        Format::default(),
-    );
-    let want = "# tracer: nop\n a-1 [000] ..... 1.0: e: x\n a-1 [000] ..... 1.0: <stack trace>\n \
-                => foo\n => bar [mod]\n => 0x1234\nx";
-    assert_eq!(text, want);
-    assert_eq!(notes, Notes::default());
-}
-
-#[test]
-fn prints_as_trace_cmd_does() {
-    let (text, _) = resolve(
-        "a-1 [000] ..... 1.0: stack_id:             <stack_id 21>\n",
-        Format {
-            offsets: true,
-            ..Format::default()
-        },
-    );
-    let want = "a-1 [000] ..... 1.0: kernel_stack:         <stack trace >\n\
-                => foo+0x10/0x100 (ffffffff81000110)\n\
-                => bar+0x10/0x100 [mod] (ffffffffc0000210)\n=> 0x1234 (1234)\n";
-    assert_eq!(text, want);
-}
-
-#[test]
-fn inline_prints_stacks_on_the_line_of_the_id() {
-    let inline = Format {
-        inline: true,
-        ..Format::default()
-    };
-    let (text, _) = resolve(&lines("<stack_id 21>\r\n<stack_id 22>\n"), inline);
-    let want = "<stack_id 21: foo <- bar [mod] <- 0x1234>\r\n<stack_id 22:>\n";
-    assert_eq!(text, lines(want));
 }
 
 /// The lines of a text, each of them all that an event says.
@@ -118,18 +74,6 @@ fn an_id_in_a_name_is_not_resolved() {
 }
 
 #[test]
-fn missing_stacks_are_named_and_counted() {
-    let (text, notes) = resolve(
-        &lines("<stack_id 30>\n<stack_id 5>\n<stack_id 5>\n<stack_id x>\n<stack_id -1>\n"),
-        Format::default(),
-    );
-    let want = "<stack_id 30: unknown>\n<stack_id 5: stale, the map was reset>\n<stack_id 5: \
-                stale, the map was reset>\n<stack_id x>\n<stack_id -1>\n";
-    assert_eq!(text, lines(want));
-    assert_eq!((notes.unknown, notes.stale), (1, 2));
-}
-
-#[test]
 fn other_text_is_unchanged() {
     let mut text = b"\xff\xfe <stack_id\n\n".to_vec();
     text.extend(vec![b'y'; 1 << 20]);
@@ -144,8 +88,7 @@ fn other_text_is_unchanged() {
 fn nothing_controls_the_terminal() {
     let kallsyms = "ffffffff81000000 T e\x1b[2Jvil\nffffffff81000100 T _end\n";
     let mut loaded = loaded(&[(0x15, &[0xffff_ffff_8100_0010])]);
-    let kallsyms = Kallsyms::parse(kallsyms.into(), &Modules::default(), "").unwrap();
-    loaded.symbols.kallsyms = Some(kallsyms);
+    loaded.symbols = Loaded::named(kallsyms).symbols;
     let mut reload = || Ok(None);
     let mut resolver = Resolver::new(loaded, Format::default(), &mut reload);
     let mut out = Vec::new();
@@ -224,7 +167,7 @@ fn ids_are_not_resolved_by_another_load() {
     let want = format!(
         "<stack_id 21: {stack}>\n<stack_id 23: {gone}>\n<stack_id 21: {stack}>\n<stack_id 7: {gone}>\n"
     );
-    assert_eq!((text, notes.gone, asked), (lines(&want), 2, 1));
+    assert_eq!((text, notes.missing.gone, asked), (lines(&want), 2, 1));
     // The same load, and one that is not known.
     for load_id in [7, 0] {
         let (text, notes, _) = resolve_beside(load_id);
@@ -232,6 +175,6 @@ fn ids_are_not_resolved_by_another_load() {
             "<stack_id 21: {stack}>\n<stack_id 23: {stack}>\n<stack_id 21:>\n<stack_id 7: stale, the map \
              was reset>\n"
         );
-        assert_eq!((text, notes.gone), (lines(&want), 0));
+        assert_eq!((text, notes.missing.gone), (lines(&want), 0));
     }
 }

@@ -3,7 +3,7 @@
 //! Records become events with their stacks.
 
 use super::{
-    fields::{self, About, Fields, Recorded},
+    fields::{self, About, Fields},
     format::{Format, Head, Special},
     page::Missed,
     stream::Pages,
@@ -11,14 +11,12 @@ use super::{
 };
 use crate::{
     error::Result,
-    symbols::Symbols,
-    trace::{
-        Binds, Cookie, Event, Flags, Pairs, Recording, Sides, StackRef, Time, UserSide, Users,
-    },
+    symbols::{texts::ByNumber, Symbols},
+    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time},
 };
-use std::{collections::HashMap, io::Read, rc::Rc};
+use std::{io::Read, rc::Rc};
 
-/// How many stacks and functions are kept with their names.
+/// How many functions are kept with their names.
 const MAX_KEPT: usize = 1 << 16;
 
 /// What is the same for all events of a trace.
@@ -30,8 +28,6 @@ pub struct Trace {
     pub tasks: Tasks,
     /// Whether times are in nanoseconds.
     pub nanos: bool,
-    /// What it is of.
-    pub recording: Recording,
 }
 
 /// Clocks that do not count nanoseconds.
@@ -63,12 +59,9 @@ impl Trace {
         (ip, caller)
     }
 
-    /// What an event with an id says of its user stack.
-    pub fn user_side(&self, format: &Format, data: &[u8]) -> UserSide {
-        match self.about.formats.number(format, "cookie", data) {
-            Some(cookie) => UserSide::Cookie(cookie),
-            None => UserSide::None,
-        }
+    /// The cookie that binds an event with an id to its user stack.
+    pub fn cookie(&self, format: &Format, data: &[u8]) -> Option<Cookie> {
+        self.about.formats.number(format, "cookie", data)
     }
 
     /// The id of a user stack, and the cookie that is bound to it.
@@ -103,7 +96,7 @@ impl Trace {
                         }
                     }
                     Special::StackId => {
-                        if let UserSide::Cookie(cookie) = self.user_side(format, data) {
+                        if let Some(cookie) = self.cookie(format, data) {
                             binds.event(head.pid as u32, record.time, cookie);
                         }
                     }
@@ -117,38 +110,39 @@ impl Trace {
 
     /// The fields of an event.
     pub fn fields(&self, head: &Head, data: &[u8]) -> Fields {
-        Fields::Binary(Recorded {
+        Fields {
             about: self.about.clone(),
             format: self.format(head).cloned(),
             data: data.to_vec(),
-        })
+        }
     }
 }
 
 /// Takes records in the order of time and gives events out with their stacks.
-pub struct Decoder<'a, U> {
+pub struct Decoder<'a> {
     trace: &'a Trace,
     /// Knows their user stacks.
-    pub users: U,
+    binds: &'a Binds,
     symbols: &'a Symbols,
     pairs: Pairs,
-    functions: HashMap<u64, String>,
-    stacks: HashMap<Vec<u64>, Vec<String>>,
+    functions: ByNumber<u64, Rc<str>>,
+    /// The names of tasks, and their processes.
+    tasks: ByNumber<u32, (Rc<str>, Option<u32>)>,
     ips: Vec<u64>,
     /// Records that are no events.
     pub damaged: u64,
 }
 
-impl<'a, U: Users> Decoder<'a, U> {
-    /// One that has seen nothing yet. `users` knows user stacks.
-    pub fn new(trace: &'a Trace, users: U, symbols: &'a Symbols) -> Self {
+impl<'a> Decoder<'a> {
+    /// One that has seen nothing yet. `binds` are those of the whole trace.
+    pub fn new(trace: &'a Trace, binds: &'a Binds, symbols: &'a Symbols) -> Self {
         Self {
             trace,
-            users,
+            binds,
             symbols,
             pairs: Pairs::default(),
-            functions: HashMap::new(),
-            stacks: HashMap::new(),
+            functions: ByNumber::default(),
+            tasks: ByNumber::default(),
             ips: Vec::new(),
             damaged: 0,
         }
@@ -160,13 +154,13 @@ impl<'a, U: Users> Decoder<'a, U> {
     }
 
     /// Takes a record; `out` gets the events that are complete by it.
-    pub fn record<E>(
+    pub fn record(
         &mut self,
         cpu: u32,
         time: u64,
         data: &[u8],
-        out: &mut impl FnMut(&Event, Sides<'_, U::User>) -> Result<(), E>,
-    ) -> Result<(), E> {
+        out: &mut impl FnMut(&Event, Sides<'_>) -> Result,
+    ) -> Result {
         let trace = self.trace;
         let Some(head) = trace.about.formats.head(data) else {
             self.damaged += 1;
@@ -176,11 +170,11 @@ impl<'a, U: Users> Decoder<'a, U> {
         let flags = Flags::recorded(head.flags, head.preempt_count);
         let pid = head.pid as u32;
         let name = match format {
-            None => format!("event {}", head.id),
+            None => format!("event {}", head.id).into(),
             Some(format) => match format.special {
                 Special::StackId => {
                     let id = trace.about.formats.number(format, "stack_id", data);
-                    let user = self.users.user(pid, time, trace.user_side(format, data));
+                    let user = self.binds.user(pid, time, trace.cookie(format, data));
                     return match (self.pairs.take(cpu, pid, flags, out)?, id) {
                         (Some(event), Some(id)) => out(&event, Sides::of_id(id as u32, user)),
                         (Some(event), None) => out(&event, StackRef::None.into()),
@@ -191,46 +185,41 @@ impl<'a, U: Users> Decoder<'a, U> {
                     return match self.pairs.take(cpu, pid, flags, out)? {
                         Some(event) => {
                             trace.about.formats.frames(format, data, &mut self.ips);
-                            out(&event, StackRef::Whole(self.named()).into())
+                            out(&event, StackRef::Whole(&self.ips).into())
                         }
                         None => Ok(()),
                     };
                 }
-                Special::UserStackId => {
-                    if let Some((id, cookie)) = trace.bind(format, data) {
-                        self.users.bind(pid, time, cookie, id);
-                    }
-                    return Ok(());
-                }
-                Special::UserStack => return Ok(()),
+                Special::UserStackId | Special::UserStack => return Ok(()),
                 Special::Function => self.function(trace.function(format, data).0),
                 _ => format.name.clone(),
             },
         };
+        let task = self.tasks.entry(pid).or_insert_with(|| {
+            let tasks = &trace.tasks;
+            (tasks.comm(head.pid).into(), tasks.tgid(head.pid))
+        });
+        let (comm, tgid) = task.clone();
         let event = Event {
             name,
             fields: trace.fields(&head, data),
-            comm: trace.tasks.comm(head.pid).to_owned(),
+            comm,
             pid,
-            tgid: trace.tasks.tgid(head.pid),
+            tgid,
             cpu,
             time: trace.time(time),
             flags,
-            recording: trace.recording.clone(),
         };
         self.pairs.push(event, out)
     }
 
     /// Gives out the events that still wait for a stack, at the end of the trace.
-    pub fn finish<E>(
-        &mut self,
-        out: &mut impl FnMut(&Event, Sides<'_, U::User>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn finish(&mut self, out: &mut impl FnMut(&Event, Sides<'_>) -> Result) -> Result {
         self.pairs.finish(out)
     }
 
     /// The name of the event that a call of a function is.
-    fn function(&mut self, ip: u64) -> String {
+    fn function(&mut self, ip: u64) -> Rc<str> {
         if self.functions.len() > MAX_KEPT {
             self.functions.clear();
         }
@@ -239,25 +228,8 @@ impl<'a, U: Users> Decoder<'a, U> {
             let mut name = String::new();
             fields::function(symbols, ip, false, &mut name);
             name.push_str("()");
-            name
+            name.into()
         });
         name.clone()
-    }
-
-    /// The names of the frames that were read last.
-    fn named(&mut self) -> &[String] {
-        if self.stacks.len() > MAX_KEPT {
-            self.stacks.clear();
-        }
-        let symbols = self.symbols;
-        let names = |ips: &[u64]| -> Vec<String> {
-            let frames = ips.iter().enumerate();
-            let frames = frames.flat_map(|(depth, ip)| symbols.frames(*ip, depth == 0));
-            frames.map(|frame| frame.plain().to_string()).collect()
-        };
-        if !self.stacks.contains_key(&self.ips) {
-            self.stacks.insert(self.ips.clone(), names(&self.ips));
-        }
-        &self.stacks[&self.ips]
     }
 }

@@ -22,51 +22,24 @@ const MAX_TEXT: usize = 4 << 20;
 /// What stands for the rest.
 const MORE: &str = "...";
 
-/// The fields of an event.
-#[derive(Clone, Debug)]
-pub enum Fields {
-    /// As the kernel printed them.
-    Text(String),
-    /// As it recorded them.
-    Binary(Recorded),
-}
-
-impl Default for Fields {
-    fn default() -> Self {
-        Fields::Text(String::new())
-    }
-}
-
-impl From<String> for Fields {
-    fn from(text: String) -> Self {
-        Fields::Text(text)
-    }
-}
-
-impl PartialEq for Fields {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Fields::Text(one), Fields::Text(other)) => one == other,
-            (Fields::Binary(one), Fields::Binary(other)) => {
-                one.data == other.data && one.format == other.format
-            }
-            _ => false,
-        }
-    }
-}
-
-impl Eq for Fields {}
-
-/// An event as it was recorded, and what describes it.
-#[derive(Clone, Debug)]
-pub struct Recorded {
+/// The fields of an event as it was recorded, and what describes them.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
     pub(super) about: Rc<About>,
     pub(super) format: Option<Rc<Format>>,
     pub(super) data: Vec<u8>,
 }
 
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.data == other.data && self.format == other.format
+    }
+}
+
+impl Eq for Fields {}
+
 /// What describes all events of a trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct About {
     /// Their fields.
     pub formats: Formats,
@@ -75,49 +48,32 @@ pub struct About {
 }
 
 impl Fields {
-    /// The system of the event, which a text does not have.
+    /// The system of the event, if that is known.
     pub fn system(&self) -> Option<&str> {
-        match self {
-            Fields::Text(_) => None,
-            Fields::Binary(recorded) => recorded.format.as_ref().map(|format| &format.system[..]),
-        }
+        self.format.as_ref().map(|format| &format.system[..])
     }
 
     /// The fields as text for people: `name=value`, with control characters and line ends escaped.
-    pub fn text(&self, symbols: &Symbols) -> Cow<'_, str> {
-        match self {
-            Fields::Text(text) => Cow::Borrowed(text),
-            Fields::Binary(recorded) => {
-                let mut text = String::new();
-                recorded.write(symbols, true, &mut text);
-                Cow::Owned(text)
-            }
-        }
+    pub fn text(&self, symbols: &Symbols) -> String {
+        let mut text = String::new();
+        self.write(symbols, true, &mut text);
+        text
     }
 
-    /// The record, if there is one.
-    pub fn data(&self) -> Option<&[u8]> {
-        match self {
-            Fields::Text(_) => None,
-            Fields::Binary(recorded) => Some(&recorded.data),
-        }
+    /// The record.
+    pub fn data(&self) -> &[u8] {
+        &self.data
     }
 
     /// The number in the field of this name, if it was recorded and is one. A sign is extended.
     pub fn number(&self, name: &str) -> Option<u64> {
-        let Fields::Binary(recorded) = self else {
-            return None;
-        };
-        let format = recorded.format.as_ref()?;
-        recorded.about.formats.number(format, name, &recorded.data)
+        let format = self.format.as_ref()?;
+        self.about.formats.number(format, name, &self.data)
     }
 
     /// The same with its sign, by the name that the field is shown with, too.
     pub fn signed(&self, name: &str) -> Option<i128> {
-        let Fields::Binary(recorded) = self else {
-            return None;
-        };
-        match recorded.value(recorded.field(name)?)? {
+        match self.value(self.field(name)?)? {
             Value::Unsigned(number) => Some(number.into()),
             Value::Signed(number) => Some(number.into()),
             _ => None,
@@ -126,12 +82,9 @@ impl Fields {
 
     /// The value of such a field, as it is shown.
     pub fn shown_value(&self, name: &str, symbols: &Symbols) -> Option<String> {
-        let Fields::Binary(recorded) = self else {
-            return None;
-        };
-        let field = recorded.field(name)?;
+        let field = self.field(name)?;
         let mut text = String::new();
-        write_value(&recorded.value(field)?, &field.show, symbols, &mut text);
+        write_value(&self.value(field)?, &field.show, symbols, &mut text);
         Some(text)
     }
 
@@ -146,46 +99,30 @@ impl Fields {
     }
 
     fn names_of(&self, is_one: impl Fn(Option<Value<'_>>) -> bool) -> Vec<&str> {
-        let Fields::Binary(recorded) = self else {
-            return Vec::new();
-        };
-        let fields = recorded
-            .format
-            .iter()
-            .flat_map(|format| shown(&format.fields));
-        let fields = fields.filter(|field| is_one(recorded.value(field)));
+        let fields = self.format.iter();
+        let fields = fields.flat_map(|format| shown(&format.fields));
+        let fields = fields.filter(|field| is_one(self.value(field)));
         fields.map(|field| shown_name(&field.name)).collect()
     }
 
     /// The text in the field of this name, if it was recorded and is one.
     pub fn string(&self, name: &str) -> Option<Cow<'_, str>> {
-        let Fields::Binary(recorded) = self else {
-            return None;
-        };
-        match recorded.value(recorded.format.as_ref()?.field(name)?)? {
+        match self.value(self.format.as_ref()?.field(name)?)? {
             Value::Text(text) => Some(String::from_utf8_lossy(text)),
             _ => None,
         }
     }
 
     /// What describes them, if that is known.
-    #[cfg(feature = "parquet")]
     pub fn format(&self) -> Option<&Format> {
-        match self {
-            Fields::Text(_) => None,
-            Fields::Binary(recorded) => recorded.format.as_deref(),
-        }
+        self.format.as_deref()
     }
 
     /// The number in the field at this index of the format, for an export: kernel addresses only if
     /// `addresses`.
-    #[cfg(feature = "parquet")]
     pub fn exported(&self, index: usize, addresses: bool) -> Option<i128> {
-        let Fields::Binary(recorded) = self else {
-            return None;
-        };
-        let field = recorded.format.as_ref()?.fields.get(index)?;
-        let value = recorded.value(field)?;
+        let field = self.format.as_ref()?.fields.get(index)?;
+        let value = self.value(field)?;
         match value {
             _ if !addresses && has_address(field, &value) => None,
             Value::Unsigned(number) => Some(number.into()),
@@ -195,39 +132,29 @@ impl Fields {
     }
 
     /// The fields as text for an export: kernel addresses only if `addresses`.
-    pub fn export(&self, symbols: &Symbols, addresses: bool) -> Cow<'_, str> {
-        match self {
-            _ if addresses => self.text(symbols),
-            Fields::Text(text) => without_addresses(text),
-            Fields::Binary(recorded) => {
-                let mut text = String::new();
-                recorded.write(symbols, false, &mut text);
-                // Texts may have some, too.
-                Cow::Owned(without_addresses(&text).into_owned())
-            }
+    pub fn export(&self, symbols: &Symbols, addresses: bool) -> String {
+        if addresses {
+            return self.text(symbols);
         }
+        let mut text = String::new();
+        self.write(symbols, false, &mut text);
+        // Texts may have some, too.
+        without_addresses(&text).into_owned()
     }
 
     /// Gives `out` each field as it is shown, by name: a number that stands for nothing else stays
-    /// one. Where only a text is known, or says more, it is the field `fields`. Kernel addresses only
+    /// one. Where a text says more, it is the field `fields`. Kernel addresses only
     /// if `addresses`.
     pub fn each(&self, symbols: &Symbols, addresses: bool, out: &mut dyn FnMut(&str, Said<'_>)) {
-        let plain = match self {
-            Fields::Binary(recorded) => recorded
-                .format
-                .as_ref()
-                .filter(|format| format.special == Special::None)
-                .map(|format| (recorded, format)),
-            Fields::Text(_) => None,
-        };
-        let Some((recorded, format)) = plain else {
+        let plain = self.format.as_ref();
+        let Some(format) = plain.filter(|format| format.special == Special::None) else {
             let text = self.export(symbols, addresses);
             if !text.is_empty() {
-                out("fields", Said::Text(text));
+                out("fields", Said::Text(text.into()));
             }
             return;
         };
-        for (field, value) in recorded.values(shown(&format.fields)) {
+        for (field, value) in self.shown_values(shown(&format.fields)) {
             let is_symbol = matches!(field.show, Show::Symbol(_));
             let is_number = matches!(field.show, Show::Decimal | Show::Hex | Show::Octal);
             let said = match &value {
@@ -257,15 +184,12 @@ impl Fields {
     }
 
     /// The fields as values for programs: numbers stay numbers; kernel addresses only if
-    /// `addresses`. [`None`]: only the text is known.
+    /// `addresses`. [`None`]: they are not described.
     pub fn values(&self, addresses: bool) -> Option<impl Serialize + use<'_>> {
-        match self {
-            Fields::Binary(recorded) if recorded.format.is_some() => Some(Values {
-                recorded,
-                addresses,
-            }),
-            _ => None,
-        }
+        self.format.as_ref().map(|_| Values {
+            fields: self,
+            addresses,
+        })
     }
 }
 
@@ -280,7 +204,7 @@ pub enum Said<'a> {
     Text(Cow<'a, str>),
 }
 
-impl Recorded {
+impl Fields {
     /// The field of this name, or the one that is shown with it.
     fn field(&self, name: &str) -> Option<&Field> {
         let mut fields = self.format.as_ref()?.fields.iter();
@@ -293,7 +217,7 @@ impl Recorded {
 
     /// `fields` with their values. Those of a kernel's event do not overlap, and so have no more
     /// bytes than the event: what has is not believed any further.
-    fn values<'a>(
+    fn shown_values<'a>(
         &'a self,
         fields: impl Iterator<Item = &'a Field>,
     ) -> impl Iterator<Item = (&'a Field, Value<'a>)> {
@@ -306,18 +230,18 @@ impl Recorded {
             })
     }
 
-    fn number(&self, name: &str) -> u64 {
-        let number = |format: &Rc<Format>| self.about.formats.number(format, name, &self.data);
-        self.format.as_ref().and_then(number).unwrap_or_default()
-    }
-
     fn write(&self, symbols: &Symbols, addresses: bool, out: &mut String) {
         let Some(format) = &self.format else {
             return;
         };
         match format.special {
             Special::Function => {
-                return function(symbols, self.number("parent_ip"), false, out);
+                return function(
+                    symbols,
+                    self.number("parent_ip").unwrap_or_default(),
+                    false,
+                    out,
+                );
             }
             Special::Print => {
                 if let Some(Value::Text(text)) =
@@ -331,7 +255,7 @@ impl Recorded {
                     Special::Puts => "str",
                     _ => "fmt",
                 };
-                if let Some(text) = self.about.texts.get(self.number(name)) {
+                if let Some(text) = self.about.texts.get(self.number(name).unwrap_or_default()) {
                     escape(text.trim_end().as_bytes(), false, out);
                     if format.special == Special::Puts {
                         return;
@@ -342,7 +266,7 @@ impl Recorded {
             _ => {}
         }
         let mut separator = "";
-        for (field, value) in self.values(shown(&format.fields)) {
+        for (field, value) in self.shown_values(shown(&format.fields)) {
             if out.len() > MAX_TEXT {
                 return out.push_str(MORE);
             }
@@ -478,16 +402,16 @@ pub(crate) fn escape(text: &[u8], quoted: bool, out: &mut String) {
 
 /// Fields as a map.
 struct Values<'a> {
-    recorded: &'a Recorded,
+    fields: &'a Fields,
     addresses: bool,
 }
 
 impl Serialize for Values<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        let format = self.recorded.format.iter();
+        let format = self.fields.format.iter();
         let fields = format.flat_map(|format| &format.fields);
-        for (field, value) in self.recorded.values(fields) {
+        for (field, value) in self.fields.shown_values(fields) {
             match value {
                 value if self.addresses => map.serialize_entry(&field.name, &value)?,
                 value if has_address(field, &value) => {

@@ -3,11 +3,12 @@
 //! The fields of events, as `events/*/*/format` describes them.
 
 use super::{
+    page::LONG,
     show::{self, Show},
-    Damage, Order,
+    Damage,
 };
 use crate::symbols::texts::ByNumber;
-use std::{ops::Range, rc::Rc};
+use std::rc::Rc;
 
 /// More than any event's description has, in bytes.
 pub const MAX_FORMAT: u64 = 256 << 10;
@@ -60,10 +61,9 @@ pub struct Field {
 
 impl Field {
     /// How many bits its number has; [`None`]: it holds something else.
-    #[cfg(feature = "parquet")]
     pub fn number_bits(&self) -> Option<u8> {
         let is_number = self.kind == Kind::Number && self.place == Place::Fixed;
-        let bits = matches!(self.size, 1 | 2 | 4 | 8).then_some(8 * self.size as u8);
+        let bits = matches!(self.size, 1 | 2 | 4 | 8).then(|| 8 * self.size as u8);
         bits.filter(|_| is_number)
     }
 
@@ -109,14 +109,13 @@ pub struct Numbers<'a> {
     bytes: &'a [u8],
     size: usize,
     signed: bool,
-    order: Order,
 }
 
 impl<'a> Numbers<'a> {
     /// Each as a value.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Value<'a>> {
         let chunks = self.bytes.chunks_exact(self.size);
-        chunks.map(move |bytes| number(self.order, bytes, self.signed))
+        chunks.map(move |bytes| number(bytes, self.signed))
     }
 
     /// Their bytes, if each is one.
@@ -126,8 +125,8 @@ impl<'a> Numbers<'a> {
 }
 
 /// The number in 1, 2, 4 or 8 bytes.
-fn number<'a>(order: Order, bytes: &[u8], signed: bool) -> Value<'a> {
-    let number = order.number(bytes).unwrap_or_default();
+fn number<'a>(bytes: &[u8], signed: bool) -> Value<'a> {
+    let number = super::number(bytes).unwrap_or_default();
     let unused = 64 - 8 * bytes.len() as u32;
     match signed {
         true => Value::Signed((number << unused) as i64 >> unused),
@@ -184,7 +183,7 @@ pub struct Format {
     /// `sched` of `sched:sched_switch`.
     pub system: String,
     /// `sched_switch` of it.
-    pub name: String,
+    pub name: Rc<str>,
     /// Whether it is one of the special events.
     pub special: Special,
     /// Its own fields.
@@ -213,14 +212,15 @@ impl Format {
     }
 }
 
-/// Where every event has its type, its flags and its task.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Common {
-    kind: (usize, usize),
-    flags: (usize, usize),
-    preempt_count: (usize, usize),
-    pid: (usize, usize),
-}
+/// The fields that every event has in its first [`COMMON_LEN`] bytes, and their sizes.
+const COMMON: [(&str, usize); 4] = [
+    ("common_type", 2),
+    ("common_flags", 1),
+    ("common_preempt_count", 1),
+    ("common_pid", 4),
+];
+/// How many bytes of an event have its common fields.
+pub const COMMON_LEN: usize = 8;
 
 /// The common fields of every event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -236,26 +236,14 @@ pub struct Head {
 }
 
 /// The descriptions of all events of a trace.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Formats {
-    /// The byte order of the machine that recorded.
-    pub order: Order,
-    long: usize,
-    common: Option<Common>,
+    /// By how many bits the word of the common fields is shifted to get each of them.
+    common: Option<[u32; 4]>,
     by_id: ByNumber<u16, Rc<Format>>,
 }
 
 impl Formats {
-    /// None yet. `long` is the size of a long.
-    pub fn new(order: Order, long: usize) -> Self {
-        Self {
-            order,
-            long,
-            common: None,
-            by_id: ByNumber::default(),
-        }
-    }
-
     /// Adds the description of an event of `system`; returns its number.
     pub fn add(&mut self, system: &str, text: &str) -> Result<u16, Damage> {
         let (format, common) = self.parse(system, text)?;
@@ -284,27 +272,15 @@ impl Formats {
 
     /// The common fields of an event; [`None`]: it is too short, or there is no format yet.
     pub fn head(&self, data: &[u8]) -> Option<Head> {
-        let common = self.common?;
-        let number = |(offset, size): (usize, usize)| {
-            let bytes = data.get(offset..offset + size)?;
-            self.order.number(bytes)
-        };
+        let common = *data.first_chunk::<COMMON_LEN>()?;
+        let common = u64::from_le_bytes(common);
+        let [kind, flags, preempt_count, pid] = self.common?.map(|shift| common >> shift);
         Some(Head {
-            id: number(common.kind)? as u16,
-            flags: number(common.flags)? as u8,
-            preempt_count: number(common.preempt_count)? as u8,
-            pid: number(common.pid)? as i32,
+            id: kind as u16,
+            flags: flags as u8,
+            preempt_count: preempt_count as u8,
+            pid: pid as i32,
         })
-    }
-
-    /// Where an event's own fields begin.
-    pub fn head_len(&self) -> usize {
-        let Some(common) = self.common else { return 0 };
-        let all = [common.kind, common.flags, common.preempt_count, common.pid];
-        all.iter()
-            .map(|(offset, size)| offset + size)
-            .max()
-            .unwrap_or(0)
     }
 
     /// The number in a field of the event `data`.
@@ -331,15 +307,14 @@ impl Formats {
         let size = self.number(format, "size", data).unwrap_or(u64::MAX);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         // This value marks the end of a stack that is shorter than its field.
-        let end = u64::MAX >> (64 - 8 * self.long as u32);
-        ips.extend(numbers.take(size).take_while(|ip| *ip != end));
+        ips.extend(numbers.take(size).take_while(|ip| *ip != u64::MAX));
     }
 
     /// The value of a field of the event `data`; [`None`]: the event is too short for it.
     pub fn value<'a>(&self, field: &Field, data: &'a [u8]) -> Option<Value<'a>> {
-        let bytes = field.bytes(self.order, data)?;
+        let bytes = field.bytes(data)?;
         Some(match field.kind {
-            Kind::Number => number(self.order, bytes, field.signed),
+            Kind::Number => number(bytes, field.signed),
             Kind::Text => {
                 let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
                 Value::Text(&bytes[..end])
@@ -348,44 +323,12 @@ impl Formats {
                 bytes,
                 size,
                 signed: field.signed,
-                order: self.order,
             }),
             Kind::Bytes => Value::Bytes(bytes),
         })
     }
 
-    /// Replaces each number of 32 or 64 bits in a field of the event `data`. Other fields stay, and what
-    /// an event is too short for.
-    pub fn replace(&self, field: &Field, data: &mut [u8], mut new: impl FnMut(u64) -> u64) {
-        let size = match field.kind {
-            Kind::Number => field.size,
-            Kind::Array(size) => size,
-            Kind::Text | Kind::Bytes => return,
-        };
-        if !matches!(size, 4 | 8) {
-            return;
-        }
-        let range = field.range(self.order, data);
-        let Some(bytes) = range.and_then(|range| data.get_mut(range)) else {
-            return;
-        };
-        for bytes in bytes.chunks_exact_mut(size) {
-            let old = self.order.number(bytes).unwrap_or_default();
-            bytes.copy_from_slice(&self.order.long(new(old), size));
-        }
-    }
-
-    /// Replaces the frames of a full stack, which has so many.
-    pub fn replace_frames(&self, format: &Format, data: &mut [u8], ips: &[u64]) {
-        let mut ips = ips.iter();
-        if let Some(caller) = format.field("caller") {
-            self.replace(&caller.to_the_end(), data, |old| {
-                *ips.next().unwrap_or(&old)
-            });
-        }
-    }
-
-    fn parse(&self, system: &str, text: &str) -> Result<(Format, Common), Damage> {
+    fn parse(&self, system: &str, text: &str) -> Result<(Format, [u32; 4]), Damage> {
         let after = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let name = after("name: ").map(str::trim).filter(|name| is_name(name));
         let name = name.ok_or(Damage("an event without a name"))?;
@@ -394,24 +337,22 @@ impl Formats {
         let mut format = Format {
             id,
             system: system.to_owned(),
-            name: name.to_owned(),
+            name: name.into(),
             special: Special::of(system, name),
             fields: Vec::new(),
         };
-        let mut common: [Option<(usize, usize)>; 4] = [None; 4];
+        let mut common = [None; 4];
         for line in text.lines() {
             let Some(line) = line.trim_start().strip_prefix("field:") else {
                 continue;
             };
             let field = self.field(line)?;
-            let known = [
-                "common_type",
-                "common_flags",
-                "common_preempt_count",
-                "common_pid",
-            ];
-            match known.iter().position(|name| *name == field.name) {
-                Some(at) => common[at] = Some((field.offset, field.size)),
+            let (offset, size) = (field.offset, field.size);
+            match COMMON.iter().position(|(name, _)| *name == field.name) {
+                Some(at) if size == COMMON[at].1 && offset + size <= COMMON_LEN => {
+                    common[at] = Some(8 * offset as u32);
+                }
+                Some(_) => return Err(Damage("a common field is not where all kernels have it")),
                 None if field.name.starts_with("common_") => {}
                 None => format.fields.push(field),
             }
@@ -422,13 +363,7 @@ impl Formats {
         if let Some((_, print)) = text.split_once("\nprint fmt: ") {
             format.set_shows(print);
         }
-        let common = Common {
-            kind,
-            flags,
-            preempt_count,
-            pid,
-        };
-        Ok((format, common))
+        Ok((format, [kind, flags, preempt_count, pid]))
     }
 
     /// Reads `TYPE NAME;\toffset:8;\tsize:4;\tsigned:1;`.
@@ -513,11 +448,11 @@ impl Formats {
             .trim_start_matches("unsigned ")
             .trim_start_matches("signed ");
         Some(match plain {
-            _ if ty.ends_with('*') => self.long,
+            _ if ty.ends_with('*') => LONG,
             "char" | "u8" | "s8" | "__u8" | "__s8" | "uint8_t" | "bool" | "unsigned" => 1,
             "short" | "u16" | "s16" | "__u16" | "__s16" | "uint16_t" | "__le16" | "__be16" => 2,
             "int" | "u32" | "s32" | "__u32" | "__s32" | "uint32_t" | "__le32" | "__be32" => 4,
-            "long" | "size_t" | "ssize_t" => self.long,
+            "long" | "size_t" | "ssize_t" => LONG,
             "long long" | "u64" | "s64" | "__u64" | "__s64" | "uint64_t" | "__le64" | "__be64" => 8,
             _ => return None,
         })
@@ -540,27 +475,17 @@ impl Field {
     }
 
     /// The bytes of the field in the event `data`.
-    fn bytes<'a>(&self, order: Order, data: &'a [u8]) -> Option<&'a [u8]> {
-        data.get(self.range(order, data)?)
-    }
-
-    /// Where the bytes of the field are in the event `data`.
-    fn range(&self, order: Order, data: &[u8]) -> Option<Range<usize>> {
-        if self.place == Place::Rest {
-            return Some(self.offset..data.len());
-        }
-        let own = self.offset..self.offset + self.size;
-        let word = || {
-            order
-                .number(data.get(own.clone())?)
-                .map(|word| word as usize)
+    fn bytes<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        let own = || data.get(self.offset..self.offset + self.size);
+        let from = match self.place {
+            Place::Fixed => return own(),
+            Place::Rest => return data.get(self.offset..),
+            Place::Elsewhere => 0,
+            Place::Behind => self.offset + 4,
         };
-        let (start, len) = match self.place {
-            Place::Fixed | Place::Rest => return Some(own),
-            Place::Elsewhere => (word()? & 0xffff, word()? >> 16),
-            Place::Behind => (self.offset + 4 + (word()? & 0xffff), word()? >> 16),
-        };
-        Some(start..start + len)
+        let word = super::number(own()?)? as usize;
+        let start = from + (word & 0xffff);
+        data.get(start..start + (word >> 16))
     }
 }
 

@@ -23,7 +23,6 @@ pub mod show;
 pub mod stream;
 pub mod tasks;
 
-pub use crate::stack_map_bin::Order;
 use std::fmt;
 
 /// What is wrong with the bytes of a ring buffer, or with a format file.
@@ -36,52 +35,13 @@ impl fmt::Display for Damage {
     }
 }
 
-impl Order {
-    /// The byte order of this machine.
-    pub const NATIVE: Self = match cfg!(target_endian = "big") {
-        true => Self::Big,
-        false => Self::Little,
-    };
-
-    /// The number in 1, 2, 4 or 8 bytes.
-    pub fn number(self, bytes: &[u8]) -> Option<u64> {
-        macro_rules! read {
-            ($type:ty) => {{
-                let bytes = bytes.try_into().ok()?;
-                match self {
-                    Order::Little => <$type>::from_le_bytes(bytes).into(),
-                    Order::Big => <$type>::from_be_bytes(bytes).into(),
-                }
-            }};
-        }
-        Some(match bytes.len() {
-            1 => bytes[0].into(),
-            2 => read!(u16),
-            4 => read!(u32),
-            8 => read!(u64),
-            _ => return None,
-        })
-    }
-
-    /// Whether the most significant byte comes first.
-    pub fn is_big(self) -> bool {
-        self == Self::Big
-    }
-
-    /// The bytes of a long of `size` bytes, 4 or 8.
-    pub fn long(self, long: u64, size: usize) -> Vec<u8> {
-        match (self, size) {
-            (_, 4) => self.word(long as u32).to_vec(),
-            (Self::Little, _) => long.to_le_bytes().to_vec(),
-            (Self::Big, _) => long.to_be_bytes().to_vec(),
-        }
-    }
-
-    /// The bytes of a word.
-    pub fn word(self, word: u32) -> [u8; 4] {
-        match self {
-            Order::Little => word.to_le_bytes(),
-            Order::Big => word.to_be_bytes(),
-        }
-    }
+/// Returns the number in 1, 2, 4 or 8 bytes. All machines that the module is for have the least significant byte first.
+pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
+    Some(match bytes.len() {
+        1 => bytes[0].into(),
+        2 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
+        4 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
+        8 => u64::from_le_bytes(bytes.try_into().ok()?),
+        _ => return None,
+    })
 }

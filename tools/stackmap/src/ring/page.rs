@@ -4,10 +4,9 @@
 //!
 //! The header is described by `events/header_page`, the records by `events/header_event`: a word
 //! with a type or length and a time delta, then data. The numbers in `header_event` are part of the
-//! kernel's interface and the same in every kernel; kernels differ in the size of a page, the size
-//! of a long and the byte order.
+//! kernel's interface and the same in every kernel; kernels differ in the size of a page.
 
-use super::{Damage, Order};
+use super::{number, Damage};
 
 /// A record without data: the end of the page, or a record that was discarded.
 const PADDING: u32 = 29;
@@ -25,16 +24,15 @@ const STAMP_MISSING: u64 = 0xf800_0000_0000_0000;
 const MISSED: u32 = 1 << 31;
 const MISSED_STORED: u32 = 1 << 30;
 
+/// The size of a long, in bytes, on all machines that the module is for.
+pub(crate) const LONG: usize = 8;
+
 /// No page is larger, in bytes.
 const MAX_PAGE: usize = 16 << 20;
 
 /// The layout of a page: offsets and sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Layout {
-    /// The byte order of the machine that recorded.
-    pub order: Order,
-    /// The size of a long of its kernel: 4 or 8.
-    pub long: usize,
     time: usize,
     commit: usize,
     data: usize,
@@ -43,7 +41,7 @@ pub struct Layout {
 
 impl Layout {
     /// Reads `events/header_page`.
-    pub fn parse(text: &str, order: Order) -> Result<Self, Damage> {
+    pub fn parse(text: &str) -> Result<Self, Damage> {
         let field = |name: &str| {
             let line = text.lines().find(|line| {
                 let declared = line.split(';').next().unwrap_or_default();
@@ -61,15 +59,13 @@ impl Layout {
             }
         };
         let (time, time_size) = field("timestamp")?;
-        let (commit, long) = field("commit")?;
+        let (commit, commit_size) = field("commit")?;
         let (data, size) = field("data")?;
-        let fits = time + time_size <= data && commit + long <= data && size >= 8;
-        if time_size != 8 || !matches!(long, 4 | 8) || !fits {
+        let fits = time + time_size <= data && commit + commit_size <= data && size >= 8;
+        if time_size != 8 || commit_size != LONG || !fits {
             return Err(Damage("the description of the page header is not valid"));
         }
         Ok(Self {
-            order,
-            long,
             time,
             commit,
             data,
@@ -89,14 +85,13 @@ impl Layout {
 
     /// Sets the time at which the records of `page`, which has a header, begin.
     pub fn set_time(&self, page: &mut [u8], time: u64) {
-        page[self.time..self.time + 8].copy_from_slice(&self.order.long(time, 8));
+        page[self.time..self.time + 8].copy_from_slice(&time.to_le_bytes());
     }
 
     /// Sets the length of the data of `page`, which has a header: to its end.
     pub fn set_len(&self, page: &mut [u8]) {
         let len = (page.len() - self.data) as u64;
-        page[self.commit..self.commit + self.long]
-            .copy_from_slice(&self.order.long(len, self.long));
+        page[self.commit..self.commit + LONG].copy_from_slice(&len.to_le_bytes());
     }
 
     /// Says of `page` that records are missing before it, and not how many. Of a page without a header
@@ -106,8 +101,7 @@ impl Layout {
             return;
         };
         let commit = u64::from(commit | MISSED) & !u64::from(MISSED_STORED);
-        page[self.commit..self.commit + self.long]
-            .copy_from_slice(&self.order.long(commit, self.long));
+        page[self.commit..self.commit + LONG].copy_from_slice(&commit.to_le_bytes());
     }
 
     /// How many bytes of `page` are used.
@@ -115,7 +109,7 @@ impl Layout {
         let (commit, data) = self.commit_of(page)?;
         let stored = match commit & MISSED_STORED {
             0 => 0,
-            _ => self.long,
+            _ => LONG,
         };
         Ok(self.data + data + stored)
     }
@@ -123,15 +117,13 @@ impl Layout {
     /// The time at which the records of `page` begin.
     pub fn time_of(&self, page: &[u8]) -> Result<u64, Damage> {
         let bytes = page.get(self.time..self.time + 8).ok_or(SHORT)?;
-        Ok(self.order.number(bytes).unwrap_or_default())
+        Ok(number(bytes).unwrap_or_default())
     }
 
     /// The flags of the commit word, and the length of the data.
     fn commit_of(&self, page: &[u8]) -> Result<(u32, usize), Damage> {
-        let bytes = page
-            .get(self.commit..self.commit + self.long)
-            .ok_or(SHORT)?;
-        let commit = self.order.number(bytes).unwrap_or_default() as u32;
+        let bytes = page.get(self.commit..self.commit + LONG).ok_or(SHORT)?;
+        let commit = number(bytes).unwrap_or_default() as u32;
         let len = (commit & !(MISSED | MISSED_STORED)) as usize;
         match len <= page.len().saturating_sub(self.data) {
             true => Ok((commit, len)),
@@ -156,7 +148,6 @@ pub enum Missed {
 /// The records of a page, one after the other. What was discarded between them is zeroed.
 #[derive(Clone, Debug)]
 pub struct Cursor {
-    layout: Layout,
     page: Vec<u8>,
     at: usize,
     end: usize,
@@ -183,13 +174,12 @@ impl Cursor {
         let missed = match (commit & MISSED, commit & MISSED_STORED) {
             (0, _) => Missed::None,
             (_, 0) => Missed::Some,
-            _ => match page.get(end..end + layout.long) {
-                Some(bytes) => Missed::Count(layout.order.number(bytes).unwrap_or_default()),
+            _ => match page.get(end..end + LONG) {
+                Some(bytes) => Missed::Count(number(bytes).unwrap_or_default()),
                 None => return Err(Damage("a page is shorter than its header says")),
             },
         };
         Ok(Self {
-            layout,
             page,
             at: layout.data,
             end,
@@ -270,16 +260,13 @@ impl Cursor {
     /// The type or length of a record, and its time delta.
     fn head(&self, at: usize) -> Result<(u32, u32), Damage> {
         let word = self.word(at)?;
-        Ok(match self.layout.order {
-            Order::Little => (word & 0x1f, word >> 5),
-            Order::Big => (word >> DELTA_BITS, word & ((1 << DELTA_BITS) - 1)),
-        })
+        Ok((word & 0x1f, word >> 5))
     }
 
     fn word(&self, at: usize) -> Result<u32, Damage> {
         let bytes = self.page.get(at..at + 4).filter(|_| at + 4 <= self.end);
         let bytes = bytes.ok_or(Damage("a record ends after the end of its page"))?;
-        Ok(self.layout.order.number(bytes).unwrap_or_default() as u32)
+        Ok(number(bytes).unwrap_or_default() as u32)
     }
 }
 

@@ -184,20 +184,6 @@ fn simple(argument: &str) -> Option<&str> {
     None
 }
 
-/// Where the bracket closes that was opened before `text`.
-fn closing(text: &str) -> Option<usize> {
-    let mut depth = 0u32;
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'(' => depth += 1,
-            b')' if depth == 0 => return Some(at),
-            b')' => depth -= 1,
-            _ => {}
-        }
-    }
-    None
-}
-
 /// Whether this may stand in the brackets of a cast.
 fn is_type(text: &str) -> bool {
     let text = text.trim();
@@ -220,7 +206,7 @@ fn names(argument: &str) -> Option<(&str, Show)> {
         let (_, inner) = argument.split_once(call)?;
         Some((*flags, inner))
     })?;
-    let inner = &inner[..end_of_call(inner)?];
+    let inner = &inner[..closing(inner)?];
     let parts = split(inner);
     let name = simple(parts.first()?)?;
     let (between, entries) = match flags {
@@ -244,8 +230,8 @@ fn names(argument: &str) -> Option<(&str, Show)> {
     Some((name, show))
 }
 
-/// Where a call ends whose bracket was opened before `text`, which has texts in quotes.
-fn end_of_call(text: &str) -> Option<usize> {
+/// Where the bracket closes that was opened before `text`, which may have texts in quotes.
+fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0u32, false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {

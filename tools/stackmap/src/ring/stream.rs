@@ -2,18 +2,21 @@
 
 //! The pages of all CPUs in one stream, as a capture has them.
 //!
-//! Before each page are two words, in the byte order of the recording machine: its CPU and its
-//! length in bytes. Pages are in the order of their first times, so one pass gives all records in
+//! Before each page are two words: its CPU and its length in bytes. Pages are in the order of their first times, so one pass gives all records in
 //! the order of time and needs the memory of a few pages per CPU.
 
 use super::{
+    number,
     page::{Cursor, Layout, Missed, Record},
     Damage,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files::read_full,
+};
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, VecDeque},
+    collections::{binary_heap::PeekMut, BTreeMap, BinaryHeap, VecDeque},
     io::{self, Read, Write},
 };
 
@@ -27,9 +30,9 @@ const MAX_WAITING_OF_CPU: usize = 4;
 const MAX_WAITING_BYTES: usize = 256 << 20;
 
 /// Writes a page.
-pub fn write_page(out: &mut impl Write, layout: &Layout, cpu: u32, page: &[u8]) -> io::Result<()> {
-    out.write_all(&layout.order.word(cpu))?;
-    out.write_all(&layout.order.word(page.len() as u32))?;
+pub fn write_page(out: &mut (impl Write + ?Sized), cpu: u32, page: &[u8]) -> io::Result<()> {
+    out.write_all(&cpu.to_le_bytes())?;
+    out.write_all(&(page.len() as u32).to_le_bytes())?;
     out.write_all(page)
 }
 
@@ -66,8 +69,7 @@ impl<R: Read> Pages<R> {
             8 => {}
             _ => return Err(self.damage(start, Damage("the stream is truncated inside a page"))),
         }
-        let [cpu, len] = [&head[..4], &head[4..]]
-            .map(|bytes| self.layout.order.number(bytes).unwrap_or_default());
+        let [cpu, len] = [&head[..4], &head[4..]].map(|bytes| number(bytes).unwrap_or_default());
         if cpu > MAX_CPU.into() || len > self.layout.page_size() as u64 {
             return Err(self.damage(start, Damage("this is not the header of a page")));
         }
@@ -80,22 +82,10 @@ impl<R: Read> Pages<R> {
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let mut len = 0;
-        while len < buffer.len() {
-            match self.input.read(&mut buffer[len..]) {
-                Ok(0) => break,
-                Ok(read) => len += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::reading(&self.source, self.offset, error)),
-            }
-        }
+        let len = read_full(&mut self.input, buffer)
+            .map_err(|(_, error)| Error::reading(&self.source, self.offset, error))?;
         self.offset += len as u64;
         Ok(len)
-    }
-
-    /// What is wrong with the page that was read last.
-    pub fn damaged(&self, damage: Damage) -> Error {
-        self.damage(self.offset, damage)
     }
 
     fn damage(&self, offset: u64, damage: Damage) -> Error {
@@ -103,18 +93,21 @@ impl<R: Read> Pages<R> {
     }
 }
 
+/// A record: its time, its CPU, and where its data begin and end in their page.
+type Next = Reverse<(u64, u32, usize, usize)>;
+
 /// Gives the records of all CPUs in the order of time.
 pub struct Records<R> {
     pages: Pages<R>,
     /// The page that was read last. No later page of the stream begins before it.
     ahead: Option<(u32, Cursor)>,
     queues: BTreeMap<u32, VecDeque<Cursor>>,
-    /// The next record of each CPU that has one: time, CPU, start and end of the data in its page.
-    next: BinaryHeap<Reverse<(u64, u32, usize, usize)>>,
+    /// The next record of each CPU that has one.
+    next: BinaryHeap<Next>,
     waiting: usize,
     waiting_bytes: usize,
-    /// The queue whose first page holds the record that was returned last.
-    last: Option<u32>,
+    /// Whether the first of them was returned.
+    has_given: bool,
     /// Records that are missing, as far as their number is known.
     pub lost: u64,
     /// Records from before this time are missing.
@@ -131,7 +124,7 @@ impl<R: Read> Records<R> {
             next: BinaryHeap::new(),
             waiting: 0,
             waiting_bytes: 0,
-            last: None,
+            has_given: false,
             lost: 0,
             lost_until: 0,
         }
@@ -144,8 +137,9 @@ impl<R: Read> Records<R> {
 
     /// The next record: its CPU, its time and its data.
     pub fn next_record(&mut self) -> Result<Option<(u32, u64, &[u8])>> {
-        if let Some(cpu) = self.last.take() {
-            self.advance(cpu)?;
+        if self.has_given {
+            self.has_given = false;
+            self.pass_first()?;
         }
         loop {
             if self.ahead.is_none() {
@@ -159,10 +153,10 @@ impl<R: Read> Records<R> {
                 (Some(_), _) => self.admit()?,
             }
         }
-        let Some(Reverse((time, cpu, start, end))) = self.next.pop() else {
+        let Some(Reverse((time, cpu, start, end))) = self.next.peek().copied() else {
             return Ok(None);
         };
-        self.last = Some(cpu);
+        self.has_given = true;
         let page = self.queues.get(&cpu).and_then(VecDeque::front);
         let data = page.map_or(&[][..], |cursor| &cursor.page()[start..end]);
         Ok(Some((cpu, time, data)))
@@ -190,28 +184,40 @@ impl<R: Read> Records<R> {
         let queue = self.queues.entry(cpu).or_default();
         queue.push_back(cursor);
         if queue.len() == 1 {
-            self.advance(cpu)?;
+            let next = self.next_of(cpu)?;
+            self.next.extend(next);
+        }
+        Ok(())
+    }
+
+    /// Puts the record that follows the first one on its CPU in its place.
+    fn pass_first(&mut self) -> Result {
+        let first = self.next.peek().map(|Reverse((_, cpu, ..))| *cpu);
+        let next = first.map(|cpu| self.next_of(cpu)).transpose()?.flatten();
+        match (self.next.peek_mut(), next) {
+            (Some(mut first), Some(next)) => *first = next,
+            (Some(first), None) => drop(PeekMut::pop(first)),
+            (None, _) => {}
         }
         Ok(())
     }
 
     /// Finds the next record of a CPU.
-    fn advance(&mut self, cpu: u32) -> Result {
+    fn next_of(&mut self, cpu: u32) -> Result<Option<Next>> {
         let Some(queue) = self.queues.get_mut(&cpu) else {
-            return Ok(());
+            return Ok(None);
         };
         while let Some(cursor) = queue.front_mut() {
             let record = cursor.next_record();
             let record = record.map_err(|damage| self.pages.damage(self.pages.offset, damage))?;
             if let Some(Record { time, data }) = record {
-                self.next.push(Reverse((time, cpu, data.start, data.end)));
-                return Ok(());
+                return Ok(Some(Reverse((time, cpu, data.start, data.end))));
             }
             self.waiting -= 1;
             self.waiting_bytes -= cursor.page().len();
             queue.pop_front();
         }
-        Ok(())
+        Ok(None)
     }
 }
 

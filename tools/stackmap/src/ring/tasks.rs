@@ -37,8 +37,8 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// The tasks `pids`, by the texts of `saved_cmdlines` and `saved_tgids`. `ask` knows the names
-    /// of tasks that still run, `process` their processes.
+    /// The tasks `pids`. `ask` knows names of tasks, `process` their processes; of others, the texts of
+    /// `saved_cmdlines` and `saved_tgids` are used.
     pub fn new(
         pids: &BTreeSet<i32>,
         cmdlines: &[u8],
@@ -48,14 +48,15 @@ impl Tasks {
     ) -> Self {
         let saved = Saved::parse(cmdlines);
         let name = |pid: &i32| {
-            let name = match (saved.certain.get(pid), saved.uncertain.get(pid)) {
-                (Some(name), _) => Some(name.to_vec()),
-                (None, names) => ask(*pid).or_else(|| match names.map(Vec::as_slice) {
-                    Some([name]) => Some(name.to_vec()),
-                    _ => None,
-                }),
+            let saved = || match (
+                saved.certain.get(pid),
+                saved.uncertain.get(pid).map(Vec::as_slice),
+            ) {
+                (Some(name), _) | (None, Some([name])) => Some(name.to_vec()),
+                (None, _) => None,
             };
-            Some((*pid, String::from_utf8_lossy(&name?).into_owned()))
+            let name = ask(*pid).or_else(saved)?;
+            Some((*pid, String::from_utf8_lossy(&name).into_owned()))
         };
         let tgid = |line: &str| {
             let (pid, tgid) = line.split_once(' ')?;
@@ -63,11 +64,7 @@ impl Tasks {
             Some((pid, tgid.trim().parse().ok().filter(|tgid| *tgid != 0)?))
         };
         let mut tgids: BTreeMap<_, _> = tgids.lines().filter_map(tgid).collect();
-        let unknown = pids.iter().filter(|pid| !tgids.contains_key(pid));
-        let asked: Vec<_> = unknown
-            .filter_map(|pid| Some((*pid, process(*pid)?)))
-            .collect();
-        tgids.extend(asked);
+        tgids.extend(pids.iter().filter_map(|pid| Some((*pid, process(*pid)?))));
         Self {
             comms: pids.iter().filter_map(name).collect(),
             tgids,
@@ -185,7 +182,7 @@ mod tests {
         Tasks::new(
             &pids.iter().copied().collect(),
             cmdlines.as_bytes(),
-            "7 5\nx\n1 0\n",
+            "7 5\nx\n1 0\n8 4\n",
             ask,
             |pid| (pid == 12 || pid == 7).then_some(11),
         )
@@ -216,23 +213,23 @@ mod tests {
     fn a_short_line_may_be_part_of_a_name() {
         // With its newline the line makes a name of 15 bytes; of 16, which there is none.
         let text = "1 12345678\n7 bcde\n";
-        assert_eq!(tasks(&[7], text, &[(7, "asked")]).comm(7), "asked");
-        let text = "1 123456789\n7 bcde\n";
-        assert_eq!(tasks(&[7], text, &[(7, "asked")]).comm(7), "bcde");
+        let twice = format!("{text}8 12345678\n7 oth\n");
+        assert_eq!(tasks(&[7], &twice, &[]).comm(7), "<...>");
+        let text = "1 123456789\n7 bcde\n8 12345678\n7 oth\n";
+        assert_eq!(tasks(&[7], text, &[]).comm(7), "bcde");
     }
 
     #[test]
-    fn names_are_those_that_the_kernel_kept() {
+    fn names_are_asked_for_first() {
         let text = "1 systemd\n7 a b\n12 kworker/0:1-eve\n";
-        let tasks = tasks(&[0, 1, 7, 12, 99], text, &[(1, "other")]);
+        let tasks = tasks(&[0, 1, 7, 12, 99], text, &[(1, "init")]);
         let names = [0, 1, 7, 12, 99].map(|pid| tasks.comm(pid).to_owned());
+        assert_eq!(names, ["<idle>", "init", "a b", "kworker/0:1-eve", "<...>"]);
         assert_eq!(
-            names,
-            ["<idle>", "systemd", "a b", "kworker/0:1-eve", "<...>"]
+            [7, 1, 12].map(|pid| tasks.tgid(pid)),
+            [Some(11), None, Some(11)]
         );
-        assert_eq!((tasks.tgid(7), tasks.tgid(1)), (Some(5), None));
-        // The kernel did not save it, and it still runs.
-        assert_eq!(tasks.tgid(12), Some(11));
+        assert_eq!(super::tests::tasks(&[8], text, &[]).tgid(8), Some(4));
     }
 
     #[test]

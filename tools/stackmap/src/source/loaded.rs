@@ -12,7 +12,7 @@ use crate::{
     stat::Stat,
     symbols::{modules::Modules, Symbols},
     tally::Key,
-    trace::{Sides, StackRef},
+    trace::{Sides, StackRef, UserRef},
     user::User,
     weight::Weight,
 };
@@ -27,12 +27,10 @@ pub struct Loaded {
     pub symbols: Symbols,
     /// The modules that were loaded.
     pub modules: Modules,
-    /// The counters, and those from before the recording if it is one.
-    pub stat: Option<(Stat, Option<Stat>)>,
+    /// The counters of the map.
+    pub stat: Option<Stat>,
     /// What the capture says about itself, if it is one.
     pub manifest: Option<Manifest>,
-    /// What the captures say about themselves that were merged, if several were.
-    pub recordings: Vec<Manifest>,
     /// How many bits of an id lie below its generation, if that is known.
     pub slot_bits: Option<u32>,
     /// The load of the module that the trace is of, if that is known.
@@ -61,7 +59,7 @@ pub enum Shown {
 
 impl Shown {
     /// What is wanted of them.
-    pub fn of<U: Default>(self, sides: Sides<'_, U>) -> Sides<'_, U> {
+    pub fn of(self, sides: Sides<'_>) -> Sides<'_> {
         match self {
             Shown::Both => sides,
             Shown::Kernel => sides.kernel.into(),
@@ -84,7 +82,50 @@ pub enum Missing {
     Unknown,
 }
 
+#[cfg(test)]
 impl Loaded {
+    /// Returns the names of a kallsyms, for tests.
+    pub(crate) fn named(kallsyms: &str) -> Self {
+        let modules = Modules::default();
+        let kallsyms = crate::symbols::kallsyms::Kallsyms::parse(kallsyms.into(), &modules, "");
+        let mut loaded = Self::default();
+        loaded.symbols.kallsyms = Some(kallsyms.unwrap());
+        loaded
+    }
+}
+
+impl Missing {
+    /// Returns the reason in a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Missing::Stale => "stale",
+            Missing::Gone => "gone",
+            Missing::Unknown => "unknown",
+        }
+    }
+}
+
+impl Loaded {
+    /// Returns why an event has no stack of the kernel, if it has an id without a stack.
+    pub fn lacks_stack(&self, stack: StackRef<'_>) -> Option<&'static str> {
+        match stack {
+            StackRef::Id(id) if self.stack(id).is_none() => Some(self.missing(id).word()),
+            _ => None,
+        }
+    }
+
+    /// Returns why an event has no user stack, if it ought to have one.
+    pub fn lacks_user_stack(&self, user: UserRef) -> Option<&'static str> {
+        match user {
+            UserRef::Id(id) if self.user_stack(id).is_some() => None,
+            UserRef::Id(_) => Some(self.missing_user().word()),
+            UserRef::NotKept => Some("not kept"),
+            UserRef::Pending => Some("pending"),
+            UserRef::Lost => Some("lost"),
+            UserRef::None => None,
+        }
+    }
+
     /// The stack behind an id of the trace.
     pub fn stack(&self, id: u32) -> Option<Stack<'_>> {
         match self.is_gone() {
@@ -132,13 +173,11 @@ impl Loaded {
     }
 
     /// Why there is no user stack for an id of the trace.
-    pub fn missing_user(&self, id: u32) -> Missing {
+    pub fn missing_user(&self) -> Missing {
         if self.is_user_gone() {
             return Missing::Gone;
         }
         match &self.manifest {
-            // The ids of a merged capture say it: not all that were merged are alike.
-            Some(Manifest { captures: 1.., .. }) => self.missing(id),
             Some(Manifest { reset: true, .. }) => Missing::Stale,
             _ => Missing::Unknown,
         }
@@ -206,11 +245,11 @@ mod tests {
                 let loaded = read(of, later);
                 assert!(loaded.has_user_stack(5) && !loaded.has_user_stack(6));
                 assert_eq!(loaded.user_stack(5).is_some(), !later);
-                assert_eq!(loaded.missing_user(6), Missing::Unknown);
+                assert_eq!(loaded.missing_user(), Missing::Unknown);
             }
             let loaded = read(LoadId::new(43), later);
             assert!(!loaded.has_user_stack(5) && loaded.user_stack(5).is_none());
-            assert_eq!(loaded.missing_user(6), Missing::Gone);
+            assert_eq!(loaded.missing_user(), Missing::Gone);
         }
     }
 }

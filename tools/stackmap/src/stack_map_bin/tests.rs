@@ -48,19 +48,11 @@ fn patched(at: usize, word: u32) -> Vec<u8> {
     bytes
 }
 
-/// With a word that version 1 does not have.
-fn version_1() -> Vec<u8> {
-    let mut bytes = patched(0, MAGIC_V1);
-    bytes[4..8].copy_from_slice(&VERSION_V1.to_le_bytes());
-    bytes
-}
-
 #[test]
 fn reads_either_byte_order() {
     for order in [Order::Little, Order::Big] {
         let bytes = sample(order);
         let reader = Reader::new(&bytes[..], "").unwrap();
-        assert_eq!(reader.order(), order);
         assert_eq!(reader.load_id(), LoadId::new(LOAD_ID));
         let stacks = read(&bytes).unwrap();
         assert_eq!(stacks.len(), STACKS.len());
@@ -68,18 +60,6 @@ fn reads_either_byte_order() {
             assert_eq!((got.0, got.1, &got.2[..]), *want);
         }
     }
-}
-
-#[test]
-fn reads_both_magics() {
-    let mut bytes = version_1();
-    assert_eq!(refusal(&bytes).1, 12);
-    bytes[12..16].fill(0);
-    assert_eq!(read(&bytes).unwrap().len(), STACKS.len());
-    assert_eq!(Reader::new(&bytes[..], "").unwrap().load_id(), None);
-    assert!(is_magic(MAGIC_V1.to_be_bytes()));
-    assert!(is_magic(MAGIC.to_le_bytes()));
-    assert!(!is_magic(*b"PK\x03\x04"));
 }
 
 #[test]

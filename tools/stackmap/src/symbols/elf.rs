@@ -114,26 +114,11 @@ impl DebugInfo {
         })
     }
 
-    /// What KASLR added to the addresses of `vmlinux`.
-    pub fn kaslr_offset(&self) -> u64 {
-        self.kaslr_offset
-    }
-
-    /// What is known of a frame, innermost first; nothing before [`prime`](Self::prime) saw it.
+    /// What is known of a frame, innermost first; nothing before [`look_up_all`](Self::look_up_all) saw it.
     pub fn frames(&self, ip: u64, exact: bool) -> &[DebugFrame] {
         self.frames
             .get(&lookup_address(ip, exact))
             .map_or(&[], |frames| frames)
-    }
-
-    /// Looks up all of `ips` (an address, and whether it is exact) that are not known yet.
-    pub fn prime(
-        &mut self,
-        ips: impl Iterator<Item = (u64, bool)>,
-        kallsyms: Option<&Kallsyms>,
-        progress: &mut dyn FnMut(u64),
-    ) {
-        self.look_up_all(self.unknown(ips), kallsyms, progress);
     }
 
     /// Where those of `ips` are to be looked up that are not known yet.

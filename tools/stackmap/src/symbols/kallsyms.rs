@@ -12,8 +12,15 @@
 //! Unlike the kernel, labels of assembly (`.L...`) are no symbols; and the prefix that a compiler
 //! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
 
-use super::{frames::is_entry, lookup_address, modules::Modules, texts::ByNumber, Symbol};
+use super::{
+    frames::is_entry,
+    lookup_address,
+    modules::Modules,
+    texts::{number_of, ByNumber},
+    Symbol,
+};
 use crate::error::{Error, Result};
+use indexmap::IndexSet;
 use std::collections::HashMap;
 
 /// The largest size of a last symbol that is not in `/proc/modules`, such as a BPF program.
@@ -33,21 +40,6 @@ const CORE: u16 = 0;
 const LABEL: &str = ".L";
 /// How the names of prefixes of functions begin.
 pub(crate) const PREFIX: &str = "__pfx_";
-
-/// A function as the text has it.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Function<'a> {
-    /// Where it begins.
-    pub start: u64,
-    /// Its name, not demangled.
-    pub name: &'a str,
-    /// Of its names, the one that says that it is the entry of an interrupt or an exception.
-    pub entry: Option<&'a str>,
-    /// Its module.
-    pub module: Option<&'a str>,
-    /// How long it is, if that is known.
-    pub size: Option<u64>,
-}
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -91,7 +83,9 @@ impl Kallsyms {
         }
         let mut table = Table::default();
         let mut start = 0;
-        for line in text.split_inclusive('\n') {
+        let ends = memchr::memchr_iter(b'\n', text.as_bytes()).map(|end| end + 1);
+        for end in ends.chain([text.len()]) {
+            let line = &text[start..end];
             if !table.line(line, start) {
                 return Err(Error::input_at(
                     source,
@@ -99,7 +93,7 @@ impl Kallsyms {
                     "this is not a line of kallsyms: an address, a type and a name",
                 ));
             }
-            start += line.len();
+            start = end;
         }
         if table.symbols.is_empty() && table.nr_hidden > 0 {
             return Err(Error::Refused(format!(
@@ -143,30 +137,6 @@ impl Kallsyms {
         })
     }
 
-    /// The function that covers a frame, as it is in the text. `exact`: it is no return address.
-    pub fn function(&self, ip: u64, exact: bool) -> Option<Function<'_>> {
-        let symbol = self.symbol(ip, exact)?;
-        let lookup = lookup_address(ip, exact);
-        let (mut start, mut entry, end) = self.find(lookup)?;
-        if self.raw_name(entry).starts_with(PREFIX) {
-            (start, entry, _) = self.find(end?)?;
-        }
-        let first = self.addresses.partition_point(|other| *other < start);
-        let names = self.entries[first..].iter().zip(&self.addresses[first..]);
-        let mut names = names.take_while(|(_, address)| **address == start);
-        let alias = names.find_map(|(other, _)| {
-            let name = self.raw_name(*other);
-            (other.module == CORE && is_entry(name)).then_some(name)
-        });
-        Some(Function {
-            start,
-            name: self.raw_name(entry),
-            entry: alias,
-            module: symbol.module,
-            size: symbol.size,
-        })
-    }
-
     /// Whether an address is in the entry of an interrupt or an exception.
     pub fn is_entry(&self, address: u64) -> bool {
         let (Some((first, _)), Some((_, end))) =
@@ -200,16 +170,6 @@ impl Kallsyms {
     /// The text that was read.
     pub fn text(&self) -> &str {
         &self.text
-    }
-
-    /// How many symbols there are.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     fn name(&self, entry: Entry) -> &str {
@@ -328,8 +288,7 @@ struct Table {
     symbols: Vec<(u64, Entry)>,
     demangled: HashMap<u32, String>,
     demangled_len: usize,
-    modules: HashMap<String, u16>,
-    module_names: Vec<String>,
+    modules: IndexSet<String>,
     nr_hidden: usize,
     text_base: Option<u64>,
     stext: Option<u64>,
@@ -338,13 +297,11 @@ struct Table {
 impl Table {
     /// Takes the line that begins at `start` of the text. False: it is not of the right form.
     fn line(&mut self, line: &str, start: usize) -> bool {
-        let mut words = line.split_ascii_whitespace();
-        let Some(address) = words.next() else {
+        let Some((address, rest)) = next_word(line.trim_ascii_end()) else {
             return true;
         };
-        let (Ok(address), Some(_), Some(name)) =
-            (u64::from_str_radix(address, 16), words.next(), words.next())
-        else {
+        let name = next_word(rest).and_then(|(_, rest)| next_word(rest));
+        let (Ok(address), Some((name, rest))) = (u64::from_str_radix(address, 16), name) else {
             return false;
         };
         if name.starts_with(LABEL) {
@@ -360,9 +317,8 @@ impl Table {
             "_stext" => self.stext = Some(address),
             _ => {}
         }
-        let module = words
-            .next()
-            .and_then(|word| word.strip_prefix('[')?.strip_suffix(']'));
+        let module = next_word(rest);
+        let module = module.and_then(|(word, _)| word.strip_prefix('[')?.strip_suffix(']'));
         let Some(module) = self.module(module) else {
             return false;
         };
@@ -386,13 +342,7 @@ impl Table {
         let Some(name) = name else {
             return Some(CORE);
         };
-        if let Some(module) = self.modules.get(name) {
-            return Some(*module);
-        }
-        let module = u16::try_from(self.modules.len() + 1).ok()?;
-        self.modules.insert(name.to_owned(), module);
-        self.module_names.push(name.to_owned());
-        Some(module)
+        u16::try_from(number_of(&mut self.modules, name) + 1).ok()
     }
 
     fn demangle(&mut self, name: &str, at: u32) {
@@ -431,7 +381,7 @@ impl Table {
     fn finish(mut self, text: String, modules: &Modules) -> Kallsyms {
         // Stable, so that of several names at one address the first stays the first.
         self.symbols.sort_by_key(|(address, _)| *address);
-        let ends = self.module_names.iter().map(|name| {
+        let ends = self.modules.iter().map(|name| {
             let module = modules.get(name).filter(|module| module.base != 0)?;
             Some(module.base.saturating_add(module.size))
         });
@@ -445,14 +395,18 @@ impl Table {
             addresses,
             entries: self.symbols.iter().map(|(_, entry)| *entry).collect(),
             ends: [None].into_iter().chain(ends).collect(),
-            modules: [String::new()]
-                .into_iter()
-                .chain(self.module_names)
-                .collect(),
+            modules: [String::new()].into_iter().chain(self.modules).collect(),
             text_base: self.text_base,
             stext: self.stext,
         }
     }
+}
+
+/// The first word of a line, and what follows it.
+fn next_word(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_ascii_start();
+    let end = memchr::memchr2(b' ', b'\t', line.as_bytes()).unwrap_or(line.len());
+    (end > 0).then(|| line.split_at(end))
 }
 
 /// Whether a name looks like one that Rust's compiler made.

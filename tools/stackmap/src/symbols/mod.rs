@@ -7,6 +7,7 @@
 //! interrupt or an exception, are *exact*: the instruction there is the one that is meant. An
 //! address that no source covers stays an address: nothing is guessed.
 
+pub mod canonical;
 pub mod elf;
 pub mod frames;
 pub mod kallsyms;
@@ -178,11 +179,6 @@ fn from_fn(f: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result) -> impl fmt::Disp
 }
 
 impl Symbols {
-    /// No names at all: every address stays one.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
     /// Whether there is any source of names.
     pub fn is_empty(&self) -> bool {
         self.kallsyms.is_none() && self.debug_info.is_none()
@@ -201,10 +197,7 @@ impl Symbols {
             let Some(debug_info) = &self.debug_info else {
                 return;
             };
-            let frames = stacks.iter().flat_map(|stack| {
-                let exact = Exact::new(self, stack.ips);
-                stack.ips.iter().copied().zip(exact)
-            });
+            let frames = stacks.iter().flat_map(|stack| self.exact(stack.ips));
             let wanted = debug_info.unknown(frames);
             if let Some(debug_info) = &mut self.debug_info {
                 debug_info.look_up_all(wanted, self.kallsyms.as_ref(), progress);
@@ -248,23 +241,18 @@ impl Symbols {
 
     /// The same with those of tracing itself in any case.
     pub fn all<'a>(&'a self, ips: &'a [u64]) -> impl Iterator<Item = At> + use<'a> {
-        let exact = Exact::new(self, ips);
-        let frames = ips.iter().zip(exact).enumerate();
-        frames.map(|(depth, (ip, exact))| At {
-            depth,
-            ip: *ip,
-            exact,
-        })
+        let frames = self.exact(ips).enumerate();
+        frames.map(|(depth, (ip, exact))| At { depth, ip, exact })
     }
 
-    /// The frames of a stack that is known as text, innermost first, without those of tracing
-    /// itself unless they are wanted.
-    pub fn visible<'a>(&self, frames: &'a [String]) -> &'a [String] {
-        let parts = frames.iter().map(|frame| Some(frames::parts(frame)));
-        match self.plumbing {
-            true => frames,
-            false => &frames[frames::nr_plumbing(parts)..],
-        }
+    /// The addresses of a stack, innermost first, and whether each is exact.
+    fn exact<'a>(&'a self, ips: &'a [u64]) -> impl Iterator<Item = (u64, bool)> + use<'a> {
+        let mut next = true;
+        ips.iter().map(move |ip| {
+            let exact = next;
+            next = self.is_entry(*ip, exact);
+            (*ip, exact)
+        })
     }
 
     /// How many frames at the beginning of a stack are of tracing itself.
@@ -312,35 +300,6 @@ impl Symbols {
     }
 }
 
-/// Which frames of a stack are exact, innermost first.
-struct Exact<'a> {
-    symbols: &'a Symbols,
-    ips: std::slice::Iter<'a, u64>,
-    next: bool,
-}
-
-impl<'a> Exact<'a> {
-    fn new(symbols: &'a Symbols, ips: &'a [u64]) -> Self {
-        let ips = ips.iter();
-        Self {
-            symbols,
-            ips,
-            next: true,
-        }
-    }
-}
-
-impl Iterator for Exact<'_> {
-    type Item = bool;
-
-    fn next(&mut self) -> Option<bool> {
-        let ip = *self.ips.next()?;
-        let exact = self.next;
-        self.next = self.symbols.is_entry(ip, exact);
-        Some(exact)
-    }
-}
-
 /// The frames at one address; see [`Symbols::frames`].
 pub enum Frames<'a> {
     /// Of the kernel's table.
@@ -375,38 +334,5 @@ pub(crate) const fn lookup_address(ip: u64, exact: bool) -> u64 {
         ip
     } else {
         ip.saturating_sub(1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prints_as_the_kernel_does() {
-        let symbol = Symbol {
-            name: "schedule",
-            module: None,
-            offset: 0x48,
-            size: Some(0xc0),
-        };
-        let frame = |place| Frame {
-            ip: 0xffff_ffff_8100_0048,
-            place,
-            inlined: false,
-            source: None,
-        };
-        let plain = frame(Place::Symbol(symbol));
-        assert_eq!(plain.to_string(), "schedule+0x48/0xc0");
-        assert_eq!(plain.plain().to_string(), "schedule");
-        let module = frame(Place::Symbol(Symbol {
-            module: Some("ext4"),
-            size: None,
-            ..symbol
-        }));
-        assert_eq!(module.to_string(), "schedule+0x48 [ext4]");
-        assert_eq!(module.plain().to_string(), "schedule [ext4]");
-        assert_eq!(frame(Place::Unknown).to_string(), "0xffffffff81000048");
-        assert_eq!(frame(Place::Trampoline).to_string(), "[FTRACE TRAMPOLINE]");
     }
 }

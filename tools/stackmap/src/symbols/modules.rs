@@ -32,11 +32,6 @@ impl Modules {
     pub fn get(&self, name: &str) -> Option<&Module> {
         self.0.iter().find(|module| module.name == name)
     }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// `name size references users state address (flags)`

@@ -3,9 +3,10 @@
 //! Frames as text, kept for the next time: the same few calls are on most stacks.
 
 use super::{Frame, Place, Symbols};
+use indexmap::{Equivalent, IndexMap, IndexSet};
 use std::{
     collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
+    hash::{BuildHasherDefault, Hash, Hasher},
 };
 
 /// How much text is kept, in bytes.
@@ -118,6 +119,18 @@ impl Texts {
 
 /// What is known of addresses and other numbers.
 pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
+/// The same in the order of their first occurrence.
+pub type InOrder<K, V> = IndexMap<K, V, BuildHasherDefault<AddressHasher>>;
+
+/// Returns the number of a value: how many different ones came before its first occurrence.
+pub fn number_of<T, Q>(values: &mut IndexSet<T>, value: &Q) -> u32
+where
+    T: Eq + Hash + for<'q> From<&'q Q>,
+    Q: Equivalent<T> + Hash + ?Sized,
+{
+    let known = values.get_index_of(value);
+    known.unwrap_or_else(|| values.insert_full(value.into()).0) as u32
+}
 
 /// Spreads addresses. They come from a kernel or a file, and the worst that a file can do is to be
 /// slow with itself.
@@ -163,21 +176,6 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Appends `number` in decimal digits.
-pub fn push_decimal(text: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    text.extend_from_slice(&digits[at..]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +184,7 @@ mod tests {
     #[test]
     fn texts_are_made_once() {
         let mut texts = Texts::new(|frame, text| write!(text, "<{frame}>").unwrap());
-        let symbols = Symbols::none();
+        let symbols = Symbols::default();
         for _ in 0..2 {
             let text = texts.of(&symbols, 0x1234, true);
             assert_eq!(text.lines().collect::<Vec<_>>(), [b"<0x1234>"]);
@@ -196,14 +194,5 @@ mod tests {
         let marker = super::super::TRAMPOLINE_MARKER;
         assert!(texts.of(&symbols, marker, false).named);
         assert_eq!(texts.kept.each_ref().map(HashMap::len), [1, 1]);
-    }
-
-    #[test]
-    fn numbers_are_written_as_usual() {
-        for number in [0, 1, 9, 10, 15, 16, 255, 4096, 1 << 40, u64::MAX] {
-            let mut text = Vec::new();
-            push_decimal(&mut text, number);
-            assert_eq!(text, number.to_string().into_bytes());
-        }
     }
 }

@@ -70,7 +70,7 @@ impl Sampler {
             files,
             is_user,
             symbols: match is_user {
-                true => Symbols::none(),
+                true => Symbols::default(),
                 false => symbols()?,
             },
             symbols_read: Instant::now(),

@@ -5,39 +5,17 @@
 //! An event of its own binds a cookie to an id, before or after the events that carry the cookie, and
 //! perhaps in the buffer of another CPU. So a trace is read twice: for its binds, and for its events.
 
-use super::{
-    join::UserRef,
-    line::{Cookie, UserSide},
-};
-use std::collections::HashMap;
+use super::UserRef;
+use crate::symbols::texts::ByNumber;
+use std::cell::Cell;
+
+/// The number of an entry into the kernel: that of the CPU below, a count above.
+pub type Cookie = u64;
 
 /// Times are shifted by this: in nanoseconds, about a second is left. There may be millions of binds.
 const TIME_SHIFT: u32 = 30;
 /// Set in the cookie of a task that exits.
-pub(super) const EXITING: Cookie = 1 << 31;
-
-/// What knows which user stack an event has.
-pub trait Users {
-    /// What it says of that.
-    type User: Default;
-
-    /// The user stack of an event of which this is said.
-    fn user(&mut self, pid: u32, time: u64, side: UserSide) -> Self::User;
-
-    /// A task binds a cookie to an id; 0: the stack is not kept.
-    fn bind(&mut self, pid: u32, time: u64, cookie: Cookie, id: u32);
-}
-
-/// All binds are known already.
-impl Users for &Binds {
-    type User = UserRef;
-
-    fn user(&mut self, pid: u32, time: u64, side: UserSide) -> UserRef {
-        Binds::user(self, pid, time, side)
-    }
-
-    fn bind(&mut self, _pid: u32, _time: u64, _cookie: Cookie, _id: u32) {}
-}
+const EXITING: Cookie = 1 << 31;
 
 #[derive(Clone, Copy, Debug)]
 struct Bind {
@@ -51,9 +29,11 @@ struct Bind {
 pub struct Binds {
     binds: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
-    entries: HashMap<u32, (u64, Cookie)>,
+    entries: ByNumber<u32, (u64, Cookie)>,
     /// Records from before this time are lost.
     lost_until: u64,
+    /// Where the binds of the cookie are that was looked up last: an entry often has several events.
+    last: Cell<usize>,
 }
 
 impl Binds {
@@ -81,25 +61,35 @@ impl Binds {
             .sort_unstable_by_key(|bind| (bind.cookie, bind.time, bind.id == 0));
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.binds.is_empty()
-    }
-
-    /// The user stack of an event of which this is said.
-    pub fn user(&self, pid: u32, time: u64, side: UserSide) -> UserRef {
-        match side {
-            UserSide::None => UserRef::None,
-            UserSide::Id(id) => UserRef::of_id(id),
-            UserSide::Cookie(cookie) => match self.nearest(cookie, time) {
-                Some(id) => UserRef::of_id(id),
-                None => self.unbound(pid, time, cookie),
-            },
+    /// The user stack of an event with such a cookie, if it has one.
+    pub fn user(&self, pid: u32, time: u64, cookie: Option<Cookie>) -> UserRef {
+        let Some(cookie) = cookie else {
+            return UserRef::None;
+        };
+        match self.nearest(cookie, time) {
+            Some(id) => UserRef::of_id(id),
+            None => self.unbound(pid, time, cookie),
         }
     }
 
     /// What the cookie was bound to. Cookies repeat after days: the bind that is nearest in time.
     fn nearest(&self, cookie: Cookie, time: u64) -> Option<u32> {
+        let mut start = self.last.get();
+        if self
+            .binds
+            .get(start)
+            .is_none_or(|bind| bind.cookie != cookie)
+        {
+            start = self.binds.partition_point(|bind| bind.cookie < cookie);
+            self.last.set(start);
+        }
+        // Nearly all cookies are bound once.
+        match self.binds.get(start..)? {
+            [first, ..] if first.cookie != cookie => return None,
+            [first, next, ..] if next.cookie != cookie => return Some(first.id),
+            [first] => return Some(first.id),
+            _ => {}
+        }
         let time = coarse(time);
         let key = |bind: &Bind| (bind.cookie, bind.time);
         let later = self
@@ -147,7 +137,7 @@ mod tests {
         // The same cookie, days later.
         binds.bind(DAY, 1, 41);
         binds.finish();
-        let user = |time, cookie| binds.user(7, time, UserSide::Cookie(cookie));
+        let user = |time, cookie| binds.user(7, time, Some(cookie));
         assert_eq!(user(10, 1), UserRef::Id(40));
         assert_eq!(user(21, 1), UserRef::Id(40));
         assert_eq!(user(DAY - 100, 1), UserRef::Id(41));
@@ -156,11 +146,10 @@ mod tests {
         assert_eq!(user(10, 3), UserRef::Lost);
         binds.lost(30);
         binds.lost(20);
-        let user = |time, cookie| binds.user(7, time, UserSide::Cookie(cookie));
+        let user = |time, cookie| binds.user(7, time, Some(cookie));
         assert_eq!(user(30, 5), UserRef::Pending);
         assert_eq!(user(29, 5), UserRef::Lost);
-        assert_eq!(binds.user(7, 0, UserSide::Id(3)), UserRef::Id(3));
-        assert_eq!(binds.user(7, 0, UserSide::None), UserRef::None);
+        assert_eq!(binds.user(7, 0, None), UserRef::None);
     }
 
     #[test]
@@ -170,7 +159,7 @@ mod tests {
             binds.bind(10, 1, ids[0]);
             binds.bind(20, 1, ids[1]);
             binds.finish();
-            let user = binds.user(7, 15, UserSide::Cookie(1));
+            let user = binds.user(7, 15, Some(1));
             assert_eq!(user, UserRef::Id(5));
         }
     }
@@ -183,7 +172,7 @@ mod tests {
         }
         binds.finish();
         for time in [0, 25, 3 << TIME_SHIFT] {
-            let user = binds.user(7, time, UserSide::Cookie(1));
+            let user = binds.user(7, time, Some(1));
             assert_eq!(user, UserRef::Id(5), "{time}");
         }
     }
@@ -196,7 +185,7 @@ mod tests {
             binds.bind(day * DAY, 3, 1000);
         }
         binds.finish();
-        let user = |time| binds.user(7, time, UserSide::Cookie(1));
+        let user = |time| binds.user(7, time, Some(1));
         for day in 0..100 {
             let time = day * DAY;
             assert_eq!(user(time), UserRef::Id(day as u32 + 1));
@@ -212,7 +201,7 @@ mod tests {
     fn an_exit_that_is_not_bound_is_lost() {
         let mut binds = Binds::default();
         binds.event(7, 10, EXITING | 5);
-        let user = binds.user(7, 10, UserSide::Cookie(EXITING | 5));
+        let user = binds.user(7, 10, Some(EXITING | 5));
         assert_eq!(user, UserRef::Lost);
     }
 }

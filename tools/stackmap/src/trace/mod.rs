@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The text of `trace`, `trace_pipe` and `trace-cmd report`.
+//! Events, and how they get their stacks.
 
 mod binds;
 mod join;
-mod late;
-mod line;
-mod lines;
+mod time;
 
-pub use binds::{Binds, Users};
-pub use join::{Event, Flags, Joiner, Losses, Pairs, Recording, Sides, StackRef, UserRef};
-pub use late::{Late, LateRef};
-pub use line::{find_stack_id, Body, Cookie, Line, Time, UserSide};
-pub use lines::{Chunk, Lines, MAX_LINE};
+pub use binds::{Binds, Cookie};
+pub use join::{Event, Flags, Losses, Pairs, Sides, StackRef, UserRef};
+pub use time::Time;

@@ -44,45 +44,6 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// A vDSO of a merged capture.
-    pub fn vdso() -> Self {
-        Self {
-            dev: "0:0".to_owned(),
-            path: PathBuf::from(other(VDSO)),
-            ..Self::default()
-        }
-    }
-
-    /// Whether it is one.
-    pub fn is_vdso(&self) -> bool {
-        *self
-            == Self {
-                size: self.size,
-                ..Self::vdso()
-            }
-    }
-
-    /// As the module prints it, with this index.
-    pub fn line(&self, index: u32) -> Vec<u8> {
-        let Self {
-            build_id,
-            dev,
-            ino,
-            size,
-            path,
-        } = self;
-        let build_id = build_id.as_deref().unwrap_or("-");
-        let mut line = format!("{index} {build_id} {dev} {ino} {size} ").into_bytes();
-        for byte in path.as_os_str().as_bytes() {
-            match byte {
-                b'\\' | b'\n' | b'\t' => line.extend(format!("\\{byte:03o}").bytes()),
-                byte => line.push(*byte),
-            }
-        }
-        line.push(b'\n');
-        line
-    }
-
     /// The last part of the path, for people.
     pub fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
@@ -218,12 +179,6 @@ impl Binaries {
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Binary)> {
         self.by_index.iter().map(|(index, binary)| (*index, binary))
-    }
-
-    /// The vDSOs among them, of a merged capture: one that is no file has no path.
-    pub fn vdsos(&self) -> Vec<u32> {
-        let vdsos = self.iter().filter(|(_, binary)| binary.is_vdso());
-        vdsos.map(|(index, _)| index).collect()
     }
 
     /// How a file is called beside the name of a function.

@@ -13,7 +13,7 @@ use rustix::{
     time::Timespec,
 };
 use std::{
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::process::CommandExt,
     process::{ChildStdout, Command, Stdio},
 };
@@ -29,7 +29,7 @@ const LIMITS: [(Resource, u64); 3] = [
 /// It is waited for this long, in seconds, while it says nothing.
 const QUIET: i64 = 120;
 /// Its answers are no longer, in bytes.
-const MAX_ANSWER: usize = 8 << 20;
+const MAX_ANSWER: u64 = 8 << 20;
 
 /// Has a second process answer a request. If it does not come to its end, answers are missing.
 pub(super) fn ask(request: &Request, say: &mut dyn FnMut(Answer)) {
@@ -50,8 +50,10 @@ pub(super) fn ask(request: &Request, say: &mut dyn FnMut(Answer)) {
         // If it is dead, it says nothing.
         let _ = input.write_all(&request);
     }
-    let mut answers = Answers::new(output);
-    while let Some(answer) = answers.next() {
+    let output = output.map(Output);
+    let mut output = output.map(|output| BufReader::with_capacity(64 << 10, output));
+    let mut line = Vec::new();
+    while let Some(answer) = output.as_mut().and_then(|output| next(output, &mut line)) {
         say(answer);
     }
     // It may be busy still, or blocked.
@@ -59,65 +61,25 @@ pub(super) fn ask(request: &Request, say: &mut dyn FnMut(Answer)) {
     let _ = child.wait();
 }
 
-/// The answers of the process: lines of JSON.
-struct Answers {
-    output: Option<ChildStdout>,
-    /// What was read: the lines from `from` on are still to come.
-    bytes: Vec<u8>,
-    from: usize,
+/// Reads the next answer, a line of JSON; [`None`]: nothing more comes.
+fn next(output: &mut impl BufRead, line: &mut Vec<u8>) -> Option<Answer> {
+    line.clear();
+    output.take(MAX_ANSWER).read_until(b'\n', line).ok()?;
+    serde_json::from_slice(line.strip_suffix(b"\n")?).ok()
 }
 
-impl Answers {
-    fn new(output: Option<ChildStdout>) -> Self {
-        Self {
-            output,
-            bytes: Vec::new(),
-            from: 0,
-        }
-    }
+/// The output of the process, which is not waited for without end.
+struct Output(ChildStdout);
 
-    fn next(&mut self) -> Option<Answer> {
-        let mut seen = self.from;
-        let end = loop {
-            match memchr::memchr(b'\n', &self.bytes[seen..]) {
-                Some(at) => break seen + at,
-                None => seen = self.bytes.len(),
-            }
-            seen -= self.read()?;
-        };
-        let answer = serde_json::from_slice(&self.bytes[self.from..end]).ok();
-        self.from = end + 1;
-        answer
-    }
-
-    /// Reads on. Returns by how much the bytes have moved to the front; [`None`]: nothing more comes.
-    fn read(&mut self) -> Option<usize> {
-        const ROOM: usize = 64 << 10;
-        let moved = std::mem::take(&mut self.from);
-        self.bytes.drain(..moved);
-        let len = self.bytes.len();
-        if len > MAX_ANSWER {
-            return None;
-        }
-        let output = self.output.as_mut()?;
-        let mut wanted = [PollFd::new(output, PollFlags::IN)];
+impl Read for Output {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let quiet = Timespec {
             tv_sec: QUIET,
             tv_nsec: 0,
         };
-        match poll(&mut wanted, Some(&quiet)) {
-            Ok(0) => return None,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return None,
-        }
-        self.bytes.resize(len + ROOM, 0);
-        let read = output.read(&mut self.bytes[len..]);
-        self.bytes.truncate(len + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => None,
-            Ok(_) => Some(moved),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Some(moved),
-            Err(_) => None,
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&quiet))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => self.0.read(buffer),
         }
     }
 }

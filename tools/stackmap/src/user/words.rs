@@ -25,17 +25,6 @@ pub struct Process {
     pub start: u32,
 }
 
-impl Process {
-    /// Another one with this thread group.
-    pub fn next(self) -> Self {
-        let start = (u64::from(self.start) + 1) & START_MASK;
-        Self {
-            start: start as u32,
-            ..self
-        }
-    }
-}
-
 /// How a user stack ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
@@ -110,16 +99,6 @@ impl Word {
             true => Word::End(End::new(word)),
             false => Word::Address(word),
         }
-    }
-
-    /// The word of a frame in a file.
-    pub fn file(index: u32, offset: u64) -> u64 {
-        FILE | u64::from(index & MAX_INDEX) << INDEX_SHIFT | offset & OFFSET_MASK
-    }
-
-    /// The word of a process.
-    pub fn process(process: Process) -> u64 {
-        PROCESS | (u64::from(process.start) & START_MASK) << START_SHIFT | u64::from(process.tgid)
     }
 }
 

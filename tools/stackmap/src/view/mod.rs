@@ -8,11 +8,11 @@
 //! markup. A policy in the page forbids every request, and every script but its own.
 
 pub mod encode;
-pub mod serve;
+mod tree;
 
 use crate::{
     error::{Error, Result},
-    export::{stacks::Stacks, unnamed},
+    export::unnamed,
     notes::{count_of, Note},
     output::JsonText,
     source::Loaded,
@@ -22,10 +22,16 @@ use crate::{
     weight::Unit,
 };
 use base64::{prelude::BASE64_STANDARD, write::EncoderWriter};
-use encode::{Columns, Row, Texts};
+use encode::{Columns, Row};
 use flate2::{write::GzEncoder, Compression};
+use indexmap::IndexSet;
 use serde_json::json;
-use std::{collections::HashSet, fmt::Write as _, io::Write};
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{self, Read, Write},
+    rc::Rc,
+};
+use tree::Tree;
 
 /// More events are refused: the browser needs some 30 bytes for each.
 pub const MAX_EVENTS: usize = 1 << 23;
@@ -43,27 +49,26 @@ const SCRIPTS: [&str; 4] = [
     include_str!("page/page.js"),
 ];
 
-/// A word that nobody can guess, of 32 letters.
-pub fn secret() -> Result<String> {
-    let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let rest = &mut bytes[filled..];
-        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| Error::io("get random bytes", error.into()))?;
-    }
-    Ok(bytes.iter().fold(String::new(), |mut word, byte| {
-        let _ = write!(word, "{byte:02x}");
-        word
-    }))
+/// Returns a word that nobody can guess.
+fn nonce() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
 }
 
-/// What a page may do: run its own script and style, and nothing else.
-pub fn policy(nonce: &str) -> String {
+/// Returns what a page may do: run its own script and style, and nothing else.
+fn policy(nonce: &str) -> String {
     format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; \
          base-uri 'none'; form-action 'none'"
     )
+}
+
+/// Returns whether a file is a page of `stackmap view`, by how it begins.
+pub fn is_page(file: &mut impl Read) -> io::Result<bool> {
+    let head = PAGE.split('{').next().unwrap_or_default();
+    let mut begin = Vec::new();
+    file.take(head.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin == head.as_bytes())
 }
 
 /// What is shown above the events.
@@ -82,9 +87,9 @@ pub struct Builder<'a> {
     addresses: bool,
     rows: Vec<Row>,
     keys: Keys,
-    stacks: Texts<Key>,
-    events: Texts<String>,
-    tasks: Texts<(u32, String)>,
+    stacks: IndexSet<Key>,
+    events: IndexSet<Rc<str>>,
+    tasks: IndexSet<(u32, Rc<str>)>,
     /// Whether times are those of a clock that does not count time.
     ticks: bool,
     max_events: usize,
@@ -99,9 +104,9 @@ impl<'a> Builder<'a> {
             addresses,
             rows: Vec::new(),
             keys: Keys::default(),
-            stacks: Texts::default(),
-            events: Texts::default(),
-            tasks: Texts::default(),
+            stacks: IndexSet::new(),
+            events: IndexSet::new(),
+            tasks: IndexSet::new(),
             ticks: false,
             max_events: MAX_EVENTS,
             max_nodes: MAX_NODES,
@@ -131,21 +136,16 @@ impl<'a> Builder<'a> {
             time,
             weight,
             cpu: event.cpu,
-            event: self.events.number(&event.name),
-            task: self.tasks.number(&(event.pid, event.comm.clone())),
-            stack: self.stacks.number(&self.keys.key(sides)),
+            event: self.events.insert_full(event.name.clone()).0 as u32,
+            task: self.tasks.insert_full((event.pid, event.comm.clone())).0 as u32,
+            stack: self.stacks.insert_full(self.keys.key(sides)).0 as u32,
         });
         Ok(())
     }
 
-    /// Writes the page, whose script has this [secret] as its nonce.
-    pub fn write(
-        mut self,
-        look: &Look,
-        notes: &[Note],
-        nonce: &str,
-        out: &mut impl Write,
-    ) -> Result {
+    /// Writes the page.
+    pub fn write(mut self, look: &Look, notes: &[Note], out: &mut impl Write) -> Result {
+        let nonce = nonce();
         // Events of several CPUs can be a little out of order; the page searches for times.
         self.rows.sort_by_key(|row| row.time);
         let mut data = GzEncoder::new(Vec::new(), Compression::default());
@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         {
             out.write_all(before.as_bytes())?;
             match name {
-                "csp" => out.write_all(policy(nonce).as_bytes())?,
+                "csp" => out.write_all(policy(&nonce).as_bytes())?,
                 "nonce" => out.write_all(nonce.as_bytes())?,
                 "style" => out.write_all(STYLE.as_bytes())?,
                 "script" => {
@@ -183,8 +183,7 @@ impl<'a> Builder<'a> {
             Place::Unknown => unnamed(frame.ip, self.addresses),
             _ => frame.plain().to_string(),
         };
-        let mut stacks = Stacks::new(self.loaded, self.addresses, &self.keys, name);
-        let tree = stacks.tree(self.stacks.iter().copied().collect::<HashSet<_>>());
+        let tree = Tree::new(self.stacks.iter(), &self.keys, self.loaded, name);
         if tree.nodes.len() > self.max_nodes {
             return Err(Error::Refused(format!(
                 "the stacks have {}, and a page shows {} at most\n  \
@@ -204,18 +203,14 @@ impl<'a> Builder<'a> {
             "notes": notes.iter().map(|note| &note.text[..]).collect::<Vec<_>>(),
         });
         let mut text = Vec::new();
-        serde_json::to_writer(JsonText(&mut text), &meta).map_err(std::io::Error::from)?;
+        serde_json::to_writer(JsonText(&mut text), &meta).map_err(io::Error::from)?;
         let mut columns = Columns::default();
         columns.text(&text);
-        columns.names(stacks.names.iter());
+        columns.names(tree.names.iter());
         columns.tree(&tree.nodes);
         columns.strings(self.events.iter());
         columns.tasks(self.tasks.iter());
-        let leaf = |stack: u32| {
-            let key = self.stacks.get(stack);
-            key.and_then(|key| tree.leaves.get(key))
-                .map_or(0, |node| node + 1)
-        };
+        let leaf = |stack: u32| tree.leaves[stack as usize];
         columns.rows(&self.rows, leaf, look.unit != Unit::Events);
         Ok(columns)
     }
@@ -225,12 +220,11 @@ impl<'a> Builder<'a> {
 mod tests {
     use super::*;
     use crate::{
-        ring::fields::tests::fields,
-        trace::{Flags, StackRef, UserRef},
+        ring::fields::Fields,
+        trace::{StackRef, UserRef},
     };
     use base64::Engine;
     use flate2::read::GzDecoder;
-    use std::io::Read;
 
     #[test]
     fn the_page_has_a_place_for_each_part() {
@@ -245,23 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn secrets_differ() {
-        let (one, other) = (secret().unwrap(), secret().unwrap());
+    fn nonces_differ() {
+        let (one, other) = (nonce(), nonce());
         assert_ne!(one, other);
         assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 
+    #[test]
+    fn a_page_is_recognised() {
+        let loaded = Loaded::default();
+        let page = write(Builder::new(&loaded, false)).unwrap();
+        assert!(is_page(&mut &page[..]).unwrap());
+        assert!(!is_page(&mut &page[..20]).unwrap());
+        assert!(!is_page(&mut &b"<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n"[..]).unwrap());
+    }
+
     fn add(builder: &mut Builder<'_>, time: Time, kernel: StackRef<'_>) -> Result {
         let event = Event {
-            name: "event".to_owned(),
-            fields: fields("", "\"\"", &[]),
-            comm: "task".to_owned(),
-            pid: 1,
-            tgid: None,
-            cpu: 0,
             time,
-            flags: Flags::default(),
-            recording: Default::default(),
+            ..Event::example("event", Fields::default())
         };
         let user = UserRef::None;
         builder.event(&event, Sides { kernel, user })
@@ -274,7 +270,7 @@ mod tests {
             unit: Unit::Events,
         };
         let mut page = Vec::new();
-        builder.write(&look, &[], "nonce", &mut page)?;
+        builder.write(&look, &[], &mut page)?;
         Ok(page)
     }
 
@@ -306,12 +302,17 @@ mod tests {
 
     #[test]
     fn what_a_browser_cannot_hold_is_refused() {
-        let loaded = Loaded::default();
+        let table =
+            "ffffffff81000000 t inner\nffffffff81000100 t other\nffffffff81000200 t outer\n\
+                     ffffffff81000300 t end\n";
+        let loaded = Loaded::named(table);
         let builder = Builder::new(&loaded, false);
         let limits = (builder.max_events, builder.max_nodes);
         assert_eq!(limits, (8_388_608, 4_194_304));
         // Two stacks with three frames, one of which they share.
-        let stacks = [["inner", "outer"], ["other", "outer"]].map(|stack| stack.map(str::to_owned));
+        let [inner, other, outer] =
+            [0x10, 0x110, 0x210].map(|offset| 0xffff_ffff_8100_0000 + offset);
+        let stacks = [[inner, outer], [other, outer]];
         let filled = |max_events, max_nodes| {
             let mut builder = Builder {
                 max_events,

@@ -2,18 +2,14 @@
 
 //! The tables of stacks and of their frames.
 
-use super::{
-    table::{Cell, Kind},
-    Files,
-};
+use super::table::{Cell, Kind, Table};
 use crate::{
     error::Result,
-    export::whole_frame,
     flame::UNKNOWN,
     folded::frame_text,
     source::Loaded,
     stable::Identity,
-    symbols::{frames::parts, Frame, Place},
+    symbols::{Frame, Place},
     user::{words::At, UserFrame},
 };
 
@@ -22,7 +18,7 @@ pub(super) const STACKS: [(&str, Kind); 6] = [
     ("stack_id", Kind::Text),
     ("side", Kind::Text),
     ("stable", Kind::Flag),
-    ("frames", Kind::INT),
+    ("frames", Kind::Int),
     ("ends", Kind::Text),
     ("folded", Kind::Text),
 ];
@@ -30,16 +26,16 @@ pub(super) const STACKS: [(&str, Kind); 6] = [
 /// The columns of `frames`.
 pub(super) const FRAMES: [(&str, Kind); 12] = [
     ("stack_id", Kind::Text),
-    ("depth", Kind::INT),
+    ("depth", Kind::Int),
     ("function", Kind::Text),
     ("module", Kind::Text),
     ("path", Kind::Text),
     ("build_id", Kind::Text),
-    ("function_offset", Kind::LONG),
-    ("file_offset", Kind::LONG),
+    ("function_offset", Kind::Long),
+    ("file_offset", Kind::Long),
     ("address", Kind::Text),
     ("source_file", Kind::Text),
-    ("source_line", Kind::INT),
+    ("source_line", Kind::Int),
     ("inlined", Kind::Flag),
 ];
 
@@ -62,8 +58,6 @@ struct Row<'a> {
 pub(super) enum Stack<'a> {
     /// One of the kernel, with its addresses.
     Kernel(&'a [u64]),
-    /// One of the kernel, as text.
-    Text(&'a [String]),
     /// A user stack, with its words.
     User(&'a [u64]),
 }
@@ -75,8 +69,7 @@ impl Stack<'_> {
         identity: Identity,
         loaded: &Loaded,
         addresses: bool,
-        [stacks, frames]: [&mut Files; 2],
-        dir: &mut crate::output::Directory,
+        [stacks, frames]: [&mut Table; 2],
     ) -> Result {
         let id = identity.stable_id.to_string();
         let rows: Vec<Row<'_>> = match self {
@@ -84,10 +77,6 @@ impl Stack<'_> {
                 let all = loaded.symbols.stack(ips);
                 let all = all.flat_map(|at| loaded.symbols.frames(at.ip, at.exact));
                 all.map(|frame| of_kernel(&frame, addresses)).collect()
-            }
-            Stack::Text(texts) => {
-                let texts = loaded.symbols.visible(texts).iter();
-                texts.map(|text| of_text(text, addresses)).collect()
             }
             Stack::User(words) => {
                 let all = loaded.user.stack(words);
@@ -97,45 +86,34 @@ impl Stack<'_> {
         };
         let names = rows.iter().rev().map(|row| frame_text(&row.name));
         let folded = names.collect::<Vec<_>>().join(";");
-        let table = &mut stacks.table;
-        table.set(0, Cell::Text(&id));
-        let side = match self {
-            Stack::User(_) => "user",
-            _ => "kernel",
+        let (side, ends) = match self {
+            Stack::User(words) => ("user", Some(loaded.user.end(words).to_string())),
+            _ => ("kernel", None),
         };
-        table.set(1, Cell::Text(side));
-        table.set(2, Cell::Flag(identity.stable));
-        table.set(3, Cell::Number(rows.len() as i128));
-        if let Stack::User(words) = self {
-            table.set(4, Cell::Text(&loaded.user.end(words).to_string()));
-        }
-        table.set(5, Cell::Text(&folded));
-        stacks.end_row(dir)?;
+        stacks.row([
+            Some(Cell::Text(&id)),
+            Some(Cell::Text(side)),
+            Some(Cell::Flag(identity.stable)),
+            Some(Cell::Number(rows.len() as i64)),
+            ends.as_deref().map(Cell::Text),
+            Some(Cell::Text(&folded)),
+        ])?;
         for (depth, row) in rows.iter().enumerate() {
-            let table = &mut frames.table;
-            let mut text = |column, text: Option<&str>| {
-                if let Some(text) = text {
-                    table.set(column, Cell::Text(text));
-                }
-            };
-            text(0, Some(&id));
-            text(2, row.function);
-            text(3, row.module);
-            text(4, row.path.as_deref());
-            text(5, row.build_id);
-            text(8, row.address.as_deref());
-            text(9, row.source.map(|(file, _)| file));
-            let mut number = |column, number: Option<u64>| {
-                if let Some(number) = number {
-                    table.set(column, Cell::Number(number.into()));
-                }
-            };
-            number(1, Some(depth as u64));
-            number(6, row.function_offset);
-            number(7, row.file_offset);
-            number(10, row.source.map(|(_, line)| line.into()));
-            table.set(11, Cell::Flag(row.inlined));
-            frames.end_row(dir)?;
+            let number = |number: Option<u64>| number.map(|number| Cell::Number(number as i64));
+            frames.row([
+                Some(Cell::Text(&id)),
+                Some(Cell::Number(depth as i64)),
+                row.function.map(Cell::Text),
+                row.module.map(Cell::Text),
+                row.path.as_deref().map(Cell::Text),
+                row.build_id.map(Cell::Text),
+                number(row.function_offset),
+                number(row.file_offset),
+                row.address.as_deref().map(Cell::Text),
+                row.source.map(|(file, _)| Cell::Text(file)),
+                number(row.source.map(|(_, line)| line.into())),
+                Some(Cell::Flag(row.inlined)),
+            ])?;
         }
         Ok(())
     }
@@ -153,26 +131,6 @@ fn of_kernel<'a>(frame: &Frame<'a>, addresses: bool) -> Row<'a> {
         address: addresses.then(|| format!("0x{:x}", frame.ip)),
         source: frame.source.map(|source| (&source.file[..], source.line)),
         inlined: frame.inlined,
-        ..Row::default()
-    }
-}
-
-fn of_text(text: &str, addresses: bool) -> Row<'_> {
-    let shown = whole_frame(text, addresses);
-    let (function, module) = parts(text);
-    // With the option sym-addr the kernel prints the address behind the name.
-    let function = function.split_once(" <").map_or(function, |(name, _)| name);
-    let is_named = whole_frame(text, false) != UNKNOWN;
-    let name = match module {
-        _ if !is_named => shown.into_owned(),
-        Some(module) => format!("{function} [{module}]"),
-        None => parts(&shown).0.to_owned(),
-    };
-    let function = is_named.then_some(function);
-    Row {
-        name,
-        function,
-        module: module.filter(|_| is_named),
         ..Row::default()
     }
 }
@@ -273,28 +231,6 @@ mod tests {
             assert_eq!((row.inlined, row.function_offset), (inlined, offset));
             assert_eq!((row.function, row.source), (Some("f"), Some(("a.c", 7))));
             assert_eq!((row.file_offset, row.address), (Some(16), None));
-        }
-    }
-
-    #[test]
-    fn texts_are_functions_or_addresses_that_are_hidden() {
-        let address = "0xffffffffc0123456";
-        for (text, addresses, name, function, module) in [
-            ("f+0x1/0x2 [m]", false, "f [m]", Some("f"), Some("m")),
-            ("f+0x1/0x2", true, "f", Some("f"), None),
-            (
-                "f <ffffffff81000000>",
-                false,
-                "f <(address)>",
-                Some("f"),
-                None,
-            ),
-            (address, false, UNKNOWN, None, None),
-            (address, true, address, None, None),
-        ] {
-            let row = of_text(text, addresses);
-            assert_eq!(row.name, name);
-            assert_eq!((row.function, row.module), (function, module), "{text}");
         }
     }
 }

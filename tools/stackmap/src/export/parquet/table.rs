@@ -2,13 +2,14 @@
 
 //! Tables that are filled row by row, and written column by column.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    symbols::texts::number_of,
+};
+use indexmap::IndexSet;
 use parquet::{
     basic::{Compression, Encoding},
-    data_type::{
-        BoolType, ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType,
-        Int32Type, Int64Type,
-    },
+    data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
         properties::{EnabledStatistics, WriterProperties},
@@ -16,327 +17,343 @@ use parquet::{
     },
     schema::{parser::parse_message_type, types::ColumnPath},
 };
-use std::{collections::HashMap, fmt::Write, fs::File, io, rc::Rc, sync::Arc};
+use std::{
+    fs::File,
+    io::{self, Write},
+    sync::Arc,
+};
 
+/// As many rows are written together at most. As the next bound, it is a smaller one in unit tests.
+const MAX_ROWS: usize = if cfg!(test) { 1 << 9 } else { 1 << 19 };
+/// What these rows take at most, in numbers of 8 bytes.
+const MAX_SIZE: usize = if cfg!(test) { 1 << 16 } else { 8 << 20 };
 /// So many values are encoded at a time.
 const BATCH: usize = 1 << 14;
 /// As many bytes of distinct texts are written once in a file.
 const MAX_DICTIONARY: usize = 16 << 20;
-/// Columns that grow a little from row to row, which no field has.
+/// Columns that grow a little from row to row.
 const GROWING: [&str; 3] = ["number", "time", "real_time_ns"];
-/// A decimal number of 20 digits has so many bytes.
-const WIDE: usize = 9;
-/// What a value takes in memory, at most, in numbers of 8 bytes.
-const CELL: usize = 2;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
-    /// A number of so many bits, 8 to 64.
-    Number { bits: u8, signed: bool },
-    /// A number of 64 bits, with and without a sign: in decimal.
-    Wide,
+    /// A number of 32 bits, with a sign.
+    Int,
+    /// A number of 64 bits, with a sign.
+    Long,
     /// A text.
     Text,
     /// Yes or no.
     Flag,
-    /// Names with values.
-    Map,
+    /// Names with numbers of 64 bits.
+    Numbers,
+    /// Names with texts.
+    Texts,
 }
 
 impl Kind {
-    /// A number of 32 bits, with a sign.
-    pub(super) const INT: Self = Kind::Number {
-        bits: 32,
-        signed: true,
-    };
-    /// One of 64 bits.
-    pub(super) const LONG: Self = Kind::Number {
-        bits: 64,
-        signed: true,
-    };
-
-    /// What holds the numbers of both.
-    pub(super) fn widened(self, other: Self) -> Self {
-        let (one, two) = match (self, other) {
-            (
-                Kind::Number { bits, signed },
-                Kind::Number {
-                    bits: others,
-                    signed: other_signed,
-                },
-            ) => match (signed, other_signed) {
-                (true, false) => (bits, others * 2),
-                (false, true) => (bits * 2, others),
-                _ => (bits, others),
-            },
-            (one, other) if one == other => return one,
-            _ => return Kind::Wide,
-        };
-        let signed = |kind| matches!(kind, Kind::Number { signed: true, .. });
-        match one.max(two) {
-            bits @ ..=64 => Kind::Number {
-                bits,
-                signed: signed(self) || signed(other),
-            },
-            _ => Kind::Wide,
-        }
-    }
-
     /// How it is declared.
-    fn declare(self, name: &str, out: &mut String) {
-        // Writing into a string does not fail.
-        let _ = match self {
-            Kind::Number {
-                bits: 32,
-                signed: true,
-            } => write!(out, "optional int32 {name};"),
-            Kind::Number {
-                bits: 64,
-                signed: true,
-            } => write!(out, "optional int64 {name};"),
-            Kind::Number { bits, signed } => {
-                let of = if bits == 64 { "int64" } else { "int32" };
-                write!(out, "optional {of} {name} (INTEGER({bits},{signed}));")
-            }
-            Kind::Wide => write!(
-                out,
-                "optional fixed_len_byte_array({WIDE}) {name} (DECIMAL(20,0));"
-            ),
-            Kind::Text => write!(out, "optional binary {name} (STRING);"),
-            Kind::Flag => write!(out, "optional boolean {name};"),
-            Kind::Map => write!(
-                out,
-                "required group {name} (MAP) {{ repeated group key_value {{ \
-                 required binary key (STRING); required binary value (STRING); }} }}"
-            ),
+    fn declare(self, name: &str) -> String {
+        let of = match self {
+            Kind::Int => return format!("optional int32 {name};"),
+            Kind::Long => return format!("optional int64 {name};"),
+            Kind::Text => return format!("optional binary {name} (STRING);"),
+            Kind::Flag => return format!("optional boolean {name};"),
+            Kind::Numbers => "int64 value",
+            Kind::Texts => "binary value (STRING)",
         };
+        format!(
+            "required group {name} (MAP) {{ repeated group key_value {{ \
+             required binary key (STRING); required {of}; }} }}"
+        )
     }
 }
 
 /// A value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell<'a> {
-    Number(i128),
+    Number(i64),
     Text(&'a str),
     Flag(bool),
-    Map(&'a [(String, String)]),
+    Map(&'a [(&'a str, Cell<'a>)]),
 }
 
 /// The values of a column.
 #[derive(Debug)]
 enum Values {
     Numbers(Vec<i64>),
-    Wide(Vec<i128>),
     Texts(Texts),
     Flags(Vec<bool>),
-    Maps(Vec<Vec<(String, String)>>),
+    Maps {
+        names: Texts,
+        values: Box<Values>,
+        lens: Vec<usize>,
+    },
 }
 
 impl Values {
     fn new(kind: Kind) -> Self {
+        let maps = |values| Values::Maps {
+            names: Texts::default(),
+            values: Box::new(values),
+            lens: Vec::new(),
+        };
         match kind {
-            Kind::Number { .. } => Values::Numbers(Vec::new()),
-            Kind::Wide => Values::Wide(Vec::new()),
+            Kind::Int | Kind::Long => Values::Numbers(Vec::new()),
             Kind::Text => Values::Texts(Texts::default()),
             Kind::Flag => Values::Flags(Vec::new()),
-            Kind::Map => Values::Maps(Vec::new()),
+            Kind::Numbers => maps(Values::Numbers(Vec::new())),
+            Kind::Texts => maps(Values::Texts(Texts::default())),
         }
+    }
+
+    /// Adds a value, and returns what it takes in memory, in numbers of 8 bytes. One of another kind is
+    /// not added.
+    fn push(&mut self, cell: Cell<'_>) -> Option<usize> {
+        Some(match (self, cell) {
+            (Values::Numbers(to), Cell::Number(number)) => {
+                to.push(number);
+                1
+            }
+            (Values::Texts(to), Cell::Text(text)) => to.push(text),
+            (Values::Flags(to), Cell::Flag(flag)) => {
+                to.push(flag);
+                1
+            }
+            (
+                Values::Maps {
+                    names,
+                    values,
+                    lens,
+                },
+                Cell::Map(map),
+            ) => {
+                let mut size = 1;
+                let mut len = 0;
+                for (name, cell) in map {
+                    if let Some(of_value) = values.push(*cell) {
+                        size += of_value + names.push(name);
+                        len += 1;
+                    }
+                }
+                lens.push(len);
+                size
+            }
+            _ => return None,
+        })
     }
 }
 
 /// Texts, each once.
 #[derive(Debug, Default)]
 struct Texts {
-    numbers: HashMap<Rc<str>, u32>,
-    texts: Vec<Rc<str>>,
+    texts: IndexSet<Box<str>>,
     which: Vec<u32>,
 }
 
 impl Texts {
-    /// Adds a text, and returns how many bytes were not there yet.
+    /// Adds a text, and returns what it takes in memory, in numbers of 8 bytes.
     fn push(&mut self, text: &str) -> usize {
+        let nr_known = self.texts.len();
         // It is often that of the row before.
-        if let Some(last) = self.which.last() {
-            if &*self.texts[*last as usize] == text {
-                self.which.push(*last);
-                return 0;
-            }
-        }
-        if let Some(number) = self.numbers.get(text) {
-            self.which.push(*number);
-            return 0;
-        }
-        let (number, text): (_, Rc<str>) = (self.texts.len() as u32, text.into());
-        self.texts.push(text.clone());
+        let last = self.which.last().copied();
+        let last = last.filter(|last| &*self.texts[*last as usize] == text);
+        let number = last.unwrap_or_else(|| number_of(&mut self.texts, text));
         self.which.push(number);
-        let len = text.len();
-        self.numbers.insert(text, number);
-        len
+        match self.texts.len() == nr_known {
+            true => 1,
+            // The text, and what it takes to find it.
+            false => 9 + text.len() / 8,
+        }
     }
 }
 
 /// A column.
 #[derive(Debug)]
 struct Column {
-    name: String,
     kind: Kind,
     values: Values,
     /// For each row, 1 if it has a value.
     present: Vec<i16>,
 }
 
-/// Rows that are not written yet.
-#[derive(Debug)]
+/// The file of a table, with the rows that are not written yet.
 pub(super) struct Table {
     columns: Vec<Column>,
     nr_rows: usize,
-    /// What the texts take, in numbers of 8 bytes.
-    nr_words: usize,
+    /// What the values take, in numbers of 8 bytes.
+    size: usize,
+    writer: SerializedFileWriter<io::BufWriter<File>>,
+    /// What the file is called in errors.
+    path: String,
 }
 
 impl Table {
-    /// One without rows. No name is there twice.
-    pub(super) fn new(columns: impl IntoIterator<Item = (String, Kind)>) -> Self {
-        let columns = columns.into_iter().map(|(name, kind)| Column {
-            name,
-            kind,
-            values: Values::new(kind),
+    /// Begins a table without rows.
+    pub(super) fn new(
+        (file, path): (File, String),
+        columns: &[(&'static str, Kind)],
+    ) -> Result<Self> {
+        let declared = columns.iter().map(|(name, kind)| kind.declare(name));
+        let schema = format!("message stackmap {{ {} }}", declared.collect::<String>());
+        let file = io::BufWriter::with_capacity(256 << 10, file);
+        let writer = parse_message_type(&schema).and_then(|schema| {
+            SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties(columns)))
+        });
+        let columns = columns.iter().map(|(_, kind)| Column {
+            kind: *kind,
+            values: Values::new(*kind),
             present: Vec::new(),
         });
-        Self {
+        Ok(Self {
             columns: columns.collect(),
             nr_rows: 0,
-            nr_words: 0,
-        }
+            size: 0,
+            writer: writer.map_err(|error| failed(&path, error))?,
+            path,
+        })
     }
 
-    /// How many rows there are.
-    pub(super) fn len(&self) -> usize {
-        self.nr_rows
-    }
-
-    /// How much memory they take, in numbers of 8 bytes.
-    pub(super) fn size(&self) -> usize {
-        self.nr_rows * self.columns.len() * CELL + self.nr_words
-    }
-
-    /// Sets a column of the row that is being made. A cell of another kind than its column is none.
-    pub(super) fn set(&mut self, column: usize, cell: Cell<'_>) {
-        let column = &mut self.columns[column];
-        if column.present.len() > self.nr_rows {
-            return;
-        }
-        match (&mut column.values, cell) {
-            (Values::Numbers(to), Cell::Number(number)) => to.push(number as i64),
-            (Values::Wide(to), Cell::Number(number)) => to.push(number),
-            (Values::Texts(to), Cell::Text(text)) => {
-                let new = to.push(text);
-                if new > 0 {
-                    // The text, and what it takes to find it.
-                    self.nr_words += 8 + new / 8;
-                }
-            }
-            (Values::Flags(to), Cell::Flag(flag)) => to.push(flag),
-            (Values::Maps(to), Cell::Map(map)) => to.push(map.to_vec()),
-            _ => return,
-        }
-        column.present.push(1);
-    }
-
-    /// Ends the row. What was not set has no value.
-    pub(super) fn end_row(&mut self) {
+    /// Adds a row: a cell for each column, or none for one without a value; a map is then empty.
+    pub(super) fn row<'c>(&mut self, cells: impl IntoIterator<Item = Option<Cell<'c>>>) -> Result {
         self.nr_rows += 1;
-        for column in &mut self.columns {
-            column.present.resize(self.nr_rows, 0);
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            let size = cell.and_then(|cell| column.values.push(cell));
+            column.present.push(size.is_some().into());
+            self.size += size.unwrap_or(0);
+            if let Values::Maps { lens, .. } = &mut column.values {
+                lens.resize(self.nr_rows, 0);
+            }
+        }
+        // Whether a value is there takes a quarter of such a number.
+        let size = self.size + self.nr_rows * self.columns.len() / 4;
+        match self.nr_rows >= MAX_ROWS || size >= MAX_SIZE {
+            true => self.write(),
+            false => Ok(()),
         }
     }
 
-    /// Writes the rows to a file of their own, and forgets them.
-    pub(super) fn write(&mut self, file: File, path: &str) -> Result {
-        let failed = |error| failed(path, error);
-        let mut schema = "message stackmap {".to_owned();
-        for column in &self.columns {
-            column.kind.declare(&column.name, &mut schema);
-        }
-        schema.push('}');
-        let schema = parse_message_type(&schema).map_err(failed)?;
-        let file = io::BufWriter::with_capacity(256 << 10, file);
-        let properties = Arc::new(self.properties());
-        let mut writer =
-            SerializedFileWriter::new(file, Arc::new(schema), properties).map_err(failed)?;
-        let mut rows = writer.next_row_group().map_err(failed)?;
-        for column in &mut self.columns {
-            column.write(&mut rows).map_err(failed)?;
-            column.present.clear();
-            column.values = Values::new(column.kind);
-        }
-        rows.close().map_err(failed)?;
-        writer.close().map_err(failed)?;
+    /// Writes the rows, and forgets them.
+    fn write(&mut self) -> Result {
+        let columns = &mut self.columns;
+        let written = self.writer.next_row_group().and_then(|mut rows| {
+            for column in columns {
+                column.write(&mut rows)?;
+                column.present.clear();
+                column.values = Values::new(column.kind);
+            }
+            rows.close()
+        });
+        written.map_err(|error| failed(&self.path, error))?;
         self.nr_rows = 0;
-        self.nr_words = 0;
+        self.size = 0;
         Ok(())
     }
 
-    fn properties(&self) -> WriterProperties {
-        let mut properties = WriterProperties::builder()
-            .set_created_by(concat!("stackmap ", env!("CARGO_PKG_VERSION")).to_owned())
-            .set_compression(Compression::SNAPPY)
-            .set_dictionary_page_size_limit(MAX_DICTIONARY)
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_statistics_truncate_length(Some(64))
-            .set_max_row_group_row_count(None);
-        for column in &self.columns {
-            if GROWING.contains(&&column.name[..]) {
-                let path = ColumnPath::from(column.name.clone());
-                properties = properties
-                    .set_column_dictionary_enabled(path.clone(), false)
-                    .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-            }
+    /// Writes what is left, and ends the file.
+    pub(super) fn finish(mut self) -> Result {
+        if self.nr_rows > 0 {
+            self.write()?;
         }
-        properties.build()
+        let written = self.writer.into_inner();
+        let flushed = written.and_then(|mut file| Ok(file.flush()?));
+        flushed.map_err(|error| failed(&self.path, error))
     }
+}
+
+fn properties(columns: &[(&'static str, Kind)]) -> WriterProperties {
+    let mut properties = WriterProperties::builder()
+        .set_created_by(concat!("stackmap ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::SNAPPY)
+        .set_dictionary_page_size_limit(MAX_DICTIONARY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_statistics_truncate_length(Some(64))
+        .set_max_row_group_row_count(None);
+    for (name, _) in columns {
+        if GROWING.contains(name) {
+            let path = ColumnPath::from(*name);
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
+    properties.build()
 }
 
 impl Column {
     fn write(&self, rows: &mut Rows<'_>) -> Result<(), ParquetError> {
-        let present = &self.present;
+        let (present, kind) = (&self.present, self.kind);
         match &self.values {
-            Values::Numbers(values) => match self.kind {
-                Kind::Number { bits: 64, .. } => {
-                    write::<Int64Type, _>(rows, values, present, |value| *value)
-                }
-                _ => write::<Int32Type, _>(rows, values, present, |value| *value as i32),
-            },
-            Values::Wide(values) => {
-                write::<FixedLenByteArrayType, _>(rows, values, present, |value| {
-                    let bytes = value.to_be_bytes();
-                    FixedLenByteArray::from(bytes[bytes.len() - WIDE..].to_vec())
-                })
+            Values::Maps {
+                names,
+                values,
+                lens,
+            } => {
+                let (present, repeated) = levels(lens);
+                write_texts(rows, names, &present, Some(&repeated))?;
+                write_values(rows, values, kind, &present, Some(&repeated))
             }
-            Values::Texts(texts) => {
-                let all = texts.texts.iter();
-                let all: Vec<_> = all.map(|text| ByteArray::from(&**text)).collect();
-                write::<ByteArrayType, _>(rows, &texts.which, present, |which| {
-                    all[*which as usize].clone()
-                })
-            }
-            Values::Flags(values) => write::<BoolType, _>(rows, values, present, |value| *value),
-            Values::Maps(maps) => {
-                write_map(rows, maps, |(name, _)| name)?;
-                write_map(rows, maps, |(_, value)| value)
-            }
+            values => write_values(rows, values, kind, present, None),
         }
     }
 }
 
+/// Returns the levels of maps with `lens` entries: whether an entry is there, and whether it is not the first one.
+fn levels(lens: &[usize]) -> (Vec<i16>, Vec<i16>) {
+    let (mut present, mut repeated) = (Vec::new(), Vec::new());
+    for len in lens {
+        for index in 0..(*len).max(1) {
+            present.push(i16::from(*len > 0));
+            repeated.push(i16::from(index > 0));
+        }
+    }
+    (present, repeated)
+}
+
 type Rows<'a> = SerializedRowGroupWriter<'a, io::BufWriter<File>>;
+
+fn write_values(
+    rows: &mut Rows<'_>,
+    values: &Values,
+    kind: Kind,
+    present: &[i16],
+    repeated: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    match values {
+        Values::Numbers(values) if kind == Kind::Int => {
+            let narrow = |value: &i64| *value as i32;
+            write::<Int32Type, _>(rows, values, present, repeated, narrow)
+        }
+        Values::Numbers(values) => {
+            write::<Int64Type, _>(rows, values, present, repeated, |value| *value)
+        }
+        Values::Texts(texts) => write_texts(rows, texts, present, repeated),
+        Values::Flags(values) => {
+            write::<BoolType, _>(rows, values, present, repeated, |value| *value)
+        }
+        Values::Maps { .. } => Err(ParquetError::NYI("maps of maps".to_owned())),
+    }
+}
+
+fn write_texts(
+    rows: &mut Rows<'_>,
+    texts: &Texts,
+    present: &[i16],
+    repeated: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let all = texts.texts.iter();
+    let all: Vec<_> = all.map(|text| ByteArray::from(&**text)).collect();
+    write::<ByteArrayType, _>(rows, &texts.which, present, repeated, |which| {
+        all[*which as usize].clone()
+    })
+}
 
 /// Writes the values of the next column.
 fn write<T: DataType, V>(
     rows: &mut Rows<'_>,
     values: &[V],
     present: &[i16],
+    repeated: Option<&[i16]>,
     convert: impl Fn(&V) -> T::T,
 ) -> Result<(), ParquetError> {
     let Some(mut column) = rows.next_column()? else {
@@ -344,40 +361,23 @@ fn write<T: DataType, V>(
     };
     let mut values = values.iter();
     let mut batch = Vec::with_capacity(BATCH);
-    for present in present.chunks(BATCH) {
+    let mut at = 0;
+    while at < present.len() {
+        // A map is not divided.
+        let mut end = present.len().min(at + BATCH);
+        while repeated.is_some_and(|repeated| repeated.get(end) == Some(&1)) {
+            end += 1;
+        }
+        let present = &present[at..end];
         let nr = present.iter().filter(|present| **present == 1).count();
         batch.clear();
         batch.extend(values.by_ref().take(nr).map(&convert));
+        let repeated = repeated.map(|repeated| &repeated[at..end]);
         column
             .typed::<T>()
-            .write_batch(&batch, Some(present), None)?;
+            .write_batch(&batch, Some(present), repeated)?;
+        at = end;
     }
-    column.close()
-}
-
-/// Writes the names or the values of a column of maps.
-fn write_map(
-    rows: &mut Rows<'_>,
-    maps: &[Vec<(String, String)>],
-    part: impl Fn(&(String, String)) -> &String,
-) -> Result<(), ParquetError> {
-    let Some(mut column) = rows.next_column()? else {
-        return Err(ParquetError::General("no such column".to_owned()));
-    };
-    let (mut values, mut present, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
-    for map in maps {
-        for (index, entry) in map.iter().enumerate() {
-            values.push(ByteArray::from(&part(entry)[..]));
-            present.push(1);
-            repeated.push(i16::from(index > 0));
-        }
-        if map.is_empty() {
-            present.push(0);
-            repeated.push(0);
-        }
-    }
-    let column_of_texts = column.typed::<ByteArrayType>();
-    column_of_texts.write_batch(&values, Some(&present), Some(&repeated))?;
     column.close()
 }
 
@@ -390,28 +390,4 @@ fn failed(path: &str, error: ParquetError) -> Error {
         error => io::Error::other(error),
     };
     Error::io(format!("write {path}"), error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_widen_to_what_holds_both() {
-        let number = |bits, signed| Kind::Number { bits, signed };
-        for (one, other, want) in [
-            (number(32, true), number(32, true), number(32, true)),
-            (number(8, false), number(64, false), number(64, false)),
-            (number(16, true), number(8, true), number(16, true)),
-            (number(32, false), number(32, true), number(64, true)),
-            (number(8, false), number(64, true), number(64, true)),
-            (number(16, false), number(8, true), number(32, true)),
-            (number(64, false), number(8, true), Kind::Wide),
-            (Kind::Wide, number(8, true), Kind::Wide),
-            (Kind::Wide, Kind::Wide, Kind::Wide),
-        ] {
-            assert_eq!(one.widened(other), want, "{one:?} {other:?}");
-            assert_eq!(other.widened(one), want, "{other:?} {one:?}");
-        }
-    }
 }

@@ -11,32 +11,36 @@ use super::{
 };
 use crate::{
     source::Loaded,
+    symbols::texts::number_of,
     tally::{Key, Keys},
     trace::Sides,
 };
+use indexmap::IndexSet;
 use std::{collections::HashMap, mem::take, path::Path};
 
 /// Texts with their numbers.
 #[derive(Default)]
 pub(super) struct Texts {
-    numbers: HashMap<String, u64>,
-    /// Those that no packet has yet.
-    new: Vec<Name>,
+    texts: IndexSet<String>,
+    /// How many of them a packet has.
+    nr_taken: usize,
 }
 
 impl Texts {
     /// The number of a text.
     pub(super) fn number(&mut self, text: &str) -> u64 {
-        if let Some(iid) = self.numbers.get(text) {
-            return *iid;
-        }
-        let iid = self.numbers.len() as u64 + 1;
-        self.numbers.insert(text.to_owned(), iid);
-        self.new.push(Name {
+        u64::from(number_of(&mut self.texts, text)) + 1
+    }
+
+    /// Returns the entries that no packet has yet, and marks them as written.
+    fn take(&mut self) -> Vec<Name> {
+        let first = std::mem::replace(&mut self.nr_taken, self.texts.len());
+        let name = |(iid, name): (u64, &String)| Name {
             iid,
-            name: text.to_owned(),
-        });
-        iid
+            name: name.clone(),
+        };
+        let new = self.texts.iter().skip(first);
+        (first as u64 + 1..).zip(new).map(name).collect()
     }
 }
 
@@ -49,8 +53,6 @@ pub(super) struct Names {
     pub(super) events: Texts,
     /// Names of fields.
     pub(super) fields: Texts,
-    /// Texts in fields.
-    pub(super) texts: Texts,
 }
 
 /// Entries with their numbers.
@@ -95,13 +97,12 @@ impl<'a> Interned<'a> {
     pub(super) fn take(&mut self) -> Option<InternedData> {
         let names = &mut self.names;
         let new = InternedData {
-            event_categories: take(&mut names.categories.new),
-            event_names: take(&mut names.events.new),
-            debug_annotation_names: take(&mut names.fields.new),
-            debug_annotation_string_values: take(&mut names.texts.new),
-            function_names: take(&mut self.functions.new),
-            source_paths: take(&mut self.sources.new),
-            mapping_paths: take(&mut self.paths.new),
+            event_categories: names.categories.take(),
+            event_names: names.events.take(),
+            debug_annotation_names: names.fields.take(),
+            function_names: self.functions.take(),
+            source_paths: self.sources.take(),
+            mapping_paths: self.paths.take(),
             ..take(&mut self.new)
         };
         (new != InternedData::default()).then_some(new)
@@ -156,7 +157,7 @@ impl<'a> Interned<'a> {
     fn add_frame(&mut self, location: &Location, line: &Line) {
         let tables = &self.tables;
         let profile = &tables.profile;
-        let text = |number: i64| &profile.string_table[number as usize][..];
+        let text = |number| tables.text(number);
         let mapping = index(location.mapping_id).and_then(|index| profile.mapping.get(index));
         let function = index(line.function_id).and_then(|index| profile.function.get(index));
         let function_name_id = match function {
@@ -198,14 +199,14 @@ impl<'a> Interned<'a> {
             self.nr_mappings = 1;
         }
         for mapping in &profile.mapping[self.nr_mappings - 1..] {
-            let text = |number: i64| &profile.string_table[number as usize][..];
+            let text = |number| self.tables.text(number);
             let path = text(mapping.filename);
             let path = self.paths.number(path.strip_prefix('/').unwrap_or(path));
             let build_id = match text(mapping.build_id) {
                 "" => 0,
                 digits => {
                     let iid = self.build_ids.number(digits);
-                    for new in self.build_ids.new.drain(..) {
+                    for new in self.build_ids.take() {
                         self.new.build_ids.push(InternedBytes {
                             iid: new.iid,
                             str: bytes(&new.name),

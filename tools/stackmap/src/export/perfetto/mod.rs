@@ -61,8 +61,8 @@ pub struct Writer<'a, W: Write> {
     loaded: &'a Loaded,
     addresses: bool,
     interned: Interned<'a>,
-    /// The number of each track, and the name that its task had first.
-    tracks: HashMap<Task, (u64, String)>,
+    /// The number of each track.
+    tracks: HashMap<Task, u64>,
     /// Whether switches of tasks are shown by CPU.
     has_switches: bool,
     /// The time of the first event.
@@ -137,7 +137,7 @@ impl<'a, W: Write> Writer<'a, W> {
         if let Some(sched) = self.has_switches.then(|| sched(event)).flatten() {
             self.sched(event, sched)?;
         }
-        let (track_uuid, renamed) = self.track(event)?;
+        let track_uuid = self.track(event)?;
         let callstack_iid = self.interned.callstack(sides);
         let names = &mut self.interned.names;
         let mut debug_annotations = vec![annotation(
@@ -145,10 +145,6 @@ impl<'a, W: Write> Writer<'a, W> {
             "common_cpu",
             Value::Uint(event.cpu.into()),
         )];
-        if renamed {
-            let comm = Value::Interned(names.texts.number(&event.comm));
-            debug_annotations.push(annotation(names, "common_comm", comm));
-        }
         event
             .fields
             .each(&loaded.symbols, self.addresses, &mut |name, said| {
@@ -185,8 +181,8 @@ impl<'a, W: Write> Writer<'a, W> {
         })
     }
 
-    /// The number of an event's track, and whether its task has another name there.
-    fn track(&mut self, event: &Event) -> Result<(u64, bool)> {
+    /// The number of an event's track.
+    fn track(&mut self, event: &Event) -> Result<u64> {
         let task = match event.pid {
             // The idle tasks of all CPUs have the id 0.
             0 => Task::Idle(event.cpu),
@@ -196,12 +192,12 @@ impl<'a, W: Write> Writer<'a, W> {
                 process: event.tgid.unwrap_or(tid),
             },
         };
-        if let Some((uuid, name)) = self.tracks.get(&task) {
-            return Ok((*uuid, *name != event.comm));
+        if let Some(uuid) = self.tracks.get(&task) {
+            return Ok(*uuid);
         }
         // The first is that of notes.
         let uuid = self.tracks.len() as u64 + 2;
-        self.tracks.insert(task, (uuid, event.comm.clone()));
+        self.tracks.insert(task, uuid);
         self.data(Data::TrackDescriptor(match task {
             Task::Idle(cpu) => TrackDescriptor {
                 uuid,
@@ -214,11 +210,11 @@ impl<'a, W: Write> Writer<'a, W> {
                 thread: Some(ThreadDescriptor {
                     pid: Some(process as i32),
                     tid: Some(tid.into()),
-                    thread_name: event.comm.clone(),
+                    thread_name: event.comm.to_string(),
                 }),
             },
         }))?;
-        Ok((uuid, false))
+        Ok(uuid)
     }
 
     /// Says of which clock times are, if there is a name for it. Others are taken for the time since

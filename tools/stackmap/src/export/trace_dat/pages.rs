@@ -2,7 +2,7 @@
 
 //! Pages of a ring buffer, written as the kernel writes them: what `ring/page.rs` reads.
 
-use crate::ring::{page::Layout, Order};
+use crate::ring::page::Layout;
 
 /// Kinds of records, and how many bits the time delta has; as in `events/header_event`.
 const TIME_EXTEND: u32 = 30;
@@ -92,14 +92,11 @@ impl Pages {
     }
 
     fn head(&mut self, kind: u32, delta: u32) {
-        self.word(match self.layout.order {
-            Order::Little => delta << 5 | kind,
-            Order::Big => kind << DELTA_BITS | delta,
-        });
+        self.word(delta << 5 | kind);
     }
 
     fn word(&mut self, word: u32) {
-        self.page.extend_from_slice(&self.layout.order.word(word));
+        self.page.extend_from_slice(&word.to_le_bytes());
     }
 }
 
@@ -127,34 +124,32 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for order in [Order::Little, Order::Big] {
-            let layout = Layout::parse(HEADER, order).unwrap();
-            let max = Pages::max_len(&layout);
-            let deltas = [0, 1, 1 << 27, (1 << 27) - 1, 1 << 40, 1 << 27];
-            let lens = [4, 8, 112, 116, 2000, 1936, 12, max, 64, max - 16];
-            let mut time = 1 << 58;
-            let events: Vec<_> = (0..3000)
-                .map(|n| {
-                    time += deltas[n % deltas.len()];
-                    (time, vec![n as u8; lens[n / 7 % lens.len()]])
-                })
-                .collect();
-            let pages = written(layout, &events);
-            let mut read = Vec::new();
-            for page in pages {
-                assert_eq!(page.len(), layout.page_size());
-                let mut cursor = Cursor::new(layout, page).unwrap();
-                while let Some(record) = cursor.next_record().unwrap() {
-                    read.push((record.time, cursor.page()[record.data].to_vec()));
-                }
+        let layout = Layout::parse(HEADER).unwrap();
+        let max = Pages::max_len(&layout);
+        let deltas = [0, 1, 1 << 27, (1 << 27) - 1, 1 << 40, 1 << 27];
+        let lens = [4, 8, 112, 116, 2000, 1936, 12, max, 64, max - 16];
+        let mut time = 1 << 58;
+        let events: Vec<_> = (0..3000)
+            .map(|n| {
+                time += deltas[n % deltas.len()];
+                (time, vec![n as u8; lens[n / 7 % lens.len()]])
+            })
+            .collect();
+        let pages = written(layout, &events);
+        let mut read = Vec::new();
+        for page in pages {
+            assert_eq!(page.len(), layout.page_size());
+            let mut cursor = Cursor::new(layout, page).unwrap();
+            while let Some(record) = cursor.next_record().unwrap() {
+                read.push((record.time, cursor.page()[record.data].to_vec()));
             }
-            assert!(read == events);
         }
+        assert!(read == events);
     }
 
     #[test]
     fn a_record_with_a_time_of_its_own_fits() {
-        let layout = Layout::parse(HEADER, Order::Little).unwrap();
+        let layout = Layout::parse(HEADER).unwrap();
         for (delta, nr_pages) in [(1, 1), (1 << 27, 2)] {
             let events = [(0, vec![1; 4056]), (delta, vec![2; 8])];
             assert_eq!(written(layout, &events).len(), nr_pages);
@@ -163,7 +158,7 @@ mod tests {
 
     #[test]
     fn time_does_not_go_back() {
-        let layout = Layout::parse(HEADER, Order::Little).unwrap();
+        let layout = Layout::parse(HEADER).unwrap();
         let [page] = &written(layout, &[(9, vec![1; 4]), (3, vec![2; 4])])[..] else {
             panic!();
         };

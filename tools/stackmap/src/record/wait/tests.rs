@@ -26,7 +26,7 @@ fn ended(
     ends: Ends,
     signals: &Signals,
 ) -> Result<Stopped> {
-    let (stopped, running) = wait(command, None, duration, ends, signals)?;
+    let (stopped, running) = wait(command, duration, ends, signals)?;
     let is_exit = matches!(stopped, Stopped::Command(_));
     assert_eq!(running.is_some(), !command.is_empty() && !is_exit);
     if let Some(pid) = running {

@@ -3,7 +3,7 @@
 //! Fields with hostile names.
 
 use super::*;
-use crate::ring::{format::tests::describe, Order};
+use crate::ring::format::tests::describe;
 
 /// The fields of an event of the system "sys"; `data` begins at offset 8.
 pub(crate) fn fields(description: &str, print: &str, data: &[u8]) -> Fields {
@@ -17,16 +17,16 @@ pub(crate) fn fields_of(system: &str, description: &str, print: &str, data: &[u8
 
 /// The same of an event that is described by this text.
 pub(crate) fn recorded(system: &str, text: &str, data: &[u8]) -> Fields {
-    let mut formats = Formats::new(Order::Little, 8);
+    let mut formats = Formats::default();
     let id = formats.add(system, text).unwrap();
-    Fields::Binary(Recorded {
+    Fields {
         format: formats.get(id).cloned(),
         about: Rc::new(About {
             formats,
             texts: Texts::default(),
         }),
         data: [&[0; 8], data].concat(),
-    })
+    }
 }
 
 fn escaped(text: &[u8], quoted: bool) -> String {
@@ -45,7 +45,7 @@ fn names_are_escaped() {
 \tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
 ";
     let fields = fields(description, "\"\"", &data);
-    let text = fields.text(&Symbols::none());
+    let text = fields.text(&Symbols::default());
     assert_eq!(
         text,
         r#"filename="x\n init-1 [000] ..... 1.0: kmalloc: y\n" pid=-5"#
@@ -69,7 +69,7 @@ fn a_system_call_argument_is_shown_by_its_contents() {
 \tfield:__data_loc char[] __filename_val;\toffset:24;\tsize:4;\tsigned:0;
 ";
     let fields = fields(description, "\"\"", &data);
-    assert_eq!(fields.text(&Symbols::none()), "filename=/bin");
+    assert_eq!(fields.text(&Symbols::default()), "filename=/bin");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn addresses_are_exported_only_on_request() {
     let fields = fields(description, "\"ptr=%p\", REC->ptr", &data);
     let values = |addresses| serde_json::to_string(&fields.values(addresses).unwrap()).unwrap();
     assert_eq!(
-        fields.export(&Symbols::none(), false),
+        fields.export(&Symbols::default(), false),
         "ptr=(address) ret=(address) small=-4097 error=-22 list=(address) text=\"at (address)\""
     );
     assert_eq!(
@@ -100,10 +100,12 @@ fn addresses_are_exported_only_on_request() {
     );
     assert!(values(true).contains(&address.to_string()));
     assert_eq!(
-        fields.export(&Symbols::none(), true),
-        fields.text(&Symbols::none())
+        fields.export(&Symbols::default(), true),
+        fields.text(&Symbols::default())
     );
-    assert!(fields.text(&Symbols::none()).contains("ffff8881003bd000"));
+    assert!(fields
+        .text(&Symbols::default())
+        .contains("ffff8881003bd000"));
 }
 
 #[test]
@@ -132,7 +134,7 @@ fn the_memory_of_an_event_is_accounted_for() {
         ),
     ] {
         let fields = fields(&description, &print, &data);
-        assert!(fields.text(&Symbols::none()).len() < 2 * MAX_TEXT);
+        assert!(fields.text(&Symbols::default()).len() < 2 * MAX_TEXT);
         let values = serde_json::to_string(&fields.values(true).unwrap()).unwrap();
         assert!(values.len() < 2 * MAX_TEXT);
     }
@@ -145,7 +147,7 @@ fn addresses_in_bytes_are_addresses() {
     for declared in ["u8 buf[11]", "struct thing buf"] {
         let description = format!("\tfield:{declared};\toffset:8;\tsize:11;\tsigned:0;\n");
         let fields = fields(&description, "", &data);
-        assert_eq!(fields.export(&Symbols::none(), false), "buf=(address)");
+        assert_eq!(fields.export(&Symbols::default(), false), "buf=(address)");
     }
 }
 

@@ -3,17 +3,14 @@
 //! What a `print fmt` of a real kernel makes of numbers.
 
 use super::*;
-use crate::ring::{
-    format::{tests::describe, Formats},
-    Order,
-};
+use crate::ring::format::{tests::describe, Formats};
 
 fn show(fields: &[&str], print: &str) -> Vec<Show> {
     let fields = fields
         .iter()
         .map(|name| format!("\tfield:unsigned long {name};\toffset:8;\tsize:8;\tsigned:0;\n"));
     let text = describe(&fields.collect::<String>(), print);
-    let mut formats = Formats::new(Order::Little, 8);
+    let mut formats = Formats::default();
     formats.add("sys", &text).unwrap();
     let format = formats.get(7).unwrap();
     format

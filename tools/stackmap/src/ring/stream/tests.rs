@@ -3,27 +3,21 @@
 //! Pages of several CPUs.
 
 use super::*;
-use crate::ring::{
-    page::tests::{layout, page, record},
-    Order,
-};
+use crate::ring::page::tests::{layout, page, record};
 
 /// The pages, each of a CPU, with the times of its records after its own.
 fn stream(pages: &[(u32, u64, &[u32])]) -> Vec<u8> {
-    let order = Order::Little;
     let mut bytes = Vec::new();
     for (cpu, time, deltas) in pages {
-        let records = deltas
-            .iter()
-            .map(|delta| record(order, *delta, &[*cpu as u8; 4]));
-        let page = page(order, *time, 0, &records.collect::<Vec<_>>().concat());
-        write_page(&mut bytes, &layout(order), *cpu, &page).unwrap();
+        let records = deltas.iter().map(|delta| record(*delta, &[*cpu as u8; 4]));
+        let page = page(*time, 0, &records.collect::<Vec<_>>().concat());
+        write_page(&mut bytes, *cpu, &page).unwrap();
     }
     bytes
 }
 
 fn read(bytes: &[u8]) -> Result<Vec<(u32, u64)>> {
-    let mut records = Records::new(Pages::new(bytes, layout(Order::Little), "input"));
+    let mut records = Records::new(Pages::new(bytes, layout(), "input"));
     let mut read = Vec::new();
     while let Some((cpu, time, data)) = records.next_record()? {
         assert_eq!(data, [cpu as u8; 4]);
@@ -65,7 +59,7 @@ fn at_the_same_time_the_lower_cpu_comes_first() {
 fn a_stream_out_of_order_is_read_in_bounded_memory() {
     let far: Vec<(u32, u64, &[u32])> = (0..1000).map(|_| (0, 0, &[1 << 20][..])).collect();
     let bytes = stream(&far);
-    let mut records = Records::new(Pages::new(&bytes[..], layout(Order::Little), "input"));
+    let mut records = Records::new(Pages::new(&bytes[..], layout(), "input"));
     let mut count = 0;
     while records.next_record().unwrap().is_some() {
         assert!(records.waiting <= MAX_WAITING + MAX_WAITING_OF_CPU + 1);
@@ -79,13 +73,13 @@ fn large_pages_of_many_cpus_wait_in_bounded_memory() {
     const PAGE: usize = 15 << 20;
     let text = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\n\tfield: local_t commit;\toffset:8;\tsize:8;\n\
                 \tfield: char data;\toffset:16;\tsize:15728640;\n";
-    let layout = Layout::parse(text, Order::Little).unwrap();
-    let data = record(Order::Little, 1 << 20, &[1; 4]);
-    let mut page = page(Order::Little, 0, 0, &data);
+    let layout = Layout::parse(text).unwrap();
+    let data = record(1 << 20, &[1; 4]);
+    let mut page = page(0, 0, &data);
     page.resize(PAGE, 0);
     let mut bytes = Vec::new();
     for cpu in 0..40 {
-        write_page(&mut bytes, &layout, cpu, &page).unwrap();
+        write_page(&mut bytes, cpu, &page).unwrap();
     }
     let mut records = Records::new(Pages::new(&bytes[..], layout, "input"));
     let mut count = 0;

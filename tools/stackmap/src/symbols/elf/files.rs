@@ -4,14 +4,17 @@
 //! given addresses.
 
 use super::relocate::relocate;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files::unpacked,
+};
 use blazesym::inspect::{
     source::{Elf, Source},
     Inspector,
 };
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs,
     io::{self, Read, Write},
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -121,15 +124,6 @@ fn open(path: &Path) -> Result<ModuleFile> {
         })
         .map_err(|error| Error::input(path.display().to_string(), error.to_string()))?;
     Ok(ModuleFile { file, symbols })
-}
-
-fn unpacked(path: &Path) -> io::Result<Box<dyn Read>> {
-    let file = File::open(path)?;
-    Ok(match path.extension().and_then(|ending| ending.to_str()) {
-        Some("xz") => Box::new(xz2::read::XzDecoder::new(file)),
-        Some("gz") => Box::new(flate2::read::GzDecoder::new(file)),
-        _ => Box::new(file),
-    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn an_elf_file_is_read_at_its_link_addresses() {
         (TRAMPOLINE_MARKER, false),
         (1, false),
     ];
-    debug_info.prime(ips.into_iter(), None, &mut |_| {});
+    debug_info.look_up_all(debug_info.unknown(ips.into_iter()), None, &mut |_| {});
     let symbols = Symbols {
         debug_info: Some(debug_info),
         ..Symbols::default()
@@ -75,63 +75,6 @@ fn another_kernel_is_refused() {
     );
 }
 
-#[inline(always)]
-fn inner(words: &[u64]) -> u64 {
-    std::hint::black_box(words.len() as u64).rotate_left(7)
-}
-
-#[inline(never)]
-fn outer(words: &[u64]) -> u64 {
-    inner(words) ^ 1
-}
-
-#[test]
-fn inlined_functions_come_before_those_they_are_in() {
-    // Something has to need it.
-    assert_eq!(outer(&[0]), 1 << 7 | 1);
-    let exe = std::env::current_exe().unwrap();
-    let source = inspect::source::Source::Elf(inspect::source::Elf::new(&exe));
-    let mut found = None;
-    inspect::Inspector::new()
-        .for_each(&source, |symbol| {
-            if demangled(&symbol.name).ends_with("elf::tests::outer") {
-                found = Some((symbol.addr, symbol.size.unwrap() as u64));
-            }
-            std::ops::ControlFlow::Continue(())
-        })
-        .unwrap();
-    let (start, size) = found.unwrap();
-
-    let files = Files {
-        vmlinux: Some(exe),
-        ..Files::default()
-    };
-    let mut debug_info = DebugInfo::open(&files, None).unwrap();
-    let ips = || (start..start + size).map(|ip| (ip, true));
-    debug_info.prime(ips(), None, &mut |_| {});
-    let symbols = Symbols {
-        debug_info: Some(debug_info),
-        ..Symbols::default()
-    };
-    let mut inlined = 0;
-    for (ip, first) in ips() {
-        let frames: Vec<_> = symbols.frames(ip, first).collect();
-        let outermost = frames.last().unwrap();
-        let name = outermost.name().unwrap();
-        assert!(name.ends_with("outer"), "{name}");
-        assert!(!outermost.inlined);
-        let Some(frame) = frames.iter().find(|frame| frame.inlined) else {
-            continue;
-        };
-        let name = frames[frames.len() - 2].name().unwrap();
-        assert!(name.ends_with("inner"), "{name}");
-        let line = frame.source.unwrap();
-        assert!(line.line > 0 && line.file.ends_with(".rs"), "{line}");
-        inlined += 1;
-    }
-    assert!(inlined > 0);
-}
-
 /// As a module is: two sections at address 0, and everything else left to relocations.
 const MODULE: &str = "\
 int last(int x) __attribute__((section(\".exit.text\")));
@@ -161,7 +104,11 @@ fn a_relocatable_file_knows_its_lines() {
     };
     let mut debug_info = DebugInfo::open(&files, Some(&kallsyms)).unwrap();
     let ips = [work, last].map(|ip| (ip, true));
-    debug_info.prime(ips.into_iter(), Some(&kallsyms), &mut |_| {});
+    debug_info.look_up_all(
+        debug_info.unknown(ips.into_iter()),
+        Some(&kallsyms),
+        &mut |_| {},
+    );
     let symbols = Symbols {
         kallsyms: Some(kallsyms),
         debug_info: Some(debug_info),

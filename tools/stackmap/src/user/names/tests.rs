@@ -282,50 +282,41 @@ fn a_debug_file_may_have_its_segments() {
     program.has_debug_names(&mut Names::new(places));
 }
 
+/// What a file of anybody, or a debug file, names.
 #[test]
-fn what_a_file_of_anybody_names_is_not_opened() {
-    let program = Program::new();
-    let link = program.path("link");
-    fs::write(&link, "").unwrap();
-    run(
-        program.dir.path(),
-        "objcopy",
-        &["--add-gnu-debuglink=link", "program"],
-    );
-    fs::remove_file(&link).unwrap();
-    let mode = rustix::fs::Mode::RUSR;
-    // Whoever opens it waits for a writer.
-    rustix::fs::mkfifoat(rustix::fs::CWD, &link, mode).unwrap();
-    let mut names = Names::new(Places::default());
-    program.prime(&mut names, &program.binary());
-    let [frame] = names.frames(exact(program.outer.start)) else {
-        panic!("debug information was read");
-    };
-    assert_eq!(frame.function.as_deref(), Some("outer"));
-    assert_eq!(frame.source, None);
-}
-
-#[test]
-fn what_a_debug_file_names_is_not_opened() {
-    let program = Program::new();
-    let places = program.separate();
-    let link = program.path("link");
-    fs::write(&link, format!("{}\0", link.display())).unwrap();
-    let (dir, rest) = program.build_id.split_at(2);
-    let debug = format!("debug/.build-id/{dir}/{rest}.debug");
-    let section = ["--add-section", ".gnu_debugaltlink=link", &debug];
-    run(program.dir.path(), "objcopy", &section);
-    fs::remove_file(&link).unwrap();
-    let mode = rustix::fs::Mode::RUSR;
-    // Whoever opens it waits for a writer.
-    rustix::fs::mkfifoat(rustix::fs::CWD, &link, mode).unwrap();
-    let mut names = Names::new(places);
-    program.prime(&mut names, &program.binary());
-    let [frame] = names.frames(exact(program.outer.start)) else {
-        panic!("debug information was read");
-    };
-    assert_eq!(frame.function.as_deref(), Some("outer"));
-    assert_eq!(frame.source, None);
+fn what_a_file_names_is_not_opened() {
+    for is_debug in [false, true] {
+        let program = Program::new();
+        let link = program.path("link");
+        let (places, option, file) = match is_debug {
+            false => (
+                Places::default(),
+                "--add-gnu-debuglink=link",
+                "program".to_owned(),
+            ),
+            true => {
+                let (dir, rest) = program.build_id.split_at(2);
+                let debug = format!("debug/.build-id/{dir}/{rest}.debug");
+                (
+                    program.separate(),
+                    "--add-section=.gnu_debugaltlink=link",
+                    debug,
+                )
+            }
+        };
+        fs::write(&link, format!("{}\0", link.display())).unwrap();
+        run(program.dir.path(), "objcopy", &[option, &file]);
+        fs::remove_file(&link).unwrap();
+        // Whoever opens it waits for a writer.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &link, rustix::fs::Mode::RUSR).unwrap();
+        let mut names = Names::new(places);
+        program.prime(&mut names, &program.binary());
+        let [frame] = names.frames(exact(program.outer.start)) else {
+            panic!("debug information was read");
+        };
+        assert_eq!(frame.function.as_deref(), Some("outer"));
+        assert_eq!(frame.source, None);
+    }
 }
 
 #[test]

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Captures of buffers that nobody records into by `record`: what recorders that were killed have left, and what others
+//! have recorded.
+
+use super::{
+    clocks,
+    instance::{self, Instance},
+    recording::{is_newer, Recording},
+    save::{self, cpu_stats, cpus, Ending},
+    spool::{Directory, Spool},
+    wait::Signals,
+};
+use crate::{
+    capture::Writer,
+    error::{Error, Result},
+    notes::count_of,
+    output::{say, Out},
+    tracefs::Tracefs,
+};
+use std::{io::Write, path::Path, thread::sleep, time::Duration};
+
+/// What a recorder has left, or a recorder that runs.
+struct Leftover {
+    name: String,
+    /// What is known of it; [`None`]: nothing, as with a recorder in another container.
+    recording: Option<Recording>,
+    top: Tracefs,
+    /// The instance; [`None`]: it is gone.
+    instance: Option<Instance>,
+}
+
+impl Leftover {
+    /// Looks for what the recorder of this name has left; [`None`]: it still runs.
+    fn find(top: &Tracefs, name: &str) -> Result<Option<Self>> {
+        // No instance of others, and nothing elsewhere in tracefs.
+        if !names(top)?.iter().any(|known| known == name) {
+            return Err(Error::Refused(format!(
+                "there is no recording {name}\n  hint: \"stackmap recover --list\" lists them"
+            )));
+        }
+        let instance = match top.instance_path(name).exists() {
+            false => None,
+            true => match Instance::adopt(top, name)? {
+                Some(instance) => Some(instance),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Self {
+            name: name.to_owned(),
+            recording: Recording::load(name)?,
+            top: top.clone(),
+            instance,
+        }))
+    }
+
+    /// Looks for all of them, and for recorders that run.
+    fn all(top: &Tracefs) -> Result<Vec<(String, Option<Self>)>> {
+        let mut all = Vec::new();
+        for name in names(top)? {
+            match Self::find(top, &name) {
+                Ok(found) => all.push((name, found)),
+                // It has ended meanwhile.
+                Err(_) if !names(top)?.contains(&name) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns whether nothing is worth to be kept.
+    fn is_empty(&self) -> bool {
+        let instance = self.instance.as_ref();
+        let empty = instance.is_none_or(|instance| instance.is_empty().unwrap_or(false));
+        empty && self.streamed() == 0
+    }
+
+    /// Returns where it was to be saved, if that is known.
+    fn output(&self) -> Option<&Path> {
+        self.recording.as_ref()?.output.as_deref()
+    }
+
+    /// How many bytes were streamed.
+    fn streamed(&self) -> u64 {
+        let spool = self
+            .recording
+            .as_ref()
+            .map(|recording| Directory::open(&recording.spool));
+        match spool {
+            Some(Ok(dir)) => dir.len(),
+            _ => 0,
+        }
+    }
+
+    /// Removes all of it.
+    fn remove(self) -> Result {
+        if let Some(recording) = &self.recording {
+            recording.remove_files();
+        }
+        self.instance.map_or(Ok(()), Instance::remove)
+    }
+
+    /// Switches tracing off.
+    fn stop(&self) -> Result {
+        self.instance.as_ref().map_or(Ok(()), Instance::stop)
+    }
+
+    /// Makes a capture of it, and removes it.
+    fn save(self, output: Option<&Path>) -> Result {
+        let known = self.output();
+        let refused = |why: &str| Error::Refused(format!("{}: {why}\n  hint: -o FILE", self.name));
+        let output = match (output, known) {
+            (Some(output), _) => output,
+            (None, Some(known)) if is_newer(known, &self.name) => {
+                let known = known.display();
+                return Err(refused(&format!("{known} was written after it had begun")));
+            }
+            (None, Some(known)) => known,
+            (None, None) => return Err(refused("its output is not a file, or is not known")),
+        };
+        self.stop()?;
+        let tracefs = match &self.instance {
+            Some(instance) => instance.tracefs(),
+            None => &self.top,
+        };
+        let recording = match &self.recording {
+            Some(recording) => recording.clone(),
+            None => Recording::of_instance(&self.name, output)?,
+        };
+        let spool = open_spool(&recording, tracefs)?;
+        // Nothing is left out of what --last has kept: nobody knows when the recorder ended.
+        let ending = Ending {
+            clock: clocks::read(tracefs),
+            gone: self.instance.is_none(),
+            ..Ending::default()
+        };
+        make(&recording, output, &ending, tracefs, spool)?;
+        recording.remove_files();
+        self.remove()
+    }
+}
+
+/// How often, and after which time, it is looked again whether a process is gone that is being killed.
+const RETRIES: usize = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens the pages that were streamed, also of CPUs of which nothing was.
+fn open_spool(recording: &Recording, tracefs: &Tracefs) -> Result<Spool> {
+    let dir = match recording.spool.exists() {
+        true => Directory::open(&recording.spool),
+        false => Directory::create(&recording.spool),
+    };
+    dir?.spool(&cpus(tracefs)?)
+}
+
+/// Makes the capture, at `output`.
+fn make(
+    recording: &Recording,
+    output: &Path,
+    ending: &Ending,
+    tracefs: &Tracefs,
+    spool: Spool,
+) -> Result {
+    let signals = Signals::catch()?;
+    let writer = Writer::create(output)?;
+    save::save(recording, ending, tracefs, spool, writer, &signals)
+}
+
+/// Finishes a recording whose process has died.
+pub(super) fn for_the_dead(top: &Tracefs, name: &str) -> Result {
+    // The process may not have closed its files yet, one of which is the lock.
+    let found = (0..RETRIES).find_map(|_| match Leftover::find(top, name) {
+        Ok(None) => {
+            sleep(PAUSE);
+            None
+        }
+        found => Some(found),
+    });
+    let left = match found {
+        Some(Ok(Some(left))) => left,
+        // All was done already, or somebody else does it.
+        Some(Ok(None) | Err(Error::Refused(_))) | None => return Ok(()),
+        Some(Err(error)) => return Err(error),
+    };
+    if left.is_empty() {
+        return left.remove();
+    }
+    let hint = format!("\"stackmap recover {name} -o FILE\" saves its recording");
+    if left.output().is_none() {
+        say(format_args!("stackmap: the recording process died: {hint}"));
+        return left.stop();
+    }
+    left.save(None)
+        .map_err(|error| Error::Refused(format!("{error}\n  hint: {hint}")))?;
+    say("stackmap: the recording process died: its recording is saved");
+    Ok(())
+}
+
+/// The names of all recordings, left or running.
+fn names(top: &Tracefs) -> Result<Vec<String>> {
+    let mut names = Recording::names()?;
+    names.extend(instance::names(top));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// Removes what recorders have left that recorded nothing, and says what others have left.
+pub(super) fn look(top: &Tracefs) -> Result {
+    for (name, found) in Leftover::all(top)? {
+        match found {
+            Some(left) if left.is_empty() => left.remove()?,
+            Some(_) => say(format_args!(
+                "note: a recorder was killed and has left a recording: \"stackmap recover {name}\" saves it, \
+                 \"stackmap recover --remove {name}\" removes it"
+            )),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Saves what a recorder has left: that of this name, or the only one. `output`: where, if not where it was to be.
+pub fn recover(tracefs: Option<&Path>, name: Option<&str>, output: Option<&Path>) -> Result {
+    let top = Tracefs::find(tracefs)?.into_top()?;
+    top.require_stackmap()?;
+    let left = match name {
+        Some(name) => match Leftover::find(&top, name)? {
+            Some(left) => left,
+            None => return Err(runs(name)),
+        },
+        None => the_only_one(&top)?,
+    };
+    left.save(output)
+}
+
+fn runs(name: &str) -> Error {
+    Error::Refused(format!(
+        "{name} is being recorded, or saved by another process"
+    ))
+}
+
+fn the_only_one(top: &Tracefs) -> Result<Leftover> {
+    let all = Leftover::all(top)?.into_iter();
+    let mut found: Vec<_> = all.filter_map(|(_, found)| found).collect();
+    match (found.pop(), found.len()) {
+        (Some(left), 0) => Ok(left),
+        (None, _) => Err(Error::Refused("no recorder has left anything".to_owned())),
+        (Some(_), others) => Err(Error::Refused(format!(
+            "{} were left\n  hint: \"stackmap recover --list\" lists them; recover takes a name",
+            count_of(others as u64 + 1, "recording")
+        ))),
+    }
+}
+
+/// Removes what the recorder of this name has left.
+pub fn remove(tracefs: Option<&Path>, name: &str) -> Result {
+    match Leftover::find(&Tracefs::find(tracefs)?.into_top()?, name)? {
+        Some(left) => left.remove(),
+        None => Err(runs(name)),
+    }
+}
+
+/// Lists what recorders have left, and recorders that run.
+pub fn list(tracefs: Option<&Path>) -> Result {
+    let top = Tracefs::find(tracefs)?.into_top()?;
+    let mut out = Out::stdout();
+    for (name, found) in Leftover::all(&top)? {
+        let line = match found {
+            None => "is being recorded, or saved".to_owned(),
+            Some(left) => {
+                let stats = left
+                    .instance
+                    .as_ref()
+                    .map(|instance| cpu_stats(instance.tracefs()));
+                let stats = stats.transpose()?.unwrap_or_default();
+                let entries = stats.iter().map(|cpu| cpu.entries).sum();
+                let output = left.output().map(|output| output.display().to_string());
+                format!(
+                    "{} in the buffer, {} KiB streamed, for {}",
+                    count_of(entries, "record"),
+                    left.streamed().div_ceil(1024),
+                    output.unwrap_or_else(|| "an unknown file".to_owned())
+                )
+            }
+        };
+        writeln!(out, "{name}: {line}")?;
+    }
+    out.finish()
+}
+
+/// Saves the buffer of the top level, or of an instance. Reading empties it.
+pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path) -> Result {
+    let found = Tracefs::find(tracefs)?;
+    found.require_stackmap()?;
+    let tracefs = match instance {
+        Some(name) => found.clone().into_top()?.instance(name)?,
+        None => found,
+    };
+    let top = Tracefs::find(Some(tracefs.top()))?;
+    let recordings = names(&top)?;
+    if let Some(name) = tracefs
+        .instance_name()
+        .filter(|name| recordings.contains(name))
+    {
+        return match Leftover::find(&top, &name)? {
+            Some(left) => left.save(Some(output)),
+            None => Err(runs(&name)),
+        };
+    }
+    let mut recording = Recording::of_buffer(output);
+    recording.recorded.instance = tracefs.instance_name();
+    let events = tracefs.read("set_event")?;
+    recording.recorded.events = events.lines().map(str::to_owned).collect();
+    let ending = Ending {
+        clock: clocks::read(&tracefs),
+        ..Ending::default()
+    };
+    let dir = Directory::create(&recording.spool)?;
+    let spool = dir.spool(&cpus(&tracefs)?)?;
+    let made = make(&recording, output, &ending, &tracefs, spool);
+    dir.remove();
+    made?;
+    say("note: the buffer is empty now: what it had is in the capture");
+    Ok(())
+}

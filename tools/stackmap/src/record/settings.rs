@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The settings of an instance: all that decide what is recorded, and how.
+//!
+//! A new instance copies the options of the top level, so each option that matters is set here. These are not:
+//! `record-cmd` and `record-tgid`, which the kernel switches for the events of all instances (`tasks` has the names instead);
+//! `trace_printk_dest`, which would take the messages of `trace_printk()` from the top level; and options for the text of a
+//! trace.
+
+use super::{guard, spool, tasks, Options};
+use crate::{
+    error::{Error, Result},
+    tracefs::Tracefs,
+};
+use std::{collections::BTreeMap, fs, io};
+
+/// Options of an instance, of which a kernel has some or all.
+const OPTIONS: [(&str, &str); 9] = [
+    ("stacktrace", "1"),
+    ("userstacktrace", "0"),
+    ("overwrite", "1"),
+    ("markers", "1"),
+    ("disable_on_free", "0"),
+    ("pause-on-trace", "0"),
+    ("event-fork", "0"),
+    ("function-fork", "0"),
+    ("function-trace", "1"),
+];
+/// The option that records the stacks of function calls. Older kernels have one for all instances.
+const FUNCTION_STACKS: &str = "options/func_stack_trace";
+/// Options that change what is recorded of calls, which are left alone where one is for all instances.
+const OWN_FUNCTION_OPTIONS: [&str; 2] = ["options/func-args", "options/func-no-repeats"];
+
+/// Files that decide which records the buffer gets; to write to `trace_clock` also clears it.
+const WATCHED: [&str; 4] = [
+    "set_event",
+    "current_tracer",
+    "tracing_cpumask",
+    "trace_clock",
+];
+
+/// Returns what is in the files that decide which records the buffer gets.
+pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
+    let text = |file: &str| tracefs.read(file).unwrap_or_default();
+    WATCHED
+        .map(|file| (file.to_owned(), text(file)))
+        .into_iter()
+        .collect()
+}
+
+/// Sets the instance up, except for what limits a recording, functions and events.
+pub(super) fn set(tracefs: &Tracefs, options: &Options) -> Result {
+    tracefs.write("tracing_on", "0")?;
+    let clock = &options.clock;
+    tracefs
+        .write("trace_clock", clock)
+        .map_err(|error| match error {
+            Error::Io { error, .. } if error.kind() == io::ErrorKind::InvalidInput => {
+                Error::Refused(format!(
+                    "there is no clock \"{clock}\"\n  hint: {} lists them",
+                    tracefs.path("trace_clock").display()
+                ))
+            }
+            error => error,
+        })?;
+    for (option, value) in OPTIONS {
+        let option = format!("options/{option}");
+        if tracefs.has(&option) {
+            tracefs.write(&option, value)?;
+        }
+    }
+    if let Some(kb) = options.buffer_size {
+        tracefs.write("buffer_size_kb", &kb.to_string())?;
+    }
+    let (percent, value) = spool::PERCENT;
+    if options.streams() && tracefs.has(percent) {
+        tracefs.write(percent, value)?;
+    }
+    tasks::keep(tracefs);
+    Ok(())
+}
+
+/// Records calls of `functions` with their stacks.
+///
+/// Where one option is for all instances, it is set only until the tracer has started, which keeps what it started with. It
+/// is switched off by way of an instance without a tracer: the tracers of others would change with it.
+pub(super) fn set_functions(
+    top: &Tracefs,
+    tracefs: &Tracefs,
+    functions: &[String],
+    tell: &mut dyn FnMut(u8),
+) -> Result {
+    tracefs.write("set_ftrace_filter", "")?;
+    for function in functions {
+        let written = tracefs.append("set_ftrace_filter", &format!("{function}\n"));
+        written.map_err(|error| match error {
+            Error::Io { error, .. } if error.kind() == io::ErrorKind::InvalidInput => {
+                Error::Refused(format!(
+                    "there is no function \"{function}\" that can be traced\n  hint: {} lists them",
+                    tracefs.path("available_filter_functions").display()
+                ))
+            }
+            error => error,
+        })?;
+    }
+    // Without a filter, the tracer would record the calls of all functions.
+    if tracefs
+        .read("set_ftrace_filter")?
+        .starts_with("#### all functions enabled")
+    {
+        return Err(Error::Refused(format!(
+            "-f {} selects no function to be recorded",
+            functions.join(" -f ")
+        )));
+    }
+    let is_on = |tracefs: &Tracefs| {
+        tracefs
+            .read(FUNCTION_STACKS)
+            .is_ok_and(|on| on.trim() == "1")
+    };
+    let was_off = !is_on(top);
+    if was_off {
+        tell(guard::OPTION_ON);
+    }
+    tracefs.write(FUNCTION_STACKS, "1")?;
+    let is_shared = was_off && is_on(top);
+    let own = OWN_FUNCTION_OPTIONS
+        .iter()
+        .filter(|option| tracefs.has(option));
+    for option in own.filter(|_| was_off && !is_shared) {
+        tracefs.write(option, "0")?;
+    }
+    let started = tracefs.write("current_tracer", "function");
+    if is_shared {
+        switch_off(top)?;
+    }
+    if was_off {
+        tell(guard::OPTION_OFF);
+    }
+    started
+}
+
+/// Switches the option off for all instances, by way of a new one; where each instance has its own, that changes nothing.
+pub(super) fn switch_off(top: &Tracefs) -> Result {
+    // Not named like instances of recordings, which are removed when they are empty.
+    let path = top.instance_path(&format!("stackmap_option-{}", std::process::id()));
+    fs::create_dir(&path)
+        .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+    let written =
+        Tracefs::find(Some(&path)).and_then(|tracefs| tracefs.write(FUNCTION_STACKS, "0"));
+    let removed = fs::remove_dir(&path);
+    written?;
+    removed.map_err(|error| Error::io(format!("remove {}", path.display()), error))
+}

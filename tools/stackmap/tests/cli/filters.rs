@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Filters on reading: what is kept of captures, by every command, compared with the events that an
+//! export of everything has. `data/golden/filters.txt` has what is said if nothing is kept.
+
+use super::tool::{counts, events, json, micros, stdout};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+/// Returns all of a capture, which is exported once.
+fn all(file: &'static str) -> Arc<Value> {
+    static ALL: Mutex<BTreeMap<&str, Arc<Value>>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap();
+    let value = all.entry(file).or_insert_with(|| Arc::new(json(file)));
+    value.clone()
+}
+
+/// How many events are in the first line of a report, of how many.
+fn reported(filter: &str, file: &str) -> (usize, usize) {
+    let text = stdout(format!("report {file} {filter}"));
+    if text.is_empty() {
+        return (0, 0);
+    }
+    let line = text.lines().nth(2).unwrap();
+    let words: Vec<_> = line.split(' ').collect();
+    assert!(words[1] == "of" && words[3].starts_with("event"), "{line}");
+    (words[0].parse().unwrap(), words[2].parse().unwrap())
+}
+
+/// The captures: of events and of functions, with losses, with full stacks, with user stacks.
+const FILES: &str =
+    "before.data full.data function.data overwritten.data mixed.data attack.data user.data";
+
+/// Every command keeps the events that `wanted` says.
+fn assert_keeps(filter: &str, file: &'static str, wanted: impl Fn(&Value) -> bool) -> usize {
+    let all = all(file);
+    let want: Vec<_> = events(&all).iter().filter(|event| wanted(event)).collect();
+    let got = json(format!("{filter} {file}"));
+    let got: Vec<_> = events(&got).iter().collect();
+    assert_eq!(got, want, "{file} {filter}");
+    let nr = want.len();
+    let of = if nr == 0 { 0 } else { events(&all).len() };
+    assert_eq!(reported(filter, file), (nr, of), "{file} {filter}");
+    let folded = stdout(format!("folded {filter} {file}"));
+    assert_eq!(counts(&folded).sum::<u64>(), nr as u64, "{file} {filter}");
+    nr
+}
+
+#[test]
+fn tasks_are_kept_by_name_and_by_number() {
+    for file in FILES.split(' ') {
+        let is = |event: &Value, comm: &str| event["comm"] == comm;
+        assert_keeps("--comm ls", file, |event| is(event, "ls"));
+        assert_keeps("--comm ls --comm <idle>", file, |event| {
+            is(event, "ls") || is(event, "<idle>")
+        });
+        assert_keeps("--comm k*0*", file, |event| {
+            let comm = event["comm"].as_str().unwrap();
+            comm.starts_with('k') && comm[1..].contains('0')
+        });
+        let pids = [0, 15, 144, 166].map(Value::from);
+        assert_keeps("--pid 15,144 --pid 0,166", file, |event| {
+            pids.contains(&event["pid"])
+        });
+    }
+    // Counted by hand.
+    assert_eq!(reported("--comm ls", "before.data"), (117, 178));
+    assert_eq!(reported("--pid 144", "user.data"), (4, 41));
+}
+
+#[test]
+fn cpus_and_times_part_a_capture() {
+    for file in FILES.split(' ') {
+        let all = all(file);
+        let all = events(&all);
+        let on = |cpus: &str, want: &dyn Fn(u64) -> bool| {
+            assert_keeps(&format!("--cpu {cpus}"), file, |event| {
+                want(event["cpu"].as_u64().unwrap())
+            })
+        };
+        let parts = on("0", &|cpu| cpu == 0) + on("1-5,7", &|cpu| cpu != 0);
+        assert_eq!(parts, all.len());
+
+        // From an event on, before it, and at it.
+        let event = &all[all.len() / 2];
+        let (at, text) = (micros(event), event["time"].as_str().unwrap());
+        let range = |from: &str, to: &str, want: &dyn Fn(u64) -> bool| {
+            let range = format!("--time {from}..{to}");
+            assert_keeps(&range, file, |event| want(micros(event)))
+        };
+        let later = range(text, "", &|time| time >= at);
+        let earlier = range("", text, &|time| time <= at);
+        let now = range(text, text, &|time| time == at);
+        assert!(now > 0);
+        assert_eq!(earlier + later - now, all.len());
+    }
+    let both = "--time ..5.440590 --time 5.522000..";
+    let kept = assert_keeps(both, "before.data", |event| {
+        micros(event) <= 5_440_590 || micros(event) >= 5_522_000
+    });
+    assert!(kept > 1);
+}
+
+#[test]
+fn events_are_kept_by_name_and_system() {
+    let named = |event: &Value, begin: &str| event["event"].as_str().unwrap().starts_with(begin);
+    for file in FILES.split(' ') {
+        assert_keeps("--event kmalloc", file, |event| event["event"] == "kmalloc");
+        assert_keeps("--event sched_*", file, |event| named(event, "sched_"));
+        let both = "--event sys_enter_* --event s?hed:sched_[a-s]*";
+        assert_keeps(both, file, |event| {
+            named(event, "sys_enter_")
+                || (named(event, "sched_") && !named(event, "sched_w") && !named(event, "sched_u"))
+        });
+    }
+    // By system.
+    let mixed = ["kmem:", "sched:", "timer:", "irq:", "syscalls:*"].map(|system| {
+        let (nr, of) = reported(&format!("--event {system}"), "mixed.data");
+        assert_eq!(of, 2788);
+        nr
+    });
+    assert_eq!(mixed.iter().sum::<usize>(), 2788);
+    assert_eq!(mixed[..2], [1366, 273]);
+    for (file, name, begin, nr) in [
+        ("before.data", "sched", "sched_", 73),
+        ("before.data", "sched:", "sched_", 73),
+        // Calls.
+        ("function.data", "vfs_read", "vfs_", 8),
+        ("function.data", "vfs_read()", "vfs_", 8),
+        ("function.data", "ftrace:vfs_*", "vfs_", 8),
+        ("function.data", "ftrace", "", 11),
+    ] {
+        let kept = assert_keeps(&format!("--event {name}"), file, |event| {
+            named(event, begin)
+        });
+        assert_eq!(kept, nr, "{name}");
+    }
+}
+
+/// Whether a frame of the event's stacks has such a function.
+fn on_stack(export: &Value, event: &Value, is: &dyn Fn(&str) -> bool) -> bool {
+    let find = |stacks: &str, id: &Value| {
+        let stacks = export[stacks].as_array()?;
+        let stack = stacks.iter().find(|stack| stack["id"] == *id)?;
+        let mut frames = stack["frames"].as_array()?.iter();
+        Some(frames.any(|frame| frame["function"].as_str().is_some_and(is)))
+    };
+    let whole = event["frames"].as_array();
+    let name = |frame: &Value| {
+        let frame = frame.as_str().unwrap();
+        frame.split(['+', ' ']).next().unwrap().to_owned()
+    };
+    whole.is_some_and(|frames| frames.iter().any(|frame| is(&name(frame))))
+        || find("stacks", &event["stack"]).unwrap_or(false)
+        || find("user_stacks", &event["user_stack"]).unwrap_or(false)
+}
+
+#[test]
+fn stacks_are_matched_by_their_functions() {
+    let is_syscall = |name: &str| name == "do_syscall_64";
+    for file in "before.data full.data function.data mixed.data user.data".split(' ') {
+        let all = all(file);
+        let keeps = |filter: &str, is: &dyn Fn(&str) -> bool| {
+            assert_keeps(filter, file, |event| on_stack(&all, event, is))
+        };
+        keeps("--stack ^vfs_ --stack ^handle_mm_fault$", &|name| {
+            name.starts_with("vfs_") || name == "handle_mm_fault"
+        });
+        keeps("--stack (?i)^EXT4_read.*r$", &|name| {
+            name.starts_with("ext4_read") && name.ends_with('r')
+        });
+        let kept = keeps("--stack ^do_syscall_64$", &is_syscall);
+        let others = events(&all).iter();
+        let others = others.filter(|event| !on_stack(&all, event, &is_syscall));
+        assert!(kept > 0);
+        assert_eq!(kept + others.count(), events(&all).len());
+    }
+    // What a report shows besides: module and file, and code without a name. Only what is shown is compared.
+    let user = stdout("folded --user user.data");
+    let known = user.lines().filter(|line| line.contains("known+0x"));
+    let known = counts(&known.collect::<Vec<_>>().join("\n")).sum::<u64>() as usize;
+    assert!(known > 0);
+    for (filter, file, nr) in [
+        (r"--stack 'ext4_readdir\+0x.* \[ext4\]$'", "before.data", 23),
+        (r"--stack ^known\+0x", "user.data", known),
+        (r"--user --stack ^known\+0x", "user.data", known),
+        (r"--kernel --stack ^known\+0x", "user.data", 0),
+        ("--user --stack ^do_syscall_64$", "user.data", 0),
+        ("--kernel --stack raw_event", "user.data", 0),
+    ] {
+        assert_eq!(reported(filter, file).0, nr, "{filter}");
+    }
+}
+
+#[test]
+fn options_are_combined() {
+    let filter = r"--comm known --event sched_wakeup --stack known\+0x --cpu 0-1";
+    let all = all("user.data");
+    let on_stack = json(r"--stack known\+0x user.data");
+    let kept = assert_keeps(filter, "user.data", |event| {
+        event["comm"] == "known"
+            && event["event"] == "sched_wakeup"
+            && events(&on_stack).contains(event)
+    });
+    assert!(kept > 0 && kept < events(&all).len());
+}
+
+#[test]
+fn notes_count_what_is_kept_but_for_losses() {
+    let note = |filter: &str, end: &str| {
+        let text = stdout(format!("report --top 0 {filter}"));
+        let line = text.lines().find(|line| line.ends_with(end));
+        line.unwrap_or_default().to_owned()
+    };
+    let full = |filter: &str| note(&format!("full.data {filter}"), "a full stack");
+    assert_eq!(full(""), "note: 23 events have a full stack");
+    let export = json("--cpu 0 full.data");
+    let has_frames = |event: &&Value| event["frames"].is_array();
+    let nr = events(&export).iter().filter(has_frames).count();
+    assert!(nr > 0 && nr < 23);
+    let want = format!("note: {nr} events have a full stack");
+    assert_eq!(full("--cpu 0"), want);
+    let lost = "1900 records overwritten in the ring buffer before they were read: use a larger \
+                buffer (record -b)";
+    assert!(note("--cpu 1 overwritten.data", lost).starts_with("WARNING: "));
+    // User stacks.
+    let want =
+        "24 of 41 events, 19 different stacks; user stacks: 24 bound, 0 pending, 0 lost, 0 not \
+                kept, 0 without";
+    for filter in ["--comm known", "--comm known --stack ''"] {
+        let text = stdout(format!("report user.data {filter}"));
+        assert!(text.contains(want), "{filter}: {text}");
+    }
+}
+
+#[test]
+fn a_diff_filters_both() {
+    let text = stdout("diff --comm ls before.data after.data");
+    for side in ["before", "after"] {
+        let (kept, of) = reported("--comm ls", &format!("{side}.data"));
+        assert!(0 < kept && kept < of);
+        let head = format!("{side}: {side}.data, {kept} events\n");
+        assert!(text.contains(&head), "{text}");
+    }
+}
+
+#[test]
+fn flame_graphs_and_profiles_are_of_what_is_kept() {
+    let svg = stdout("flame -o - --comm ls before.data");
+    assert!(svg.contains("117 of 178 events in 0.098 s"));
+    assert!(!svg.contains("<title>schedule_idle ("));
+    assert!(svg.contains("<title>__kmalloc_noprof (") && svg.ends_with("</svg>"));
+    let all = stdout("flame -o - before.data");
+    assert!(all.contains("178 events in 0.098 s") && all.contains("<title>schedule_idle ("));
+    let firefox = stdout("export --format firefox --comm ls before.data");
+    let firefox: Value = serde_json::from_str(&firefox).unwrap();
+    let threads = firefox["threads"].as_array().unwrap();
+    let names: Vec<_> = threads.iter().map(|thread| &thread["name"]).collect();
+    assert_eq!(names, ["ls"]);
+}
+
+#[test]
+fn stacks_of_a_map_are_kept_by_their_frames() {
+    for (dump, regex) in [
+        ("dump before.data", "do_syscall_64"),
+        ("dump user.data", "do_syscall_64"),
+        ("dump --user user.data", "known"),
+    ] {
+        let (all, got) = (stdout(dump), stdout(format!("{dump} --stack {regex}")));
+        let all: Vec<_> = all.split_terminator("\n\n").collect();
+        let want = all.iter().filter(|stack| stack.contains(regex));
+        let want: Vec<_> = want.copied().collect();
+        assert!(!want.is_empty() && want.len() < all.len());
+        let got: Vec<_> = got.split_terminator("\n\n").collect();
+        assert_eq!(got, want, "{dump}");
+    }
+}
+
+#[test]
+fn groups_by_pid_are_named_as_in_a_trace() {
+    let text = stdout("report --by pid --top 0 user.data");
+    let all = all("user.data");
+    let mut nr_of = BTreeMap::<String, u64>::new();
+    for event in events(&all) {
+        let task = format!("{}-{}", event["comm"].as_str().unwrap(), event["pid"]);
+        *nr_of.entry(task).or_default() += 1;
+    }
+    for (task, nr) in &nr_of {
+        let begin = format!(" {task} ");
+        let row = text.lines().find(|line| line.starts_with(&begin));
+        let words: Vec<_> = row.unwrap().split_ascii_whitespace().collect();
+        assert_eq!(words[1], nr.to_string(), "{task}");
+    }
+    assert!(nr_of.len() > 3 && text.contains("\n comm-pid  "));
+    let folded = stdout("folded --by pid user.data");
+    let mut lines = folded.lines();
+    assert!(lines.any(|line| line.starts_with("known-144;")), "{folded}");
+}

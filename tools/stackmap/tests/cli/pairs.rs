@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Waits, latencies and leaks of captures of guests, compared with those that follow from an export of all events.
+//! `data/golden/pairs.txt` has what is said if something is missing.
+
+use super::tool::{counts, data, json, micros, mode, run, stdout, Dir, Members};
+use serde_json::Value;
+use stackmap::capture::member;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+};
+
+/// Returns the events of a capture in the order of their times, with addresses.
+fn events(file: &str) -> Vec<Value> {
+    let mut all = json(format!("--addresses {file}"));
+    let mut events = all["events"].take().as_array().unwrap().clone();
+    events.sort_by_key(micros);
+    events
+}
+
+fn number(event: &Value, field: &str) -> u64 {
+    event["values"][field].as_u64().unwrap()
+}
+
+/// Rows of the first table: the words of each by its first one.
+fn rows(report: &str) -> BTreeMap<&str, Vec<&str>> {
+    let table = report.split("\n\n").nth(1).unwrap();
+    let rows = table.lines().skip(1).map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next().unwrap(), words.collect())
+    });
+    rows.collect()
+}
+
+/// Returns the sum of folded stacks.
+fn folded(arguments: &str) -> u64 {
+    counts(&stdout(format!("{arguments} --folded -"))).sum()
+}
+
+#[test]
+fn what_is_not_freed_is_outstanding() {
+    let mut objects = HashMap::new();
+    let mut pages = HashMap::new();
+    let events = events("mixed.data");
+    for event in &events {
+        let name = event["event"].as_str().unwrap();
+        match name {
+            "kmalloc" | "kmem_cache_alloc" => {
+                objects.insert(number(event, "ptr"), (name, number(event, "bytes_alloc")));
+            }
+            "kfree" | "kmem_cache_free" => drop(objects.remove(&number(event, "ptr"))),
+            "mm_page_alloc" => {
+                let first = number(event, "pfn");
+                let taken = first..first + (1 << number(event, "order"));
+                pages.extend(taken.map(|pfn| (pfn, first)));
+            }
+            "mm_page_free" => {
+                let first = number(event, "pfn");
+                let freed = first..first + (1 << number(event, "order"));
+                pages.retain(|pfn, _| !freed.contains(pfn));
+            }
+            _ => {}
+        }
+    }
+    let mut sums = BTreeMap::<&str, (usize, u64)>::new();
+    for (name, bytes) in objects.values() {
+        let sum = sums.entry(name).or_default();
+        *sum = (sum.0 + 1, sum.1 + bytes);
+    }
+    let mut firsts: Vec<_> = pages.values().collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    sums.insert("mm_page_alloc", (firsts.len(), pages.len() as u64 * 4096));
+
+    let report = stdout("leaks --top 0 mixed.data");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 3);
+    for (name, (nr, bytes)) in &sums {
+        assert!(*nr > 10);
+        assert_eq!(
+            rows[name][..2],
+            [nr.to_string(), bytes.to_string()],
+            "{name}"
+        );
+    }
+    let all: u64 = sums.values().map(|(_, bytes)| bytes).sum();
+    let head = report.lines().nth(2).unwrap();
+    assert!(
+        head.contains(&format!(" outstanding, {all} bytes; ")),
+        "{head}"
+    );
+    assert_eq!(folded("leaks mixed.data"), all);
+}
+
+/// How many allocations are outstanding, and of how many.
+fn outstanding(report: &str) -> (u64, u64) {
+    let words: Vec<_> = report.lines().nth(2).unwrap().split(' ').collect();
+    (words[0].parse().unwrap(), words[2].parse().unwrap())
+}
+
+#[test]
+fn allocations_are_filtered_and_frees_are_not() {
+    let of = |filter: &str| outstanding(&stdout(format!("leaks --top 0 mixed.data{filter}")));
+    let (left, all) = of("");
+    let [zero, one] = [of(" --cpu 0"), of(" --cpu 1")];
+    assert_eq!((zero.0 + one.0, zero.1 + one.1), (left, all));
+    assert!(zero.0 > 0 && one.0 > 0);
+    let names = stdout("leaks --by name --top 1 mixed.data");
+    assert!(rows(&names)["dentry"][..2] == ["2", "384"], "{names}");
+    let inodes = "leaks --by stack --stack ^proc_alloc_inode$ --event kmem_cache_alloc mixed.data";
+    let inodes = stdout(inodes);
+    assert!(inodes.contains("\n#1: kmem_cache_alloc "), "{inodes}");
+    let nr_shown = inodes.matches("\n#").count();
+    assert_eq!(
+        inodes.matches(" proc_alloc_inode+").count(),
+        nr_shown,
+        "{inodes}"
+    );
+}
+
+#[test]
+fn young_allocations_are_left_out() {
+    let (all, _) = outstanding(&stdout("leaks --top 0 mixed.data"));
+    let said = stdout("leaks --older 0.08 --top 0 mixed.data");
+    let (old, _) = outstanding(&said);
+    assert!(old > 0 && old < all, "{said}");
+    let note = format!("not counted: {} allocations of ", all - old);
+    assert!(said.contains(&note), "{said}");
+    assert!(said.contains(": younger than 80.0 ms (--older)"), "{said}");
+    // The youngest of those that are left.
+    for words in rows(&said).values() {
+        let age: f64 = words[words.len() - 2].parse().unwrap();
+        assert!(age >= 80.0 && words[words.len() - 1] == "ms", "{said}");
+    }
+}
+
+#[test]
+fn system_calls_take_as_long_as_their_events_say() {
+    let mut open = HashMap::new();
+    let mut times = BTreeMap::<String, Vec<u64>>::new();
+    for event in &events("mixed.data") {
+        let (name, pid) = (event["event"].as_str().unwrap(), event["pid"].as_u64());
+        if let Some(call) = name.strip_prefix("sys_enter_") {
+            open.insert((pid, call.to_owned()), micros(event));
+        } else if let Some(call) = name.strip_prefix("sys_exit_") {
+            if let Some(since) = open.remove(&(pid, call.to_owned())) {
+                let times = times.entry(format!("{call}()")).or_default();
+                times.push(micros(event) - since);
+            }
+        }
+    }
+    let report = stdout("latency --event sys_enter_* --top 0 mixed.data");
+    let rows = rows(&report);
+    assert!(times.len() > 20);
+    assert!(rows.keys().copied().eq(times.keys().map(|call| &call[..])));
+    for (call, times) in &mut times {
+        times.sort_unstable();
+        let row = &rows[&call[..]];
+        assert_eq!(row[0], times.len().to_string(), "{call}");
+        // Behind the share come pairs of a number and its unit.
+        let shown = row[3..].chunks(2).map(|words| {
+            let number: f64 = words[0].parse().unwrap();
+            match words[1] {
+                "us" => number,
+                "ms" => number * 1e3,
+                unit => panic!("{unit}"),
+            }
+        });
+        let rank = |share: f64| times[(times.len() as f64 * share).ceil() as usize - 1] as f64;
+        let average = times.iter().sum::<u64>() as f64 / times.len() as f64;
+        let want = [average, rank(0.5), rank(0.9), rank(0.99), rank(1.0)];
+        // The export has microseconds, and the table two digits at least.
+        for (shown, want) in shown.zip(want) {
+            let off = (shown - want).abs();
+            assert!(off <= 2.0 + want * 0.05, "{call}: {shown}, wanted {want}");
+        }
+    }
+}
+
+#[test]
+fn groups_may_be_values_of_a_field() {
+    let report = "latency --event softirq_entry --by vec --histogram --top 0 mixed.data";
+    let report = stdout(report);
+    let of_report = rows(&report);
+    let events = events("mixed.data");
+    // The kernel's numbers of them.
+    for (vec, name) in [(1, "TIMER"), (7, "SCHED"), (9, "RCU")] {
+        let ends = events
+            .iter()
+            .filter(|event| event["event"] == "softirq_exit");
+        let nr_ends = ends.filter(|event| number(event, "vec") == vec).count();
+        assert_eq!(of_report[name][0], nr_ends.to_string(), "{name}");
+        let histogram = report.split(&format!("\n{name}:\n")).nth(1).unwrap();
+        let lines = histogram.lines().take_while(|line| !line.is_empty());
+        let counts = lines.map(|line| {
+            let mut words = line.split_whitespace().rev();
+            words.find_map(|word| word.parse::<usize>().ok()).unwrap()
+        });
+        assert_eq!(counts.sum::<usize>(), nr_ends, "{name}: {report}");
+    }
+    // Of a wait, that of the switch away from the task.
+    let waits = stdout("offcpu --by prev_pid --top 0 mixed.data");
+    let by_pid = stdout("offcpu --by pid --top 0 mixed.data");
+    assert_eq!(rows(&waits)["26"], rows(&by_pid)["ksoftirqd/1-26"]);
+}
+
+#[test]
+fn files_are_written_if_there_is_something_to_write() {
+    let dir = Dir::new();
+    let path = dir.at("out");
+    let write = |arguments: &str| run(format!("{arguments} {path}"));
+    let read = || fs::read_to_string(&path).unwrap();
+    // It says that there is nothing, and why.
+    for (filter, why) in [("nobody", "matches --comm"), ("kdamond*", "still waited")] {
+        let ran = write(&format!("offcpu mixed.data --comm {filter} --flame"));
+        ran.failed(1, "no stacks to draw").failed(1, why);
+        assert_eq!(dir.nr_files(), 0);
+    }
+    for command in ["offcpu", "leaks", "latency"] {
+        write(&format!("{command} mixed.data --comm nobody --folded")).well();
+        assert_eq!(read(), "");
+        fs::remove_file(&path).unwrap();
+        // Frames without a name are addresses in one of them.
+        for (kind, want) in [("--flame", 0o644), ("--folded", 0o600)] {
+            write(&format!("{command} mixed.data --kallsyms kallsyms {kind}")).well();
+            assert_eq!(mode(&path), want & !umask());
+            let has_addresses = read().contains("0xffffffff");
+            assert_eq!(has_addresses, kind == "--folded", "{command} {kind}");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    let svg = stdout("latency --flame - mixed.data");
+    assert!(svg.contains(" pairs, ") && svg.contains(" us, "), "{svg}");
+    // In microseconds.
+    let cache = "--from kmem_cache_alloc --to kmem_cache_free --key ptr";
+    let sum = folded(&format!("latency mixed.data {cache}"));
+    assert!(sum.abs_diff(9_517_000) < 1_000, "{sum}");
+    // By stack, nothing stands before the first function.
+    let stacks = stdout("leaks --folded - --by stack mixed.data");
+    let mut lines = stacks.lines();
+    assert!(lines.all(|line| !line.starts_with("kmalloc;")), "{stacks}");
+}
+
+/// The bits that new files do not have.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    u32::from_str_radix(line.unwrap().trim(), 8).unwrap()
+}
+
+#[test]
+fn the_user_stacks_of_first_events_are_shown() {
+    let event = "sys_enter_getpriority";
+    for command in ["latency", "leaks"] {
+        let pair = format!("{command} user.data --from {event} --to {event} --key common_pid");
+        let report = stdout(pair);
+        let stacks = report.split("user stack, complete:\n").skip(1);
+        let stacks: Vec<_> = stacks.map(str::trim_start).collect();
+        assert!(
+            stacks.len() > 1 && stacks[0].starts_with("known+0x2ac37\n"),
+            "{report}"
+        );
+    }
+}
+
+/// Who waits, since when, in which state, and when it was woken up.
+type Wait = (String, u64, u64, Option<u64>);
+/// Blocked, runnable and preempted microseconds, and how many waits.
+type Times = [u64; 4];
+
+/// The waits by task, as the events of an export say. `unfinished`: also those that last to its end.
+fn expected(file: &str, unfinished: bool) -> BTreeMap<String, Times> {
+    let mut tasks: HashMap<u64, Wait> = HashMap::new();
+    let mut found = BTreeMap::<String, Times>::new();
+    let events = events(file);
+    let mut add = |(name, since, state, woken): Wait, now| {
+        let times = found.entry(name).or_default();
+        times[3] += 1;
+        match (state & 0xff, woken) {
+            (0, _) => times[2] += now - since,
+            (_, None) => times[0] += now - since,
+            (_, Some(at)) => {
+                times[0] += at - since;
+                times[1] += now - at;
+            }
+        }
+    };
+    for event in &events {
+        let now = micros(event);
+        if event["event"] == "sched_waking" {
+            if let Some((.., woken)) = tasks.get_mut(&number(event, "pid")) {
+                woken.get_or_insert(now);
+            }
+        }
+        if event["event"] != "sched_switch" {
+            continue;
+        }
+        if let Some(wait) = tasks.remove(&number(event, "next_pid")) {
+            add(wait, now);
+        }
+        let (pid, state) = (number(event, "prev_pid"), number(event, "prev_state"));
+        if pid != 0 && state & 0x30 == 0 {
+            tasks.insert(pid, (pid.to_string(), now, state, None));
+        }
+    }
+    for wait in tasks.into_values().filter(|_| unfinished) {
+        add(wait, micros(events.last().unwrap()));
+    }
+    found
+}
+
+/// The same, as the program says; without the number of waits.
+fn found(arguments: &str) -> BTreeMap<String, Times> {
+    let text = stdout(format!("offcpu --by pid --folded - {arguments}"));
+    let mut found = BTreeMap::<String, Times>::new();
+    for line in text.lines() {
+        let (stack, micros) = line.rsplit_once(' ').unwrap();
+        // A task may have been renamed, and its name hold anything.
+        let task = stack.split(';').next().unwrap();
+        let pid = task.rsplit('-').next().unwrap();
+        let kinds = [";(runnable)", ";(preempted)"];
+        let kind = kinds.iter().position(|kind| stack.ends_with(kind));
+        let times = found.entry(pid.to_owned()).or_default();
+        times[kind.map_or(0, |kind| kind + 1)] += micros.parse::<u64>().unwrap();
+    }
+    found
+}
+
+fn total(times: &BTreeMap<String, Times>) -> u64 {
+    times.values().flat_map(|times| &times[..3]).sum()
+}
+
+#[test]
+fn waits_are_those_of_the_events() {
+    for file in ["mixed.data", "attack.data"] {
+        for option in ["", " --unfinished"] {
+            let expected = expected(file, !option.is_empty());
+            let found = found(&format!("{file}{option}"));
+            assert!(
+                expected.len() > 5 && total(&expected) > 50_000,
+                "{expected:?}"
+            );
+            for (task, times) in &expected {
+                let got = found.get(task).copied().unwrap_or_default();
+                for (wanted, got) in times.iter().zip(got).take(3) {
+                    // Each wait is cut to microseconds at both ends, and each stack once more.
+                    assert!(
+                        wanted.abs_diff(got) <= 4 * times[3],
+                        "{task}: {times:?}, {got:?}"
+                    );
+                }
+            }
+            assert!(
+                found.keys().all(|task| expected.contains_key(task)),
+                "{found:?}"
+            );
+            // An idle CPU does not wait.
+            let text = stdout(format!("offcpu {file}{option}"));
+            assert!(!text.contains("swapper") && !text.contains("records of that time"));
+        }
+    }
+}
+
+#[test]
+fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
+    let all = found("mixed.data");
+    for (pid, times) in &all {
+        let kept = found(&format!("mixed.data --pid {pid}"));
+        assert_eq!(kept, BTreeMap::from([(pid.clone(), *times)]));
+    }
+    // Where the task left the CPU, not where it came back.
+    let on = |cpu| total(&found(&format!("mixed.data --cpu {cpu}")));
+    assert_eq!(on("0") + on("1"), total(&all));
+    let blocked: u64 = all.values().map(|times| times[0] + times[1]).sum();
+    let futex = found("mixed.data --stack ^futex_do_wait$");
+    assert!(total(&futex) > 0 && total(&futex) < blocked, "{futex:?}");
+    // By the name that the task had; the share is another one with a filter.
+    let report = stdout("offcpu --top 0 mixed.data");
+    assert!(rows(&report)["exe"][0] == "6", "{report}");
+    for (name, words) in rows(&report) {
+        let of_one = stdout(format!("offcpu --top 0 mixed.data --comm {name}"));
+        let (rows, of_one) = (rows(&of_one), &words[3..]);
+        assert_eq!(rows.keys().collect::<Vec<_>>(), [&name]);
+        assert_eq!((rows[name][0], &rows[name][3..]), (words[0], of_one));
+    }
+}
+
+#[test]
+fn stacks_that_are_not_shown_are_summed_up() {
+    let text = stdout("offcpu --top 0 mixed.data");
+    let lines: Vec<_> = text.lines().collect();
+    let mut nr = 0;
+    for pair in lines.windows(2) {
+        if let Some((_, hidden)) = pair[1].split_once(" more, with ") {
+            let (_, all) = pair[0].rsplit_once(", ").unwrap();
+            assert_eq!(hidden, format!("{all} (--top)"));
+            nr += 1;
+        }
+    }
+    assert!(nr > 3, "{text}");
+}
+
+#[test]
+fn who_woke_a_task_up_is_named() {
+    let text = stdout("offcpu --by comm --wakers 99 mixed.data");
+    // What an interrupt has interrupted is not shown.
+    let (_, after) = text.split_once("woken up by (interrupt): ").unwrap();
+    let frames = after
+        .lines()
+        .skip(1)
+        .take_while(|line| !line.contains("woken up"));
+    let mut frames = frames
+        .skip_while(|frame| !frame.contains("asm_sysvec_"))
+        .skip(1);
+    assert!(
+        frames.all(|frame| !frame.starts_with("                  ")),
+        "{text}"
+    );
+    let folded = stdout("offcpu --folded - mixed.data");
+    let is_interrupt = |line: &str| line.contains(";--;") && line.contains(";(interrupt) ");
+    assert!(folded.lines().any(is_interrupt), "{folded}");
+    for line in folded.lines() {
+        let waker = line.split_once(";--;").map(|(_, waker)| waker);
+        let entry = waker.and_then(|waker| waker.split_once(";asm_sysvec_"));
+        if let Some((_, entry)) = entry {
+            let (_, after) = entry.split_once(';').unwrap();
+            assert!(after.starts_with("(interrupt) "), "{line}");
+        }
+    }
+    let flame = stdout("offcpu --flame - mixed.data");
+    assert!(
+        flame.contains(" us, ") && flame.contains("of waiting in "),
+        "no microseconds"
+    );
+    // There is no waking in this one, and it says so.
+    let attack = stdout("offcpu attack.data");
+    assert!(
+        attack.contains("no sched:sched_waking in the trace") && attack.contains(" 0 runnable")
+    );
+}
+
+#[test]
+fn waits_in_a_gap_are_not_known() {
+    const PAGE: usize = 10;
+    const MISSED: u8 = 0x80;
+    // Before one of the pages, records are missing.
+    let mut capture = Members::read(data("mixed.data"));
+    let pages = capture.members.get_mut(member::PAGES).unwrap();
+    // The CPU and the length, then the page: its time, and its commit word.
+    let mut at = 0;
+    for _ in 0..PAGE {
+        let len = pages[at + 4..at + 8].try_into().unwrap();
+        at += 8 + u32::from_le_bytes(len) as usize;
+    }
+    pages[at + 8 + 8 + 3] |= MISSED;
+    let dir = Dir::new();
+    let path = dir.at("gap.data");
+    capture.write(&path);
+    // Those that are counted, not known, and not finished.
+    let counts = |file: &str| {
+        let text = stdout(format!("offcpu --top 0 {file}"));
+        let count = |what: &str| {
+            let line = text.lines().find(|line| line.contains(what));
+            let mut words = line.unwrap_or_default().split(' ');
+            words.find_map(|word| word.parse::<u64>().ok()).unwrap_or(0)
+        };
+        [" waits, ", "records of that time", "still waited"].map(count)
+    };
+    let (whole, gap) = (counts("mixed.data"), counts(&path));
+    assert!(
+        whole[1] == 0 && gap[0] > 0 && gap[1] > 1,
+        "{whole:?}, {gap:?}"
+    );
+    let sum = |counts: [u64; 3]| counts.iter().sum::<u64>();
+    assert_eq!(sum(whole), sum(gap));
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! User stacks of captures that were altered.
+
+use super::tool::{data, run, stdout, unpacked, Dir, Members};
+use prost::Message;
+use stackmap::{capture::member, export::proto::Profile};
+
+/// Returns what a command prints of `user.data` with another text in the place of one in a member.
+fn altered(command: &str, name: &str, from: &str, to: &str) -> Vec<u8> {
+    let dir = Dir::new();
+    let path = dir.at("other");
+    let mut capture = Members::read(data("user.data"));
+    let text = capture.text(name);
+    assert!(text.contains(from));
+    let text = text.replace(from, to).into_bytes();
+    capture.members.insert(name.to_owned(), text);
+    capture.write(&path);
+    run(format!("{command} {path}")).well().stdout
+}
+
+fn altered_text(command: &str, name: &str, from: &str, to: &str) -> String {
+    String::from_utf8(altered(command, name, from, to)).unwrap()
+}
+
+const KNOWN: &str = "00112233445566778899aabbccddeeff00112233";
+
+#[test]
+fn offsets_of_two_builds_are_not_compared() {
+    let diff = "diff --user --of function --compare total --top 99 user.data";
+    let with = |from, to: &str| altered_text(diff, member::BINARIES, from, to);
+    let same = stdout(format!("{diff} user.data"));
+    assert!(same.contains("no total has changed"), "{same}");
+    let text = with(KNOWN, &KNOWN.replace("0011", "feed"));
+    for build in ["known@00112233+0x1739c", "known@feed2233+0x1739c"] {
+        assert!(text.contains(build), "{build}: {text}");
+    }
+    // busybox is the same.
+    assert!(!text.contains("busybox"), "{text}");
+    // The first eight digits are.
+    let collides = format!("{}{}", &KNOWN[..8], "f".repeat(32));
+    let text = with(KNOWN, &collides);
+    for build in [KNOWN, &collides] {
+        assert!(text.contains(&format!("known@{build}+0x1739c")), "{text}");
+    }
+    // The same build.
+    let text = with("/known", "/known (deleted)");
+    assert!(text.contains("no total has changed"), "{text}");
+}
+
+#[test]
+fn files_of_one_name_are_told_apart() {
+    let folded = altered_text(
+        "folded --user",
+        member::BINARIES,
+        "/bin/busybox",
+        "/other/known",
+    );
+    for build in ["known@00112233+0x1739c", "known@d8649014+0x"] {
+        assert!(folded.contains(build), "{build}: {folded}");
+    }
+    let folded = stdout("folded --user user.data");
+    assert!(folded.contains("known+0x1739c") && folded.contains("busybox+0x"));
+}
+
+/// Decodes an export.
+fn profile(packed: &[u8]) -> Profile {
+    Profile::decode(&unpacked(packed)[..]).unwrap()
+}
+
+#[test]
+fn a_file_is_a_mapping_of_a_profile() {
+    // Two files with the same path.
+    let pprof = "export --format pprof";
+    let profile = profile(&altered(
+        pprof,
+        member::BINARIES,
+        "/bin/busybox",
+        "/tests/known",
+    ));
+    let text = |index: i64| &profile.string_table[index as usize][..];
+    let files = profile.mapping.iter();
+    let files = files.filter(|file| text(file.filename) == "/tests/known");
+    let mut files: Vec<_> = files
+        .map(|file| (text(file.build_id), file.memory_limit, file.has_functions))
+        .collect();
+    files.sort_unstable();
+    const OTHER: &str = "d8649014c596b9370eae035e050a2799b8fbed41";
+    assert_eq!(files, [(KNOWN, 802552, false), (OTHER, 2024544, false)]);
+}
+
+const PERF_MAP: &str = "perf-144-2545160.map";
+
+/// It is packed by what no recording is packed by: there may be many.
+#[test]
+fn a_perf_map_that_unpacks_to_much_is_not_used() {
+    for (line_ends, is_used) in [(1, true), (1 << 20, false)] {
+        let folded = altered_text("folded --user", PERF_MAP, "\n", &"\n".repeat(line_ends));
+        assert_eq!(folded.contains("generated code"), is_used, "{folded}");
+    }
+}
+
+#[test]
+fn addresses_in_a_profile_are_those_of_a_process() {
+    let folded = altered_text("folded --user", PERF_MAP, " ", "_");
+    let frames = folded.split([';', '\n']);
+    let addresses = frames.filter(|frame| frame.contains("(process "));
+    let addresses: Vec<_> = addresses
+        .map(|frame| frame.rsplit_once(')').unwrap().0)
+        .collect();
+    assert!(!addresses.is_empty(), "{folded}");
+    let profile = profile(&altered("export --format pprof", PERF_MAP, " ", "_"));
+    for address in addresses {
+        let is_it = |text: &String| text.contains(address);
+        assert!(profile.string_table.iter().any(is_it), "{address}");
+    }
+}
