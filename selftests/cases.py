@@ -16,7 +16,7 @@ STATIC = ("-static",)
 BUILD_ID = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
 PROGRAMS = {
     **{name: (f"selftests/programs/{name}.c", STATIC)
-       for name in ("bpf", "callers", "deferred", "family", "permit", "reopen")},
+       for name in ("bpf", "callers", "deferred", "family", "permit", "reopen", "slow-exec", "text")},
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
@@ -56,13 +56,23 @@ NAMES = {
     "names-cpp-stripped": ("selftests/programs/names.cpp", ("-s",)),
     "names-rust": ("selftests/programs/names.rs", ("-g",)),
     "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",))}
-KERNELS = ("deb13", "deb14")
+# Those of "make test": the newest, and the one that most people run.
+KERNELS = ("deb13", "stable")
+# Those with CONFIG_RUST and CONFIG_UNWIND_USER for what takes two of them.
+NEWER = ("deb13", "deb14")
+
+
+def definition(path):
+    """The text of a kernel's file below tools/lib/kernels, and those of the kernels that it is based on."""
+    text = path.read_text()
+    bases = re.findall(r'^(?:base=|\. "\$lib/kernels/)([\w-]+)', text, re.MULTILINE)
+    return text + "".join(definition(path.parent / base) for base in bases)
 
 
 def kernels_with(line):
-    """The kernels in whose file below tools/lib/kernels a line begins so."""
+    """The kernels in whose definition a line begins so."""
     files = sorted(path for path in (TOP / "tools/lib/kernels").glob("*") if path.suffix != ".config")
-    return tuple(path.name for path in files if re.search(f"^({line})", path.read_text(), re.MULTILINE))
+    return tuple(path.name for path in files if re.search(f"^({line})", definition(path), re.MULTILINE))
 
 
 ALL = kernels_with("")
@@ -71,26 +81,30 @@ MATRIX = tuple(kernel for kernel in ALL if kernel not in kernels_with("patience=
 # Stock kernels of another architecture: where they are not named, only `other_cases` run there. Their compiler, and the
 # programs that cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
 ARM64 = kernels_with("arch=arm64")
+# Others without CONFIG_UNWIND_USER.
+KERNEL_STACKS = kernels_with("user_stacks=''")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
-ARM64_PROGRAMS = ("bpf", "permit", "reopen")
-# Placeholders in a command: the static build of the tool, and the build with fault injection (--fault).
-TOOL, FAULTY_TOOL = "{tool}", "{faulty-tool}"
+ARM64_PROGRAMS = ("bpf", "permit", "reopen", "text")
+# Placeholder in a command: the static build of the tool.
+TOOL = "{tool}"
 # And the directory of the programs.
 BUILT = "{programs}"
 # Debug kernels, slower than the others by about this factor.
 DEBUG, KCSAN, DEBUG_RT, PATIENCE = "debug", "kcsan", "debug-rt", 8
-WATCHED = (DEBUG, KCSAN, DEBUG_RT)
+WATCHED = kernels_with("patience=")
 # A stock kernel, too, but only where it is named.
 RT = "deb13-rt"
 # What the packages are tried with.
-PACKAGED = (*KERNELS, RT, ARM64[0])
+PACKAGED = (*KERNELS, "deb14", "stable-rt", ARM64[0])
 # One with frame pointers, without an ENDBR where the jump would be.
 FRAMES = "fp"
 # Built here, small.
 SMALL = kernels_with("configs=|built_as=")
 HOOKS = ("jump", "kprobe")
 KPROBE_ONLY = kernels_with("hooks=kprobe")
-MATRIX_CASES = ("oracle", "contexts", "lifetime", "reset", "race", "cycles")
+MATRIX_CASES = ("oracle", "contexts", "lifetime", "reset", "race", "cycles", "native", "user-stacks", "user-oracle")
+# An instance whose buffer is kept over a boot.
+CONTRACT = ("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace")
 # Switches of the option, and loads of the module.
 CYCLES, LONG_CYCLES = ("10", "3"), ("200", "50")
 # Nested kprobes are skipped, so the kernel records the full stack.
@@ -118,11 +132,13 @@ class Case:
     judge: str = "oracle"
     # The kernels that must be set up before it starts.
     needs: tuple = ()
+    # Whether the module of its guest uses the kernel's own Rust crates: RUST=kernel.
+    native: bool = False
 
     @property
     def tools(self):
         """Which builds of the command-line tool are in its command."""
-        return {tool for tool in (TOOL, FAULTY_TOOL) if any(tool in word for word in self.command)}
+        return {TOOL} if any(TOOL in word for word in self.command) else set()
 
 
 def guest(name, kernel, *args, vm=(), timeout=300, oracle=None, judge="oracle"):
@@ -140,7 +156,9 @@ def hooks(kernel):
 
 def contexts(kernel, hook):
     """Events from all contexts, and stacks from all that asks for one."""
-    for name, least in (("contexts", "1500"), ("sources", "600")):
+    # Linux 6.12 has no fprobes on arm64.
+    has_fprobes = kernel not in ARM64 or kernel not in KERNEL_STACKS
+    for name, least in (("contexts", "1500"), ("sources", "600" if has_fprobes else "540")):
         missed = MISSED[name] if hook == "kprobe" else ()
         arguments, oracle = [hook], ["--of", name, "--least", least, "--full", "100"]
         if name == "sources" and kernel in SMALL:
@@ -148,6 +166,8 @@ def contexts(kernel, hook):
             arguments.append("nobpf")
             oracle += ["--without", "bpf_"]
             missed = [source for source in missed if not source.startswith("bpf_")]
+        if not has_fprobes:
+            oracle += ["--without", "fprobe"]
         if name == "sources" and kernel in ARM64:
             # There is no NMI in which it prints.
             oracle += ["--without", "sysrq"]
@@ -159,15 +179,24 @@ def by_hook(kernel, hook):
     yield from contexts(kernel, hook)
     yield guest("lifetime", kernel, hook)
     yield guest("instances", kernel, hook)
+    yield guest("unserved", kernel, hook)
+    yield guest("text", kernel, hook)
 
 
-def record(kernel, signal):
-    """The tool's recording, interrupted by a signal at each of its steps."""
+def record(kernel):
+    """The tool's recording, and what it leaves to others."""
     script = str(TOP / "tools/stackmap/tests/guest/record")
     attack = str(TOP / "tools/stackmap/tests/guest/attack")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--add", f"{FAULTY_TOOL}:/faults/stackmap",
-               "--add", f"{attack}:/bin/attack", "--add", f"{script}.sh:/tests/record.sh", "--", script, signal)
-    return Case(f"{kernel}: the tool: record {signal}", command, kernel=kernel)
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
+               "--add", f"{attack}:/bin/attack", "--", script)
+    return Case(f"{kernel}: the tool: record", command, kernel=kernel)
+
+
+def beside(kernel, rounds):
+    """Recorders beside other tracing, killed at random moments."""
+    script = str(TOP / "tools/stackmap/tests/guest/beside")
+    command = ("--userland", "debian", "--timeout", "1200", "--add", f"{TOOL}:/bin/stackmap", "--", script, str(rounds))
+    return Case(f"{kernel}: the tool: beside {rounds}", command, kernel=kernel)
 
 
 def user_side(kernel):
@@ -223,12 +252,6 @@ def libraries(kernel, calls, **more):
                  oracle=("--libraries", str(calls // 2), str(4 * calls)), **more)
 
 
-def ftracetest(kernel, shell):
-    """Our own cases of ftracetest, by one of the shells."""
-    return Case(f"{kernel}: ftracetest in {shell}", (str(TESTS / "ftrace/kselftest"), "--kernel", kernel, "--own", shell),
-                kernel=kernel, starts_guests=True)
-
-
 def race(kernel):
     """Two CPUs on two of the machine's."""
     return guest("race", kernel, vm=("--tcg", "multi"))
@@ -238,7 +261,8 @@ def every_case(kernel):
     """All scripts for one kernel, the longest first."""
     stock = kernel not in SMALL
     if stock:
-        yield from (record(kernel, signal) for signal in ("INT", "TERM"))
+        yield record(kernel)
+        yield beside(kernel, 4)
         yield user_side(kernel)
         yield names(kernel)
         yield offcpu(kernel)
@@ -246,7 +270,6 @@ def every_case(kernel):
         yield filters(kernel)
         yield flight(kernel)
         yield guest("reload", kernel)
-        yield from (ftracetest(kernel, shell) for shell in ("busybox", "dash"))
     # It compares /proc/slabinfo, which this kernel lacks.
     if kernel != DEBUG_RT:
         yield from (guest("cycles", kernel, hook, *CYCLES, timeout=600) for hook in hooks(kernel))
@@ -256,11 +279,10 @@ def every_case(kernel):
     yield guest("userland", kernel, *(() if stock else ("nostream",)), vm=("--userland", "debian"), timeout=600)
     for more in ((), ("instance",)):
         yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in hooks(kernel))
-    # With an instance whose buffer is kept over a boot.
-    yield guest("contract", kernel, vm=("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace"))
+    yield guest("contract", kernel, vm=CONTRACT)
     yield guest("user-stacks", kernel)
-    # Half of that on another kernel: the code is the same.
-    calls = 2000 if kernel in WATCHED else 10000 if kernel in KERNELS[1:] else 20000
+    yield guest("recorders", kernel, hooks(kernel)[0], "20")
+    calls = 2000 if kernel in WATCHED else 20000
     yield guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle")
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
@@ -284,7 +306,6 @@ def every_case(kernel):
     if kernel == FRAMES:
         yield guest("storm", kernel, *hooks(kernel), "120", timeout=20 * 60)
     if kernel == DEBUG:
-        yield guest("kunit", kernel)
         yield guest("leak", kernel)
         yield Case(f"{kernel}: gdb", (str(TESTS / "gdb"),), kernel=kernel, starts_guests=True)
 
@@ -292,39 +313,40 @@ def every_case(kernel):
 # What "make test" leaves to "make long-test": what the other kernel or hook shows, too, or what no kernel is known to
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
-    "deb13": ("kprobe", "oracle jump instance", "ftracetest", "the tool: record TERM"),
-    "deb14": (
-        "contexts jump", "sources jump", "lifetime jump", "instances jump", "cycles jump", "oracle kprobe instance",
-        "ftracetest", "the tool", "race", "reload",
-        "faults", "files", "reset", "exhaustion", "depth", "symbols", "unwind", "userland"),
-    RT: ("oracle kprobe instance", "ftracetest", "the tool: record TERM", "the tool: names"),
-    DEBUG: ("oracle kprobe instance",),
-    KCSAN: ("oracle kprobe instance",),
-    DEBUG_RT: ("oracle kprobe instance",),
+    "deb13": ("kprobe", "oracle jump instance"),
+    "stable": ("reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug"),
+    RT: ("oracle kprobe instance", "the tool: names"),
+    **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
 
 
-def arm64_cases(kernel):
-    """The scripts that make sense on arm64. Not those of user stacks, of the tool, which is built for the host, and
-    of the Debian userland, whose packages only a machine of that architecture can configure.
+def kernel_stack_cases(kernel):
+    """The scripts that make sense on a kernel without user stacks. On arm64 that excludes the tool, which is built for
+    the host, and the Debian userland, whose packages only a machine of that architecture can configure.
     """
     yield guest("reload", kernel)
-    yield from (guest("cycles", kernel, hook, *CYCLES, timeout=900) for hook in HOOKS)
+    yield from (guest("cycles", kernel, hook, *CYCLES, timeout=900) for hook in hooks(kernel))
     yield race(kernel)
     for more in ((), ("instance",)):
-        yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in HOOKS)
-    yield guest("contract", kernel, vm=("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace"))
+        yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in hooks(kernel))
+    yield guest("contract", kernel, vm=CONTRACT)
     yield guest("symbols", kernel)
     yield guest("symbols-faults", kernel)
     yield guest("files", kernel, "5")
     yield guest("unwind", kernel)
     yield guest("reset", kernel)
-    for hook in HOOKS:
+    for hook in hooks(kernel):
         yield from by_hook(kernel, hook)
     yield guest("exhaustion", kernel, vm=("--icount",))
     yield guest("prototypes", kernel)
     yield guest("hotplug", kernel)
     yield guest("depth", kernel)
+
+
+def native_cases(kernel):
+    """Whether the sources are still those of a module in Rust for Linux."""
+    for case in (guest("contract", kernel, vm=CONTRACT), guest("oracle", kernel, HOOKS[0], oracle=())):
+        yield dataclasses.replace(case, name=f"{kernel}: native: {case.name.removeprefix(f'{kernel}: ')}", native=True)
 
 
 def is_later(case):
@@ -335,7 +357,10 @@ def is_later(case):
 
 def all_cases(kernel):
     """The cases of a kernel, whoever runs them."""
-    yield from {KCSAN: kcsan_cases, **dict.fromkeys(ARM64, arm64_cases)}.get(kernel, every_case)(kernel)
+    if kernel in NEWER:
+        yield from native_cases(kernel)
+    cases = {KCSAN: kcsan_cases, **dict.fromkeys((*ARM64, *KERNEL_STACKS), kernel_stack_cases)}.get(kernel, every_case)
+    yield from cases(kernel)
 
 
 def guest_cases(kernel):
@@ -379,24 +404,28 @@ def long_cases(kernel):
     seconds = 600 if kernel in WATCHED else 120
     for hook in hooks(kernel):
         yield guest("storm", kernel, hook, str(seconds), timeout=20 * 60)
-    if kernel in ARM64:
+    if kernel in (*ARM64, *KERNEL_STACKS):
+        yield from (case for case in all_cases(kernel) if is_later(case) and "cycles" not in case.name)
         return
+    yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
     yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
     if kernel not in (KCSAN, DEBUG_RT):
         for hook in hooks(kernel):
-            yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=900)
+            yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=1200)
     # More than 5 million stacks are compared.
     yield guest("unwind", kernel, "4" if kernel in WATCHED else "50", timeout=30 * 60)
     if kernel not in WATCHED:
         yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
         yield libraries(kernel, 25000, timeout=20 * 60)
+    if kernel == KERNELS[0]:
+        yield beside(kernel, 12)
     # The debug information of the kernel is 1.2 GB to download.
-    if kernel in KERNELS:
+    if kernel in NEWER:
         yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
     # Several guests of all kernels.
     if kernel == KERNELS[0]:
         for name in ("stable-ids", "fleet"):
-            yield Case(f"host: {name}", (str(TESTS / name), TOOL, *KERNELS), needs=KERNELS, starts_guests=True)
+            yield Case(f"host: {name}", (str(TESTS / name), TOOL, *NEWER), needs=NEWER, starts_guests=True)
     # Of the cycles there are more above.
     yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
 
@@ -419,12 +448,15 @@ def host_cases():
     yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
     yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
-    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=KERNELS)
+    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock)
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
+    yield Case("host: the facade with AddressSanitizer",
+               ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
+                "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"))
     yield Case("host: models of the map's races", (str(TESTS / "map/models"),))
     yield Case("host: instructions of the map", (str(TOP / "tools/bench/gate"),))
     yield Case("host: one more kernel", (str(TESTS / "kernels"),))
-    yield Case("host: what DKMS is told", (str(TESTS / "dkms"),))
+    yield Case("host: packaging", (str(TESTS / "packaging"),))
     yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
     yield Case("host: the tool: Perfetto", (str(TOP / "tools/stackmap/tests/perfetto-readers"), TOOL))
     yield Case("host: the tool: view", (str(TOP / "tools/stackmap/tests/view"), TOOL))

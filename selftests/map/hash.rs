@@ -8,7 +8,7 @@
 //! is that of a chi-square law, the probes are Knuth's for linear probing.
 
 use stackmap_map::{Seed, PROBE_LIMIT};
-use std::{collections::HashSet, path::Path};
+use std::{collections::HashSet, path::Path, process::Command};
 
 /// Bits of the hash that are in a fingerprint, its highest; see `src/map/record.rs`.
 const FINGERPRINT_BITS: u32 = 21;
@@ -19,8 +19,9 @@ type Stacks = Vec<Vec<u64>>;
 
 /// The captured stacks.
 fn captured() -> Stacks {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("selftests/map/data/stacks");
-    let bytes = std::fs::read(path).expect("the capture");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("selftests/map/data/stacks.gz");
+    let unpacked = Command::new("gzip").arg("-dc").arg(path).output();
+    let bytes = unpacked.expect("gzip").stdout;
     let (nr, rest) = bytes.split_first_chunk().expect("the number of frames");
     let (frames, rest) = rest.split_at(8 * u32::from_le_bytes(*nr) as usize);
     let frames: Vec<u64> = frames

@@ -5,11 +5,7 @@
 mod made;
 
 use made::*;
-use stackmap_unwind::{
-    hints::Hinted,
-    walk::{walk, Walked},
-    Known,
-};
+use stackmap_unwind::{hints::Hinted, walk_predicted, KnownStack};
 use std::mem::MaybeUninit;
 
 /// Words of the frame that saves the frame pointer.
@@ -45,16 +41,17 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
             Hinted(known[3]).saved_words(),
             Some(WORDS + BETWEEN - saved)
         );
-        // Within: where it was saved, and right there, if that is the first word. Behind: it is known.
-        let mut without = known.clone();
-        without[1] &= 0xffff_ffff;
-        let behind = made.hinted(&all[1..]);
-        for (known, skip, learnt) in [(known, 0, 0), (behind, 1, 1), (without, 0, 1)] {
-            made.rules.clear();
-            made.learnt = 0;
-            let found = made.walk_with(Some(&[known]), skip, 1024);
+        // Before the frame that saves it, and right there.
+        let after = made.hinted(&all[1..]);
+        made.learnt = 0;
+        for (known, skip) in [(known, 0), (after, 1)] {
+            made.walk(skip, 1024);
+            // Only of the frame that is left out.
+            let rules = std::mem::take(&mut made.rules);
+            let found = made.walk_with(Some(&known), skip, 1024);
             assert_eq!(found, (all[skip..].to_vec(), true));
-            assert_eq!((made.learnt, made.steps), (learnt, 0), "{saved}, {skip}");
+            assert_eq!((made.learnt, made.steps), (0, 0), "{saved}, {skip}");
+            made.rules = rules;
         }
     }
 }
@@ -63,7 +60,7 @@ fn a_distance_takes_no_rule_wherever_a_run_begins() {
 fn the_first_word_of_a_run_may_be_where_a_frame_pointer_was_saved() {
     let mut made = saved_at(0);
     let all = made.walk(0, 1024);
-    let known = [made.hinted(&all[1..])];
+    let known = made.hinted(&all[1..]);
     made.rules.clear();
     made.learnt = 0;
     let mut frame = made.frames[1];
@@ -71,8 +68,11 @@ fn the_first_word_of_a_run_may_be_where_a_frame_pointer_was_saved() {
     frame.at.bp = made.frames[3].at.sp + 8;
     made.memory.insert(frame.at.bp + 8, made.frames[4].at.ip);
     let mut ips = vec![MaybeUninit::uninit(); 100];
-    let walked = walk(&mut made, frame, 0, &mut ips, 0, Some(Known(&known)));
-    assert!(matches!(walked, Walked::Known(..)));
+    let guide = Some(KnownStack(&known));
+    assert_eq!(
+        walk_predicted(&mut made, frame, 0, &mut ips, 0, guide),
+        None
+    );
     assert_eq!((made.learnt, made.steps), (0, 0));
 }
 
@@ -86,15 +86,18 @@ fn what_is_below_the_first_frame_of_a_run_is_not_where_a_frame_pointer_was_saved
     // A frame that is known before, and not on the stack, has saved it elsewhere, as its hint says.
     made.rules.insert(first, other.rules[&ip]);
     let frames = [&[first], &all[2..]].concat();
-    let known = [made.hinted(&frames)];
-    assert_eq!(Hinted(known[0][2]).saved_words(), Some(WORDS + BETWEEN));
+    let known = made.hinted(&frames);
+    assert_eq!(Hinted(known[2]).saved_words(), Some(WORDS + BETWEEN));
     made.rules.clear();
     made.learnt = 0;
     let mut ips = vec![MaybeUninit::uninit(); 100];
     ips[0].write(first);
     let frame = made.frames[2];
-    let walked = walk(&mut made, frame, 0, &mut ips, 1, Some(Known(&known)));
-    assert!(matches!(walked, Walked::Known(..)));
+    let guide = Some(KnownStack(&known));
+    assert_eq!(
+        walk_predicted(&mut made, frame, 0, &mut ips, 1, guide),
+        None
+    );
     assert_eq!((made.learnt, made.steps), (0, 0));
 }
 
@@ -103,7 +106,7 @@ fn a_frame_pointer_leads_no_further_than_the_stack() {
     for saved in 0..WORDS - 1 {
         let mut made = saved_at(saved);
         let all = made.walk(0, 1024);
-        let known = [made.hinted(&all)];
+        let known = made.hinted(&all);
         let (at, sp) = (made.frames[1].at.sp + 8 * saved, made.frames[3].at.sp);
         let stack = made.frames[0].stack;
         let (begin, end) = (stack.begin(), stack.end());
@@ -124,16 +127,52 @@ fn a_frame_pointer_leads_no_further_than_the_stack() {
             made.frames[3].at.bp = bp;
             made.steps = 0;
             let found = made.walk_with(Some(&known), 0, 1024);
-            assert_eq!((found, made.steps), ((all.clone(), true), 1), "{bp:#x}");
+            assert_eq!((found, made.steps), ((all.clone(), false), 1), "{bp:#x}");
         }
     }
+}
+
+#[test]
+fn what_was_realigned_leads_no_further_than_the_stack() {
+    let (below, shapes) = (3, [plain(3), realigned(9, 4, 3), plain(3)]);
+    let mut made = Made::new(shapes.to_vec(), End::User);
+    let all = made.walk(0, 1024);
+    let known = made.hinted(&all);
+    let (sp, bp) = (made.frames[1].at.sp, made.frames[1].at.bp);
+    let (begin, end) = (made.frames[0].stack.begin(), made.frames[0].stack.end());
+    let from = [0, 8, !7, begin, sp - 8, sp, sp + 16, end - 8, end, end + 8].map(|bp| (bp, None));
+    let to = [0, !7, begin, sp - 8, sp, end + 1, end + 8].map(|up| (bp, Some(up)));
+    for (bp, up) in from.into_iter().chain(to) {
+        let mut made = Made::new(shapes.to_vec(), End::User);
+        made.walk(0, 1024);
+        (made.frames[0].at.bp, made.frames[1].at.bp) = (bp, bp);
+        made.memory.extend(up.map(|up| (bp - 8 * below, up)));
+        // There, the kernel knows the way.
+        let found = made.walk_with(Some(&known), 0, 1024);
+        assert_eq!(found, (all.clone(), false), "{bp:#x} {up:x?}");
+        assert_eq!(made.steps, 1, "{bp:#x} {up:x?}");
+    }
+}
+
+#[test]
+fn what_was_realigned_leads_to_no_word_below_the_stack() {
+    let mut made = Made::new(vec![plain(3), realigned(9, 4, 3), plain(3)], End::User);
+    let all = made.walk(0, 1024);
+    let known = made.hinted(&all[1..]);
+    // As low as a frame can be.
+    let lowest = made.frames[1].stack.begin() + 16;
+    (made.frames[1].at.sp, made.frames[1].at.bp) = (lowest, lowest);
+    let (mut ips, frame) = (vec![MaybeUninit::uninit(); 100], made.frames[1]);
+    let guide = Some(KnownStack(&known));
+    let nr = walk_predicted(&mut made, frame, 0, &mut ips, 0, guide);
+    assert_eq!((nr, made.steps), (Some(all.len() - 1), 1));
 }
 
 #[test]
 fn a_distance_does_not_lead_to_another_caller() {
     let mut made = saved_at(0);
     let all = made.walk(0, 1024);
-    let known = [made.hinted(&all)];
+    let known = made.hinted(&all);
     let at = made.frames[4].at.sp - 8;
     let other = made.frames[6].at.ip;
     assert_eq!(made.memory.insert(at, other), Some(made.frames[4].at.ip));

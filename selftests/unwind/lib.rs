@@ -10,18 +10,16 @@ pub mod guided;
 pub mod hints;
 #[path = "../../src/unwind/rules.rs"]
 pub mod rules;
-#[path = "../../src/unwind/run.rs"]
-mod run;
 #[path = "../../src/unwind/step.rs"]
 mod step;
 #[path = "../../src/unwind/walk.rs"]
 pub mod walk;
 
-use guided::{Guide, Guides};
+use guided::{expected, Guide, Guides};
 use hints::{Hinted, Hints};
-use rules::{Outcome, Rule, Run};
+use rules::{Outcome, Rule, Run, REALIGNED_MAX};
 use std::{collections::HashMap, mem::MaybeUninit};
-use walk::{Frame, Registers, Stack, Unwinder, WalkCounter, Walked};
+use walk::{Frame, Registers, Stack, Unwinder, WalkCounter};
 
 /// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {
@@ -106,10 +104,11 @@ impl Unwinder for Hostile<'_> {
                 outcome,
             }
         });
-        let rule = match self.byte() % 4 {
+        let rule = match self.byte() % 5 {
             0 => Rule::UNKNOWN,
             1 => Rule::learn(&runs),
             2 => Rule::learn_switch(&runs),
+            3 => realigned(1 + u32::from(self.byte()) % REALIGNED_MAX),
             _ => Rule::learn(&[runs[0], runs[0]]),
         };
         if rule != Rule::UNKNOWN {
@@ -124,14 +123,6 @@ impl Unwinder for Hostile<'_> {
 
     fn is_replaced(&self, ip: u64) -> bool {
         ip % 11 == 0
-    }
-
-    fn shown(&self, ip: u64) -> Option<u64> {
-        match ip % 13 {
-            0 => None,
-            1 => Some(MARKER),
-            _ => Some(ip),
-        }
     }
 
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
@@ -165,14 +156,22 @@ impl Unwinder for Hostile<'_> {
     }
 }
 
-/// What is recorded in place of some addresses.
-const MARKER: u64 = 0x7fff_ffff;
+/// The rule of a function that has realigned its stack: its caller's stack pointer is so many words below the frame
+/// pointer.
+fn realigned(words: u32) -> Rule {
+    let run = |sp, bp| Run {
+        sp,
+        bp,
+        outcome: Outcome::Caller {
+            ip: sp - 1,
+            sp,
+            bp: Some(bp),
+        },
+    };
+    Rule::learn_realigned(words, &[run(200, 20), run(250, 30)])
+}
 
-/// Stacks that walks have found, with hints.
-#[derive(Clone, Copy)]
-pub struct Known<'a>(pub &'a [Vec<u64>]);
-
-/// One of them.
+/// A stack that walks have found, with hints.
 #[derive(Clone, Copy)]
 pub struct KnownStack<'a>(pub &'a [u64]);
 
@@ -186,8 +185,9 @@ unsafe impl Guide for KnownStack<'_> {
         self.0.get(index).map(|word| Hinted(*word).ip())
     }
 
-    fn frames(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.0.iter().map(|word| Hinted(*word).ip())
+    fn frames_after(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> {
+        let words = self.0.get(nr..).unwrap_or(&[]).iter();
+        words.map(|word| Hinted(*word).ip())
     }
 
     unsafe fn hinted(&self, index: usize) -> Hinted {
@@ -195,29 +195,42 @@ unsafe impl Guide for KnownStack<'_> {
     }
 }
 
-impl<'a> Guides for Known<'a> {
-    type Guide = KnownStack<'a>;
+/// Guides of which one is predicted, by any frame.
+#[derive(Clone, Copy)]
+pub struct Predicted<G>(pub G);
 
-    fn first(&self, index: usize, frame: u64) -> Option<KnownStack<'a>> {
-        let begins = |stack: &&Vec<u64>| KnownStack(stack).frame(index) == Some(frame);
-        self.0.iter().find(begins).map(|stack| KnownStack(stack))
-    }
+impl<G: Guide> Guides for Predicted<G> {
+    type Guide = G;
 
-    fn next(&self, _: u64) -> Option<KnownStack<'a>> {
-        None
-    }
-
-    fn other(&self, guide: &KnownStack<'a>, nr: usize, frame: u64) -> Option<KnownStack<'a>> {
-        let same = |stack: &&Vec<u64>| {
-            let known = KnownStack(stack);
-            known.frame(nr) == Some(frame) && known.frames().take(nr).eq(guide.frames().take(nr))
-        };
-        self.0.iter().find(same).map(|stack| KnownStack(stack))
+    fn next(&self, _: u64) -> Option<G> {
+        Some(self.0)
     }
 }
 
+/// Walks a stack as the module does: along the guide that is predicted, if there is one, else by rules. Returns
+/// the number of frames, which are written; or [`None`] if the guide has all of them.
+pub fn walk_predicted<U: Unwinder>(
+    unwinder: &mut U,
+    mut frame: Frame,
+    mut skip: usize,
+    ips: &mut [MaybeUninit<u64>],
+    nr: usize,
+    predicted: Option<impl Guide>,
+) -> Option<usize> {
+    // SAFETY: The caller has written the first `nr`.
+    let before = (nr > 0).then(|| unsafe { ips[0].assume_init() });
+    if let (Some(guide), false) = (predicted, frame.interrupted) {
+        let guides = Predicted(guide);
+        if let Some(guide) = expected(unwinder, &mut frame, &mut skip, nr, before, &guides) {
+            unwinder.count(WalkCounter::Fast, (guide.nr() - nr) as u64);
+            return None;
+        }
+    }
+    Some(walk::walk(unwinder, frame, skip, ips, nr))
+}
+
 /// The words of a stack: frames with the hints of rules. That of the last one is not plain.
-pub fn hinted(frames: &[u64], rule: impl Fn(u64) -> Rule) -> Vec<u64> {
+pub fn hinted(frames: &[u64], mut rule: impl FnMut(u64) -> Rule) -> Vec<u64> {
     let mut hints = Hints::default();
     let mut words: Vec<u64> = frames
         .iter()
@@ -248,42 +261,16 @@ pub fn walk_hostile(bytes: &[u8]) {
     };
     let skip = usize::from(hostile.byte() % 4);
     let mut ips = vec![MaybeUninit::uninit(); usize::from(hostile.byte())];
-    // Guides that say anything.
-    let known: Vec<Vec<u64>> = (0..hostile.byte() % 4)
-        .map(|_| {
-            let nr = usize::from(hostile.byte() % 16);
-            let mut words: Vec<u64> = (0..nr)
-                .map(|_| {
-                    let ip = 0xffff_ffff_8100_0000 + u64::from(hostile.byte() % 64);
-                    let rule = hostile.learn(ip);
-                    Hinted::new(ip, rule).0
-                })
-                .collect();
-            if let Some(last) = words.last_mut() {
-                *last &= !0 >> 12;
-            }
-            words
-        })
+    // A guide that says anything.
+    let nr = usize::from(hostile.byte() % 16);
+    let known: Vec<u64> = (0..nr)
+        .map(|_| 0xffff_ffff_8100_0000 + u64::from(hostile.byte() % 64))
         .collect();
-    let guides = (!known.is_empty()).then_some(Known(&known));
-    let nr = match walk::walk(&mut hostile, frame, skip, &mut ips, 0, guides) {
-        Walked::Known(guide, _) => {
-            assert!(guide.nr() > 0);
-            return;
-        }
-        Walked::Frames(nr, left) => {
-            if let Some((guide, same)) = left {
-                // SAFETY: The walk has written them.
-                let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-                let same = same.min(nr).min(guide.nr());
-                assert!(guide
-                    .frames()
-                    .take(same)
-                    .zip(frames)
-                    .all(|(a, b)| a == b || a == MARKER));
-            }
-            nr
-        }
+    let known = hinted(&known, |ip| hostile.learn(ip));
+    let guide = Some(KnownStack(&known));
+    let Some(nr) = walk_predicted(&mut hostile, frame, skip, &mut ips, 0, guide) else {
+        assert!(!known.is_empty());
+        return;
     };
     assert!(nr <= ips.len());
     assert!(hostile.counted <= (nr + skip) as u64);

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Stacks that are made up, and what knows them.
-
 #![allow(dead_code)] // Each test uses a part.
 
 use proptest::prelude::*;
 use stackmap_unwind::{
-    guided::Guide,
     hinted,
-    rules::{Outcome, Rule, Run},
-    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter, Walked},
-    Known,
+    hints::Hinted,
+    rules::{Outcome, Rule, Run, REALIGNED_MAX},
+    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter},
+    walk_predicted, KnownStack,
 };
-use std::{collections::HashMap, mem::MaybeUninit};
+use std::{cell::RefCell, collections::HashMap, mem::MaybeUninit};
 
 /// The first address of a kernel's text.
 pub(crate) const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -47,6 +46,8 @@ pub(crate) enum Link {
     Switch,
     /// To the task's stack, where the word at the stack pointer leads; from there, only the kernel knows how.
     Entry,
+    /// By one of the words below where the frame pointer leads: the stack was realigned.
+    Realigned,
 }
 
 /// Where a stack ends.
@@ -76,7 +77,7 @@ impl Shape {
     }
 
     pub(crate) fn is_by_bp(&self) -> bool {
-        matches!(self.link, Link::Bp | Link::Switch)
+        matches!(self.link, Link::Bp | Link::Switch | Link::Realigned)
     }
 }
 
@@ -91,26 +92,34 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
         1 => Just(Link::Traced),
         1 => Just(Link::Switch),
         1 => Just(Link::Entry),
+        2 => Just(Link::Realigned),
     ];
     // Nearly all that is found by the frame pointer is where `push %rbp` has left it.
     let bp = prop_oneof![2 => Just(2), 1 => 0..20_u64];
     (link, 2..20_u64, proptest::option::of(0..20_u64), bp).prop_map(|(link, words, saved, bp)| {
+        // Registers take four; an entry has its link, and what it saves below the return address; what is realigned
+        // its link, two that are saved, and the return address.
+        let words = match link {
+            Link::Interrupt | Link::Exception | Link::Entry | Link::Realigned => words.max(4),
+            _ => words,
+        };
+        let bp = match link {
+            Link::Realigned => 2 + bp % (words - 3),
+            _ => bp % words,
+        };
         Shape {
             link,
-            // Registers take four; an entry has its link, and what it saves below the return address.
-            words: if matches!(link, Link::Interrupt | Link::Exception | Link::Entry) {
-                words.max(4)
-            } else {
-                words
-            },
+            words,
             saved: saved.map(|at| match link {
                 // Where `push %rbp` puts it.
                 Link::Bp => words - 2,
                 // So many words below the return address.
-                Link::Entry => 1 + at % (words.max(4) - 2),
+                Link::Entry => 1 + at % (words - 2),
+                // So many words below where the frame pointer leads.
+                Link::Realigned => 1 + at % (words - bp).min(REALIGNED_MAX.into()),
                 _ => at % (words - 1),
             }),
-            bp: bp % words,
+            bp,
         }
     })
 }
@@ -130,16 +139,11 @@ pub(crate) struct Made {
     pub(crate) learnt: usize,
     pub(crate) steps: usize,
     pub(crate) counts: [u64; WalkCounter::COUNT],
-    /// The frame that is recorded as [`MARKER`].
-    pub(crate) marked: Option<usize>,
-    /// The frame of which it is not known yet what is recorded.
-    pub(crate) unshown: Option<usize>,
+    /// The frames that were left out, with their rules, by how many were left.
+    notes: RefCell<HashMap<usize, (u64, Rule)>>,
     /// The frame in text whose rule is asked for each time, and whether that text is still there.
     pub(crate) image: Option<(usize, bool)>,
 }
-
-/// What is recorded for an address in a tracer's own text.
-pub(crate) const MARKER: u64 = 0x7fff_ffff;
 
 impl Made {
     pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
@@ -182,8 +186,7 @@ impl Made {
             learnt: 0,
             steps: 0,
             counts: [0; WalkCounter::COUNT],
-            marked: None,
-            unshown: None,
+            notes: RefCell::default(),
             image: None,
         };
         made.lay_out();
@@ -213,7 +216,7 @@ impl Made {
             if caller.at.bp != frame.at.bp {
                 shape.saved.get_or_insert(match shape.link {
                     Link::Bp => shape.words - 2,
-                    Link::Entry => 1,
+                    Link::Entry | Link::Realigned => 1,
                     _ => 0,
                 });
             }
@@ -222,7 +225,11 @@ impl Made {
                     .insert(frame.at.sp, caller.at.sp - 8 * shape.words);
             }
             if let Some(at) = shape.saved {
+                if shape.link == Link::Realigned {
+                    self.memory.insert(frame.at.bp - 8 * at, caller.at.sp);
+                }
                 let at = match shape.link {
+                    Link::Realigned => frame.at.bp,
                     Link::Entry => caller.at.sp - 8 * (at + 1),
                     _ => frame.at.sp + 8 * at,
                 };
@@ -262,7 +269,7 @@ impl Made {
             Link::Sp | Link::Traced => sp + shape.words as u32,
             Link::Bp | Link::Switch => bp + shape.bp as u32,
             Link::Interrupt | Link::Exception => return Outcome::Registers(sp),
-            Link::Odd | Link::Fleeting | Link::Entry => return Outcome::Other,
+            Link::Odd | Link::Fleeting | Link::Entry | Link::Realigned => return Outcome::Other,
         };
         Outcome::Caller {
             ip: new - 1,
@@ -290,6 +297,19 @@ impl Made {
         }
     }
 
+    /// The same where the word so far below the frame pointer leads to another one.
+    fn try_realigned(&self, index: usize, words: u32, linked: u32) -> Outcome {
+        match self.shapes.get(index) {
+            Some(shape) if shape.link != Link::Realigned => self.try_from(index, 16, 8 + words),
+            Some(shape) if shape.saved == Some(words.into()) => Outcome::Caller {
+                ip: linked - 1,
+                sp: linked,
+                bp: Some(8 + words),
+            },
+            _ => Outcome::Other,
+        }
+    }
+
     /// All return addresses.
     pub(crate) fn ips(&self) -> Vec<u64> {
         let mut ips: Vec<u64> = self.frames.iter().map(|frame| frame.at.ip).collect();
@@ -304,32 +324,22 @@ impl Made {
         self.walk_with(None, skip, room).0
     }
 
-    /// The same with guides; and whether one of these has told.
+    /// The same with a guide; and whether that has all frames.
     pub(crate) fn walk_with(
         &mut self,
-        known: Option<&[Vec<u64>]>,
+        known: Option<&[u64]>,
         skip: usize,
         room: usize,
     ) -> (Vec<u64>, bool) {
         let mut ips = vec![MaybeUninit::uninit(); room];
         let frame = self.frames[0];
-        match walk(self, frame, skip, &mut ips, 0, known.map(Known)) {
-            Walked::Known(guide, _) => (guide.frames().collect(), true),
-            Walked::Frames(nr, left) => {
-                // SAFETY: So many were written.
-                let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-                let ips: Vec<u64> = ips.collect();
-                if let Some((guide, same)) = left {
-                    let shared = ips.iter().copied().zip(guide.frames());
-                    let shared = shared.take_while(|(one, other)| one == other).count();
-                    assert!(
-                        same <= shared || shared == nr,
-                        "{same} frames, {shared} shared"
-                    );
-                }
-                (ips, false)
-            }
-        }
+        let known = known.map(KnownStack);
+        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, known) else {
+            return (known.map_or(Vec::new(), |known| frames(known.0)), true);
+        };
+        // SAFETY: So many were written.
+        let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+        (ips.collect(), false)
     }
 
     /// The words of its stack, with the hints of the rules that were learnt.
@@ -362,29 +372,17 @@ impl Unwinder for Made {
         }
     }
 
-    fn has_lasting_rule(&self, ip: u64) -> bool {
-        self.image(ip).is_none() && self.rule(ip) != Rule::UNKNOWN
+    fn noted(&self, left: usize, ip: u64) -> Rule {
+        match self.notes.borrow().get(&left) {
+            Some((noted, rule)) if *noted == ip => *rule,
+            _ => Rule::UNKNOWN,
+        }
     }
 
-    fn marked_rule(&self, ip: u64) -> Rule {
-        let index = self.index_of(ip);
-        let Some(shape) = self
-            .shapes
-            .get(index)
-            .filter(|_| self.marked == Some(index))
-        else {
-            return Rule::UNKNOWN;
-        };
-        let run = |bp| Run {
-            sp: 16,
-            bp,
-            outcome: Outcome::Caller {
-                ip: 15 + shape.words as u32,
-                sp: 16 + shape.words as u32,
-                bp: shape.saved.map(|at| 16 + at as u32),
-            },
-        };
-        Rule::learn(&[run(400), run(440)])
+    fn note(&self, left: usize, ip: u64, rule: Rule) {
+        if !self.is_replaced(ip) && rule != Rule::UNKNOWN {
+            self.notes.borrow_mut().insert(left, (ip, rule));
+        }
     }
 
     fn learn(&mut self, ip: u64) -> Rule {
@@ -409,6 +407,16 @@ impl Unwinder for Made {
                 outcome: self.try_link(index, sp),
             }));
         }
+        for words in 1..=REALIGNED_MAX {
+            if rule == Rule::SLOW {
+                let runs = [200, 250].map(|sp| Run {
+                    sp,
+                    bp: 8 + words,
+                    outcome: self.try_realigned(index, words, sp),
+                });
+                rule = Rule::learn_realigned(words, &runs);
+            }
+        }
         assert!(self.rules.insert(ip, rule).is_none(), "learnt twice");
         self.learnt += 1;
         rule
@@ -424,12 +432,6 @@ impl Unwinder for Made {
 
     fn is_replaced(&self, ip: u64) -> bool {
         ip == REPLACED
-    }
-
-    fn shown(&self, ip: u64) -> Option<u64> {
-        let index = Some(self.index_of(ip));
-        let shown = if self.marked == index { MARKER } else { ip };
-        (self.unshown != index).then_some(shown)
     }
 
     fn are_users(&self, stack: &Stack, registers: u64) -> bool {
@@ -470,6 +472,11 @@ impl Unwinder for Made {
     fn count(&mut self, found: WalkCounter, nr: u64) {
         self.counts[found as usize] += nr;
     }
+}
+
+/// The frames that words with hints have.
+pub(crate) fn frames(words: &[u64]) -> Vec<u64> {
+    words.iter().map(|word| Hinted(*word).ip()).collect()
 }
 
 /// A kernel in which all calls are alike, and nothing else is known.
@@ -520,10 +527,7 @@ impl Alike {
         self.counts = [0; WalkCounter::COUNT];
         let frame = self.frame(sp);
         let mut ips = vec![MaybeUninit::uninit(); room];
-        match walk(self, frame, 0, &mut ips, 0, None::<Known<'_>>) {
-            Walked::Frames(nr, None) => nr,
-            _ => panic!("there are no guides"),
-        }
+        walk(self, frame, 0, &mut ips, 0)
     }
 
     pub(crate) fn count(&self, found: WalkCounter) -> u64 {
@@ -553,10 +557,6 @@ impl Unwinder for Alike {
         false
     }
 
-    fn shown(&self, ip: u64) -> Option<u64> {
-        Some(ip)
-    }
-
     fn are_users(&self, _: &Stack, _: u64) -> bool {
         false
     }
@@ -575,6 +575,17 @@ impl Unwinder for Alike {
 
     fn count(&mut self, found: WalkCounter, nr: u64) {
         self.counts[found as usize] += nr;
+    }
+}
+
+/// A frame of some words that was realigned: its frame pointer is so many words below the caller's stack pointer,
+/// which is so many words below the frame pointer.
+pub(crate) fn realigned(words: u64, bp: u64, below: u64) -> Shape {
+    Shape {
+        link: Link::Realigned,
+        words,
+        saved: Some(below),
+        bp,
     }
 }
 

@@ -5,11 +5,11 @@
 
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
-    guided::Guide,
     hinted,
+    hints::Hinted,
     rules::Rule,
-    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter, Walked},
-    Known,
+    walk::{Frame, Registers, Stack, Unwinder, WalkCounter},
+    walk_predicted, KnownStack,
 };
 use std::mem::MaybeUninit;
 
@@ -145,13 +145,7 @@ impl Kernel {
         states.map(|state| state.pc).skip(skip).take(room).collect()
     }
 
-    fn walk(
-        &mut self,
-        start: State,
-        skip: usize,
-        room: usize,
-        known: &[Vec<u64>],
-    ) -> (Vec<u64>, bool) {
+    fn walk(&mut self, start: State, skip: usize, room: usize, known: &[u64]) -> (Vec<u64>, bool) {
         (self.gave_up, self.steps) = (false, 0);
         let mut ips = vec![MaybeUninit::uninit(); room];
         let frame = Frame {
@@ -164,15 +158,13 @@ impl Kernel {
             interrupted: false,
             registers: 0,
         };
-        let guides = (!known.is_empty()).then_some(Known(known));
-        match walk(self, frame, skip, &mut ips, 0, guides) {
-            Walked::Known(guide, _) => (guide.frames().collect(), true),
-            Walked::Frames(nr, _) => {
-                // SAFETY: The walk has written them.
-                let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-                (frames.collect(), false)
-            }
-        }
+        let guide = (!known.is_empty()).then_some(KnownStack(known));
+        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, guide) else {
+            return (known.iter().map(|word| Hinted(*word).ip()).collect(), true);
+        };
+        // SAFETY: The walk has written them.
+        let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
+        (frames.collect(), false)
     }
 }
 
@@ -223,10 +215,6 @@ impl Unwinder for Kernel {
 
     fn is_replaced(&self, ip: u64) -> bool {
         ip == REPLACED
-    }
-
-    fn shown(&self, ip: u64) -> Option<u64> {
-        Some(ip)
     }
 
     fn are_users(&self, _: &Stack, _: u64) -> bool {
@@ -385,7 +373,7 @@ proptest! {
         let nr = cut.clamp(1, wanted.len());
         let shorter = known(&wanted[..nr]);
         let other = known(&[&wanted[..nr], &[TEXT + 0x100, TEXT + 0x108][..]].concat());
-        for known in [vec![all.clone()], vec![shorter.clone(), all.clone()], vec![other.clone(), shorter], vec![other, all]] {
+        for known in [all, shorter, other] {
             let found = kernel.walk(start, skip, room, &known).0;
             prop_assert!(kernel.gave_up || found == wanted, "{found:x?} {wanted:x?} {known:x?}");
         }
@@ -410,7 +398,7 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
     let (mut kernel, start) = plain(12);
     let wanted = kernel.frames(start, 0, 100);
     assert_eq!(wanted.len(), 12);
-    for known in [&[][..], &[known(&wanted)]] {
+    for known in [&[][..], &known(&wanted)] {
         let is_known = !known.is_empty();
         assert_eq!(
             kernel.walk(start, 0, 100, known),
@@ -419,9 +407,41 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
         assert!(kernel.steps == 0 && !kernel.gave_up);
     }
     assert_eq!(
-        kernel.walk(start, 3, 100, &[known(&wanted[3..])]),
+        kernel.walk(start, 3, 100, &known(&wanted[3..])),
         (wanted[3..].to_vec(), true)
     );
+}
+
+#[test]
+fn no_guide_leads_to_a_record_that_is_not_aligned() {
+    let (mut kernel, start) = plain(12);
+    let frames = kernel.frames(start, 0, 100);
+    // The sixth one, half a word behind its return address.
+    let words = &mut kernel.words[TASK];
+    let (fp, lr) = (words[20], words[21]);
+    words[16] = STACKS[TASK] + 21 * 8 + 4;
+    words[21] = fp << 32;
+    words[22] = fp >> 32 | lr << 32;
+    words[23] = lr >> 32;
+    assert_eq!(kernel.word(STACKS[TASK] + 21 * 8 + 4), fp);
+    let wanted = kernel.frames(start, 0, 100);
+    assert_eq!(wanted, frames[..5]);
+    let (found, is_known) = kernel.walk(start, 0, 100, &known(&frames));
+    assert!(!is_known && (kernel.gave_up || found == wanted));
+}
+
+#[test]
+fn no_guide_leads_to_a_record_that_is_half_on_the_stack() {
+    let (mut kernel, _) = plain(12);
+    kernel.words[0][..2].copy_from_slice(&[0, TEXT + 64]);
+    for left in 0..3 {
+        kernel.words[0][0] = STACKS[0] + SIZE - 8 * left;
+        kernel.words[0][WORDS - 1] = TEXT + 72;
+        let start = kernel.start(0, STACKS[0]);
+        let frames = [64, 72, 80].map(|offset| TEXT + offset);
+        let (_, is_known) = kernel.walk(start, 0, 100, &known(&frames));
+        assert!(!is_known);
+    }
 }
 
 #[test]
@@ -432,7 +452,7 @@ fn a_record_at_the_end_that_is_not_the_last_is_left_to_the_kernel() {
     for record in [[0, 0, 0], [0, 0, 3], [8, 0, FINAL], [0, TEXT + 96, FINAL]] {
         kernel.words[TASK][at..at + 3].copy_from_slice(&record);
         let wanted = kernel.frames(start, 0, 100);
-        for known in [&[][..], &[known(&frames)]] {
+        for known in [&[][..], &known(&frames)] {
             let found = kernel.walk(start, 0, 100, known).0;
             assert!(
                 kernel.steps > 0 && (kernel.gave_up || found == wanted),
@@ -463,12 +483,10 @@ fn an_interrupted_function_takes_two_steps_of_the_kernel() {
     let start = kernel.start(0, STACKS[0]);
     let wanted = [64, 72, 80, 88].map(|offset| TEXT + offset).to_vec();
     assert_eq!(kernel.frames(start, 0, 100), wanted);
-    for known in [&[][..], &[known(&wanted)]] {
-        let is_known = !known.is_empty();
-        assert_eq!(
-            kernel.walk(start, 0, 100, known),
-            (wanted.clone(), is_known)
-        );
+    // No guide leads past a mark.
+    for known in [&[][..], &known(&wanted)] {
+        let found = kernel.walk(start, 0, 100, known);
+        assert_eq!(found, (wanted.clone(), false));
         assert!(kernel.steps == 2 && !kernel.gave_up);
     }
     // Where the tracer has replaced a return address, the kernel knows which.

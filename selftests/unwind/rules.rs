@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use stackmap_unwind::{
     hints::{Hinted, Hints},
-    rules::{Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS},
+    rules::{Kind, Outcome, Rule, Rules, Run, Set, OFFSET_BITS, REALIGNED_MAX},
 };
 
 /// The first address of a kernel's text.
@@ -252,6 +252,53 @@ fn what_is_no_switch_is_not_learnt_as_one() {
             },
             switch(250, 5, None),
         );
+    }
+}
+
+#[test]
+fn what_has_realigned_its_stack_is_learnt_from_where_a_word_below_its_frame_pointer_leads() {
+    let caller = |sp: u32, bp: u32| Run {
+        sp,
+        bp,
+        outcome: Outcome::Caller {
+            ip: sp - 1,
+            sp,
+            bp: Some(bp),
+        },
+    };
+    for words in 0..=REALIGNED_MAX + 1 {
+        let rule = Rule::learn_realigned(words, &[caller(200, 9), caller(250, 17)]);
+        if words == 0 || words > REALIGNED_MAX {
+            assert_eq!(rule, Rule::SLOW);
+            continue;
+        }
+        assert_eq!(rule.kind(), Kind::Realigned, "{words}");
+        assert_eq!(rule.realigned_words(), words.into());
+        let hint = |hints: &mut Hints| Hinted(u64::from(hints.hint(rule)) << 32);
+        for hinted in [hint(&mut Hints::default()), Hinted::new(TEXT, rule)] {
+            assert_eq!((hinted.rule(), hinted.words()), (rule, 0));
+        }
+    }
+    // From elsewhere, with another frame pointer or none, or not both times.
+    for outcome in [
+        caller(201, 9).outcome,
+        caller(200, 10).outcome,
+        Outcome::Caller {
+            ip: 199,
+            sp: 200,
+            bp: None,
+        },
+        Outcome::Registers(200),
+        Outcome::End,
+        Outcome::Other,
+    ] {
+        let other = Run {
+            outcome,
+            ..caller(200, 9)
+        };
+        for runs in [[other, caller(250, 17)], [caller(250, 17), other]] {
+            assert_eq!(Rule::learn_realigned(1, &runs), Rule::SLOW);
+        }
     }
 }
 

@@ -17,6 +17,21 @@ pub mod walk;
 #[path = "../../src/user/words.rs"]
 pub mod words;
 
+// What needs the kernel's memory and locks.
+#[cfg(test)]
+#[path = "../../src/user/binaries.rs"]
+mod binaries;
+#[cfg(test)]
+#[path = "../../src/user/file_table.rs"]
+mod file_table;
+#[cfg(test)]
+mod files;
+#[cfg(test)]
+#[path = "../../src/user/shares.rs"]
+mod shares;
+#[cfg(test)]
+mod shim;
+
 use cfi::{learn, File, Unknown, X86_64};
 use std::cell::Cell;
 

@@ -181,10 +181,18 @@ static void in_fprobe_exit(struct fprobe *fp, unsigned long entry_ip, unsigned l
 	barrier();
 }
 
-static struct fprobe fprobe = {
-	.entry_handler = in_fprobe_entry,
-	.exit_handler = in_fprobe_exit,
-};
+static struct fprobe fprobe;
+
+/* A fresh structure each time: Linux 6.12 frees the filter of one that is registered again. */
+static int start_fprobe(void)
+{
+	/* The handlers get struct pt_regs before Linux 6.14. */
+	fprobe = (struct fprobe){
+		.entry_handler = (typeof(fprobe.entry_handler))in_fprobe_entry,
+		.exit_handler = (typeof(fprobe.exit_handler))in_fprobe_exit,
+	};
+	return register_fprobe(&fprobe, "contexts_fprobed", NULL);
+}
 
 static void run_task(void)
 {
@@ -245,7 +253,7 @@ static ssize_t run_write(struct file *file, const char __user *from, size_t len,
 		if (strcmp(name, contexts[i].name))
 			continue;
 		if (with_fprobe) {
-			ret = register_fprobe(&fprobe, "contexts_fprobed", NULL);
+			ret = start_fprobe();
 			if (ret)
 				return ret;
 		}

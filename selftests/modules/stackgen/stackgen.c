@@ -10,6 +10,10 @@
  *	cost	read: nanoseconds that the last write to "record" took
  *	probe	write 1 or 0: puts a kprobe on __ftrace_trace_stack(), or removes it
  *	probe_at	write N: puts a kprobe N bytes from its entry, and removes it
+ *	keep_at	write N: puts a kprobe N bytes from its entry that may become a jump, and
+ *		removes the last one; 99 puts none
+ *	break_at	write ADDRESS: records a stack wherever that is about to be executed; 0
+ *		ends it
  *	end_probe	write N: puts a kprobe N bytes before the end of the kernel's text, or
  *		removes it with 0 (arm64 only)
  *	astray	write N: records a stack with a frame pointer that leads astray, in one of
@@ -22,6 +26,7 @@
 #include <linux/completion.h>
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
+#include <linux/hw_breakpoint.h>
 #include <linux/kernel.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -34,7 +39,10 @@
 #ifdef CONFIG_ARM64
 #include <linux/sched/task_stack.h>
 
+#if __has_include("asm/stacktrace/frame.h")
 #include <asm/stacktrace/frame.h>
+#define HAS_FRAME_TYPES
+#endif
 #endif
 
 #define DEPTH_MAX	250
@@ -300,6 +308,60 @@ static int probe_at_set(void *data, u64 offset)
 }
 DEFINE_DEBUGFS_ATTRIBUTE_SIGNED(probe_at_fops, NULL, probe_at_set, "%lld\n");
 
+static struct kprobe kept;
+
+static int keep_at_set(void *data, u64 offset)
+{
+	unsigned long entry;
+	int ret = find_entry(&entry);
+
+	if (ret)
+		return ret;
+	if (kept.addr)
+		unregister_kprobe(&kept);
+	kept = (struct kprobe) { };
+	if (offset == 99)
+		return 0;
+	kept = (struct kprobe) {
+		.addr = (void *)entry + (s64)offset,
+		.pre_handler = probe_hit,
+	};
+	ret = register_kprobe(&kept);
+	if (ret)
+		kept.addr = NULL;
+	return ret;
+}
+DEFINE_DEBUGFS_ATTRIBUTE_SIGNED(keep_at_fops, NULL, keep_at_set, "%lld\n");
+
+static struct perf_event * __percpu *breakpoint;
+
+static void break_hit(struct perf_event *event, struct perf_sample_data *data, struct pt_regs *regs)
+{
+	trace_dump_stack(0);
+}
+
+static int break_at_set(void *data, u64 addr)
+{
+	struct perf_event_attr attr;
+	int ret;
+
+	if (breakpoint)
+		unregister_wide_hw_breakpoint(breakpoint);
+	breakpoint = NULL;
+	if (!addr)
+		return 0;
+	hw_breakpoint_init(&attr);
+	attr.bp_addr = addr;
+	attr.bp_len = sizeof(long);
+	attr.bp_type = HW_BREAKPOINT_X;
+	breakpoint = register_wide_hw_breakpoint(&attr, break_hit, NULL);
+	ret = PTR_ERR_OR_ZERO((void __force *)breakpoint);
+	if (ret)
+		breakpoint = NULL;
+	return ret;
+}
+DEFINE_DEBUGFS_ATTRIBUTE(break_at_fops, NULL, break_at_set, "%llx\n");
+
 #ifdef CONFIG_ARM64
 static struct kprobe end_probe;
 
@@ -359,7 +421,7 @@ static int astray_set(void *data, u64 how)
 	/* Room for registers, and a record behind them. */
 	unsigned long words[2 * sizeof(struct pt_regs) / 8] = { };
 	struct pt_regs *regs = (struct pt_regs *)words;
-	struct frame_record *record = (struct frame_record *)(regs + 1);
+	unsigned long *record = (unsigned long *)(regs + 1);
 	const unsigned long ways[NR_ASTRAY] = {
 		own,			/* this one is right */
 		own + 4,		/* not aligned */
@@ -377,8 +439,8 @@ static int astray_set(void *data, u64 how)
 
 	if (how >= NR_ASTRAY)
 		return -EINVAL;
-	record->fp = (unsigned long)record;
-	record->lr = _THIS_IP_;
+	record[0] = (unsigned long)record;
+	record[1] = _THIS_IP_;
 	switch (how) {
 	case 4:
 		words[0] = own;
@@ -388,7 +450,12 @@ static int astray_set(void *data, u64 how)
 	case 6:
 		regs->regs[2] = (unsigned long)&regs->stackframe;
 		regs->regs[3] = _THIS_IP_;
+#ifdef HAS_FRAME_TYPES
 		regs->stackframe.type = FRAME_META_TYPE_PT_REGS;
+#else
+		regs->stackframe[0] = own;
+		regs->stackframe[1] = _THIS_IP_;
+#endif
 		regs->pc = _THIS_IP_;
 		regs->regs[29] = own;
 		break;
@@ -434,6 +501,8 @@ static int __init stackgen_init(void)
 	debugfs_create_u64("cost", 0400, dir, &cost);
 	debugfs_create_file_unsafe("probe", 0200, dir, NULL, &probe_fops);
 	debugfs_create_file_unsafe("probe_at", 0200, dir, NULL, &probe_at_fops);
+	debugfs_create_file_unsafe("keep_at", 0200, dir, NULL, &keep_at_fops);
+	debugfs_create_file_unsafe("break_at", 0200, dir, NULL, &break_at_fops);
 #ifdef CONFIG_ARM64
 	debugfs_create_file_unsafe("astray", 0200, dir, NULL, &astray_fops);
 	debugfs_create_file_unsafe("end_probe", 0200, dir, NULL, &end_probe_fops);
@@ -450,6 +519,10 @@ static void __exit stackgen_exit(void)
 	debugfs_remove(dir);
 	if (probe.addr)
 		unregister_kprobe(&probe);
+	if (kept.addr)
+		unregister_kprobe(&kept);
+	if (breakpoint)
+		unregister_wide_hw_breakpoint(breakpoint);
 #ifdef CONFIG_ARM64
 	if (end_probe.addr)
 		unregister_kprobe(&end_probe);

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Calls exec with an argument that the kernel waits for: slow-exec GO. Prints "waits" when it does.
+ * When the file GO exists, the argument is there, and exec goes on.
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PAGE	4096
+
+static int faults;
+
+static void *give_page(void *go)
+{
+	struct uffd_msg fault;
+	struct uffdio_zeropage zero = { .range.len = PAGE };
+
+	if (read(faults, &fault, sizeof(fault)) != sizeof(fault))
+		err(1, "userfaultfd");
+	puts("waits");
+	fflush(stdout);
+	while (access(go, F_OK))
+		usleep(10000);
+	zero.range.start = fault.arg.pagefault.address & -PAGE;
+	if (ioctl(faults, UFFDIO_ZEROPAGE, &zero))
+		err(1, "UFFDIO_ZEROPAGE");
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = {
+		.range = { .start = (unsigned long)page, .len = PAGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	char *const arguments[] = { "true", page, NULL };
+	pthread_t thread;
+
+	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (argc != 2 || page == MAP_FAILED || faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &range) ||
+	    pthread_create(&thread, NULL, give_page, argv[1]))
+		err(1, "userfaultfd");
+	execve("/bin/true", arguments, NULL);
+	err(1, "execve");
+}
