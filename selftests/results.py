@@ -60,13 +60,15 @@ def matrix(cases, results):
     return rows
 
 
-def write(command, results, columns=CASES):
-    """Puts the results of a run, by case a text or one for each column, in the place of earlier ones of the same cases."""
+def write(command, results, columns=CASES, sample=""):
+    """Puts the results of a run, by case a text or one for each column, in the place of earlier ones of the same cases; or,
+    of a sample, in that of all. Then says whether the pages are stale."""
     path = TOP / f"Documentation/results/{command.split()[-1]}.md"
     run = f"{time.strftime('%Y-%m-%d')} | {COMMIT}"
     texts = {name: (result,) if isinstance(result, str) else result for name, result in results.items()}
-    rows = read(path) | {name: " | ".join((run, *map(cell, row))) for name, row in texts.items()}
+    rows = ({} if sample else read(path)) | {name: " | ".join((run, *map(cell, row))) for name, row in texts.items()}
     path.parent.mkdir(exist_ok=True)
     head = f"| {columns[0]} | date | commit | {' | '.join(columns[1:])} |\n{'|---' * (len(columns) + 2)}|\n"
     body = "".join(f"| `{name}` | {row} |\n" for name, row in sorted(rows.items()))
-    path.write_text(HEAD.format(command=command) + head + body, encoding="utf-8")
+    path.write_text(HEAD.format(command=command) + sample + head + body, encoding="utf-8")
+    subprocess.run((TOP / "selftests/stale", "--mark"), check=True)
