@@ -2,6 +2,7 @@
 """The cases of the project's tests, the kernels that they run on, and the programs that they want."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -139,6 +140,30 @@ class Case:
     def tools(self):
         """Which builds of the command-line tool are in its command."""
         return {TOOL} if any(TOOL in word for word in self.command) else set()
+
+    @functools.cached_property
+    def text(self):
+        """All that it runs in its guest, as far as that is not built."""
+        files = [pathlib.Path(word.split(":")[0]) for word in self.command if word.startswith(str(TOP))]
+        files = [file for path in files for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
+        return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+    def names(self, name):
+        """Whether it names a file in /tests that begins so; where a variable does, the name is enough."""
+        return f"/tests/{name}" in self.text or "/tests/$" in self.text and re.search(rf"\b{name}\b", self.text)
+
+    @property
+    def modules(self):
+        """The directories of the test modules that it wants. For one of them tap.sh has functions."""
+        return [directory for directory in MODULES if self.names(directory.name) or
+                directory.name == "override" and re.search(r"^\s*(override|hold_recorder) ", self.text, re.MULTILINE)]
+
+    @property
+    def programs(self):
+        """The names of the programs that it wants: those in its command, and all whose name begins as one in its text."""
+        added = {word.split(":")[0].removeprefix(f"{BUILT}/") for word in self.command if word.startswith(BUILT)}
+        return [name for name in (*PROGRAMS, *LIBRARIES, *OPENER, *NAMES)
+                if name in added or name in PROGRAMS and self.names(name.partition("-")[0])]
 
 
 def guest(name, kernel, *args, vm=(), timeout=300, oracle=None, judge="oracle"):
