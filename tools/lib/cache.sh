@@ -57,36 +57,48 @@ key_of() {
 	done | sha256sum | cut -c1-12
 }
 
-# need COMMAND-OR-FILE PACKAGE: installs what is missing when root, else names it.
+# need COMMAND-OR-FILE PACKAGE...: installs what is missing when root, else names all of it.
 need() {
-	local lock
+	local lock missing=()
 
-	found "$1" && return
+	missing "$@"
+	[[ ${#missing[@]} = 0 ]] && return
 	if [[ $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
 		# Where several miss something at the same time, one after the other.
 		exec {lock}> "$cache/.lock/apt"
 		flock "$lock"
-		if ! found "$1"; then
-			say "installing $2, for $1"
-			install_package "$2" > "$cache/logs/apt-$2.log" 2>&1 || true
+		missing "$@"
+		if [[ ${#missing[@]} -gt 0 ]]; then
+			say "installing ${missing[*]}"
+			install_packages "${missing[@]}" > "$cache/logs/apt-${missing[0]}.log" 2>&1 || true
 			hash -r
 		fi
 		exec {lock}>&-
-		found "$1" && return
+		missing "$@"
+		[[ ${#missing[@]} = 0 ]] && return
 	fi
-	die "$1 is missing: install the package $2"
+	die "install what is missing: apt install ${missing[*]}"
+}
+
+# missing COMMAND-OR-FILE PACKAGE...: sets $missing to the packages of those that are not there.
+missing() {
+	missing=()
+	while [[ $# -gt 0 ]]; do
+		found "$1" || missing+=("$2")
+		shift 2
+	done
 }
 
 found() {
 	[[ -f $1 ]] || command -v "$1" > /dev/null
 }
 
-install_package() {
+install_packages() {
 	local apt_get=(env -u APT_CONFIG DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=300)
 
-	"${apt_get[@]}" install --no-install-recommends "$1" && return
+	"${apt_get[@]}" install --no-install-recommends "$@" && return
 	"${apt_get[@]}" update
-	"${apt_get[@]}" install --no-install-recommends "$1"
+	"${apt_get[@]}" install --no-install-recommends "$@"
 }
 
 # Set to something, makes entry only tell which directory it would use.

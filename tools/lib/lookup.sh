@@ -39,16 +39,17 @@ load_kernel() {
 	compiler_packages+=("${more_packages[@]}")
 }
 
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+
 # The apt of this machine, with a state of its own: its lists, keys and settings stay untouched. What the
 # host runs is amd64, also where the kernel is not.
 setup_apt() {
-	local archive foreign='' keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+	local archive foreign=''
 
 	[[ $arch = amd64 ]] || foreign="\"$arch\";"
 	apt=$cache/apt/$base
 	export APT_CONFIG=$apt/apt.conf
-	need apt-get apt
-	need "$keyring" debian-archive-keyring
+	need apt-get apt "$keyring" debian-archive-keyring
 	mkdir -p "$apt"/lists/partial "$apt"/cache/archives/partial "$apt"/etc/{apt.conf,preferences}.d
 	touch "$apt/status"
 	for archive in $archives; do
@@ -78,19 +79,20 @@ oldest_image() {
 		sed -n 1p
 }
 
-# An expired Release file is taken, with a warning: mirrors can lag. Its signature is still checked.
+# An expired Release file is taken, with a warning: mirrors can lag. Its signature is still checked. A list that cannot be
+# fetched is an error, and no warning.
 update_apt() {
 	local log=$cache/logs/apt-update-$base.log
 
 	rm -f "$apt/expired" "$apt/updated"
-	if apt-get update > "$log" 2>&1 && ! grep -q '^E:' "$log"; then
+	if apt-get update --error-on=any > "$log" 2>&1 && ! grep -q '^E:' "$log"; then
 		touch "$apt/updated"
 		return
 	fi
 	if grep -q 'is expired' "$log"; then
 		say "warning: $(grep -m1 -o 'Release file for.*is expired[^.]*' "$log"); used anyway"
 		touch "$apt/expired"
-		if apt-get -o Acquire::Check-Valid-Until=false update > "$log" 2>&1; then
+		if apt-get -o Acquire::Check-Valid-Until=false update --error-on=any > "$log" 2>&1; then
 			touch "$apt/updated"
 			return
 		fi

@@ -11,7 +11,7 @@ bootstrap() {
 	shift 3
 	need mmdebstrap mmdebstrap
 	for archive in $archives; do
-		lines+=("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $archive main")
+		lines+=("deb [signed-by=$keyring] $mirror $archive main")
 	done
 	[[ $packages != *:arm64* ]] || architectures+=,arm64
 	[[ ! -f $apt/expired ]] || options+=(--aptopt='Acquire::Check-Valid-Until "false"')
