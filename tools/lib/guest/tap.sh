@@ -30,12 +30,13 @@ fi
 tap_number=0
 tap_failed=0
 tap_plan=0
-# 1: each stack is compared with the one that the kernel walks. 0: as users run the module.
+# 1: each stack is compared with the one that the kernel walks, and tools/vm/boot fails if one differs. 0: as users run the
+# module.
 verify=1
 
 # plan NUMBER - how many tests follow, without those that finish adds. A test that is not reached is missed.
 plan() {
-	tap_plan=$(($1 + 1))
+	tap_plan=$1
 	[ ! -e $KMEMLEAK ] || tap_plan=$((tap_plan + 1))
 	[ ! -e $KCSAN ] || tap_plan=$((tap_plan + 2))
 	echo "1..$tap_plan"
@@ -161,7 +162,6 @@ finish() {
 		is 'KCSAN reports no data race in the module' "$(cat /tmp/races)" ''
 		note "$(grep -c 'BUG: KCSAN: ' /tmp/kmsg) data races reported in all"
 	fi
-	is "no verified stack differs from the kernel's" "$(dmesg | grep 'stackmap: unwind: frame')" ''
 	[ "$tap_failed" = 0 ] && [ "$tap_number" = "$tap_plan" ]
 	exit
 }
@@ -217,6 +217,14 @@ spin() {
 	until [ $((${spin_now%.*} - ${spin_start%.*})) -ge "$1" ]; do
 		read -r spin_now _ </proc/uptime
 	done
+}
+
+# slabs - KiB in use in the slabs that kmalloc serves. What the kernel keeps for its CPUs counts until the slabs are shrunk.
+slabs() {
+	for cache in /sys/kernel/slab/*/shrink; do
+		echo 1 >"$cache"
+	done
+	awk '$1 ~ /^kmalloc-/ { s += $2 * $4 } END { print int(s / 1024) }' /proc/slabinfo
 }
 
 # value KEY - a value of stack_map_stat.
