@@ -177,7 +177,9 @@ struct stackmap_file_key {
 };
 
 enum stackmap_mapping_kind {
-	STACKMAP_MAPPING_OTHER,	/* of no file, or not executable */
+	STACKMAP_MAPPING_DATA,		/* not executable */
+	STACKMAP_MAPPING_SPECIAL,	/* made by the kernel, as for uprobes, but no vDSO */
+	STACKMAP_MAPPING_OTHER,		/* other code of no file */
 	STACKMAP_MAPPING_FILE,
 	STACKMAP_MAPPING_VDSO,
 	STACKMAP_MAPPING_VDSO32,	/* that of 32-bit tasks */
@@ -213,6 +215,7 @@ struct stackmap_process {
 	__u32 user;		/* who is charged for it: a user ID in the first user namespace */
 	__u64 start_time;	/* of the process, in ns since boot */
 	__u64 exec_id;		/* counts its calls of exec */
+	__u64 stack;		/* the stack pointer that its program began with */
 };
 
 /* Where a task left user space. */
@@ -267,6 +270,8 @@ enum stackmap_user_counter {
 	STACKMAP_USER_CUT_FP,
 	STACKMAP_USER_CUT_NO_MEMORY,
 	STACKMAP_USER_CUT_BAD_ADDRESS,
+	STACKMAP_USER_CUT_NO_CFI,
+	STACKMAP_USER_CUT_COMPLEX_CFI,
 	STACKMAP_USER_RAW_FRAMES,
 	STACKMAP_USER_BINARIES_FULL,
 	STACKMAP_USER_DROP_SHARE,

@@ -120,7 +120,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 38] = {
+pub(crate) static USER: [Counter; 40] = {
     use map::Counter as OfMap;
     use Kind::*;
 
@@ -134,77 +134,37 @@ pub(crate) static USER: [Counter; 38] = {
     }
 
     [
-        user!("requested:", stackmap_user_counter_STACKMAP_USER_REQUESTED),
-        user!(
-            "requested_again:",
-            stackmap_user_counter_STACKMAP_USER_REQUESTED_AGAIN
-        ),
-        user!("in_nmi:", stackmap_user_counter_STACKMAP_USER_IN_NMI),
-        user!("not_user:", stackmap_user_counter_STACKMAP_USER_NOT_USER),
-        user!("refused:", stackmap_user_counter_STACKMAP_USER_REFUSED),
-        user!("delivered:", stackmap_user_counter_STACKMAP_USER_DELIVERED),
-        user!("known:", stackmap_user_counter_STACKMAP_USER_KNOWN),
-        user!("bound:", stackmap_user_counter_STACKMAP_USER_BOUND),
-        user!(
-            "exec_flushed:",
-            stackmap_user_counter_STACKMAP_USER_EXEC_FLUSHED
-        ),
-        user!(
-            "exec_stale:",
-            stackmap_user_counter_STACKMAP_USER_EXEC_STALE
-        ),
-        user!("exec_late:", stackmap_user_counter_STACKMAP_USER_EXEC_LATE),
-        user!(
-            "exit_events:",
-            stackmap_user_counter_STACKMAP_USER_EXIT_EVENTS
-        ),
-        user!(
-            "exit_bound:",
-            stackmap_user_counter_STACKMAP_USER_EXIT_BOUND
-        ),
-        user!("exit_late:", stackmap_user_counter_STACKMAP_USER_EXIT_LATE),
-        user!("unbound:", stackmap_user_counter_STACKMAP_USER_UNBOUND),
-        user!("complete:", stackmap_user_counter_STACKMAP_USER_COMPLETE),
-        user!(
-            "cut_no_rule:",
-            stackmap_user_counter_STACKMAP_USER_CUT_NO_RULE
-        ),
-        user!("cut_fault:", stackmap_user_counter_STACKMAP_USER_CUT_FAULT),
-        user!("cut_depth:", stackmap_user_counter_STACKMAP_USER_CUT_DEPTH),
-        user!("cut_fp:", stackmap_user_counter_STACKMAP_USER_CUT_FP),
-        user!(
-            "cut_no_memory:",
-            stackmap_user_counter_STACKMAP_USER_CUT_NO_MEMORY
-        ),
-        user!(
-            "cut_bad_address:",
-            stackmap_user_counter_STACKMAP_USER_CUT_BAD_ADDRESS
-        ),
-        user!(
-            "raw_frames:",
-            stackmap_user_counter_STACKMAP_USER_RAW_FRAMES
-        ),
-        user!(
-            "binaries_full:",
-            stackmap_user_counter_STACKMAP_USER_BINARIES_FULL
-        ),
-        user!(
-            "rules_learnt:",
-            stackmap_user_counter_STACKMAP_USER_RULES_LEARNT
-        ),
-        user!(
-            "rules_none:",
-            stackmap_user_counter_STACKMAP_USER_RULES_NONE
-        ),
-        user!(
-            "rules_absent:",
-            stackmap_user_counter_STACKMAP_USER_RULES_ABSENT
-        ),
-        user!("settled:", stackmap_user_counter_STACKMAP_USER_SETTLED),
-        user!(
-            "settle_lost:",
-            stackmap_user_counter_STACKMAP_USER_SETTLE_LOST
-        ),
+        user! { "requested:", stackmap_user_counter_STACKMAP_USER_REQUESTED },
+        user! { "requested_again:", stackmap_user_counter_STACKMAP_USER_REQUESTED_AGAIN },
+        user! { "in_nmi:", stackmap_user_counter_STACKMAP_USER_IN_NMI },
+        user! { "not_user:", stackmap_user_counter_STACKMAP_USER_NOT_USER },
+        user! { "refused:", stackmap_user_counter_STACKMAP_USER_REFUSED },
+        user! { "delivered:", stackmap_user_counter_STACKMAP_USER_DELIVERED },
+        user! { "known:", stackmap_user_counter_STACKMAP_USER_KNOWN },
+        user! { "bound:", stackmap_user_counter_STACKMAP_USER_BOUND },
+        user! { "exec_flushed:", stackmap_user_counter_STACKMAP_USER_EXEC_FLUSHED },
+        user! { "exec_stale:", stackmap_user_counter_STACKMAP_USER_EXEC_STALE },
+        user! { "exec_late:", stackmap_user_counter_STACKMAP_USER_EXEC_LATE },
+        user! { "exit_events:", stackmap_user_counter_STACKMAP_USER_EXIT_EVENTS },
+        user! { "exit_bound:", stackmap_user_counter_STACKMAP_USER_EXIT_BOUND },
+        user! { "exit_late:", stackmap_user_counter_STACKMAP_USER_EXIT_LATE },
+        user! { "unbound:", stackmap_user_counter_STACKMAP_USER_UNBOUND },
+        user! { "complete:", stackmap_user_counter_STACKMAP_USER_COMPLETE },
+        user! { "cut_no_rule:", stackmap_user_counter_STACKMAP_USER_CUT_NO_RULE },
+        user! { "cut_fault:", stackmap_user_counter_STACKMAP_USER_CUT_FAULT },
+        user! { "cut_depth:", stackmap_user_counter_STACKMAP_USER_CUT_DEPTH },
+        user! { "cut_fp:", stackmap_user_counter_STACKMAP_USER_CUT_FP },
+        user! { "cut_no_memory:", stackmap_user_counter_STACKMAP_USER_CUT_NO_MEMORY },
+        user! { "cut_bad_address:", stackmap_user_counter_STACKMAP_USER_CUT_BAD_ADDRESS },
+        user! { "cut_no_cfi:", stackmap_user_counter_STACKMAP_USER_CUT_NO_CFI },
+        user! { "cut_complex_cfi:", stackmap_user_counter_STACKMAP_USER_CUT_COMPLEX_CFI },
+        user! { "raw_frames:", stackmap_user_counter_STACKMAP_USER_RAW_FRAMES },
+        user! { "binaries_full:", stackmap_user_counter_STACKMAP_USER_BINARIES_FULL },
+        user! { "rules_learnt:", stackmap_user_counter_STACKMAP_USER_RULES_LEARNT },
+        user! { "rules_none:", stackmap_user_counter_STACKMAP_USER_RULES_NONE },
+        user! { "rules_absent:", stackmap_user_counter_STACKMAP_USER_RULES_ABSENT },
+        user! { "settled:", stackmap_user_counter_STACKMAP_USER_SETTLED },
+        user! { "settle_lost:", stackmap_user_counter_STACKMAP_USER_SETTLE_LOST },
         Counter::of_map("hits:", User, OfMap::Hits),
         Counter::of_map("inserts:", User, OfMap::Inserts),
         Counter::of_map("drop_full:", User, OfMap::DropFull),
@@ -213,10 +173,7 @@ pub(crate) static USER: [Counter; 38] = {
         Counter::of_map("drop_probe:", User, OfMap::DropProbe),
         Counter::of_map("drop_contended:", User, OfMap::DropContended),
         Counter::of_map("drop_reset:", User, OfMap::DropReset),
-        user!(
-            "drop_share:",
-            stackmap_user_counter_STACKMAP_USER_DROP_SHARE
-        ),
+        user! { "drop_share:", stackmap_user_counter_STACKMAP_USER_DROP_SHARE },
     ]
 };
 

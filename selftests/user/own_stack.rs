@@ -5,7 +5,7 @@
 
 use stackmap_user::{
     calls::{self, Calls},
-    cfi::{learn, X86_64},
+    cfi::{learn, rule_of, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
     walk::{by_rules, Code, Memory, Registers, Unreadable},
@@ -99,14 +99,20 @@ impl Code for OwnCode<'_> {
         }
     }
 
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
+    fn frame(&mut self, ip: u64, address: u64, _interrupted: bool) -> Result<Rule, End> {
         self.words.keep(ip);
-        let rule = self.own.mapping(address).and_then(|mapping| {
-            let file = self.own.files.get(&mapping.path)?;
-            let offset = address - mapping.start + mapping.offset;
-            learn(&Bytes(file), &X86_64, offset).ok()
-        });
-        Some(rule.unwrap_or(Rule::UNKNOWN))
+        self.rule(address).ok_or(End::NoRule)
+    }
+
+    fn rule(&mut self, address: u64) -> Option<Rule> {
+        let mapping = self.own.mapping(address)?;
+        let file = self.own.files.get(&mapping.path)?;
+        let offset = address - mapping.start + mapping.offset;
+        rule_of(learn(&Bytes(file), &X86_64, offset))
+    }
+
+    fn stack(&self) -> u64 {
+        u64::MAX
     }
 
     fn bytes_before(&self, _address: u64) -> Option<[u8; 8]> {

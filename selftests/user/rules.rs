@@ -4,9 +4,10 @@
 
 use proptest::prelude::*;
 use stackmap_user::{
-    cfi::Unknown,
+    cfi::{learn, Unknown, X86_64},
     rule::{Base, Kind, Rule, Saved},
     rules::{Rules, Set, Site, INDICES, SETS},
+    Bytes,
 };
 use std::{
     collections::HashMap,
@@ -271,7 +272,8 @@ fn a_file_that_is_loaded_at_the_end_of_the_address_space_is_refused() {
     file[64 + 16..64 + 24].copy_from_slice(&256_u64.wrapping_neg().to_le_bytes());
     file[192 + 16..192 + 24].copy_from_slice(&0_u64.to_le_bytes());
     let found = stackmap_user::learn_hostile(&[&[1, 10][..], &file].concat());
-    assert_eq!(found, Err(Unknown::Damaged));
+    // What is found there has no length.
+    assert_eq!(found, Err(Unknown::NoFunction));
 }
 
 /// A file with a table of two functions, and a program that begins between them.
@@ -303,9 +305,8 @@ fn file_with_start(functions: [i32; 2], entry: u64) -> Vec<u8> {
     file
 }
 
-/// Nothing has called them.
 #[test]
-fn the_first_instructions_of_a_program_are_outermost_without_a_description() {
+fn the_first_instructions_of_a_program_are_known_as_such_without_a_description() {
     let found = |functions, entry, at: u8| {
         let file = file_with_start(functions, entry);
         stackmap_user::learn_hostile(&[&[1, at][..], &file].concat())
@@ -313,14 +314,38 @@ fn the_first_instructions_of_a_program_are_outermost_without_a_description() {
     // A description that says nothing of where the frame ends has no rule.
     assert_eq!(found([16, 160], 100, 20), Err(Unknown::Inexpressible));
     for at in [100, 101, 159] {
-        assert_eq!(found([16, 160], 100, at), Ok(Rule::OUTERMOST), "{at}");
+        assert_eq!(found([16, 160], 100, at), Ok(Rule::START), "{at}");
     }
-    // Before them, in a function, too far behind them, behind another function.
+    // Before them, in a function, too far behind them.
     assert_eq!(found([16, 160], 100, 99), Err(Unknown::NoFunction));
     assert_eq!(found([16, 160], 100, 160), Err(Unknown::Inexpressible));
-    assert_eq!(found([16, 240], 100, 163), Ok(Rule::OUTERMOST));
+    assert_eq!(found([16, 240], 100, 163), Ok(Rule::START));
     assert_eq!(found([16, 240], 100, 164), Err(Unknown::NoFunction));
-    assert_eq!(found([16, 120], 100, 140), Err(Unknown::NoFunction));
+}
+
+/// As compilers pad it that keep frame pointers: 16 KiB after the last function that is described.
+#[test]
+fn generated_code_is_told_by_its_padding() {
+    let mut file = file_with_start([16, 160], 100);
+    file.resize(16_384 + 256, 0x90);
+    let size = file.len() as u64;
+    file[64 + 32..64 + 40].copy_from_slice(&size.to_le_bytes());
+    let rule = |file: &[u8], offset| learn(&Bytes(file), &X86_64, offset);
+    let undescribed = Err(Unknown::NoFunction);
+    assert_eq!(rule(&file, 16_384 + 100), undescribed);
+    // Functions that are aligned to 64 bytes.
+    file[16_384 - 4..16_384].fill(0xcc);
+    for offset in [16_384, 16_384 + 1, 16_384 + 100] {
+        assert_eq!(rule(&file, offset), Ok(Rule::GENERATED), "{offset}");
+    }
+    assert_eq!(rule(&file, 16_384 - 1), undescribed);
+    // To 16 bytes.
+    file[16_384 + 12..16_384 + 16].fill(0xcc);
+    assert_eq!(rule(&file, 16_384 + 15), Ok(Rule::GENERATED));
+    assert_eq!(rule(&file, 16_384 + 16), undescribed);
+    // Near to a function.
+    file[2048 - 4..2048].fill(0xcc);
+    assert_eq!(rule(&file, 2048), undescribed);
 }
 
 /// A file with one function that is everywhere, one of whose descriptions cannot be understood.

@@ -174,19 +174,28 @@ impl Code for Codes {
         }
     }
 
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
+    fn frame(&mut self, ip: u64, address: u64, _interrupted: bool) -> Result<Rule, End> {
         self.words.keep(mapping().word.wrapping_add(ip));
-        match address {
-            NOT_NOW => None,
-            _ => {
-                let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
-                Some(rule.unwrap_or(Rule::UNKNOWN))
-            }
-        }
+        self.rule(address).ok_or(End::NoRule)
     }
 
+    fn rule(&mut self, address: u64) -> Option<Rule> {
+        if address == NOT_NOW {
+            return None;
+        }
+        let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
+        Some(rule.unwrap_or(Rule::UNKNOWN))
+    }
+
+    fn stack(&self) -> u64 {
+        SP + 4096
+    }
+
+    /// Instructions of one byte where nothing else is said, before the first frame.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
-        self.calls.get(&address).copied()
+        let others = (0xf00..=0x1000).contains(&address);
+        let known = self.calls.get(&address).copied();
+        known.or(others.then_some([0x90; 8]))
     }
 }
 
@@ -297,7 +306,7 @@ fn a_rule_that_leads_down_the_stack_ends_the_walk() {
 fn a_return_address_that_is_none_ends_the_walk() {
     let rules = [(0x1000, call(Base::Sp, 8, Saved::No))];
     for (word, end) in [
-        (0, End::Complete),
+        (0, End::BadAddress),
         (8, End::BadAddress),
         (USER_END, End::BadAddress),
         (u64::MAX, End::BadAddress),
@@ -317,11 +326,9 @@ fn memory_that_cannot_be_read_ends_the_walk() {
     );
 }
 
+/// The walk of code that keeps frame pointers, called from 0x2000.
 #[test]
-fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
-    let words = frame(SP + 16, 8, 0, 0x2000);
-    // Without a call there it is no return address.
-    assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoRule));
+fn generated_code_is_left_by_its_frame_pointer_where_a_call_leads() {
     for bytes in [
         vec![0xe8, 1, 2, 3, 4],
         vec![0xff, 0xd0],
@@ -335,8 +342,8 @@ fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
         vec![0xff, 0x94, 0x24, 1, 2, 3, 4],
         vec![0xff, 0x14, 0x25, 1, 2, 3, 4],
     ] {
-        let found = walk_before(&bytes, &words);
-        assert_eq!(found, (vec![0x1000, 0x2000], End::NoRule), "{bytes:02x?}");
+        let found = walk_before(Rule::GENERATED, &bytes, &[]);
+        assert_eq!(found, (vec![0x1000, 0x2000], End::NoCfi), "{bytes:02x?}");
     }
     for bytes in [
         // jmp rax; push [rax]; far call [rax]; call [rax+N], a part of it
@@ -348,9 +355,107 @@ fn a_frame_without_a_rule_is_left_by_its_frame_pointer_where_a_call_leads() {
         vec![0xe8, 1, 2, 3],
         vec![],
     ] {
-        let found = walk_before(&bytes, &words);
-        assert_eq!(found, (vec![0x1000], End::NoRule), "{bytes:02x?}");
+        let found = walk_before(Rule::GENERATED, &bytes, &[]);
+        assert_eq!(found, (vec![0x1000], End::NoCfi), "{bytes:02x?}");
     }
+}
+
+/// Code that is described would have been left by its rule; a return address there is an old one.
+#[test]
+fn no_frame_pointer_leads_behind_a_call_of_described_code() {
+    let call = [0x90, 0x90, 0x90, 0xe8, 0, 0x10, 0, 0];
+    for (target, frames) in [
+        (Rule::call(Base::Sp, 8, Saved::No).unwrap(), 1),
+        (Rule::INEXPRESSIBLE, 1),
+        (Rule::OUTERMOST, 1),
+        (Rule::UNKNOWN, 2),
+        (Rule::GENERATED, 2),
+    ] {
+        let rules = [(0x1000, Rule::GENERATED), (0x3000, target)];
+        let words = frame(SP + 16, 8, 0, 0x2000);
+        let mut codes = Codes::new(&rules);
+        codes.calls = HashMap::from([(0x2000, call)]);
+        let (ips, end) = codes.walk_twice(SP + 16, &memory(&words));
+        assert_eq!((ips.len(), end), (frames, End::NoCfi), "{target:?}");
+    }
+}
+
+/// A call to 0xff0, and what is there.
+#[test]
+fn other_code_is_left_by_its_frame_pointer_where_the_function_sets_it() {
+    let call = [0xe8, 0xf0, 0xef, 0xff, 0xff];
+    let found = |entry| walk_before(Rule::UNKNOWN, &call, &[(0xff8, entry)]).0.len();
+    assert_eq!(found([0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4]), 2);
+    assert_eq!(found([0x55, 0x48, 0x8b, 0xec, 1, 2, 3, 4]), 2);
+    assert_eq!(found([0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5]), 2);
+    // It saves it only.
+    assert_eq!(found([0x55, 0x48, 0x83, 0xec, 8, 2, 3, 4]), 1);
+    // Behind the instruction, the first of its frame, and far before it.
+    for target in [0x1001_u32, 0xffd, 0xf00, 0xf01] {
+        let [a, b, c, d] = target.wrapping_sub(0x2000).to_le_bytes();
+        let entry = [0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4];
+        let entry = [(u64::from(target) + 8, entry)];
+        let found = walk_before(Rule::UNKNOWN, &[0xe8, a, b, c, d], &entry);
+        let frames = if target == 0xf01 { 2 } else { 1 };
+        assert_eq!(found.0.len(), frames, "{target:#x}");
+    }
+    // Another function may follow: after ret, pop rbp, leave, wherever they are.
+    for end in [0xc3, 0xc2, 0x5d, 0xc9] {
+        for (at, frames) in [(0xff4, 1), (0xfff, 1), (0x1000, 2), (0xff3, 2)] {
+            let others = [
+                (0xff8, [0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4]),
+                (at + 1, [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, end]),
+            ];
+            let found = walk_before(Rule::UNKNOWN, &call, &others);
+            assert_eq!(found.0.len(), frames, "{end:#x} at {at:#x}");
+        }
+    }
+    assert_eq!(walk_before(Rule::UNKNOWN, &[0xff, 0xd0], &[]).0.len(), 1);
+}
+
+/// It has not saved the frame pointer, or has restored it: its caller would be missing.
+#[test]
+fn a_function_that_is_interrupted_outside_of_its_frame_is_not_left() {
+    let call = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0];
+    let words = [&frame(SP + 16, 8, 0, 0x2000)[..], &[(SP, 0x4000)]].concat();
+    let mut codes = Codes::new(&[(0x1000, Rule::GENERATED)]);
+    codes.calls = HashMap::from([(0x2000, call)]);
+    assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 2);
+    codes.calls.insert(0x4000, call);
+    assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 1);
+    codes.calls.remove(&0x4000);
+    codes
+        .calls
+        .insert(0x1008, [0x48, 0x89, 0xe5, 0, 0, 0, 0, 0]);
+    assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 1);
+}
+
+#[test]
+fn code_that_no_rule_can_express_is_not_left_by_its_frame_pointer() {
+    let words = frame(SP + 16, 8, 0, 0x2000);
+    let mut codes = Codes::new(&[(0x1000, Rule::INEXPRESSIBLE)]);
+    codes.calls = HashMap::from([(0x2000, [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0])]);
+    let found = codes.walk_twice(SP + 16, &memory(&words));
+    assert_eq!(found, (vec![0x1000], End::Inexpressible));
+}
+
+/// What is near to it may be another function, which was called.
+#[test]
+fn the_first_function_of_a_program_is_outermost_where_nothing_was_pushed() {
+    let rules = [
+        (0x1000, call(Base::Sp, 4096, Saved::No)),
+        (0x1fff, Rule::START),
+    ];
+    let words = [(SP + 4088, 0x2000)];
+    let want = vec![0x1000, 0x2000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+    let rules = [
+        (0x1000, call(Base::Sp, 4088, Saved::No)),
+        (0x1fff, Rule::START),
+    ];
+    let words = [(SP + 4080, 0x2000)];
+    let want = vec![0x1000, 0x2000];
+    assert_eq!(ruled(0, &rules, &words), (want, End::NoCfi));
 }
 
 /// Its frame pointer may be that of an outer frame: the frames in between would be missing.
@@ -370,16 +475,17 @@ fn a_stack_ends_where_it_is_not_known_now_whether_there_is_a_rule() {
 #[test]
 fn a_frame_pointer_that_leads_to_zeros_ends_the_walk() {
     let words = frame(SP + 16, 8, 0, 0);
-    assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoRule));
+    assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoCfi));
 }
 
-/// The walk by a frame pointer to a return address behind these bytes.
-fn walk_before(bytes: &[u8], words: &[(u64, u64)]) -> (Vec<usize>, End) {
+/// The walk by a frame pointer of code with this rule to a return address behind these bytes; others are before
+/// other addresses.
+fn walk_before(rule: Rule, bytes: &[u8], others: &[(u64, [u8; 8])]) -> (Vec<usize>, End) {
     let mut before = [0x90; 8];
     before[8 - bytes.len()..].copy_from_slice(bytes);
-    let mut codes = Codes::new(&[]);
-    codes.calls = HashMap::from([(0x2000, before)]);
-    codes.walk_twice(SP + 16, &memory(words))
+    let mut codes = Codes::new(&[(0x1000, rule)]);
+    codes.calls = others.iter().copied().chain([(0x2000, before)]).collect();
+    codes.walk_twice(SP + 16, &memory(&frame(SP + 16, 8, 0, 0x2000)))
 }
 
 #[test]
@@ -394,9 +500,9 @@ fn a_stack_of_rules_that_is_too_deep_is_cut() {
 
 #[test]
 fn calls_are_followed_as_far_as_their_mapping() {
-    let rules = [0x1000, 0x1fff, 0x2fff].map(|address| (address, call(Base::Sp, 8, Saved::No)));
-    let words = memory(&[(SP, 0x2000), (SP + 8, 0x3000), (SP + 16, 0)]);
-    let mut codes = Codes::new(&rules);
+    let rules = [0x1000, 0x1fff].map(|address| (address, call(Base::Sp, 8, Saved::No)));
+    let words = memory(&[(SP, 0x2000), (SP + 8, 0x3000)]);
+    let mut codes = Codes::new(&[rules[0], rules[1], (0x2fff, Rule::OUTERMOST)]);
     let want = (vec![0x1000, 0x2000, 0x3000], End::Complete);
     // The mapping ends at each of the addresses, before and behind it.
     for end in [0x1000, 0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000, 0x3001] {
@@ -428,7 +534,7 @@ fn no_call_is_followed_in_a_mapping_without_a_file() {
         ..Mapping::default()
     };
     let words = memory(&[(SP, 0x2000), (SP + 8, 0x2000)]);
-    assert_eq!(codes.walk(0, &words), (vec![0x1000, 0x2000], End::NoRule));
+    assert_eq!(codes.walk(0, &words), (vec![0x1000, 0x2000], End::NoCfi));
 }
 
 /// A frame of some kind, its size in words.
@@ -446,6 +552,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         1 => Just(Rule::OUTERMOST),
         1 => Just(Rule::SIGNAL),
         1 => Just(Rule::UNKNOWN),
+        1 => Just(Rule::GENERATED),
+        1 => Just(Rule::START),
+        1 => Just(Rule::INEXPRESSIBLE),
     ]
 }
 

@@ -132,11 +132,14 @@ impl State {
             |buffer| {
                 let nr = walk(&mut buffer.ips);
                 let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
-                for ip in buffer.ips.iter().take(nr) {
+                for (nr, ip) in buffer.ips.iter().take(nr).enumerate() {
                     let ip = *ip as u64;
                     match buffer.mappings.word(self, process, ip) {
                         Some(word) => buffer.words.keep(word),
-                        None => buffer.words.keep_raw(ip),
+                        None => match buffer.mappings.without_file(ip) {
+                            Err(End::BadAddress) if nr > 0 => return End::BadAddress,
+                            _ => buffer.words.keep_raw(ip),
+                        },
                     }
                 }
                 end
@@ -231,22 +234,19 @@ fn checked(ips: &[usize]) -> (usize, End) {
     let nr = ips.iter().take_while(good).count();
     let end = match ips.get(nr) {
         None if nr == FRAMES_MAX => End::Depth,
-        None => End::FramePointer,
-        Some(0) if nr > 0 => End::Complete,
-        Some(_) => End::BadAddress,
+        Some(ip) if *ip != 0 || nr == 0 => End::BadAddress,
+        // Nothing verifies frame pointers alone.
+        None | Some(_) => End::FramePointer,
     };
     (nr, end)
 }
 
-/// The counter of stacks that end so.
+/// The counter of stacks that end so: they are in the order of [`End`].
 fn counter(end: End) -> stackmap_user_counter {
-    match end {
-        End::Complete => shim::stackmap_user_counter_STACKMAP_USER_COMPLETE,
-        End::NoRule => shim::stackmap_user_counter_STACKMAP_USER_CUT_NO_RULE,
-        End::Fault => shim::stackmap_user_counter_STACKMAP_USER_CUT_FAULT,
-        End::Depth => shim::stackmap_user_counter_STACKMAP_USER_CUT_DEPTH,
-        End::FramePointer => shim::stackmap_user_counter_STACKMAP_USER_CUT_FP,
-        End::NoMemory => shim::stackmap_user_counter_STACKMAP_USER_CUT_NO_MEMORY,
-        End::BadAddress => shim::stackmap_user_counter_STACKMAP_USER_CUT_BAD_ADDRESS,
-    }
+    use shim::{
+        stackmap_user_counter_STACKMAP_USER_COMPLETE as FIRST,
+        stackmap_user_counter_STACKMAP_USER_CUT_COMPLEX_CFI as LAST,
+    };
+    const _: () = assert!(LAST - FIRST == End::Inexpressible as u32 - End::Complete as u32);
+    FIRST + end as stackmap_user_counter - End::Complete as stackmap_user_counter
 }

@@ -114,7 +114,7 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		.start	= vma->vm_start,
 		.end	= vma->vm_end,
 		.offset	= (u64)vma->vm_pgoff << PAGE_SHIFT,
-		.kind	= STACKMAP_MAPPING_OTHER,
+		.kind	= STACKMAP_MAPPING_DATA,
 	};
 #ifdef CONFIG_X86
 	if (mm->context.vdso && vma->vm_start == (unsigned long)mm->context.vdso && !vma->vm_file) {
@@ -123,7 +123,11 @@ static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *
 		return;
 	}
 #endif
-	if (!vma->vm_file || !(vma->vm_flags & VM_EXEC))
+	if (!(vma->vm_flags & VM_EXEC))
+		return;
+	mapping->kind = vma->vm_file || vma_is_anonymous(vma) ? STACKMAP_MAPPING_OTHER :
+								STACKMAP_MAPPING_SPECIAL;
+	if (!vma->vm_file)
 		return;
 	inode = file_inode(vma->vm_file);
 	/* The number 0 does not identify a file: inodes that file systems share have it. */
@@ -185,6 +189,7 @@ void stackmap_process_of(struct task_struct *task, struct mm_struct *mm,
 		.user		= user_of(task),
 		.start_time	= READ_ONCE(task->group_leader)->start_time,
 		.exec_id	= READ_ONCE(task->self_exec_id),
+		.stack		= mm ? READ_ONCE(mm->start_stack) : ULONG_MAX,
 	};
 }
 

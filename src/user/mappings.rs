@@ -10,7 +10,7 @@ use super::{
     rule::Rule,
     rules::Site,
     walk::{Code, Memory},
-    words::{StackWords, Word},
+    words::{End, StackWords, Word},
     State,
 };
 use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
@@ -58,12 +58,22 @@ impl Mappings {
         self.shims.get(self.last)
     }
 
-    /// The rule of code in the last mapping, which has no word: [`Rule::UNKNOWN`] if it maps no file, so that
-    /// the frame pointer is tried. [`None`] if it maps a file that has no index: the stack ends there.
+    /// Returns the rule of code that has no word, if it is in the last mapping. `Err`: how the stack ends.
     #[cold]
-    fn without_file(&self) -> Option<Rule> {
-        let is_file = self.mapping()?.kind == shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE;
-        (!is_file).then_some(Rule::UNKNOWN)
+    pub(super) fn without_file(&self, address: u64) -> Result<Rule, End> {
+        use shim::{
+            stackmap_mapping_kind_STACKMAP_MAPPING_FILE as FILE,
+            stackmap_mapping_kind_STACKMAP_MAPPING_OTHER as OTHER,
+            stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL,
+        };
+        let mapping = self.mapping().filter(|_| self.recent.has(address));
+        match mapping.map(|mapping| mapping.kind) {
+            Some(OTHER) => Ok(Rule::GENERATED),
+            Some(SPECIAL) => Ok(Rule::UNKNOWN),
+            // It has no index.
+            Some(FILE) => Err(End::NoRule),
+            _ => Err(End::BadAddress),
+        }
     }
 
     /// Looks for the mapping of an address.
@@ -165,25 +175,31 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
     }
 
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule> {
-        let known = self.mappings.recent.has(address)
-            || self
-                .mappings
-                .find(self.state, self.process, address)
-                .is_some();
+    fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End> {
+        let known = self.find(address);
         let mapping = &self.mappings.recent;
         if !known || mapping.word == 0 {
-            self.words.keep_raw(ip);
-            return known.then(|| self.mappings.without_file()).flatten();
+            let found = self.mappings.without_file(address);
+            if interrupted || found != Err(End::BadAddress) {
+                self.words.keep_raw(ip);
+            }
+            return found;
         }
-        let at = address.wrapping_sub(mapping.start);
         let behind = ip.wrapping_sub(mapping.start);
         self.words.keep(mapping.word.wrapping_add(behind));
-        let site = mapping.site.behind(at);
-        match self.state.rules.get(site) {
-            Some(rule) => Some(rule),
-            None => self.learn(site, address),
+        self.rule_here(address).ok_or(End::NoRule)
+    }
+
+    #[cold]
+    fn rule(&mut self, address: u64) -> Option<Rule> {
+        match self.find(address) && self.mappings.recent.word != 0 {
+            true => self.rule_here(address),
+            false => self.mappings.without_file(address).ok(),
         }
+    }
+
+    fn stack(&self) -> u64 {
+        self.process.stack()
     }
 
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
@@ -197,6 +213,26 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
+    /// Makes the mapping of an address the last one. Returns whether there is one.
+    #[inline(always)]
+    fn find(&mut self, address: u64) -> bool {
+        let Self {
+            mappings, state, ..
+        } = self;
+        mappings.recent.has(address) || mappings.find(state, self.process, address).is_some()
+    }
+
+    /// Returns the rule of an address in the last mapping, which has a word, if it is known now.
+    #[inline(always)]
+    fn rule_here(&mut self, address: u64) -> Option<Rule> {
+        let mapping = &self.mappings.recent;
+        let site = mapping.site.behind(address.wrapping_sub(mapping.start));
+        match self.state.rules.get(site) {
+            Some(rule) => Some(rule),
+            None => self.learn(site, address),
+        }
+    }
+
     /// Learns the rule of an address in the last mapping, if its file is in memory.
     #[cold]
     fn learn(&mut self, site: Site, address: u64) -> Option<Rule> {
@@ -215,10 +251,7 @@ impl<M: Memory> Codes<'_, M> {
             Err(Unknown::Absent | Unknown::Later) => ABSENT,
             Err(_) => NONE,
         });
-        if matches!(found, Err(Unknown::Absent | Unknown::Later)) {
-            return None;
-        }
-        let rule = found.unwrap_or(Rule::UNKNOWN);
+        let rule = cfi::rule_of(found)?;
         let mapping = self.mappings.mapping()?;
         match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {

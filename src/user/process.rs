@@ -48,6 +48,11 @@ impl Process<'_> {
         self.0.user
     }
 
+    /// The stack pointer that its program began with.
+    pub(super) fn stack(&self) -> u64 {
+        self.0.stack
+    }
+
     /// The word for it in a stack.
     pub(super) fn word(&self) -> Word {
         Word::Process {

@@ -28,8 +28,14 @@ pub enum Kind {
     Outermost,
     /// A signal came: the registers are in its frame.
     Signal,
-    /// There is no rule.
+    /// No call frame information describes the code.
     Unknown,
+    /// It does, but no rule can say the same.
+    Inexpressible,
+    /// Undescribed code where a program begins.
+    Start,
+    /// Undescribed code of a compiler that keeps frame pointers, in memory or in a file.
+    Generated,
 }
 
 /// What the frame's end is an offset from.
@@ -73,8 +79,14 @@ impl Rule {
     pub const OUTERMOST: Self = Self(OUTERMOST);
     /// A signal frame.
     pub const SIGNAL: Self = Self(SIGNAL);
-    /// There is no rule.
+    /// Code that no call frame information describes.
     pub const UNKNOWN: Self = Self(UNKNOWN);
+    /// Call frame information that no rule can express.
+    pub const INEXPRESSIBLE: Self = Self(UNKNOWN | 1 << OFFSET_SHIFT);
+    /// Undescribed code where a program begins.
+    pub const START: Self = Self(UNKNOWN | 2 << OFFSET_SHIFT);
+    /// Undescribed code of a compiler that keeps frame pointers.
+    pub const GENERATED: Self = Self(UNKNOWN | 3 << OFFSET_SHIFT);
 
     /// A call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is too large, or
     /// is no multiple of a word; or the frame pointer would be where the frame ends.
@@ -127,7 +139,12 @@ impl Rule {
         match self.0 & KIND {
             OUTERMOST => Kind::Outermost,
             SIGNAL => Kind::Signal,
-            UNKNOWN => Kind::Unknown,
+            UNKNOWN => match self {
+                Self::INEXPRESSIBLE => Kind::Inexpressible,
+                Self::START => Kind::Start,
+                Self::GENERATED => Kind::Generated,
+                _ => Kind::Unknown,
+            },
             _ => Kind::Aligned,
         }
     }

@@ -86,6 +86,9 @@ impl Frame {
     }
 }
 
+/// How far undescribed code is followed from the entry of its function.
+const FUNCTION_MAX: u64 = 256;
+
 /// The code of a process.
 pub trait Code {
     /// The number of frames that are kept.
@@ -95,16 +98,30 @@ pub trait Code {
     fn calls(&mut self) -> Calls<'_>;
 
     /// Keeps the next frame, which goes on at `ip`, and returns the rule of its instruction, which is at
-    /// `address`: a call may be the last instruction of its function. [`None`]: it is not known now whether
-    /// there is one.
-    fn frame(&mut self, ip: u64, address: u64) -> Option<Rule>;
+    /// `address`: a call may be the last instruction of its function. A frame that was not `interrupted` is
+    /// kept only if it is in executable memory. `Err`: how the stack ends.
+    fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End>;
+
+    /// Returns the rule of code at an address, or `None` if it is not known or no code.
+    fn rule(&mut self, address: u64) -> Option<Rule>;
+
+    /// Returns the stack pointer that the program began with.
+    fn stack(&self) -> u64;
 
     /// The eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
 }
 
-/// Whether the last of these bytes are a call of x86-64, direct or by a register or memory.
-fn ends_with_call(bytes: [u8; 8]) -> bool {
+/// Returns what a direct call leads to if these bytes, which end with it, are before `address`.
+fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
+    let [_, _, _, 0xe8, a, b, c, d] = bytes else {
+        return None;
+    };
+    Some(address.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()))
+}
+
+/// Returns whether the last of these bytes are a call of x86-64 by a register or memory.
+fn ends_with_indirect_call(bytes: [u8; 8]) -> bool {
     let indirect = |length: usize| {
         let [opcode, form, rest @ ..] = &bytes[8 - length..] else {
             return false;
@@ -123,11 +140,21 @@ fn ends_with_call(bytes: [u8; 8]) -> bool {
         };
         *opcode == 0xff && register == 2 && length == usize::from(2 + index + offset)
     };
-    bytes[3] == 0xe8 || (2..=7).any(indirect)
+    (2..=7).any(indirect)
+}
+
+/// Returns the length of the instructions that save the frame pointer and set it, if these bytes begin with them.
+fn prologue(bytes: [u8; 8]) -> Option<u64> {
+    match bytes {
+        [0x55, 0x48, 0x89, 0xe5, ..] | [0x55, 0x48, 0x8b, 0xec, ..] => Some(4),
+        [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5] => Some(8),
+        _ => None,
+    }
 }
 
 /// Has `code` keep the frames of a stack, the innermost first, at most [`FRAMES_MAX`]. Returns how the
-/// stack ends. A frame whose code has no rule is left by its frame pointer, if a call leads there.
+/// stack ends. A frame of undescribed code is left by its frame pointer, if that is
+/// [verified](Frame::by_pointer).
 pub fn by_rules(
     machine: &Machine,
     registers: Registers,
@@ -135,8 +162,7 @@ pub fn by_rules(
     code: &mut impl Code,
     user_end: u64,
 ) -> End {
-    let Registers { ip, sp, fp, word } = registers;
-    let word = u64::from(word);
+    let Registers { ip, sp, fp, .. } = registers;
     let mut frame = Frame { ip, sp, fp };
     // Whether the address is where the frame goes on, and no return address.
     let mut interrupted = true;
@@ -149,102 +175,137 @@ pub fn by_rules(
             return End::Depth;
         }
         if !is_user(frame.ip, user_end) {
-            // Programs may end their stack so.
-            return match frame.ip == 0 && nr > 0 {
-                true => End::Complete,
-                false => End::BadAddress,
-            };
+            return End::BadAddress;
         }
         let address = frame.ip.wrapping_sub(u64::from(!interrupted));
-        let Some(rule) = code.frame(frame.ip, address) else {
-            return End::NoRule;
+        let rule = match code.frame(frame.ip, address, interrupted) {
+            Ok(rule) => rule,
+            Err(end) => return end,
         };
-        let step = match rule.kind() {
+        let next = match rule.kind() {
             Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
             Kind::Aligned => frame.aligned(machine, rule, memory),
-            Kind::Outermost => return End::Complete,
+            Kind::Outermost => Err(End::Complete),
             Kind::Signal => frame.interrupted(machine, memory),
-            Kind::Unknown => Ok(frame.by_pointer(word, memory, code)),
+            Kind::Inexpressible => Err(End::Inexpressible),
+            // Nothing was pushed yet: it was not called.
+            Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
+            Kind::Start | Kind::Unknown | Kind::Generated => {
+                frame.by_pointer(interrupted, rule == Rule::GENERATED, memory, code)
+            }
         };
-        match step.unwrap_or_else(Step::from) {
-            Step::Caller(caller) => (frame, interrupted) = (caller, false),
-            Step::Interrupted(caller) => (frame, interrupted) = (caller, true),
-            Step::End(end) => return end,
+        match next {
+            Ok(next) => (frame, interrupted) = next,
+            Err(end) => return end,
         }
     }
 }
 
-fn is_called(code: &impl Code, address: u64) -> bool {
-    code.bytes_before(address).is_some_and(ends_with_call)
-}
+/// What follows a frame, and whether a signal interrupted that; or how the stack ends.
+type Next = Result<(Frame, bool), End>;
 
-/// What follows a frame.
-enum Step {
-    /// The frame that called it.
-    Caller(Frame),
-    /// The frame that a signal interrupted.
-    Interrupted(Frame),
-    End(End),
-}
-
-impl From<Unreadable> for Step {
+impl From<Unreadable> for End {
     fn from(_: Unreadable) -> Self {
-        Self::End(End::Fault)
+        Self::Fault
     }
 }
 
 impl Frame {
     /// What follows a frame that ends there.
     #[inline(always)]
-    fn called(
-        &self,
-        machine: &Machine,
-        rule: Rule,
-        end: u64,
-        memory: &impl Memory,
-    ) -> Result<Step, Unreadable> {
+    fn called(&self, machine: &Machine, rule: Rule, end: u64, memory: &impl Memory) -> Next {
         // The stack only goes up.
         if end <= self.sp {
-            return Ok(Step::End(End::BadAddress));
+            return Err(End::BadAddress);
         }
-        Ok(Step::Caller(Self {
+        let caller = Self {
             ip: memory.word(end.wrapping_add_signed(machine.ra_offset))?,
             fp: match rule.fp_at(end) {
                 Some(address) => memory.word(address)?,
                 None => self.fp,
             },
             sp: end,
-        }))
+        };
+        Ok((caller, false))
     }
 
     /// What follows a frame that keeps where its return address is.
-    fn aligned(
-        &self,
-        machine: &Machine,
-        rule: Rule,
-        memory: &impl Memory,
-    ) -> Result<Step, Unreadable> {
+    fn aligned(&self, machine: &Machine, rule: Rule, memory: &impl Memory) -> Next {
         let kept = memory.word(rule.end(self.sp, self.fp))?;
         let end = kept.wrapping_sub(machine.ra_offset as u64);
         self.called(machine, rule, end, memory)
     }
 
     /// A signal may have its stack elsewhere.
-    fn interrupted(&self, machine: &Machine, memory: &impl Memory) -> Result<Step, Unreadable> {
+    fn interrupted(&self, machine: &Machine, memory: &impl Memory) -> Next {
         let [sp, ip, fp] = machine.signal;
         let word = |offset| memory.word(self.sp.wrapping_add_signed(offset));
-        Ok(Step::Interrupted(Self {
-            ip: word(ip)?,
-            sp: word(sp)?,
-            fp: word(fp)?,
-        }))
+        let (ip, sp, fp) = (word(ip)?, word(sp)?, word(fp)?);
+        Ok((Self { ip, sp, fp }, true))
     }
 
-    /// If the code has not saved the frame pointer, it is that of an outer frame, and callers are left out.
-    fn by_pointer(&self, word: u64, memory: &impl Memory, code: &impl Code) -> Step {
-        match self.caller(word, memory) {
-            Ok(Some(caller)) if is_called(code, caller.ip) => Step::Caller(caller),
-            Ok(_) | Err(_) => Step::End(End::NoRule),
+    /// Returns the caller by the frame pointer, if that is verified to be the one of this frame. Otherwise it is an
+    /// outer frame's, and callers would be missing; or none, as compilers keep other addresses in its register.
+    fn by_pointer(
+        &self,
+        interrupted: bool,
+        generated: bool,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Next {
+        match self.caller(8, memory) {
+            Ok(Some(caller))
+                if !(interrupted && self.is_outside(memory, code))
+                    && self.is_called(caller.ip, generated, code) =>
+            {
+                Ok((caller, false))
+            }
+            Ok(_) | Err(_) => Err(End::NoCfi),
+        }
+    }
+
+    /// Returns whether the function may not have set its frame pointer yet, or have restored its caller's: its
+    /// next instruction sets it, or a return address is on top of the stack.
+    fn is_outside(&self, memory: &impl Memory, code: &impl Code) -> bool {
+        let here = code.bytes_before(self.ip.wrapping_add(8));
+        let top = memory
+            .word(self.sp)
+            .ok()
+            .and_then(|ip| code.bytes_before(ip));
+        matches!(here, Some([0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]))
+            || top.is_some_and(|before| before[3] == 0xe8 || ends_with_indirect_call(before))
+    }
+
+    /// Returns whether the frame is in the function that begins with these bytes at `entry`, and that sets its frame
+    /// pointer at once: no instruction in between can end it or restore its caller's pointer.
+    fn is_in(&self, entry: u64, bytes: [u8; 8], code: &impl Code) -> bool {
+        let stays = |at: u64| {
+            let before = code.bytes_before(at.wrapping_add(1));
+            // pop rbp; ret; leave
+            before.is_some_and(|bytes| !matches!(bytes[7], 0x5d | 0xc2 | 0xc3 | 0xc9))
+        };
+        let inside = self.ip.wrapping_sub(entry);
+        prologue(bytes).is_some_and(|length| {
+            (length..FUNCTION_MAX).contains(&inside)
+                && (length..inside).all(|nr| stays(entry.wrapping_add(nr)))
+        })
+    }
+
+    /// Returns whether a call before `return_address` can have led to this frame. The function that it calls must
+    /// be undescribed, set its frame pointer at once, and reach up to here. `generated` code may have jumped
+    /// elsewhere, and be called by a pointer.
+    fn is_called(&self, return_address: u64, generated: bool, code: &mut impl Code) -> bool {
+        let Some(before) = code.bytes_before(return_address) else {
+            return false;
+        };
+        let target = target_of(before, return_address);
+        match target.and_then(|target| Some((target, code.rule(target)?.kind()))) {
+            Some((target, Kind::Unknown | Kind::Generated)) => {
+                let bytes = code.bytes_before(target.wrapping_add(8));
+                generated || bytes.is_some_and(|bytes| self.is_in(target, bytes, code))
+            }
+            Some(_) => false,
+            None => generated && ends_with_indirect_call(before),
         }
     }
 }

@@ -33,7 +33,7 @@ const ADDRESS_MIN: u64 = 4096;
 pub enum End {
     /// At the outermost frame.
     Complete = 1,
-    /// No rule says how to leave the last frame.
+    /// It is not known yet how to leave the last frame.
     NoRule = 2,
     /// The stack cannot be read.
     Fault = 3,
@@ -43,8 +43,12 @@ pub enum End {
     FramePointer = 5,
     /// No kernel memory.
     NoMemory = 6,
-    /// A return address is not in user space, or the stack would go down.
+    /// A return address is in no code of user space, or the stack would go down.
     BadAddress = 7,
+    /// No call frame information describes the code, and nothing verifies its frame pointer.
+    NoCfi = 8,
+    /// No rule can express the call frame information of the code.
+    Inexpressible = 9,
 }
 
 /// One word.
@@ -121,6 +125,8 @@ impl Word {
             5 => End::FramePointer,
             6 => End::NoMemory,
             7 => End::BadAddress,
+            8 => End::NoCfi,
+            9 => End::Inexpressible,
             _ => return None,
         }))
     }
@@ -137,6 +143,8 @@ impl End {
             End::FramePointer => "cut: frame pointers",
             End::NoMemory => "cut: no memory",
             End::BadAddress => "cut: bad address",
+            End::NoCfi => "cut: no CFI",
+            End::Inexpressible => "cut: complex CFI",
         }
     }
 }

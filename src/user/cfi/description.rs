@@ -13,7 +13,8 @@ const AUGMENTATION_MAX: usize = 8;
 /// The offset behind a description, whose length is next.
 pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown> {
     match cursor.u32()? {
-        0 => Err(Unknown::Damaged),
+        // The end of all of them.
+        0 => Err(Unknown::NoFunction),
         // A length of 64 bits follows: no linker writes it.
         u32::MAX => Err(Unknown::Inexpressible),
         length => cursor

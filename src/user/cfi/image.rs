@@ -3,6 +3,7 @@
 //! An ELF file, and where it describes a function.
 
 use super::{
+    super::rule::Rule,
     cursor::{encoding, Cursor},
     description::{end_of, Common},
     File, Machine, Unknown,
@@ -15,6 +16,16 @@ const LOADS_MAX: usize = 16;
 
 /// Bytes of the first instructions of a program, at most.
 const START_MAX: u64 = 64;
+
+/// Bytes of generated code at least.
+const GENERATED_MIN: u64 = 8192;
+/// What its functions are aligned to; what others are, at least where breakpoints are between them.
+const ALIGNED: u64 = 64;
+const PADDED: u64 = 16;
+/// How far a function of generated code reaches, at most, in units of the latter.
+const GENERATED_MAX: u64 = 256;
+/// The instruction int3.
+const BREAKPOINT: u8 = 0xcc;
 
 /// Entries of the table of functions that are read at once: those that are near to each other.
 const NEAR: u64 = 8;
@@ -86,11 +97,11 @@ impl Elf {
         let magic = cursor.bytes::<6>()?;
         // 64 bits, the low byte first.
         if magic != *b"\x7fELF\x02\x01" {
-            return Err(Unknown::Damaged);
+            return Err(Unknown::NoElf);
         }
         cursor.seek(18);
         if cursor.u16()? != machine.elf {
-            return Err(Unknown::Damaged);
+            return Err(Unknown::NoElf);
         }
         cursor.seek(24);
         let (entry, headers, sections) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
@@ -188,11 +199,32 @@ impl<'f, F: File> Image<'f, F> {
         Ok(Cursor::new(self.file, offset.ok_or(Unknown::Damaged)?))
     }
 
-    /// Whether the address is one of the first instructions of a program, which nothing has called. `begin` is
-    /// where the last function of the table up to the address begins: not behind the first instruction.
-    pub(super) fn is_start(&self, begin: u64) -> bool {
-        let entry = self.elf.entry;
-        begin <= entry && self.address.wrapping_sub(entry) < START_MAX
+    /// Returns the rule of the address, at this offset, which no function that is described has.
+    ///
+    /// Compilers that generate code when they are built, V8's for one, align functions and fill what is between
+    /// with breakpoints, and generate much code at a time.
+    pub(super) fn undescribed(&self, offset: u64) -> Result<Rule, Unknown> {
+        let start = self.elf.entry;
+        if start != 0 && self.address.wrapping_sub(start) < START_MAX {
+            return Ok(Rule::START);
+        }
+        let begin = self.by_table().map_or(0, |(begin, _)| begin);
+        if self.address.wrapping_sub(begin) < GENERATED_MIN {
+            return Err(Unknown::NoFunction);
+        }
+        let aligned = offset / PADDED * PADDED;
+        let ends = (0..GENERATED_MAX).map_while(|nr| aligned.checked_sub(PADDED * nr + 4));
+        for end in ends {
+            let mut padding = [0; 4];
+            self.file.read(end, &mut padding)?;
+            if padding == [BREAKPOINT; 4] && (end + 4) % ALIGNED == 0 {
+                return Ok(Rule::GENERATED);
+            }
+            if padding == [BREAKPOINT; 4] {
+                break;
+            }
+        }
+        Err(Unknown::NoFunction)
     }
 
     /// The function that the address may be in, by the table: where it begins, and where its description is

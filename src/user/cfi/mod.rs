@@ -41,11 +41,13 @@ pub enum Unknown {
     Absent,
     /// So much was read that others wait: later it may be learnt.
     Later,
-    /// It is no ELF file for this processor, or damaged.
+    /// It is no ELF file for this processor.
+    NoElf,
+    /// It is damaged.
     Damaged,
-    /// It has no table of functions.
+    /// It describes no functions.
     NoTable,
-    /// No function of the table is there.
+    /// It describes no function that is there.
     NoFunction,
     /// A rule cannot express it: another base than stack and frame pointer, an expression, a frame
     /// pointer that is lost or in a register, offsets that are too large.
@@ -82,6 +84,19 @@ pub const X86_64: Machine = Machine {
     signal: [160, 168, 120],
 };
 
+/// Returns the rule to keep of an instruction of which this was found; `None` if that is not known yet.
+pub fn rule_of(found: Result<Rule, Unknown>) -> Option<Rule> {
+    match found {
+        Ok(rule) => Some(rule),
+        Err(Unknown::Absent | Unknown::Later) => None,
+        Err(Unknown::NoElf) => Some(Rule::GENERATED),
+        Err(Unknown::NoTable | Unknown::NoFunction) => Some(Rule::UNKNOWN),
+        Err(Unknown::Damaged | Unknown::Inexpressible | Unknown::TooLong) => {
+            Some(Rule::INEXPRESSIBLE)
+        }
+    }
+}
+
 /// The rule of the instruction at an offset of a file.
 pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
     Elf::read(file, machine)?.learn(file, machine, offset)
@@ -95,9 +110,15 @@ impl Elf {
         machine: &Machine,
         offset: u64,
     ) -> Result<Rule, Unknown> {
-        match self.by_table(file, machine, offset) {
+        let found = match self.by_table(file, machine, offset) {
             Err(Unknown::NoTable) => self.by_search(file, machine, offset),
             found => found,
+        };
+        match found {
+            Err(Unknown::NoTable | Unknown::NoFunction) => {
+                Image::new(self, file, offset)?.undescribed(offset)
+            }
+            _ => found,
         }
     }
 
@@ -109,11 +130,8 @@ impl Elf {
         offset: u64,
     ) -> Result<Rule, Unknown> {
         let image = Image::new(self, file, offset)?;
-        let (begin, described) = image.by_table()?;
-        match rule(&image, machine, described) {
-            Err(Unknown::NoFunction) if image.is_start(begin) => Ok(Rule::OUTERMOST),
-            found => found,
-        }
+        let (_begin, described) = image.by_table()?;
+        rule(&image, machine, described)
     }
 
     /// The same without the table, which takes longer.

@@ -250,13 +250,10 @@ impl<'c> Program<'c> {
             // def_cfa_register
             0x0d => {
                 let new = cursor.unsigned()?;
-                self.row.frame = match self.row.frame {
-                    Frame::At { offset, .. } => Frame::At {
-                        register: new,
-                        offset,
-                    },
+                match &mut self.row.frame {
+                    Frame::At { register, .. } => *register = new,
                     _ => return Err(Unknown::Damaged),
-                };
+                }
             }
             // def_cfa_offset, def_cfa_offset_sf
             0x0e | 0x13 => {
@@ -264,13 +261,10 @@ impl<'c> Program<'c> {
                     0x0e => cursor.unsigned()? as i64,
                     _ => self.scaled(cursor.signed()?),
                 };
-                self.row.frame = match self.row.frame {
-                    Frame::At { register, .. } => Frame::At {
-                        register,
-                        offset: new,
-                    },
+                match &mut self.row.frame {
+                    Frame::At { offset, .. } => *offset = new,
                     _ => return Err(Unknown::Damaged),
-                };
+                }
             }
             // def_cfa_expression
             0x0f => self.row.frame = self.frame_by(cursor)?,

@@ -13,7 +13,7 @@ from .rust import Vector, locked, number, published, static
 IN_BINARY, PROCESS, ADDRESS_MIN = 1 << 63, 1 << 62, 4096
 OFFSET_BITS, INDEX_BITS = 40, 23
 ENDS = {1: "complete", 2: "cut: no rule", 3: "cut: fault", 4: "cut: depth", 5: "cut: frame pointers",
-        6: "cut: no memory", 7: "cut: bad address"}
+        6: "cut: no memory", 7: "cut: bad address", 8: "cut: no CFI", 9: "cut: complex CFI"}
 VDSOS = (0, 1)
 # Cookies that are remembered for each CPU.
 REMEMBERED = 4096

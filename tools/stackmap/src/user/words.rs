@@ -46,6 +46,8 @@ impl End {
             5 => End::Cut("frame pointers ended"),
             6 => End::Cut("no memory"),
             7 => End::Cut("bad address"),
+            8 => End::Cut("no CFI"),
+            9 => End::Cut("complex CFI"),
             _ => End::Unknown,
         }
     }
@@ -185,6 +187,8 @@ mod tests {
         assert_eq!(end(&[1]), "complete");
         assert_eq!(end(&[FILE, 2]), "cut: no rule");
         assert_eq!(end(&[7]), "cut: bad address");
+        assert_eq!(end(&[8]), "cut: no CFI");
+        assert_eq!(end(&[9]), "cut: complex CFI");
         assert_eq!(end(&[]), "end unknown");
         assert_eq!(end(&[4095]), "end unknown");
     }
