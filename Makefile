@@ -17,7 +17,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale bench stale
+	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps bench stale
 
 ##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
 
@@ -131,6 +131,9 @@ fuzz: ## fuzz map, stack walk, tool; SECONDS=60 for each target
 
 scale: ## run 10^8 events through the map on the host; EVENTS=N
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
+
+steps: ## step programs; compare user stacks at each instruction
+	@cargo test --quiet --release --package stackmap-user --test steps -- --ignored --nocapture
 
 stale:
 	@selftests/stale --mark

@@ -1,0 +1,558 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The stacks of programs at each of their instructions, by the module's rules, against a shadow stack.
+//!
+//! A program is stepped from its entry, or from that of the dynamic linker. Its calls, returns and signals say which
+//! return addresses its stack has. A stack that is complete must have all of these, one that is cut the innermost.
+
+use stackmap_user::{
+    calls::{self, Calls},
+    cfi::{learn, rule_of, X86_64},
+    rule::Rule,
+    rules::{Rules, Set, SETS},
+    walk::{by_rules, Code, Memory, Registers, Unreadable},
+    words::{End, StackWords},
+    Bytes,
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    fs::{self, File},
+    io::Error,
+    os::unix::{fs::FileExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+    ptr,
+    rc::Rc,
+};
+
+const USER_END: u64 = 0x7fff_ffff_f000;
+const AT_ENTRY: u64 = 9;
+const BREAKPOINT: u64 = 0xcc;
+const SIGTRAP: i32 = 5;
+
+/// Instructions that are stepped, at most.
+const MAX: u64 = 200_000;
+
+/// The registers of a stopped task, as ptrace() has them.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct UserRegisters {
+    r15_to_r12: [u64; 4],
+    rbp: u64,
+    rbx_to_r8: [u64; 5],
+    rax: u64,
+    rcx_to_orig_rax: [u64; 5],
+    rip: u64,
+    cs: u64,
+    eflags: u64,
+    rsp: u64,
+    ss_to_gs: [u64; 7],
+}
+
+extern "C" {
+    fn ptrace(request: u64, pid: i32, address: *mut UserRegisters, data: *mut UserRegisters)
+        -> i64;
+    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+}
+
+const TRACEME: u64 = 0;
+const POKE: u64 = 5;
+const CONTINUE: u64 = 7;
+const STEP: u64 = 9;
+const GET_REGISTERS: u64 = 12;
+const SET_REGISTERS: u64 = 13;
+
+/// A part of the address space.
+struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    executable: bool,
+    path: Rc<str>,
+}
+
+/// A file, and an offset in it.
+type Site = (Rc<str>, u64);
+
+/// A program that is stopped.
+struct Target {
+    child: Child,
+    pid: i32,
+    memory: File,
+    mappings: Vec<Mapping>,
+    files: HashMap<Rc<str>, Vec<u8>>,
+    /// The stack pointer that it began with.
+    stack: u64,
+    rules: RefCell<HashMap<Site, Option<Rule>>>,
+}
+
+impl Target {
+    /// Starts a program, which stops before its first instruction.
+    fn start(command: &mut Command) -> Self {
+        // SAFETY: ptrace() may be called between fork() and exec().
+        unsafe {
+            command.pre_exec(
+                || match ptrace(TRACEME, 0, ptr::null_mut(), ptr::null_mut()) {
+                    0 => Ok(()),
+                    _ => Err(Error::last_os_error()),
+                },
+            )
+        };
+        let directory = env!("CARGO_TARGET_TMPDIR");
+        let command = command.current_dir(directory).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        let pid = child.id() as i32;
+        let mut target = Self {
+            child,
+            pid,
+            memory: File::options()
+                .read(true)
+                .open(format!("/proc/{pid}/mem"))
+                .unwrap(),
+            mappings: Vec::new(),
+            files: HashMap::new(),
+            stack: 0,
+            rules: RefCell::default(),
+        };
+        assert_eq!(target.wait(), Some(SIGTRAP));
+        // What was opened is the memory from before exec().
+        target.memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        target.stack = target.registers().rsp;
+        target.read_mappings();
+        target
+    }
+
+    /// Waits until it stops. Returns the signal, or `None` if it has exited.
+    fn wait(&self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: The status can be written.
+        let pid = unsafe { waitpid(self.pid, &mut status, 0) };
+        (pid == self.pid && status & 0xff == 0x7f).then_some(status >> 8 & 0xff)
+    }
+
+    fn request(&self, request: u64, address: u64, data: *mut UserRegisters) {
+        // SAFETY: The task is stopped; what is read or written of this process is `data`.
+        let ret = unsafe { ptrace(request, self.pid, address as *mut UserRegisters, data) };
+        assert_eq!(ret, 0, "ptrace {request}: {}", Error::last_os_error());
+    }
+
+    fn registers(&self) -> UserRegisters {
+        let mut registers = UserRegisters::default();
+        self.request(GET_REGISTERS, 0, &mut registers);
+        registers
+    }
+
+    /// Runs it up to the entry of the program itself.
+    fn run_to_entry(&mut self) {
+        let auxiliary = fs::read(format!("/proc/{}/auxv", self.pid)).unwrap();
+        let words: Vec<_> = auxiliary
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+            .collect();
+        let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
+        let entry = entry.unwrap()[1];
+        let code = self.word(entry).unwrap();
+        self.request(POKE, entry, (code & !0xff | BREAKPOINT) as *mut _);
+        self.request(CONTINUE, 0, ptr::null_mut());
+        assert_eq!(self.wait(), Some(SIGTRAP));
+        self.request(POKE, entry, code as *mut _);
+        let mut registers = self.registers();
+        registers.rip = entry;
+        self.request(SET_REGISTERS, 0, &mut registers);
+        self.read_mappings();
+    }
+
+    fn read_mappings(&mut self) {
+        self.mappings.clear();
+        for line in fs::read_to_string(format!("/proc/{}/maps", self.pid))
+            .unwrap_or_default()
+            .lines()
+        {
+            let mut words = line.split_ascii_whitespace();
+            let (start, end) = words.next().unwrap().split_once('-').unwrap();
+            let (flags, offset) = (words.next().unwrap(), words.next().unwrap());
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            let mapping = Mapping {
+                start: number(start),
+                end: number(end),
+                offset: number(offset),
+                executable: flags.as_bytes()[2] == b'x',
+                path: words.nth(2).unwrap_or_default().into(),
+            };
+            let path = &mapping.path;
+            let is_file = path.starts_with('/') || **path == *"[vdso]";
+            if mapping.executable && is_file && !self.files.contains_key(path) {
+                let bytes = fs::read(&**path).unwrap_or_else(|_| {
+                    let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
+                    self.memory
+                        .read_exact_at(&mut bytes, mapping.start)
+                        .unwrap();
+                    bytes
+                });
+                self.files.insert(path.clone(), bytes);
+            }
+            self.mappings.push(mapping);
+        }
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let index = self
+            .mappings
+            .partition_point(|mapping| mapping.end <= address);
+        let mapping = self.mappings.get(index)?;
+        (mapping.start <= address).then_some(mapping)
+    }
+
+    /// Bytes at an address, of which the last may be missing.
+    fn bytes<const N: usize>(&self, address: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        let _ = self.memory.read_at(&mut bytes, address);
+        bytes
+    }
+
+    fn rule(&self, address: u64) -> Option<Rule> {
+        let mapping = self.mapping(address).filter(|mapping| mapping.executable)?;
+        let Some(file) = self.files.get(&mapping.path) else {
+            return Some(Rule::GENERATED);
+        };
+        let offset = address - mapping.start + mapping.offset;
+        let mut rules = self.rules.borrow_mut();
+        *rules
+            .entry((mapping.path.clone(), offset))
+            .or_insert_with(|| rule_of(learn(&Bytes(file), &X86_64, offset)))
+    }
+
+    fn describe(&self, address: u64) -> String {
+        match self.mapping(address) {
+            Some(mapping) => {
+                let name = mapping.path.rsplit('/').next().unwrap_or_default();
+                format!("{name}+{:#x}", address - mapping.start + mapping.offset)
+            }
+            None => format!("{address:#x}"),
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may have exited.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Memory for Target {
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        let mut bytes = [0; 8];
+        let read = self.memory.read_exact_at(&mut bytes, address);
+        read.map_err(|_| Unreadable::Unmapped)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// The code of a program, and the stack that is being walked.
+struct Walk<'a> {
+    target: &'a Target,
+    rules: &'a Rules,
+    words: StackWords,
+}
+
+impl Code for Walk<'_> {
+    fn frames(&self) -> usize {
+        self.words.frames()
+    }
+
+    fn calls(&mut self) -> Calls<'_> {
+        Calls {
+            mapping: calls::Mapping::default(),
+            rules: self.rules,
+            words: &mut self.words,
+        }
+    }
+
+    fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End> {
+        let rule = self.target.rule(address);
+        if rule.is_some() || interrupted {
+            self.words.keep(ip);
+        }
+        rule.ok_or(End::BadAddress)
+    }
+
+    fn rule(&mut self, address: u64) -> Option<Rule> {
+        self.target.rule(address)
+    }
+
+    fn stack(&self) -> u64 {
+        self.target.stack
+    }
+
+    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+        let word = self.target.word(address.wrapping_sub(8)).ok()?;
+        Some(word.to_le_bytes())
+    }
+}
+
+/// A return address, and where it is on the stack; or what a signal has interrupted.
+enum Pushed {
+    Call { slot: u64, ip: u64 },
+    Signal { ip: u64, sp: u64 },
+}
+
+/// The return addresses of a stack, the outermost first.
+#[derive(Default)]
+struct ShadowStack(Vec<Pushed>);
+
+impl ShadowStack {
+    /// Forgets those that are below the stack pointer, which is in the stack from `start` to `end`.
+    fn pop_below(&mut self, sp: u64, start: u64, end: u64) {
+        let here = start..end;
+        while let Some(last) = self.0.last() {
+            let left = match last {
+                Pushed::Call { slot, .. } => *slot < sp || !here.contains(slot),
+                // A handler that does not return, but jumps.
+                Pushed::Signal { sp: before, .. } => *before < sp && here.contains(before),
+            };
+            if !left {
+                break;
+            }
+            self.0.pop();
+        }
+    }
+
+    /// Whether the program has changed a return address, as the one to which an exception is thrown is set. The
+    /// frames in between are then abandoned.
+    fn is_changed(&self, target: &Target) -> bool {
+        self.0.iter().any(|pushed| match pushed {
+            Pushed::Call { slot, ip } => target.word(*slot) != Ok(*ip),
+            Pushed::Signal { .. } => false,
+        })
+    }
+
+    /// All addresses, the innermost first.
+    fn ips(&self, ip: u64) -> Vec<u64> {
+        let outer = self.0.iter().rev().map(|pushed| match pushed {
+            Pushed::Call { ip, .. } | Pushed::Signal { ip, .. } => *ip,
+        });
+        [ip].into_iter().chain(outer).collect()
+    }
+}
+
+/// How many stacks there were of each kind.
+#[derive(Default)]
+struct Counts {
+    right: u64,
+    cut: BTreeMap<&'static str, u64>,
+    wrong: u64,
+}
+
+/// Whether these bytes begin with a call, after prefixes.
+fn is_call(code: &[u8]) -> bool {
+    let prefix = |byte: &u8| matches!(byte, 0x2e | 0x3e | 0x40..=0x4f | 0x66 | 0x67 | 0xf2 | 0xf3);
+    let code: Vec<_> = code.iter().copied().skip_while(prefix).collect();
+    matches!(code[..], [0xe8, ..]) || matches!(code[..], [0xff, form, ..] if form >> 3 & 7 == 2)
+}
+
+/// Steps a program, at most so many instructions, and compares its stack at each.
+fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    const RT_SIGRETURN: u64 = 15;
+
+    let name = format!("{command:?}");
+    let mut target = Target::start(command);
+    if from_entry {
+        target.run_to_entry();
+    }
+    let rules = Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap();
+    let mut shadow = ShadowStack::default();
+    let mut counts = Counts::default();
+    let mut now = target.registers();
+    let mut signal = 0;
+    for _ in 0..max {
+        let before = now;
+        let code: [u8; 12] = target.bytes(before.rip);
+        target.request(STEP, 0, signal as *mut _);
+        let delivered = std::mem::take(&mut signal) != 0;
+        match target.wait() {
+            None => break,
+            Some(SIGTRAP) => {}
+            Some(number) => {
+                signal = number as u64;
+                continue;
+            }
+        }
+        now = target.registers();
+        let is_syscall = code.starts_with(&SYSCALL);
+        // mmap, mprotect, munmap, brk, mremap
+        if is_syscall && matches!(before.rax, 9..=12 | 25) || target.mapping(now.rsp).is_none() {
+            target.read_mappings();
+        }
+        let stack = target
+            .mapping(now.rsp)
+            .map(|stack| (stack.start, stack.end));
+        let (start, end) = stack.expect("a stack");
+        let top = target.word(now.rsp).unwrap_or(0);
+        let (slot, ip) = (now.rsp, top);
+        if delivered {
+            let (ip, sp) = (before.rip, before.rsp);
+            shadow.0.push(Pushed::Signal { ip, sp });
+            shadow.0.push(Pushed::Call { slot, ip: top });
+        } else if is_syscall && before.rax == RT_SIGRETURN {
+            let handler = shadow
+                .0
+                .iter()
+                .rposition(|pushed| matches!(pushed, Pushed::Signal { .. }));
+            shadow.0.truncate(handler.expect("a signal"));
+        } else {
+            shadow.pop_below(now.rsp + u64::from(is_call(&code)), start, end);
+            let pushed = now.rsp == before.rsp.wrapping_sub(8);
+            if is_call(&code) && pushed && top.wrapping_sub(before.rip) < 16 {
+                shadow.0.push(Pushed::Call { slot, ip });
+            }
+        }
+        let mut walk = Walk {
+            target: &target,
+            rules: &rules,
+            words: StackWords::default(),
+        };
+        let registers = Registers {
+            ip: now.rip,
+            sp: now.rsp,
+            fp: now.rbp,
+            word: 8,
+        };
+        let end = by_rules(&X86_64, registers, &target, &mut walk, USER_END);
+        let got = walk.words.words();
+        let want = shadow.ips(now.rip);
+        if !want.starts_with(got) && shadow.is_changed(&target) {
+            continue;
+        }
+        if end == End::Complete && *got == want {
+            counts.right += 1;
+        } else if end != End::Complete && want.starts_with(got) {
+            *counts.cut.entry(end.text()).or_default() += 1;
+        } else {
+            counts.wrong += 1;
+            if counts.wrong <= 3 {
+                let names = |ips: &[u64]| {
+                    ips.iter()
+                        .map(|ip| target.describe(*ip))
+                        .collect::<Vec<_>>()
+                };
+                eprintln!(
+                    "{name}: {}: {:?}, not {:?}",
+                    end.text(),
+                    names(got),
+                    names(&want)
+                );
+            }
+        }
+    }
+    let total = counts.right + counts.cut.values().sum::<u64>() + counts.wrong;
+    let share = 100.0 * counts.right as f64 / total.max(1) as f64;
+    eprintln!(
+        "{name}: {total} stacks, {share:.2} % right and complete, cut {:?}, wrong {}",
+        counts.cut, counts.wrong
+    );
+    counts
+}
+
+/// Builds a program of `steps/`.
+fn build(compiler: &str, source: &str, flags: &str) -> PathBuf {
+    let name = format!("{compiler} {source} {flags} {}", process::id());
+    let name = name.replace([' ', '/', ',', '='], "_");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("steps");
+    let status = Command::new(compiler)
+        .args(flags.split_ascii_whitespace())
+        .arg(sources.join(source))
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(status.unwrap().success(), "{compiler} {source} {flags}");
+    program
+}
+
+/// Steps a program that is built so, from its own entry or from the first instruction. None of its stacks may be wrong,
+/// and at least so many percent are complete.
+fn built(compiler: &str, source: &str, flags: &str, from_entry: bool, least: f64) {
+    let program = build(compiler, source, flags);
+    let counts = step(&mut Command::new(&program), from_entry, MAX);
+    fs::remove_file(program).unwrap();
+    let total = counts.right + counts.cut.values().sum::<u64>();
+    assert_eq!(counts.wrong, 0, "{source} {flags}");
+    assert!(
+        counts.right as f64 * 100.0 >= total as f64 * least,
+        "{source} {flags}"
+    );
+}
+
+/// What the dynamic linker resolves is cut: nothing but another register says where its frame ends.
+#[test]
+fn lazily_bound() {
+    built("cc", "steps.c", "-O2 -Wl,-z,lazy", true, 50.0);
+    let flags = "-O2 -fno-omit-frame-pointer -Wl,-z,lazy";
+    built("cc", "steps.c", flags, true, 40.0);
+}
+
+#[test]
+fn bound_at_once_from_the_first_instruction_of_the_linker() {
+    built("cc", "steps.c", "-O2 -Wl,-z,now", false, 95.0);
+}
+
+#[test]
+fn static_with_assembly() {
+    let flags = "-O2 -static -DASSEMBLY";
+    built("cc", "steps.c", flags, true, 99.0);
+    let flags = format!("{flags} -fno-omit-frame-pointer");
+    built("cc", "steps.c", &flags, true, 99.0);
+}
+
+#[test]
+fn without_descriptions() {
+    let flags = "-O2 -static -DASSEMBLY -fno-asynchronous-unwind-tables";
+    built("cc", "steps.c", flags, true, 75.0);
+    let flags = format!("{flags} -fno-omit-frame-pointer");
+    built("cc", "steps.c", &flags, true, 75.0);
+}
+
+#[test]
+fn cpp() {
+    built("c++", "steps.cpp", "-O2", true, 40.0);
+}
+
+/// More programs, see `make steps`.
+#[test]
+#[ignore = "takes minutes, and programs that are not everywhere"]
+fn more_programs() {
+    for flags in ["-O2 -static", "-Os -static -fno-omit-frame-pointer", "-O2"] {
+        built("musl-gcc", "steps.c", flags, true, 0.0);
+    }
+    for flags in [
+        "-O2 -fcf-protection",
+        "-O0",
+        "-O3 -static-pie",
+        "-O2 -fno-plt",
+        "-O2 -static -pg",
+    ] {
+        built("cc", "steps.c", flags, true, 40.0);
+        built("c++", "steps.cpp", flags, true, 40.0);
+    }
+    let mut wrong = 0;
+    for command in [
+        "perl -e print(join(q(,),sort(map{$_*7%13}1..99)))",
+        "openssl speed -bytes 64 -seconds 1 chacha20",
+        "openssl speed -bytes 64 -seconds 1 aes-128-ctr",
+        "sqlite3 :memory: select(1+2)",
+        "git --version",
+        "gzip -c /etc/passwd",
+        "sort /etc/passwd",
+        "find /etc",
+        "tar -cf - /etc",
+    ] {
+        let mut words = command.split_ascii_whitespace();
+        let mut program = Command::new(words.next().unwrap());
+        wrong += step(program.args(words), true, 400_000).wrong;
+    }
+    assert_eq!(wrong, 0);
+}
