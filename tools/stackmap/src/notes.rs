@@ -3,6 +3,7 @@
 //! Notes at the end of a result: what is missing in it, and why.
 
 use crate::{
+    error::{Error, Result},
     filter::Filtered,
     output::safe,
     source::{Loaded, Missing},
@@ -107,11 +108,16 @@ impl Notes {
         }
     }
 
-    /// Whether there were events, and none is counted.
-    pub fn is_unmatched(&self) -> bool {
-        let filtered = self.filtered.as_ref();
-        self.unweighed.is_all()
-            || filtered.is_some_and(|filtered| filtered.kept == 0 && filtered.all > 0)
+    /// Refuses a result without events if `source` has some, and says what these have.
+    pub fn require_events(&self, source: &str, loaded: &Loaded) -> Result {
+        let mut why: Vec<_> = self.filtered.iter().filter_map(Filtered::line).collect();
+        if self.unweighed.is_all() {
+            why.extend(self.unweighed.lines(&loaded.weight));
+        }
+        match why.is_empty() {
+            true => Ok(()),
+            false => Err(Error::input(source, why.join("; "))),
+        }
     }
 
     /// The notes, in words; `loaded` is what the result was made from.

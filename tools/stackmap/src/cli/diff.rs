@@ -82,6 +82,8 @@ struct Read {
     seconds: f64,
     recorded: Option<Recorded>,
     notes: Vec<Note>,
+    /// Why no event of it is compared, if there are some.
+    unmatched: Result,
 }
 
 impl Read {
@@ -103,6 +105,9 @@ impl Diff {
         let binaries = [before.binaries()?, after.binaries()?];
         let mut before = self.read(&self.before, before, &binaries, &mut names)?;
         let mut after = self.read(&self.after, after, &binaries, &mut names)?;
+        if after.unmatched.is_err() {
+            std::mem::replace(&mut before.unmatched, Ok(()))?;
+        }
         // Compilers make other clones of functions in another build.
         let numbers = names.canonical();
         for side in [&mut before, &mut after] {
@@ -159,6 +164,7 @@ impl Diff {
                 .as_ref()
                 .map(|manifest| manifest.recorded.clone()),
             notes: notes.lines(Some(&loaded)),
+            unmatched: notes.require_events(&name, &loaded),
             name,
         })
     }

@@ -89,6 +89,11 @@ impl Dump {
         let order = self.order(all, |id| {
             by_id.contains(&id) || is_any && selection.keeps_stack(key(id))
         });
+        if order.is_empty() && !all.is_empty() {
+            let stacks = count_of(all.len() as u64, "stack");
+            let why = format!("none of {stacks} matches --stack");
+            return Err(Error::input(source.name(), why));
+        }
         let stacks = order.iter().map(|index| all.at(*index as usize));
 
         let mut out = Out::paged(global.pager() && !self.json);
@@ -107,12 +112,6 @@ impl Dump {
         }
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
-        if order.is_empty() && !all.is_empty() {
-            output::say(format_args!(
-                "note: none of {} matches --stack",
-                count_of(all.len() as u64, "stack")
-            ));
-        }
         output::say(format_args!("Total: {} unique stacks", order.len()));
         Ok(())
     }

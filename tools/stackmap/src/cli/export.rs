@@ -156,6 +156,7 @@ impl Export {
             // They are no single file.
             Format::Parquet => {}
         }
+        notes.require_events(&source.name(), &loaded)?;
         out.finish()?;
         output::say_notes(&notes.lines(Some(&loaded)));
         Ok(())
@@ -213,7 +214,9 @@ impl Export {
         events::for_each(source, loaded, &mut notes, &mut |event, sides| {
             writer.event(event, sides)
         })?;
+        // Tables without rows replace those that have some.
         writer.finish()?;
+        notes.require_events(&source.name(), loaded)?;
         output::say_notes(&notes.lines(Some(loaded)));
         Ok(())
     }

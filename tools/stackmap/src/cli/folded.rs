@@ -117,6 +117,7 @@ impl Folded {
         let (mut source, mut loaded) = self.input.open(!self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
+        notes.require_events(&source.name(), &loaded)?;
         let mut names = Names::default();
         let stacks = fold(&tally, by, &mut source, &mut loaded, &mut names)?;
         let mut out = Out::stdout();
@@ -133,9 +134,7 @@ impl Flame {
         let (mut source, mut loaded) = self.input.open(!self.by.map)?;
         let mut notes = Notes::default();
         let (tally, by) = self.by.count(&mut source, &mut loaded, &mut notes)?;
-        if notes.is_unmatched() {
-            output::say_notes(&notes.lines(Some(&loaded)));
-        }
+        notes.require_events(&source.name(), &loaded)?;
         let total = tally.total();
         let mut about = notes.nr_events(total.events);
         if *tally.unit() != Unit::Events {

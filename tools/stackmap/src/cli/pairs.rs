@@ -88,12 +88,9 @@ pub(super) fn run(
     let (mut source, mut loaded) = input.open(true)?;
     let mut notes = Notes::default();
     read(&mut source, &mut loaded, &mut notes, &mut pairs)?;
+    notes.require_events(&source.name(), &loaded)?;
     if show.flame.is_some() || show.folded.is_some() {
         return show.draw(&pairs, source, loaded, &notes);
-    }
-    if notes.is_unmatched() {
-        output::say_notes(&notes.lines(Some(&loaded)));
-        return Ok(());
     }
     let sections = report::sections(pairs.tally(), pairs.by(), limits.stacks);
     let mut users = pairs.users();

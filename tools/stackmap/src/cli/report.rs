@@ -95,10 +95,7 @@ impl Report {
             by => by,
         };
         let tally = events::tally(&mut source, &loaded, &mut notes, by)?;
-        if notes.is_unmatched() {
-            output::say_notes(&notes.lines(Some(&loaded)));
-            return Ok(());
-        }
+        notes.require_events(&source.name(), &loaded)?;
         if let Some(root) = self.root() {
             return self.write_trees(root, global, source, loaded, &tally, &notes);
         }

@@ -82,6 +82,7 @@ impl View {
             nr_events += 1;
             builder.event(event, sides)
         })?;
+        notes.require_events(&source.name(), loaded)?;
         let lines = notes.lines(Some(loaded));
         output::say_notes(&lines);
         let look = view::Look {

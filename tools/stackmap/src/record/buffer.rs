@@ -55,6 +55,8 @@ pub(super) struct Written {
 /// The same of a CPU.
 #[derive(Clone, Copy, Default)]
 pub(super) struct WrittenCpu {
+    /// How many events were written.
+    pub(super) events: u64,
     /// How many records were written, and how many of them were taken while the buffer recorded.
     pub(super) entries: u64,
     pub(super) streamed: u64,
@@ -69,6 +71,8 @@ pub(super) struct WrittenCpu {
 struct Seen {
     formats: Formats,
     keep_fields: bool,
+    /// Of the last page.
+    nr_events: u64,
     ids: BTreeSet<u16>,
     pids: BTreeSet<i32>,
     frames: BTreeSet<(u64, bool)>,
@@ -104,6 +108,7 @@ impl Buffer<'_> {
         let mut seen = Seen {
             formats: Formats::default(),
             keep_fields: self.keep_fields,
+            nr_events: 0,
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
@@ -194,6 +199,7 @@ impl Buffer<'_> {
             match seen.page(&layout, std::mem::take(&mut source.page)) {
                 Ok((page, nr_records, last)) => {
                     let cpu = written.entry(source.cpu).or_default();
+                    cpu.events += seen.nr_events;
                     cpu.entries += nr_records;
                     if source.is_streamed() {
                         cpu.streamed += nr_records;
@@ -273,6 +279,7 @@ impl Seen {
         page.truncate(layout.used(&page)?);
         let mut cursor = Cursor::new(*layout, page)?;
         let mut nr_records = 0;
+        self.nr_events = 0;
         while let Some(record) = cursor.next_record()? {
             self.record(&mut cursor, &record);
             nr_records += 1;
@@ -291,6 +298,7 @@ impl Seen {
         let special = format
             .as_ref()
             .map_or(Special::None, |format| format.special);
+        self.nr_events += u64::from(!special.is_stack());
         if self.is_stripped(special) {
             let from = COMMON_LEN.min(data.len());
             data[from..].fill(0);
@@ -375,6 +383,7 @@ mod tests {
         let mut seen = Seen {
             formats,
             keep_fields,
+            nr_events: 0,
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),
@@ -413,6 +422,7 @@ mod tests {
         let mut seen = Seen {
             formats,
             keep_fields: true,
+            nr_events: 0,
             ids: BTreeSet::new(),
             pids: BTreeSet::new(),
             frames: BTreeSet::new(),

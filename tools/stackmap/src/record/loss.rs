@@ -10,11 +10,10 @@ use crate::{
 /// The suggested size of a buffer is a multiple of this, in KiB.
 const GRANULE: u64 = 64;
 
-/// What is missing in the recording that `manifest` describes, in words.
-pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
+/// What is missing in the recording that `manifest` describes, which has so many events, in words.
+pub(super) fn lines(manifest: &Manifest, nr_events: u64) -> Vec<String> {
     let mut lines = Vec::new();
     let sum = |of: fn(&CpuStat) -> u64| manifest.cpus.iter().map(of).fold(0, u64::saturating_add);
-    let entries = sum(|cpu| cpu.entries);
     let (overrun, dropped) = (sum(|cpu| cpu.overrun), sum(|cpu| cpu.dropped));
     let short = manifest.cpus.iter().filter_map(|cpu| cpu.reach_ns).min();
     if let (Some(last), Some(reach)) = (manifest.recorded.last_ns, short) {
@@ -71,12 +70,12 @@ pub(super) fn lines(manifest: &Manifest) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if entries == 0 && overrun == 0 && dropped == 0 && read == 0 {
+    if nr_events == 0 && overrun == 0 && dropped == 0 && read == 0 {
         let what = match (
             &manifest.recorded.events[..],
             &manifest.recorded.functions[..],
         ) {
-            _ if sum(|cpu| cpu.older) > 0 => "all records are older than what is kept",
+            _ if sum(|cpu| cpu.older) > 0 => "all events are older than what is kept",
             (_, []) => "none of the events happened",
             ([], _) => "none of the functions was called",
             _ => "none of the events happened, and none of the functions was called",
@@ -119,6 +118,12 @@ mod tests {
     use super::*;
     use crate::capture::Recorded;
 
+    /// What is said of a recording in which every record is an event.
+    fn lines(manifest: &Manifest) -> Vec<String> {
+        let entries = manifest.cpus.iter().map(|cpu| cpu.entries);
+        super::lines(manifest, entries.fold(0, u64::saturating_add))
+    }
+
     fn manifest(cpus: &[(u64, u64, u64, u64)]) -> Manifest {
         let cpus = cpus
             .iter()
@@ -151,7 +156,7 @@ mod tests {
         older.cpus[0].older = 3;
         assert_eq!(
             lines(&older),
-            ["nothing was recorded: all records are older than what is kept"]
+            ["nothing was recorded: all events are older than what is kept"]
         );
         // 1 MiB for 1000, and 3000 more: 4 MiB and a quarter.
         assert_eq!(

@@ -274,11 +274,11 @@ pub fn list(tracefs: Option<&Path>) -> Result {
                     .as_ref()
                     .map(|instance| cpu_stats(instance.tracefs()));
                 let stats = stats.transpose()?.unwrap_or_default();
-                let entries = stats.iter().map(|cpu| cpu.entries).sum();
+                let bytes: u64 = stats.iter().map(|cpu| cpu.bytes).sum();
                 let output = left.output().map(|output| output.display().to_string());
                 format!(
-                    "{} in the buffer, {} KiB streamed, for {}",
-                    count_of(entries, "record"),
+                    "{} KiB in the buffer, {} KiB streamed, for {}",
+                    bytes.div_ceil(1024),
                     left.streamed().div_ceil(1024),
                     output.unwrap_or_else(|| "an unknown file".to_owned())
                 )

@@ -234,11 +234,12 @@ impl<'a> Surroundings<'a> {
         if differ(self.begun.map.load_id, self.stacks.load_id()) {
             warn("the module was reloaded during the recording: ids from before have no stacks");
         }
-        for line in loss::lines(&manifest) {
+        let nr_events = written.cpus.values().map(|cpu| cpu.events).sum();
+        for line in loss::lines(&manifest, nr_events) {
             warn(line);
         }
         let nr_user_stacks = self.user.as_ref().map_or(0, UserSide::nr_stacks);
-        summary(&manifest, (self.stacks.len(), nr_user_stacks), &path, size);
+        summary(nr_events, (self.stacks.len(), nr_user_stacks), &path, size);
         Ok(())
     }
 
@@ -368,21 +369,15 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-fn summary(manifest: &Manifest, (nr_stacks, nr_user): (usize, usize), path: &Path, size: u64) {
-    let entries: u64 = manifest.cpus.iter().map(|cpu| cpu.entries).sum();
+fn summary(nr_events: u64, (nr_stacks, nr_user): (usize, usize), path: &Path, size: u64) {
     let size = size.div_ceil(1024);
     let user = match nr_user {
         0 => String::new(),
         nr => format!(", {}", count_of(nr as u64, "user stack")),
     };
-    let streamed: u64 = manifest.cpus.iter().map(|cpu| cpu.streamed).sum();
-    let place = match streamed {
-        0 => " in the buffer".to_owned(),
-        streamed => format!(" ({streamed} of them streamed)"),
-    };
     let counts = format!(
-        "{}{place}, {} in the map{user}, {size} KiB",
-        count_of(entries, "record"),
+        "{}, {} in the map{user}, {size} KiB",
+        count_of(nr_events, "event"),
         count_of(nr_stacks as u64, "stack")
     );
     let path = path.display();

@@ -173,6 +173,14 @@ impl Special {
             _ => Self::None,
         }
     }
+
+    /// Returns whether it is no event, but the stack of one.
+    pub fn is_stack(self) -> bool {
+        matches!(
+            self,
+            Self::StackId | Self::KernelStack | Self::UserStack | Self::UserStackId
+        )
+    }
 }
 
 /// An event's description.

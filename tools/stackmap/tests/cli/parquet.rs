@@ -2,7 +2,7 @@
 
 //! Tables are read back by the reader of the crate that wrote them, and compared with the JSON export.
 
-use super::tool::{data, events, json, mode, stdout, Dir, Members};
+use super::tool::{data, events, json, mode, run, stdout, Dir, Members};
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Field,
@@ -334,7 +334,8 @@ fn captures_are_appended_and_each_is_there_once() {
         rows.filter(|nr| *nr == 0).count()
     };
     assert_eq!(nr_empty(), 0);
-    export(&tables, "--comm nobody mixed.data");
+    let command = format!("export --format parquet -o {tables} --comm nobody mixed.data");
+    run(command).failed(2, "none of ");
     assert_eq!((nr_empty(), partitions(&tables, "events").len()), (1, 3));
 }
 
@@ -374,7 +375,8 @@ fn stacks_of_another_load_are_gone() {
 fn tables_without_rows_are_there() {
     let dir = Dir::new();
     let tables = dir.at("tables");
-    export(&tables, "--comm nobody user.data");
+    let command = format!("export --format parquet -o {tables} --comm nobody user.data");
+    run(command).failed(2, "none of ");
     assert_eq!(TABLES.map(|table| rows(&tables, table).len()), [1, 0, 0, 0]);
 }
 

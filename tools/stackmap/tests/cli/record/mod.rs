@@ -12,7 +12,7 @@ mod limits;
 mod recover;
 mod stream;
 
-use fake::{map, page, Fake, KMALLOC};
+use fake::{map, page, Fake, KMALLOC, STATS};
 use std::{fs, os::unix::fs::symlink, process::Stdio};
 
 #[test]
@@ -35,7 +35,7 @@ fn the_settings_of_others_stay() {
         options/userstacktrace: 0\n";
     assert_eq!(fake.get("seen"), want);
     for said in [
-        "stackmap.data: 6 records in the buffer, 1 stack",
+        "stackmap.data: 1 event, 1 stack in the map",
         "note: what programs write to trace_marker is not recorded: ",
     ] {
         assert!(text.contains(said), "{text}");
@@ -172,11 +172,14 @@ fn record_reports_losses() {
                 would have held them";
     assert!(text.contains(said), "{text}");
 
-    for cpu in ["cpu0", "cpu1"] {
-        let stats = format!("i/per_cpu/{cpu}/stats");
-        fake.put(&stats, "entries: 0\noverrun: 0\n");
-    }
+    // A stack without its event is none.
+    let mut stack_alone = page();
+    stack_alone.drain(16..32);
+    stack_alone[8] -= 16;
+    fake.put("i/per_cpu/cpu0/trace_pipe_raw", stack_alone);
+    fake.put("i/per_cpu/cpu1/stats", STATS);
     let text = fake.recorded(KMALLOC, "echo 0 > tracing_on");
+    assert!(text.contains("stackmap.data: 0 events, "), "{text}");
     assert!(text.contains("WARNING: tracing was switched off"), "{text}");
     assert!(text.contains("WARNING: nothing was recorded"), "{text}");
     assert!(fake.manifest().switched_off);

@@ -174,7 +174,7 @@ fn what_is_left_can_be_recovered() {
     let before = fake.state();
     let name = killed(&fake, "");
     let list = fake.ran("recover --list --tracefs t");
-    let line = format!("{name}: 6 records in the buffer, 0 KiB streamed, for ");
+    let line = format!("{name}: 1 KiB in the buffer, 0 KiB streamed, for ");
     assert!(list.starts_with(&line), "{list}");
     assert!(list.ends_with("/stackmap.data\n"), "{list}");
     fake.ran(&format!("recover --tracefs t -o found {name}"));
@@ -227,7 +227,7 @@ fn what_was_streamed_is_left_without_its_buffer() {
     let text = fake.recorded("-e kmem:kmalloc --overwrite -o other", "true");
     assert!(text.contains("has left a recording"), "{text}");
     let list = fake.ran("recover --list --tracefs t");
-    let line = format!("{name}: 0 records in the buffer, 1 KiB streamed, for ");
+    let line = format!("{name}: 0 KiB in the buffer, 1 KiB streamed, for ");
     assert!(list.starts_with(&line), "{list}");
     // Nor with its instance, in whose place nothing of the top level is saved.
     fs::remove_dir_all(fake.path("t/instances").join(&name)).unwrap();
