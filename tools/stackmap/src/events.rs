@@ -76,7 +76,7 @@ pub fn for_each_record(
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
     let mut records = Records::new(pages);
-    let mut decoder = Decoder::new(trace, binds, &loaded.symbols);
+    let mut decoder = Decoder::new(trace, binds, loaded);
     let mut progress = Progress::bytes("reading events", Some(size));
     let mut selection = Selection::new(loaded);
     let mut give =
@@ -94,6 +94,7 @@ pub fn for_each_record(
         lost: records.lost.saturating_add(decoder.damaged),
         orphans: decoder.orphans(),
     };
+    notes.own = selection.own;
     notes.filtered = selection.finish();
     Ok(())
 }

@@ -48,6 +48,9 @@ pub struct Filter {
     /// report shows of it; with --kernel or --user only on that stack: --stack '^vfs_read$'
     #[arg(id = "stack", long, help_heading = FILTERS, value_name = "REGEX", value_parser = Regex::new)]
     pub stacks: Vec<Regex>,
+    /// Whether events that tracing itself caused are left out.
+    #[arg(skip)]
+    pub hides_own: bool,
 }
 
 impl Filter {

@@ -33,6 +33,8 @@ pub struct Notes {
     pub losses: Losses,
     /// Frames that nothing names, and all frames.
     pub unnamed: (u64, u64),
+    /// Events that are hidden, as tracing itself caused them. All else is of the others.
+    pub own: u64,
     /// What a filter has kept, if there is one. All else is of these events, but for the losses.
     pub filtered: Option<Filtered>,
     /// Events that a filter has kept and that have no weight. All else is of the others.
@@ -110,7 +112,8 @@ impl Notes {
 
     /// Refuses a result without events if `source` has some, and says what these have.
     pub fn require_events(&self, source: &str, loaded: &Loaded) -> Result {
-        let mut why: Vec<_> = self.filtered.iter().filter_map(Filtered::line).collect();
+        let filtered = self.filtered.iter().filter(|_| self.own == 0);
+        let mut why: Vec<_> = filtered.filter_map(Filtered::line).collect();
         if self.unweighed.is_all() {
             why.extend(self.unweighed.lines(&loaded.weight));
         }
@@ -142,7 +145,10 @@ impl Notes {
         ];
         let others = others.into_iter().filter(|(count, _)| *count > 0);
         let others = others.map(|(count, verb)| events(count, verb));
-        notes.extend(files.into_iter().chain(others).map(note(false)));
+        let own = count_of(self.own, "event");
+        let own = format!("not shown: {own} that tracing itself caused (--plumbing shows them)");
+        let own = (self.own > 0).then_some(own);
+        notes.extend(files.into_iter().chain(others).chain(own).map(note(false)));
         notes
     }
 

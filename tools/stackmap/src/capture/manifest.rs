@@ -80,6 +80,9 @@ pub struct Manifest {
     pub settings_changed: Vec<String>,
     /// The requested events and functions.
     pub recorded: Recorded,
+    /// The processes of the recorder.
+    #[serde(skip_serializing_if = "is_default")]
+    pub recorder: Vec<u32>,
     /// What the ring buffer says of each CPU.
     pub cpus: Vec<CpuStat>,
 }

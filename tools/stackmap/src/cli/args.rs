@@ -79,7 +79,8 @@ pub(super) struct SymbolArgs {
     /// Offset that KASLR added to the addresses of --vmlinux [default: found from kallsyms]
     #[arg(long, help_heading = NAMES, value_name = "HEX", value_parser = parse_hex)]
     kaslr_offset: Option<u64>,
-    /// Also show the frames of tracing itself, which are the innermost ones of a stack
+    /// Also show the frames of tracing itself, which are the innermost ones of a stack, and the events
+    /// that the module and the recorder cause
     #[arg(long, help_heading = NAMES)]
     plumbing: bool,
     /// Directory with debug information of programs, by build-id or as in the root directory; can be
@@ -131,7 +132,10 @@ impl SymbolArgs {
             return Err(Error::input(source.name(), what));
         }
         let mut loaded = source.load(&self.files(), users_later && !filter.has_stacks())?;
-        loaded.filter = filter.clone();
+        loaded.filter = Filter {
+            hides_own: !self.plumbing,
+            ..filter.clone()
+        };
         let mut progress = Progress::new("reading debug information", None);
         loaded.shown = match (self.user, self.kernel) {
             (true, _) => Shown::User,

@@ -121,6 +121,7 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
         pairs.add(event, sides, loaded, keeps);
         Ok(())
     })?;
+    notes.own = selection.own;
     notes.filtered = selection.finish();
     let complete = pairs.is_complete(&hint);
     complete.map_err(|missing| Error::input(source.name(), missing))?;

@@ -51,6 +51,8 @@ pub struct Selection<'a> {
     is_given: bool,
     kept: u64,
     all: u64,
+    /// How many fit and are hidden, as tracing itself caused them. The others are counted.
+    pub own: u64,
     seen: Seen,
     kernel: ByNumber<u32, bool>,
     user: ByNumber<u32, bool>,
@@ -74,6 +76,7 @@ impl<'a> Selection<'a> {
             is_given: !filter.is_empty(),
             kept: 0,
             all: 0,
+            own: 0,
             seen: Seen::default(),
             kernel: ByNumber::default(),
             user: ByNumber::default(),
@@ -85,10 +88,12 @@ impl<'a> Selection<'a> {
 
     /// Whether an event is kept that has these stacks.
     pub fn keeps(&mut self, event: &Event, sides: Sides<'_>) -> bool {
-        !self.is_given || {
-            let fits = self.filter.fits(event) && self.fits_stacks(sides);
-            self.count(event, fits)
+        let fits = !self.is_given || self.filter.fits(event) && self.fits_stacks(sides);
+        if event.own && self.filter.hides_own {
+            self.own += u64::from(fits);
+            return false;
         }
+        !self.is_given || self.count(event, fits)
     }
 
     /// Whether a stack of a map is kept.

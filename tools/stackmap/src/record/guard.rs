@@ -57,6 +57,11 @@ impl Guard {
         let _ = self.pipe.write_all(&[what]);
     }
 
+    /// Returns the id of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends the process, as there is nothing left to do, also if somebody has stopped it.
     pub(super) fn dismiss(mut self) {
         // It may be dead.

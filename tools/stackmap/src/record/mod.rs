@@ -93,6 +93,7 @@ impl Options {
         };
         let mut recording = Recording::new(&self, &limits);
         let guard = Guard::start(recording.name(), top.root())?;
+        recording.recorder.push(guard.id());
         let stopped = match Instance::create(&top, recording.name()) {
             Ok(instance) => {
                 let session = Session {

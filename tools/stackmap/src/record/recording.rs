@@ -44,6 +44,8 @@ pub(super) struct Recording {
     pub(super) all_symbols: bool,
     pub(super) no_args: bool,
     pub(super) anonymous: bool,
+    /// The processes that record.
+    pub(super) recorder: Vec<u32>,
     /// What was there when tracing was switched on; [`None`]: it was not yet.
     pub(super) begun: Option<Begun>,
     /// The name of the file.
@@ -75,6 +77,7 @@ impl Recording {
             all_symbols: options.all_symbols,
             no_args: options.hides_args(),
             anonymous: options.anonymous,
+            recorder: vec![std::process::id()],
             ..Self::of_buffer(&options.output)
         }
     }

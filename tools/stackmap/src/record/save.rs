@@ -284,6 +284,7 @@ impl<'a> Surroundings<'a> {
             slim: !recording.all_symbols,
             modules_changed: is_new && loaded(begun.modules.as_bytes()) != loaded(&self.modules),
             recorded: recording.recorded.clone(),
+            recorder: recording.recorder.clone(),
             reset: is_new && self.was_reset(slot_bits),
             triggered: ending.triggered.clone(),
             switched_off: ending.switched_off,

@@ -10,8 +10,10 @@ use super::{
     tasks::Tasks,
 };
 use crate::{
+    capture::Manifest,
     error::Result,
-    symbols::{texts::ByNumber, Symbols},
+    source::Loaded,
+    symbols::texts::ByNumber,
     trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time},
 };
 use std::{io::Read, rc::Rc};
@@ -123,27 +125,30 @@ pub struct Decoder<'a> {
     trace: &'a Trace,
     /// Knows their user stacks.
     binds: &'a Binds,
-    symbols: &'a Symbols,
+    loaded: &'a Loaded,
     pairs: Pairs,
     functions: ByNumber<u64, Rc<str>>,
     /// The names of tasks, and their processes.
     tasks: ByNumber<u32, (Rc<str>, Option<u32>)>,
     ips: Vec<u64>,
+    /// Of stacks of the map, whether tracing itself caused their events.
+    own: ByNumber<u32, bool>,
     /// Records that are no events.
     pub damaged: u64,
 }
 
 impl<'a> Decoder<'a> {
     /// One that has seen nothing yet. `binds` are those of the whole trace.
-    pub fn new(trace: &'a Trace, binds: &'a Binds, symbols: &'a Symbols) -> Self {
+    pub fn new(trace: &'a Trace, binds: &'a Binds, loaded: &'a Loaded) -> Self {
         Self {
             trace,
             binds,
-            symbols,
+            loaded,
             pairs: Pairs::default(),
             functions: ByNumber::default(),
             tasks: ByNumber::default(),
             ips: Vec::new(),
+            own: ByNumber::default(),
             damaged: 0,
         }
     }
@@ -176,15 +181,20 @@ impl<'a> Decoder<'a> {
                     let id = trace.about.formats.number(format, "stack_id", data);
                     let user = self.binds.user(pid, time, trace.cookie(format, data));
                     return match (self.pairs.take(cpu, pid, flags, out)?, id) {
-                        (Some(event), Some(id)) => out(&event, Sides::of_id(id as u32, user)),
+                        (Some(mut event), Some(id)) => {
+                            event.own |= !event.flags.interrupts && self.is_own(id as u32);
+                            out(&event, Sides::of_id(id as u32, user))
+                        }
                         (Some(event), None) => out(&event, StackRef::None.into()),
                         (None, _) => Ok(()),
                     };
                 }
                 Special::KernelStack => {
                     return match self.pairs.take(cpu, pid, flags, out)? {
-                        Some(event) => {
+                        Some(mut event) => {
                             trace.about.formats.frames(format, data, &mut self.ips);
+                            event.own |=
+                                !event.flags.interrupts && self.loaded.symbols.is_own(&self.ips);
                             out(&event, StackRef::Whole(&self.ips).into())
                         }
                         None => Ok(()),
@@ -200,6 +210,8 @@ impl<'a> Decoder<'a> {
             (tasks.comm(head.pid).into(), tasks.tgid(head.pid))
         });
         let (comm, tgid) = task.clone();
+        let manifest = self.loaded.manifest.as_ref();
+        let is_recorder = |manifest: &Manifest| manifest.recorder.contains(&tgid.unwrap_or(pid));
         let event = Event {
             name,
             fields: trace.fields(&head, data),
@@ -209,6 +221,7 @@ impl<'a> Decoder<'a> {
             cpu,
             time: trace.time(time),
             flags,
+            own: !flags.interrupts && manifest.is_some_and(is_recorder),
         };
         self.pairs.push(event, out)
     }
@@ -218,12 +231,22 @@ impl<'a> Decoder<'a> {
         self.pairs.finish(out)
     }
 
+    /// Whether tracing itself caused events with a stack of the map.
+    fn is_own(&mut self, id: u32) -> bool {
+        let loaded = self.loaded;
+        let is_own = || {
+            let stack = loaded.stack(id);
+            stack.is_some_and(|stack| loaded.symbols.is_own(stack.ips))
+        };
+        *self.own.entry(id).or_insert_with(is_own)
+    }
+
     /// The name of the event that a call of a function is.
     fn function(&mut self, ip: u64) -> Rc<str> {
         if self.functions.len() > MAX_KEPT {
             self.functions.clear();
         }
-        let symbols = self.symbols;
+        let symbols = &self.loaded.symbols;
         let name = self.functions.entry(ip).or_insert_with(|| {
             let mut name = String::new();
             fields::function(symbols, ip, false, &mut name);

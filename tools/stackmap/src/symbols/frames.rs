@@ -121,6 +121,28 @@ pub fn nr_plumbing<'a>(
     other.unwrap_or(0)
 }
 
+/// What the kernel runs to unwind user stacks for those who asked for it.
+const DEFERRED: [&str; 3] = [
+    "unwind_deferred_task_work",
+    "process_unwind_deferred",
+    "unwind_user_faultable",
+];
+
+/// Returns whether tracing itself caused an event: this module called what it is of, or a page fault in the module. `frames`:
+/// those of the event's stack as in [`nr_plumbing`], without the plumbing. What interrupts or preempts the module has other causes.
+pub fn is_own<'a>(frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>) -> bool {
+    for (name, module) in frames.into_iter().flatten() {
+        if module == Some(STACKMAP) || DEFERRED.contains(&name) {
+            return true;
+        }
+        let is_interrupt = is_entry(name) && !name.starts_with(ENTRY_PREFIXES[0]);
+        if is_interrupt || name.starts_with("preempt_schedule") {
+            return false;
+        }
+    }
+    false
+}
+
 /// The name and the module in the text of a frame, as the kernel prints it.
 pub fn parts(frame: &str) -> (&str, Option<&str>) {
     let (symbol, module) = match frame.split_once(" [") {
@@ -183,5 +205,32 @@ mod tests {
         // Nothing else would be left.
         assert_eq!(count(&[event]), 0);
         assert_eq!(nr_plumbing([None, Some(parts(event))]), 0);
+    }
+
+    #[test]
+    fn what_the_module_calls_is_its_own() {
+        let own = |frames: &[&'static str]| is_own(frames.iter().map(|frame| Some(parts(frame))));
+        let find = "Mappings::find+0x1/0x2 [stackmap]";
+        assert!(own(&["krealloc", find, "task_work_run"]));
+        assert!(own(&[
+            "handle_mm_fault",
+            "exc_page_fault",
+            "asm_exc_page_fault",
+            find
+        ]));
+        assert!(own(&[
+            "kmalloc",
+            "process_unwind_deferred",
+            "task_work_run"
+        ]));
+        assert!(!own(&[
+            "__schedule",
+            "preempt_schedule_irq",
+            "asm_sysvec_apic_timer_interrupt",
+            find
+        ]));
+        assert!(!own(&["__schedule", "preempt_schedule_notrace", find]));
+        assert!(!own(&["krealloc", "find [stackmap2]", "task_work_run"]));
+        assert!(!is_own([None]));
     }
 }

@@ -255,13 +255,25 @@ impl Symbols {
         })
     }
 
+    /// Whether tracing itself caused an event with this stack.
+    pub fn is_own(&self, ips: &[u64]) -> bool {
+        frames::is_own(self.names(ips).skip(self.nr_plumbing(ips)))
+    }
+
     /// How many frames at the beginning of a stack are of tracing itself.
     fn nr_plumbing(&self, ips: &[u64]) -> usize {
-        let names = ips.iter().enumerate().map(|(depth, ip)| {
+        frames::nr_plumbing(self.names(ips))
+    }
+
+    /// The name and the module of each frame.
+    fn names<'a>(
+        &'a self,
+        ips: &'a [u64],
+    ) -> impl Iterator<Item = Option<(&'a str, Option<&'a str>)>> {
+        ips.iter().enumerate().map(|(depth, ip)| {
             let frame = self.frames(*ip, depth == 0).last()?;
             Some((frame.name()?, frame.module()))
-        });
-        frames::nr_plumbing(names)
+        })
     }
 
     /// Whether a frame is the entry of an interrupt or an exception.

@@ -33,6 +33,8 @@ pub struct Event {
     pub time: Time,
     /// What the CPU was doing.
     pub flags: Flags,
+    /// Whether tracing itself caused it: the recorder, or the module.
+    pub own: bool,
 }
 
 impl Event {
@@ -55,6 +57,7 @@ impl Event {
             cpu: 0,
             time: Time::Nanos(1),
             flags: Flags::default(),
+            own: false,
         }
     }
 }

@@ -3,8 +3,12 @@
 //! Filters on reading: what is kept of captures, by every command, compared with the events that an
 //! export of everything has. `data/golden/filters.txt` has what is said if nothing is kept.
 
-use super::tool::{counts, events, json, micros, run, stdout};
+use super::{
+    made::{bin, capture, Text},
+    tool::{counts, events, json, micros, run, stdout, Dir},
+};
 use serde_json::Value;
+use stackmap::capture::Manifest;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -306,4 +310,67 @@ fn groups_by_pid_are_named_as_in_a_trace() {
     let folded = stdout("folded --by pid user.data");
     let mut lines = folded.lines();
     assert!(lines.any(|line| line.starts_with("known-144;")), "{folded}");
+}
+
+#[test]
+fn what_tracing_itself_causes_is_hidden_and_counted() {
+    let kallsyms =
+        b"ffffffff81000000 T krealloc\nffffffff81000100 T work\nffffffff81000200 T _end\n\
+                     ffffffffc0000000 t find\t[stackmap]\nffffffffc0000100 t end\t[stackmap]\n";
+    let [krealloc, work, find] = [
+        0xffff_ffff_8100_0010,
+        0xffff_ffff_8100_0110,
+        0xffff_ffff_c000_0010,
+    ];
+    let trace = "\
+        prog-7 (7) [000] .... 1.000001: a: x\n\
+        prog-7 (7) [000] .... 1.000002: <stack_id 1>\n\
+        prog-7 (7) [000] .... 1.000003: a: x\n\
+        prog-7 (7) [000] .... 1.000004: <stack_id 2>\n\
+        prog-7 (7) [000] .... 1.000005: a: x\n\
+        prog-7 (7) [000] .... 1.000006: <stack trace> ffffffff81000010 ffffffffc0000010\n\
+        stackmap-9 (9) [000] .... 1.000007: a: x\n\
+        stackmap-10 (9) [000] .... 1.000008: a: x\n";
+    let text = Text {
+        trace,
+        stack_map_bin: &bin(
+            None,
+            &[(1, &[krealloc, find, work]), (2, &[krealloc, work])],
+        ),
+        kallsyms,
+    };
+    let manifest = Manifest {
+        recorder: vec![9],
+        ..Manifest::default()
+    };
+    let dir = Dir::new();
+    let path = dir.at("own.data");
+    capture(&text, &manifest).write(&path);
+    for (options, nr, said) in [
+        (
+            "",
+            1,
+            "note: not shown: 4 events that tracing itself caused (--plumbing shows them)",
+        ),
+        ("--plumbing", 5, ""),
+        (
+            "--comm stackmap",
+            0,
+            "not shown: 2 events that tracing itself caused",
+        ),
+        (
+            "--comm prog --user",
+            1,
+            "not shown: 2 events that tracing itself caused",
+        ),
+    ] {
+        let ran = run(format!("folded {options} {path}")).well();
+        assert!(ran.stderr.contains(said), "{options}: {}", ran.stderr);
+        assert_eq!(ran.stderr.contains("tracing itself"), !said.is_empty());
+        assert_eq!(counts(&ran.text()).sum::<u64>(), nr, "{options}");
+        assert_eq!(events(&json(format!("{options} {path}"))).len() as u64, nr);
+        let report = stdout(format!("report {options} {path}"));
+        let begin = report.lines().nth(2).unwrap();
+        assert!(begin.starts_with(&nr.to_string()), "{report}");
+    }
 }
