@@ -15,7 +15,7 @@ use std::{
 /// For tests: where these files are in place of `/proc`.
 const PROC: &str = "STACKMAP_TEST_PROC";
 
-fn proc(file: &str) -> PathBuf {
+pub(crate) fn proc(file: &str) -> PathBuf {
     let dir = std::env::var_os(PROC).map_or_else(|| PathBuf::from("/proc"), PathBuf::from);
     dir.join(file)
 }
@@ -78,7 +78,11 @@ pub fn kallsyms() -> Result<Kallsyms> {
     File::open(&path)
         .and_then(|file| file.take(kallsyms::MAX_LEN).read_to_end(&mut text))
         .map_err(|error| Error::read(&path, error))?;
-    Kallsyms::parse(text, &modules()?, &path.display().to_string())
+    Kallsyms::parse(
+        text,
+        &modules().unwrap_or_default(),
+        &path.display().to_string(),
+    )
 }
 
 /// Returns an error if the addresses of the kernel's symbols are hidden from this process.

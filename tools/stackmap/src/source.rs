@@ -8,6 +8,7 @@ use crate::{
     files::read_full,
     filter::Filter,
     kernel,
+    output::warn,
     ring::{decode::Trace, page::Layout, stream::Pages},
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
@@ -157,11 +158,12 @@ impl Source {
         match self {
             Source::Live(tracefs) => {
                 stacks = tracefs.stacks()?;
-                user = live_user(tracefs, files)?;
-                stat = Some(tracefs.stat()?);
-                modules = kernel::modules()?;
+                let of_users = live_user(tracefs, files, true);
+                user = or_without("user stacks", of_users, true).unwrap_or_default();
+                stat = or_without("counters", tracefs.stat(), true);
+                modules = or_without("modules", kernel::modules(), true).unwrap_or_default();
                 if files.kallsyms.is_none() {
-                    own_kallsyms = Some(kernel::kallsyms()?);
+                    own_kallsyms = or_without(KERNEL_NAMES, kernel::kallsyms(), true);
                 }
                 elf.build_id = kernel::build_id();
             }
@@ -287,8 +289,21 @@ pub(crate) fn differ(one: Option<LoadId>, other: Option<LoadId>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one != other)
 }
 
-/// The user stacks of the running kernel, and what names their frames.
-pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> {
+/// What a result lacks without `/proc/kallsyms`.
+pub(crate) const KERNEL_NAMES: &str = "names of kernel functions";
+
+/// Returns what was read of the running kernel, or warns if it is `said` that the result is without it.
+pub(crate) fn or_without<T>(what: &str, read: Result<T>, said: bool) -> Option<T> {
+    let read = read.inspect_err(|error| {
+        if said {
+            warn(format_args!("without {what}: {error}"));
+        }
+    });
+    read.ok()
+}
+
+/// The user stacks of the running kernel, and what names their frames. `said`: see [`or_without`].
+pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles, said: bool) -> Result<User> {
     let Some(stacks) = tracefs.user_stacks()? else {
         return Ok(User::default());
     };
@@ -306,7 +321,9 @@ pub(crate) fn live_user(tracefs: &Tracefs, files: &SymbolFiles) -> Result<User> 
     for (process, text) in live::perf_maps(&processes, None) {
         names.add_perf_map(process, text);
     }
-    let binaries = Binaries::parse(tracefs.read_bytes("stack_map_binaries")?);
+    let table = tracefs.read_bytes("stack_map_binaries");
+    let table = or_without("files of user stacks", table, said);
+    let binaries = Binaries::parse(table.unwrap_or_default());
     Ok(User::new(stacks, binaries, names))
 }
 

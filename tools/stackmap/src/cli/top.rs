@@ -112,6 +112,10 @@ impl Top {
             ratatui::try_init().map_err(|error| Error::io("set the terminal up", error))?;
         let result = self.live(&mut terminal, &mut sampler, &mut model, &ended);
         ratatui::restore();
+        if result.is_err() {
+            // What was seen last is not lost.
+            self.snapshot(&model)?;
+        }
         result
     }
 

@@ -6,7 +6,7 @@ use super::{Names, Row};
 use crate::{
     error::{Error, Result},
     kernel,
-    source::{live_user, SymbolFiles},
+    source::{live_user, or_without, SymbolFiles, KERNEL_NAMES},
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
@@ -71,7 +71,7 @@ impl Sampler {
             is_user,
             symbols: match is_user {
                 true => Symbols::default(),
-                false => symbols()?,
+                false => or_without(KERNEL_NAMES, symbols(), true).unwrap_or_default(),
             },
             symbols_read: Instant::now(),
             names: Names::new(),
@@ -82,25 +82,33 @@ impl Sampler {
 
     /// Looks once. Rates are those since the last time.
     pub fn sample(&mut self) -> Result<Sample> {
+        // What is missing is said before the screen is set up.
+        let is_first = self.before.is_none();
         let stat = match self.is_user {
-            true => self.tracefs.user_stat()?,
-            false => self.tracefs.stat()?,
+            true => self.tracefs.user_stat(),
+            false => self.tracefs.stat(),
         };
+        let stat = or_without("counters", stat, is_first).unwrap_or_default();
         let mut user = User::default();
         let stacks = match self.is_user {
             true => {
-                user = live_user(&self.tracefs, &self.files)?;
+                user = live_user(&self.tracefs, &self.files, is_first)?;
                 std::mem::take(&mut user.stacks)
             }
             false => self.tracefs.stacks()?,
         };
         let now = Instant::now();
-        let is_on = |file| Ok::<_, crate::Error>(self.tracefs.read(file)?.trim() == "1");
+        // What cannot be read is not said to be off.
+        let is_on = |file| {
+            self.tracefs
+                .read(file)
+                .map_or(true, |text| text.trim() == "1")
+        };
         let option = match self.is_user {
             true => "options/stackmap-user",
             false => "options/stackmap",
         };
-        let (stackmap, tracing) = (is_on(option)?, is_on("tracing_on")?);
+        let (stackmap, tracing) = (is_on(option), is_on("tracing_on"));
 
         // After a reset, or in another load, nothing that was seen before means anything.
         let generation = (stacks.load_id(), stacks.generation(stat.slot_bits()));
@@ -121,7 +129,7 @@ impl Sampler {
         };
         match self.is_user {
             true => self.read_user_names(&stacks, user),
-            false => self.read_names(&stacks)?,
+            false => self.read_names(&stacks),
         }
         let before = self.before.as_ref().map(|(_, totals, _)| totals);
         let row = |stack: Stack<'_>| {
@@ -178,7 +186,7 @@ impl Sampler {
         }
     }
 
-    fn read_names(&mut self, stacks: &Stacks) -> Result {
+    fn read_names(&mut self, stacks: &Stacks) {
         let unnamed = |symbols: &Symbols| {
             let new = stacks
                 .iter()
@@ -187,7 +195,7 @@ impl Sampler {
                 .any(|ip| symbols.place(*ip, false) == Place::Unknown)
         };
         if self.symbols_read.elapsed() > NAMES_LAST && unnamed(&self.symbols) {
-            self.symbols = symbols()?;
+            self.symbols = symbols().unwrap_or_else(|_| std::mem::take(&mut self.symbols));
             self.symbols_read = Instant::now();
         }
         for stack in stacks.iter() {
@@ -200,7 +208,6 @@ impl Sampler {
                 frames.collect::<Arc<[String]>>()
             });
         }
-        Ok(())
     }
 }
 

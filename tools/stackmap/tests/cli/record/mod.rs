@@ -360,3 +360,54 @@ fn a_reset_during_the_recording_is_reported() {
         assert_eq!(report.contains("1 event has a stale id"), reset, "{report}");
     }
 }
+
+#[test]
+fn what_cannot_be_read_is_missing_in_the_live_commands_alone() {
+    for (file, dump, top) in [
+        (
+            "proc/kallsyms",
+            "names of kernel functions",
+            "names of kernel functions",
+        ),
+        ("proc/modules", "modules", ""),
+        ("t/stack_map_stat", "counters", "counters"),
+        ("t/stack_map_user_bin", "user stacks", ""),
+        ("t/tracing_on", "", ""),
+    ] {
+        let fake = Fake::new();
+        let _ = fs::remove_file(fake.path(file));
+        fs::create_dir(fake.path(file)).unwrap();
+        for (command, lacks) in [("dump", dump), ("top --once -i 0.05", top)] {
+            let ran = fake.run(&format!("{command} --tracefs t")).well();
+            let said = format!("WARNING: without {lacks}: cannot read");
+            assert_eq!(
+                ran.stderr.contains("without"),
+                !lacks.is_empty(),
+                "{}",
+                ran.stderr
+            );
+            assert!(
+                lacks.is_empty() || ran.stderr.starts_with(&said),
+                "{}",
+                ran.stderr
+            );
+            let text = ran.text();
+            assert!(text.contains("1048581"), "{command} {file}: {text}");
+            let has_names = file != "proc/kallsyms";
+            assert_eq!(text.contains("foo"), has_names, "{command} {file}: {text}");
+            assert_eq!(
+                text.contains("ffffffff81000010"),
+                !has_names || command == "dump",
+                "{text}"
+            );
+        }
+    }
+    // As kernel.kptr_restrict=2 has it.
+    let fake = Fake::new();
+    fake.put("proc/kallsyms", "0000000000000000 T _stext\n");
+    for command in ["dump", "top --once -i 0.05"] {
+        let ran = fake.run(&format!("{command} --tracefs t")).well();
+        assert!(ran.stderr.contains("kptr_restrict"), "{}", ran.stderr);
+        assert!(ran.text().contains("0xffffffff81000010"));
+    }
+}
