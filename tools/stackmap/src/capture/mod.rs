@@ -10,6 +10,7 @@
 //! | `trace_pipe_raw` | the pages of the ring buffer: [`stream`](crate::ring::stream) |
 //! | `events/header_page`, `events/header_event`, `events/*/*/format` | what describes them |
 //! | `printk_formats`, `tasks.json` | texts and tasks that they name by numbers |
+//! | `sleepers.json` | tasks that waited when the recording began |
 //! | `stack_map_bin` | the stacks |
 //! | `stack_map_stat` | the counters of the map after the recording |
 //! | `stack_map_user_bin`, `stack_map_binaries`, `stack_map_user_stat` | the user stacks, the files of their frames, the counters |
@@ -20,10 +21,12 @@
 
 mod manifest;
 mod read;
+mod sleeper;
 mod write;
 
 pub use manifest::{ClockReading, Clocks, CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
+pub use sleeper::Sleeper;
 pub use write::{Room, Writer, PACKING};
 
 /// Where `record` writes and the others read by default.
@@ -49,6 +52,8 @@ pub mod member {
     pub const PRINTK_FORMATS: &str = "printk_formats";
     /// The names of tasks.
     pub const TASKS: &str = "tasks.json";
+    /// The tasks that waited when the recording began.
+    pub const SLEEPERS: &str = "sleepers.json";
     /// The stacks.
     pub const STACK_MAP_BIN: &str = "stack_map_bin";
     /// The user stacks.

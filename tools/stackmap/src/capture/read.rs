@@ -2,7 +2,7 @@
 
 //! Reads a capture. Nothing in it is trusted: members are read in bounded memory.
 
-use super::{manifest, member, Manifest};
+use super::{manifest, member, Manifest, Sleeper};
 use crate::{
     error::{Error, Result},
     output::warn,
@@ -288,6 +288,14 @@ impl Capture {
             warn(format_args!("{error}: not used"));
             segments::Recorded::default()
         })
+    }
+
+    /// The tasks that waited when the recording began.
+    pub fn sleepers(&mut self) -> Result<Vec<Sleeper<u64>>> {
+        match self.has(member::SLEEPERS) {
+            true => self.json(member::SLEEPERS, tasks::MAX_JSON),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// The image of the vDSO, and its index among the files.

@@ -36,7 +36,7 @@ pub(super) struct Offcpu {
     /// Number of wakers to show of each stack
     #[arg(long, value_name = "N", default_value_t = 1)]
     wakers: usize,
-    /// Count waits that last to the end of the trace, up to there
+    /// Count waits that last to the end of the trace, up to there, and those that had begun before it
     #[arg(long)]
     unfinished: bool,
     #[command(flatten)]

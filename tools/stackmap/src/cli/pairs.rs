@@ -18,7 +18,7 @@ use crate::{
     pairs::{self, KeyField, Limits, Pairs, Preset},
     report,
     source::{Loaded, Source},
-    trace::Event,
+    trace::{Event, StackRef},
 };
 use clap::Args;
 use std::{io::Write, path::PathBuf};
@@ -110,7 +110,8 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
     // What ends something is wanted if its beginning is.
     let filter = std::mem::take(&mut loaded.filter);
     let hint = format!("\n  hint: stackmap record {}", events_of(pairs.preset()));
-    let gaps = Gaps::of(source.ring()?.1)?;
+    let (trace, pages, _) = source.ring()?;
+    let gaps = Gaps::of(pages)?;
     let manifest = loaded.manifest.as_ref();
     if let Some(page_size) = manifest.and_then(|manifest| manifest.page_size) {
         pairs.page_size = page_size;
@@ -121,6 +122,23 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
         pairs.add(event, sides, loaded, keeps);
         Ok(())
     })?;
+    let begin = loaded
+        .manifest
+        .as_ref()
+        .and_then(|manifest| manifest.clocks.begin);
+    if let (true, Some(begin), Some(capture)) = (pairs.preset().is_waits(), begin, source.capture())
+    {
+        for sleeper in capture.sleepers()? {
+            let kernel = match sleeper.stack.is_empty() {
+                true => StackRef::None,
+                false => StackRef::Whole(&sleeper.stack),
+            };
+            let sides = loaded.shown.of(kernel.into());
+            let keeps = &mut |event: &Event| selection.keeps(event, sides);
+            let switch = sleeper.switch(&trace, begin.trace);
+            pairs.add_sleeper(&switch, sides, loaded, keeps);
+        }
+    }
     notes.own = selection.own;
     notes.filtered = selection.finish();
     let complete = pairs.is_complete(&hint);

@@ -62,6 +62,8 @@ pub(super) struct LeftOut {
     pub(super) again: Count,
     /// Has not ended when the trace ends.
     pub(super) open: Count,
+    /// Began before the trace.
+    pub(super) before: Count,
     /// Is younger than what is asked for.
     pub(super) younger: Count,
     /// Last events that end nothing.
@@ -74,7 +76,9 @@ impl Pairs {
     pub fn join(&mut self, gaps: &Gaps) {
         let mut steps = std::mem::take(&mut self.steps);
         // Events are given out when their stacks are, so those of two CPUs are not in order.
-        steps.sort_by_key(|step| step.time);
+        let is_before =
+            |step: &Step| step.part == Part::First && self.firsts[step.number as usize].is_before;
+        steps.sort_by_key(|step| (!is_before(step), step.time));
         if self.preset.is_waits() {
             self.name_wakers(&mut steps);
         }
@@ -141,11 +145,14 @@ impl Pairs {
             (Preset::Leaks { .. }, End::Again) => &mut left_out.again,
             (Preset::Leaks { .. }, End::Last) => return,
             _ if !first.is_wanted => return,
+            // It ran again before the first event.
+            (_, End::Again) if first.is_before => return,
             (Preset::Waits { .. }, End::Again) => &mut left_out.unknown,
             (Preset::Latencies, End::Again) => &mut left_out.again,
             (Preset::Latencies, End::Trace) => &mut left_out.open,
             _ if !pair.is_known => &mut left_out.unknown,
             (Preset::Waits { unfinished: false }, End::Trace) => &mut left_out.open,
+            (Preset::Waits { unfinished: false }, _) if first.is_before => &mut left_out.before,
             (Preset::Waits { .. }, _) => return self.wait(pair, time),
             (Preset::Leaks { older }, _) if time < older => &mut left_out.younger,
             (preset, _) => {
@@ -205,6 +212,7 @@ impl Pairs {
             unknown,
             again,
             open,
+            before,
             younger,
             nr_alone,
         } = self.left_out;
@@ -237,6 +245,9 @@ impl Pairs {
                 note(true, unknown.events, left_out(unknown, missing));
                 let why = "the tasks still waited when the trace ended (--unfinished counts them)";
                 note(false, open.events, left_out(open, why));
+                let why =
+                    "the tasks waited already when the recording began (--unfinished counts them)";
+                note(false, before.events, left_out(before, why));
                 let text = "no sched:sched_waking in the trace: it does not say who woke tasks up, and when";
                 note(false, u64::from(!self.has_wakings), text.to_owned());
             }

@@ -43,6 +43,8 @@ pub(super) struct First {
     pub(super) is_blocked: bool,
     /// Whether it goes on if it begins again.
     pub(super) goes_on: bool,
+    /// Whether it began before the trace.
+    pub(super) is_before: bool,
 }
 
 /// What happens between a first and a last event.

@@ -209,6 +209,41 @@ impl Pairs {
         }
     }
 
+    /// Takes the switch of a task that waits since before the trace. `keeps` says whether a filter keeps it.
+    pub fn add_sleeper(
+        &mut self,
+        event: &Event,
+        sides: Sides<'_>,
+        loaded: &Loaded,
+        keeps: &mut dyn FnMut(&Event) -> bool,
+    ) {
+        self.end.get_or_insert(event.time);
+        let comm = self.comm(&event.comm);
+        let first = First {
+            key: self.keys.key(sides),
+            size: 1,
+            group: match self.by {
+                By::Key(tally::By::Comm) => comm,
+                _ => self.group(event, &event.name, loaded),
+            },
+            is_wanted: keeps(event),
+            is_blocked: true,
+            goes_on: false,
+            is_before: true,
+        };
+        self.steps.push(Step {
+            time: event.time.value(),
+            start: event.pid.into(),
+            // The only pair there is, without more of a key.
+            space: number_of(&mut self.spaces, &[0][..]),
+            order: 0,
+            part: Part::First,
+            number: self.firsts.len() as u32,
+            comm,
+        });
+        self.firsts.push(first);
+    }
+
     /// Takes an event in a role of it. [`None`]: it lacks a field.
     fn take(
         &mut self,
@@ -250,6 +285,7 @@ impl Pairs {
                     is_wanted,
                     is_blocked: state & BLOCKED != 0,
                     goes_on: role.goes_on,
+                    is_before: false,
                 };
                 self.firsts.push(first);
                 self.firsts.len() - 1

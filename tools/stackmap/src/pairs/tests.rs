@@ -53,6 +53,7 @@ fn pairs_of(preset: Preset, by: &str, steps: &str) -> Pairs {
                     is_wanted: what != "unwanted",
                     is_blocked: what == "sleeps",
                     goes_on: what == "raised",
+                    is_before: false,
                 });
                 (Part::First, pairs.firsts.len() - 1)
             }

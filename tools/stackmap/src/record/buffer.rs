@@ -10,7 +10,7 @@ use super::{
     window::Window,
 };
 use crate::{
-    capture::{member, Writer},
+    capture::{member, Sleeper, Writer},
     error::{Error, Result},
     notes::count_of,
     output::{warn, Progress},
@@ -43,6 +43,8 @@ pub(super) struct Buffer<'a> {
     pub(super) hide_tasks: bool,
     /// The processes of the threads that ran at the beginning.
     pub(super) threads: &'a BTreeMap<i32, u32>,
+    /// Tasks that get names although they may have no event.
+    pub(super) sleepers: &'a [Sleeper<String>],
 }
 
 /// What was found in the pages that were written.
@@ -110,7 +112,7 @@ impl Buffer<'_> {
             keep_fields: self.keep_fields,
             nr_events: 0,
             ids: BTreeSet::new(),
-            pids: BTreeSet::new(),
+            pids: self.sleepers.iter().map(|sleeper| sleeper.pid).collect(),
             frames: BTreeSet::new(),
         };
         let mut texts = BTreeMap::new();

@@ -27,6 +27,7 @@ mod save;
 mod selected;
 mod session;
 mod settings;
+mod sleepers;
 mod spool;
 mod tasks;
 mod trigger;

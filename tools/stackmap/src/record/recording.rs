@@ -6,7 +6,7 @@
 
 use super::{label::Label, limits::Limits, spool::Directory, Options};
 use crate::{
-    capture::{ClockReading, Recorded},
+    capture::{ClockReading, Recorded, Sleeper},
     error::{Error, Result},
     output::is_replaced,
     tracefs::MapState,
@@ -61,6 +61,8 @@ pub(super) struct Begun {
     /// The text of `/proc/modules`.
     pub(super) modules: String,
     pub(super) map: MapState,
+    /// The tasks that waited.
+    pub(super) sleepers: Vec<Sleeper<String>>,
     /// The processes of threads.
     pub(super) threads: BTreeMap<i32, u32>,
     /// Files of the instance that nobody else should write to.

@@ -6,7 +6,7 @@ use super::{
     buffer::{Buffer, Header, Written},
     loss,
     recording::{Begun, Recording},
-    settings,
+    settings, sleepers,
     spool::{self, Spool},
     user::UserSide,
     wait::Signals,
@@ -28,7 +28,7 @@ use crate::{
 };
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{self, Read},
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -210,9 +210,15 @@ impl<'a> Surroundings<'a> {
             keep_fields: !recording.no_args,
             hide_tasks: recording.anonymous,
             threads: &self.begun.threads,
+            sleepers: &self.begun.sleepers,
         };
         let written = buffer.write(&mut to, signals)?;
-        let frames = || self.stacks.frames().chain(written.frames.iter().copied());
+        let sleepers = sleepers::located(&self.begun.sleepers, &self.kallsyms);
+        let of_sleepers = || sleepers.iter().flat_map(|sleeper| &sleeper.stack);
+        let frames = || {
+            let frames = self.stacks.frames().chain(written.frames.iter().copied());
+            frames.chain(of_sleepers().map(|ip| (*ip, false)))
+        };
         let names = match recording.all_symbols {
             true => self.kallsyms.text(),
             false => &self.kallsyms.slim(frames()),
@@ -224,6 +230,10 @@ impl<'a> Surroundings<'a> {
             (member::KALLSYMS, names.as_bytes()),
         ] {
             to.member(name, &mut &content[..])?;
+        }
+        if !sleepers.is_empty() {
+            let json = serde_json::to_vec(&sleepers).map_err(io::Error::from)?;
+            to.member(member::SLEEPERS, &mut &json[..])?;
         }
         for (name, content) in self.user.iter().flat_map(UserSide::members) {
             to.member(name, &mut &content[..])?;

@@ -11,7 +11,7 @@ use super::{
     limits::Limits,
     recording::{Begun, Recording},
     save::{self, cpus, Ending},
-    settings,
+    settings, sleepers,
     spool::{Directory, Spool, Streaming},
     tasks, trigger,
     wait::{self, Ends, Signals, Stopped},
@@ -135,7 +135,7 @@ impl Session<'_> {
             }
             false => (None, spool),
         };
-        recording.begun = Some(self.begun()?);
+        recording.begun = Some(self.begun(&recording.recorder)?);
         recording.store()?;
         if signals.count() > 0 {
             say("stackmap: interrupted before anything was recorded");
@@ -205,7 +205,7 @@ impl Session<'_> {
         Ok(user_stacks)
     }
 
-    fn begun(&self) -> Result<Begun> {
+    fn begun(&self, recorder: &[u32]) -> Result<Begun> {
         let modules = kernel::modules_text().unwrap_or_default();
         let tracefs = self.instance.tracefs();
         Ok(Begun {
@@ -213,6 +213,7 @@ impl Session<'_> {
             modules: String::from_utf8_lossy(&modules).into_owned(),
             threads: tasks::threads(),
             settings: settings::watched(tracefs),
+            sleepers: sleepers::find(tracefs, self.limits, recorder),
             since_boot: u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX),
             clock: clocks::read(tracefs),
         })

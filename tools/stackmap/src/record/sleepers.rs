@@ -21,9 +21,8 @@ pub(super) fn find(
         return Vec::new();
     }
     let pids = limits.pids();
-    let is_recorded = |process: &u32| {
-        (pids.is_empty() || pids.contains(process)) && !recorder.contains(process)
-    };
+    let is_recorded =
+        |process: &u32| (pids.is_empty() || pids.contains(process)) && !recorder.contains(process);
     tasks::all(&kernel::proc(""))
         .filter(|(_, process)| is_recorded(process))
         .filter_map(|(thread, process)| sleeper(thread, process))

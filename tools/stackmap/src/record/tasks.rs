@@ -11,6 +11,7 @@ use crate::{ring::tasks::Tasks, tracefs::Tracefs};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::Path,
 };
 
 /// The events that are counted, and the histograms.
@@ -32,18 +33,21 @@ pub(super) fn keep(tracefs: &Tracefs) {
 
 /// Returns the processes of all threads that run, except for those with the number of their process.
 pub(super) fn threads() -> BTreeMap<i32, u32> {
-    let numbers = |dir: &str| {
+    all(Path::new("/proc"))
+        .filter(|(thread, process)| thread.cast_unsigned() != *process)
+        .collect()
+}
+
+/// Returns all threads that `proc` has, and the process of each.
+pub(super) fn all(proc: &Path) -> impl Iterator<Item = (i32, u32)> + use<'_> {
+    let numbers = |dir: &Path| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
     };
-    let threads = numbers("/proc").flat_map(|process| {
-        let threads = numbers(&format!("/proc/{process}/task"));
-        threads.map(move |thread| (thread, process))
-    });
-    threads
-        .filter(|(thread, process)| thread != process)
-        .filter_map(|(thread, process)| Some((thread, u32::try_from(process).ok()?)))
-        .collect()
+    numbers(proc).flat_map(move |process| {
+        let threads = numbers(&proc.join(format!("{process}/task")));
+        threads.map(move |thread| (thread, process.cast_unsigned()))
+    })
 }
 
 /// Returns the names of the tasks `pids`, and their processes. `threads` are those from the beginning.

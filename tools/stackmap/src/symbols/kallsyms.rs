@@ -13,7 +13,7 @@
 //! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
 
 use super::{
-    frames::is_entry,
+    frames::{is_entry, parts},
     lookup_address,
     modules::Modules,
     texts::{number_of, ByNumber},
@@ -223,6 +223,40 @@ impl Kallsyms {
             _ => start.saturating_add(REACH_UNKNOWN),
         };
         (address < end).then_some((start, entry, None))
+    }
+
+    /// Returns the addresses of frames that the kernel has named: `name+0xoffset/0xsize [module]`.
+    pub fn addresses<'a>(&self, frames: impl Iterator<Item = &'a str>) -> HashMap<&'a str, u64> {
+        let mut named: HashMap<&str, Vec<_>> = HashMap::new();
+        for frame in frames {
+            let (name, module) = parts(frame);
+            let numbers = || {
+                let rest = frame.split_once("+0x")?.1.split(' ').next()?;
+                let (offset, size) = rest.split_once("/0x")?;
+                let number = |digits| u64::from_str_radix(digits, 16).ok();
+                Some((number(offset)?, number(size)?))
+            };
+            if let Some(numbers) = numbers() {
+                named
+                    .entry(name)
+                    .or_default()
+                    .push((frame, module, numbers));
+            }
+        }
+        let mut found = HashMap::new();
+        for (entry, start) in self.entries.iter().zip(&self.addresses) {
+            for (frame, module, (offset, size)) in
+                named.get(self.raw_name(*entry)).into_iter().flatten()
+            {
+                // Of functions with one name, the one of this size.
+                let end = self.addresses.get(self.after(*start));
+                let is_it = end.is_some_and(|end| end - start == *size);
+                if *module == self.module(*entry) && (is_it || !found.contains_key(frame)) {
+                    found.insert(*frame, start.saturating_add(*offset));
+                }
+            }
+        }
+        found
     }
 
     /// The lines that are needed to name the frames `ips` as the whole file does, and those that

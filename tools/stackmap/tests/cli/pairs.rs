@@ -5,7 +5,7 @@
 
 use super::tool::{counts, data, json, micros, mode, run, stdout, Dir, Members};
 use serde_json::Value;
-use stackmap::capture::member;
+use stackmap::capture::{member, ClockReading};
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
@@ -474,4 +474,73 @@ fn waits_in_a_gap_are_not_known() {
     );
     let sum = |counts: [u64; 3]| counts.iter().sum::<u64>();
     assert_eq!(sum(whole), sum(gap));
+}
+
+/// Returns the microseconds of waits in folded stacks by the number of the task.
+fn waited(arguments: &str) -> BTreeMap<u64, u64> {
+    let text = stdout(format!(
+        "offcpu --by pid --unfinished --folded - {arguments}"
+    ));
+    let mut waited = BTreeMap::new();
+    for line in text.lines() {
+        let (task, _) = line.split_once(';').unwrap();
+        let (_, pid) = task.rsplit_once('-').unwrap();
+        let (_, time) = line.rsplit_once(' ').unwrap();
+        *waited.entry(pid.parse().unwrap()).or_default() += time.parse::<u64>().unwrap();
+    }
+    waited
+}
+
+#[test]
+fn waits_that_began_before_the_trace_are_counted() {
+    const ASLEEP: u64 = 4_000_000;
+    let all = events("--plumbing mixed.data");
+    let (begin, end) = (micros(&all[0]) - 1000, micros(&all[all.len() - 1]));
+    // Of each task, how long it waits until it runs, if it does not leave a CPU first.
+    let mut want = BTreeMap::from([(ASLEEP, end - begin)]);
+    for event in all.iter().filter(|event| event["event"] == "sched_switch") {
+        for (field, until) in [("prev_pid", begin), ("next_pid", micros(event))] {
+            want.entry(number(event, field)).or_insert(until - begin);
+        }
+    }
+    want.remove(&0);
+    let mut capture = Members::read(data("mixed.data"));
+    capture.manifest.clocks.begin = Some(ClockReading {
+        trace: begin * 1000,
+        ..ClockReading::default()
+    });
+    let name = "do_syscall_64";
+    let kallsyms = capture.text(member::KALLSYMS);
+    let mut lines = kallsyms.lines();
+    let line = lines.find(|line| line.split([' ', '\t']).nth(2) == Some(name));
+    let address = u64::from_str_radix(line.unwrap().split(' ').next().unwrap(), 16).unwrap();
+    let sleeper =
+        |pid| serde_json::json!({ "pid": pid, "state": "D", "cpu": 1, "stack": [address + 1] });
+    let sleepers: Vec<_> = want.keys().map(sleeper).collect();
+    let mut tasks: Value = serde_json::from_str(&capture.text(member::TASKS)).unwrap();
+    tasks["comms"][ASLEEP.to_string()] = "asleep".into();
+    for (name, value) in [(member::TASKS, tasks), (member::SLEEPERS, sleepers.into())] {
+        capture
+            .members
+            .insert(name.to_owned(), value.to_string().into());
+    }
+    let dir = Dir::new();
+    let path = dir.at("asleep.data");
+    capture.write(&path);
+    let (before, after) = (waited("mixed.data"), waited(&path));
+    for (pid, want) in &want {
+        let of = |waited: &BTreeMap<_, _>| waited.get(pid).copied().unwrap_or(0);
+        let got = of(&after) - of(&before);
+        // Each stack is rounded.
+        assert!(got.abs_diff(*want) < 10, "{pid}: {got}, {want}");
+    }
+    assert!(want.values().filter(|wait| **wait > 0).count() > 5);
+    let text = stdout(format!("offcpu --unfinished --comm asleep {path}"));
+    assert!(text.contains("1 wait, ") && text.contains(name), "{text}");
+    let text = stdout(format!("offcpu {path}"));
+    assert!(
+        text.contains("waited already when the recording began"),
+        "{text}"
+    );
+    assert_eq!(rows(&text), rows(&stdout("offcpu mixed.data")));
 }
