@@ -22,8 +22,8 @@ use std::{
 
 /// The instances whose stacks become ids.
 const LIST: &str = "stack_map_instances";
-/// How often, and after which time, an instance that is in use is removed again.
-const RETRIES: usize = 20;
+/// How often, and after which time, an instance that another process uses is taken or removed again.
+const RETRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// An instance that this process owns.
@@ -67,13 +67,16 @@ impl Instance {
         )))
     }
 
-    /// Takes one over whose owner is gone; [`None`]: it has an owner.
+    /// Takes one over whose owner is gone; [`None`]: it has an owner, or is being made or removed.
     pub(super) fn adopt(top: &Tracefs, name: &str) -> Result<Option<Self>> {
         Self::open(top, name, FlockOperation::NonBlockingLockExclusive)
     }
 
     fn open(top: &Tracefs, name: &str, operation: FlockOperation) -> Result<Option<Self>> {
-        let tracefs = top.instance(name)?;
+        // The kernel removes the files before the directory.
+        let Ok(tracefs) = top.instance(name) else {
+            return Ok(None);
+        };
         let path = tracefs.root();
         let lock = File::open(path).map_err(|error| Error::read(path, error))?;
         match flock(&lock, operation) {

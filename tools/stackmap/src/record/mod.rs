@@ -87,7 +87,7 @@ impl Options {
             false => Some(Writer::create(&self.output)?),
         };
         let signals = Signals::catch()?;
-        recover::look(&top)?;
+        recover::look(&top);
         let writer = match stream {
             Some(writer) => writer,
             None => Writer::create(&self.output)?,

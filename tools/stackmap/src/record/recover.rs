@@ -15,7 +15,7 @@ use crate::{
     capture::Writer,
     error::{Error, Result},
     notes::count_of,
-    output::{say, Out},
+    output::{say, warn, Out},
     tracefs::Tracefs,
 };
 use std::{io::Write, path::Path, thread::sleep, time::Duration};
@@ -205,11 +205,19 @@ fn names(top: &Tracefs) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes what recorders have left that recorded nothing, and says what others have left.
-pub(super) fn look(top: &Tracefs) -> Result {
-    for (name, found) in Leftover::all(top)? {
+/// Removes what recorders have left that recorded nothing, and says what others have left. Failures are warnings:
+/// they concern no other recording.
+pub(super) fn look(top: &Tracefs) {
+    let all = Leftover::all(top).unwrap_or_else(|error| {
+        warn(format_args!("recordings that were left cannot be read: {error}"));
+        Vec::new()
+    });
+    for (name, found) in all {
         match found {
-            Some(left) if left.is_empty() => left.remove()?,
+            Some(left) if left.is_empty() => {
+                let removed = left.remove();
+                removed.unwrap_or_else(|error| warn(format_args!("{name} was left: {error}")));
+            }
             Some(_) => say(format_args!(
                 "note: a recorder was killed and has left a recording: \"stackmap recover {name}\" saves it, \
                  \"stackmap recover --remove {name}\" removes it"
@@ -217,7 +225,6 @@ pub(super) fn look(top: &Tracefs) -> Result {
             None => {}
         }
     }
-    Ok(())
 }
 
 /// Saves what a recorder has left: that of this name, or the only one. `output`: where, if not where it was to be.

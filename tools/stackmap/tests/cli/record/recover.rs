@@ -324,3 +324,20 @@ fn directories_that_others_can_open_are_refused() {
     ran.failed(1, "not a directory of yours that is closed to others");
     assert!(fake.path("i").exists());
 }
+
+#[test]
+fn the_next_recorder_records_although_what_was_left_cannot_be_removed() {
+    let fake = Fake::new();
+    // The kernel makes or removes it just now.
+    fs::create_dir(fake.path("t/instances/stackmap-1")).unwrap();
+    let other = Fake::new();
+    for cpu in ["cpu0", "cpu1"] {
+        other.put(&format!("i/per_cpu/{cpu}/stats"), "entries: 0\n");
+    }
+    fs::rename(other.path("i"), fake.path("t/instances/stackmap-2")).unwrap();
+    let text = fake.recorded(KMALLOC, "true");
+    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARNING")).collect();
+    assert_eq!(warnings.len(), 1, "{text}");
+    assert!(warnings[0].contains("stackmap-2 was left: cannot remove"), "{text}");
+    has_the_page(&fake, "stackmap.data");
+}
