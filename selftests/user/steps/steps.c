@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Stacks of several kinds: calls that leave their return addresses in a buffer of a later one, whose
- * address the compiler may keep in the frame pointer; code without call frame information; signals
- * on another stack, nested, and left by a jump; calls back; the dynamic linker.
+ * Stacks of several kinds: calls that leave their return addresses in a buffer of a later one,
+ * whose address the compiler may keep in the frame pointer; code without call frame information;
+ * signals on another stack, nested, and left by a jump; calls back; the dynamic linker.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -17,16 +17,16 @@ long my_read(int fd, void *buffer, long size);
 long framed(long (*callee)(long), long argument);
 /* Without call frame information: a leaf, and a function with a frame pointer. */
 asm(".text\n"
-    "my_read: xor %eax, %eax\n"
-    "	syscall\n"
-    "	ret\n"
-    "framed: push %rbp\n"
-    "	mov %rsp, %rbp\n"
-    "	mov %rdi, %rax\n"
-    "	mov %rsi, %rdi\n"
-    "	call *%rax\n"
-    "	pop %rbp\n"
-    "	ret\n");
+	"my_read: xor %eax, %eax\n"
+	"	syscall\n"
+	"	ret\n"
+	"framed: push %rbp\n"
+	"	mov %rsp, %rbp\n"
+	"	mov %rdi, %rax\n"
+	"	mov %rsi, %rdi\n"
+	"	call *%rax\n"
+	"	pop %rbp\n"
+	"	ret\n");
 #else
 #define my_read read
 static __attribute__((noipa)) long framed(long (*callee)(long), long argument)
@@ -41,7 +41,7 @@ struct node {
 };
 
 static sigjmp_buf before;
-static volatile long sum;
+static long sum;
 
 static __attribute__((noipa)) long eval(const struct node *node)
 {
@@ -88,6 +88,11 @@ static int compare(const void *a, const void *b)
 	return *(const int *)a - *(const int *)b;
 }
 
+static void handle(int signal, void (*handler)(int), int flags)
+{
+	sigaction(signal, &(struct sigaction) { .sa_handler = handler, .sa_flags = flags }, NULL);
+}
+
 int main(void)
 {
 	struct node nodes[40];
@@ -100,9 +105,9 @@ int main(void)
 		nodes[i] = (struct node) { i ? &nodes[i - 1] : NULL, i };
 	sum = eval(&nodes[39]) + copy(fileno(zero)) + framed(copy, fileno(zero));
 	sigaltstack(&stack, NULL);
-	sigaction(SIGUSR1, &(struct sigaction) { .sa_handler = handle_outer, .sa_flags = SA_ONSTACK }, NULL);
-	sigaction(SIGUSR2, &(struct sigaction) { .sa_handler = handle_inner, .sa_flags = SA_ONSTACK }, NULL);
-	sigaction(SIGHUP, &(struct sigaction) { .sa_handler = handle_jump }, NULL);
+	handle(SIGUSR1, handle_outer, SA_ONSTACK);
+	handle(SIGUSR2, handle_inner, SA_ONSTACK);
+	handle(SIGHUP, handle_jump, 0);
 	raise(SIGUSR1);
 	if (!sigsetjmp(before, 1))
 		raise(SIGHUP);

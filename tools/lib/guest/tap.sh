@@ -30,8 +30,7 @@ fi
 tap_number=0
 tap_failed=0
 tap_plan=0
-# 1: each stack is compared with the one that the kernel walks, and tools/vm/boot fails if one differs. 0: as users run the
-# module.
+# 1: each stack is compared with the one that the kernel walks; a guest in which one differs fails. 0: as users run the module.
 verify=1
 
 # plan NUMBER - how many tests follow, without those that finish adds. A test that is not reached is missed.

@@ -209,7 +209,9 @@ fn names(top: &Tracefs) -> Result<Vec<String>> {
 /// they concern no other recording.
 pub(super) fn look(top: &Tracefs) {
     let all = Leftover::all(top).unwrap_or_else(|error| {
-        warn(format_args!("recordings that were left cannot be read: {error}"));
+        warn(format_args!(
+            "recordings that were left cannot be read: {error}"
+        ));
         Vec::new()
     });
     for (name, found) in all {

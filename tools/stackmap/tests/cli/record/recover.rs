@@ -336,8 +336,14 @@ fn the_next_recorder_records_although_what_was_left_cannot_be_removed() {
     }
     fs::rename(other.path("i"), fake.path("t/instances/stackmap-2")).unwrap();
     let text = fake.recorded(KMALLOC, "true");
-    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARNING")).collect();
+    let warnings: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("WARNING"))
+        .collect();
     assert_eq!(warnings.len(), 1, "{text}");
-    assert!(warnings[0].contains("stackmap-2 was left: cannot remove"), "{text}");
+    assert!(
+        warnings[0].contains("stackmap-2 was left: cannot remove"),
+        "{text}"
+    );
     has_the_page(&fake, "stackmap.data");
 }
