@@ -129,10 +129,10 @@ fuzz: ## fuzz map, stack walk, tool; SECONDS=60 for each target
 	@selftests/fuzz/fuzz-module $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
-scale: ## run 10^8 events through the map on the host; EVENTS=N
+scale: ## run 10^8 events through the map; steps: step user programs
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
-steps: ## step programs; compare user stacks at each instruction
+steps:
 	@cargo test --quiet --release --package stackmap-user --test steps -- --ignored --nocapture
 
 stale:
