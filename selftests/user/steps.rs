@@ -304,7 +304,7 @@ enum Pushed {
 struct ShadowStack(Vec<Pushed>);
 
 impl ShadowStack {
-    /// Forgets those that are below the stack pointer, which is in the stack from `start` to `end`.
+    /// Removes the return addresses below `sp`, which is in the stack from `start` to `end`.
     fn pop_below(&mut self, sp: u64, start: u64, end: u64) {
         let here = start..end;
         while let Some(last) = self.0.last() {
@@ -353,7 +353,7 @@ fn is_call(code: &[u8]) -> bool {
     matches!(code[..], [0xe8, ..]) || matches!(code[..], [0xff, form, ..] if form >> 3 & 7 == 2)
 }
 
-/// Steps a program, at most so many instructions, and compares its stack at each.
+/// Steps a program for at most `max` instructions, and compares its stack at each.
 fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     const RT_SIGRETURN: u64 = 15;
@@ -473,8 +473,8 @@ fn build(compiler: &str, source: &str, flags: &str) -> PathBuf {
     program
 }
 
-/// Steps a program that is built so, from its own entry or from the first instruction. None of its stacks may be wrong,
-/// and at least so many percent are complete.
+/// Builds and steps a program, from its own entry or from the first instruction. None of its stacks may be wrong, and at
+/// least `least` percent must be complete.
 fn built(compiler: &str, source: &str, flags: &str, from_entry: bool, least: f64) {
     let program = build(compiler, source, flags);
     let counts = step(&mut Command::new(&program), from_entry, MAX);

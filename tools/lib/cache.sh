@@ -80,7 +80,7 @@ need() {
 	die "install what is missing: apt install ${missing[*]}"
 }
 
-# missing COMMAND-OR-FILE PACKAGE...: sets $missing to the packages of those that are not there.
+# missing COMMAND-OR-FILE PACKAGE...: sets $missing to the packages of the missing ones.
 missing() {
 	missing=()
 	while [[ $# -gt 0 ]]; do

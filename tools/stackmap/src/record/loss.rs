@@ -10,7 +10,7 @@ use crate::{
 /// The suggested size of a buffer is a multiple of this, in KiB.
 const GRANULE: u64 = 64;
 
-/// What is missing in the recording that `manifest` describes, which has so many events, in words.
+/// Returns a sentence for each loss in the recording that `manifest` describes, which has `nr_events` events.
 pub(super) fn lines(manifest: &Manifest, nr_events: u64) -> Vec<String> {
     let mut lines = Vec::new();
     let sum = |of: fn(&CpuStat) -> u64| manifest.cpus.iter().map(of).fold(0, u64::saturating_add);

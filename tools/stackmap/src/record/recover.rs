@@ -205,8 +205,8 @@ fn names(top: &Tracefs) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes what recorders have left that recorded nothing, and says what others have left. Failures are warnings:
-/// they concern no other recording.
+/// Removes leftovers of killed recorders that recorded nothing, and prints a note for each other one. A failure is a
+/// warning, since it concerns no other recording.
 pub(super) fn look(top: &Tracefs) {
     let all = Leftover::all(top).unwrap_or_else(|error| {
         warn(format_args!(

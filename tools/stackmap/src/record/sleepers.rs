@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The tasks that wait when a recording begins, and where: no event tells of those that do not run meanwhile.
+//! The tasks that wait when a recording begins, and where they wait. A task that does not run during the recording has no
+//! event.
 
 use super::{limits::Limits, tasks};
 use crate::{capture::Sleeper, kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
 use std::{collections::BTreeSet, fs};
 
-/// Finds those of the processes that are recorded, but for the `recorder`. There are none if the recording does not
-/// have all switches of these tasks, which tell what they do from then on.
+/// Returns the waiting tasks of the recorded processes, without the `recorder`. There are none if the recording lacks
+/// some of their switches, since then the end of their wait is not known.
 pub(super) fn find(
     tracefs: &Tracefs,
     limits: &Limits<'_>,
@@ -48,7 +49,7 @@ fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
     })
 }
 
-/// Gives the frames of stacks as addresses; 0 for those of no known function.
+/// Returns the tasks with the addresses of their frames; 0 for a frame of no known function.
 pub(super) fn located(sleepers: &[Sleeper<String>], kallsyms: &Kallsyms) -> Vec<Sleeper<u64>> {
     let frames: BTreeSet<_> = sleepers.iter().flat_map(|sleeper| &sleeper.stack).collect();
     let addresses = kallsyms.addresses(frames.into_iter().map(String::as_str));
