@@ -158,6 +158,7 @@ pub(crate) static USER: [Counter; 40] = {
         user! { "cut_bad_address:", stackmap_user_counter_STACKMAP_USER_CUT_BAD_ADDRESS },
         user! { "cut_no_cfi:", stackmap_user_counter_STACKMAP_USER_CUT_NO_CFI },
         user! { "cut_complex_cfi:", stackmap_user_counter_STACKMAP_USER_CUT_COMPLEX_CFI },
+        user! { "guessed:", stackmap_user_counter_STACKMAP_USER_GUESSED },
         user! { "raw_frames:", stackmap_user_counter_STACKMAP_USER_RAW_FRAMES },
         user! { "binaries_full:", stackmap_user_counter_STACKMAP_USER_BINARIES_FULL },
         user! { "rules_learnt:", stackmap_user_counter_STACKMAP_USER_RULES_LEARNT },

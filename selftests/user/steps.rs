@@ -291,6 +291,10 @@ impl Code for Walk<'_> {
         let word = self.target.word(address.wrapping_sub(8)).ok()?;
         Some(word.to_le_bytes())
     }
+
+    fn guess(&mut self) {
+        self.words.guess();
+    }
 }
 
 /// A return address, and where it is on the stack; or what a signal has interrupted.
@@ -343,6 +347,8 @@ impl ShadowStack {
 struct Counts {
     right: u64,
     cut: BTreeMap<&'static str, u64>,
+    guessed: u64,
+    guessed_wrong: u64,
     wrong: u64,
 }
 
@@ -427,7 +433,13 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
         if !want.starts_with(got) && shadow.is_changed(&target) {
             continue;
         }
-        if end == End::Complete && *got == want {
+        if walk.words.guessed() != 0 {
+            counts.guessed += 1;
+            counts.guessed_wrong += u64::from(!want.starts_with(got));
+            // What comes before them is not guessed.
+            let verified = &got[..walk.words.guessed()];
+            counts.wrong += u64::from(!want.starts_with(verified));
+        } else if end == End::Complete && *got == want {
             counts.right += 1;
         } else if end != End::Complete && want.starts_with(got) {
             *counts.cut.entry(end.text()).or_default() += 1;
@@ -448,11 +460,11 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
             }
         }
     }
-    let total = counts.right + counts.cut.values().sum::<u64>() + counts.wrong;
+    let total = counts.right + counts.cut.values().sum::<u64>() + counts.guessed + counts.wrong;
     let share = 100.0 * counts.right as f64 / total.max(1) as f64;
     eprintln!(
-        "{name}: {total} stacks, {share:.2} % right and complete, cut {:?}, wrong {}",
-        counts.cut, counts.wrong
+        "{name}: {total} stacks, {share:.2} % right and complete, cut {:?}, guessed {} ({} of them wrong), wrong {}",
+        counts.cut, counts.guessed, counts.guessed_wrong, counts.wrong
     );
     counts
 }

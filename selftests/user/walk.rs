@@ -193,9 +193,13 @@ impl Code for Codes {
 
     /// Instructions of one byte where nothing else is said, before the first frame.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
-        let others = (0xf00..=0x1000).contains(&address);
+        let others = (0xf00..=0x1010).contains(&address);
         let known = self.calls.get(&address).copied();
         known.or(others.then_some([0x90; 8]))
+    }
+
+    fn guess(&mut self) {
+        self.words.guess();
     }
 }
 
@@ -328,9 +332,9 @@ fn memory_that_cannot_be_read_ends_the_walk() {
 
 /// The walk of code that keeps frame pointers, called from 0x2000.
 #[test]
-fn generated_code_is_left_by_its_frame_pointer_where_a_call_leads() {
+fn callers_of_generated_code_are_guessed_where_a_call_leads() {
     for bytes in [
-        vec![0xe8, 1, 2, 3, 4],
+        vec![0xe8, 0xf0, 0xef, 0xff, 0xff],
         vec![0xff, 0xd0],
         vec![0x41, 0xff, 0xd0],
         vec![0xff, 0x10],
@@ -343,7 +347,7 @@ fn generated_code_is_left_by_its_frame_pointer_where_a_call_leads() {
         vec![0xff, 0x14, 0x25, 1, 2, 3, 4],
     ] {
         let found = walk_before(Rule::GENERATED, &bytes, &[]);
-        assert_eq!(found, (vec![0x1000, 0x2000], End::NoCfi), "{bytes:02x?}");
+        assert_eq!(found, (2, 1), "{bytes:02x?}");
     }
     for bytes in [
         // jmp rax; push [rax]; far call [rax]; call [rax+N], a part of it
@@ -356,7 +360,7 @@ fn generated_code_is_left_by_its_frame_pointer_where_a_call_leads() {
         vec![],
     ] {
         let found = walk_before(Rule::GENERATED, &bytes, &[]);
-        assert_eq!(found, (vec![0x1000], End::NoCfi), "{bytes:02x?}");
+        assert_eq!(found, (1, 0), "{bytes:02x?}");
     }
 }
 
@@ -374,7 +378,7 @@ fn no_frame_pointer_leads_behind_a_call_of_described_code() {
         let rules = [(0x1000, Rule::GENERATED), (0x3000, target)];
         let words = frame(SP + 16, 8, 0, 0x2000);
         let mut codes = Codes::new(&rules);
-        codes.calls = HashMap::from([(0x2000, call)]);
+        codes.calls = HashMap::from([(0x2000, call), (0x3008, [0x90; 8])]);
         let (ips, end) = codes.walk_twice(SP + 16, &memory(&words));
         assert_eq!((ips.len(), end), (frames, End::NoCfi), "{target:?}");
     }
@@ -384,33 +388,53 @@ fn no_frame_pointer_leads_behind_a_call_of_described_code() {
 #[test]
 fn other_code_is_left_by_its_frame_pointer_where_the_function_sets_it() {
     let call = [0xe8, 0xf0, 0xef, 0xff, 0xff];
-    let found = |entry| walk_before(Rule::UNKNOWN, &call, &[(0xff8, entry)]).0.len();
-    assert_eq!(found([0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4]), 2);
-    assert_eq!(found([0x55, 0x48, 0x8b, 0xec, 1, 2, 3, 4]), 2);
-    assert_eq!(found([0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5]), 2);
+    let found = |entry| walk_before(Rule::UNKNOWN, &call, &[(0xff8, entry)]);
+    assert_eq!(found([0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4]), (2, 0));
+    assert_eq!(found([0x55, 0x48, 0x8b, 0xec, 1, 2, 3, 4]), (2, 0));
+    assert_eq!(
+        found([0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5]),
+        (2, 0)
+    );
     // It saves it only.
-    assert_eq!(found([0x55, 0x48, 0x83, 0xec, 8, 2, 3, 4]), 1);
-    // Behind the instruction, the first of its frame, and far before it.
-    for target in [0x1001_u32, 0xffd, 0xf00, 0xf01] {
+    assert_eq!(found([0x55, 0x48, 0x83, 0xec, 8, 2, 3, 4]), (1, 0));
+    // After the instruction, the first of its frame, far before it, and farther.
+    for (target, want) in [
+        (0x1001_u32, (1, 0)),
+        (0xffd, (1, 0)),
+        (0xf81, (2, 0)),
+        (0xf80, (2, 1)),
+        (0xffff_1001, (2, 1)),
+        (0xffff_1000, (1, 0)),
+    ] {
         let [a, b, c, d] = target.wrapping_sub(0x2000).to_le_bytes();
         let entry = [0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4];
-        let entry = [(u64::from(target) + 8, entry)];
+        let entry = [((target as i32 as u64).wrapping_add(8), entry)];
         let found = walk_before(Rule::UNKNOWN, &[0xe8, a, b, c, d], &entry);
-        let frames = if target == 0xf01 { 2 } else { 1 };
-        assert_eq!(found.0.len(), frames, "{target:#x}");
+        assert_eq!(found, want, "{target:#x}");
     }
-    // Another function may follow: after ret, pop rbp, leave, wherever they are.
-    for end in [0xc3, 0xc2, 0x5d, 0xc9] {
-        for (at, frames) in [(0xff4, 1), (0xfff, 1), (0x1000, 2), (0xff3, 2)] {
+    assert_eq!(walk_before(Rule::UNKNOWN, &[0xff, 0xd0], &[]), (1, 0));
+}
+
+/// Another function may begin after instructions that end one, and before those that begin one.
+#[test]
+fn the_caller_is_guessed_where_another_function_may_begin_before_the_frame() {
+    let call = [0xe8, 0xf0, 0xef, 0xff, 0xff];
+    for bound in [
+        0xc3, 0xc2, 0x5d, 0xc9, 0xcc, 0xe9, 0xeb, 0xf4, 0x55, 0xfa, 0x0b,
+    ] {
+        for at in 0xff4..0x1008 {
+            let start = (at - 0xff4) / 8 * 8 + 0xff4;
+            let mut bytes = [0x90; 8];
+            bytes[at - start] = bound;
             let others = [
                 (0xff8, [0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4]),
-                (at + 1, [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, end]),
+                (start as u64 + 8, bytes),
             ];
+            let guessed = usize::from(at < 0x1000);
             let found = walk_before(Rule::UNKNOWN, &call, &others);
-            assert_eq!(found.0.len(), frames, "{end:#x} at {at:#x}");
+            assert_eq!(found, (2, guessed), "{bound:#x} at {at:#x}");
         }
     }
-    assert_eq!(walk_before(Rule::UNKNOWN, &[0xff, 0xd0], &[]).0.len(), 1);
 }
 
 /// It has not saved the frame pointer, or has restored it: its caller would be missing.
@@ -421,6 +445,7 @@ fn a_function_that_is_interrupted_outside_of_its_frame_is_not_left() {
     let mut codes = Codes::new(&[(0x1000, Rule::GENERATED)]);
     codes.calls = HashMap::from([(0x2000, call)]);
     assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 2);
+    assert_eq!(codes.words.guessed(), 1);
     codes.calls.insert(0x4000, call);
     assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 1);
     codes.calls.remove(&0x4000);
@@ -478,14 +503,37 @@ fn a_frame_pointer_that_leads_to_zeros_ends_the_walk() {
     assert_eq!(ruled(SP + 16, &[], &words), (vec![0x1000], End::NoCfi));
 }
 
-/// The walk by a frame pointer of code with this rule to a return address behind these bytes; others are before
-/// other addresses.
-fn walk_before(rule: Rule, bytes: &[u8], others: &[(u64, [u8; 8])]) -> (Vec<usize>, End) {
+/// Walks by a frame pointer from code with this rule to a return address after these bytes; others are before
+/// other addresses. Returns the number of frames, and the first one that was guessed.
+fn walk_before(rule: Rule, bytes: &[u8], others: &[(u64, [u8; 8])]) -> (usize, usize) {
     let mut before = [0x90; 8];
     before[8 - bytes.len()..].copy_from_slice(bytes);
     let mut codes = Codes::new(&[(0x1000, rule)]);
     codes.calls = others.iter().copied().chain([(0x2000, before)]).collect();
-    codes.walk_twice(SP + 16, &memory(&frame(SP + 16, 8, 0, 0x2000)))
+    let words = [&frame(SP + 16, 8, 0, 0x2000)[..], &[(SP, 0)]].concat();
+    let (ips, end) = codes.walk_twice(SP + 16, &memory(&words));
+    assert_eq!(end, End::NoCfi);
+    (ips.len(), codes.words.guessed())
+}
+
+/// The function may not have set its frame pointer yet.
+#[test]
+fn the_caller_is_guessed_where_the_code_or_the_top_of_the_stack_cannot_be_read() {
+    let call = [0x90, 0x90, 0x90, 0xe8, 0xf0, 0xef, 0xff, 0xff];
+    let entry = [0x55, 0x48, 0x89, 0xe5, 1, 2, 3, 4];
+    let walk = |top: &[(u64, u64)], calls: &[(u64, [u8; 8])]| {
+        let mut codes = Codes::new(&[]);
+        codes.calls = calls.iter().copied().collect();
+        let words = [&frame(SP + 16, 8, 0, 0x2000)[..], top].concat();
+        let (ips, _) = codes.walk(SP + 16, &memory(&words));
+        (ips.len(), codes.words.guessed())
+    };
+    let calls = [(0x2000, call), (0xff8, entry), (0x4000, [0x90; 8])];
+    assert_eq!(walk(&[(SP, 0x4000)], &calls), (2, 0));
+    assert_eq!(walk(&[(SP, u64::MAX)], &calls), (2, 0));
+    assert_eq!(walk(&[], &calls), (2, 1));
+    assert_eq!(walk(&[(SP, 0x4008)], &calls), (2, 1));
+    assert_eq!(walk(&[(SP, 0x4000)], &calls[..1]), (1, 0));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! Words of user stacks.
 
 use proptest::prelude::*;
-use stackmap_user::words::{is_user, process, End, StackWords, Word, FRAMES_MAX, INDEX_MAX};
+use stackmap_user::words::{
+    is_user, process, End, StackWords, Word, FRAMES_MAX, GUESSED_MAX, INDEX_MAX,
+};
 
 const USER_END: u64 = 0x7fff_ffff_f000;
 
@@ -40,8 +42,10 @@ fn words_of_one_binary_differ_as_their_offsets() {
 #[test]
 fn small_numbers_are_ends_or_nothing() {
     let ends = (0..4096).filter_map(Word::from_bits).count();
-    assert_eq!(ends, 9);
-    assert_eq!(Word::from_bits(1), Some(Word::End(End::Complete)));
+    assert_eq!(ends, 9 * (GUESSED_MAX + 1));
+    let end = |end, guessed| Some(Word::End { end, guessed });
+    assert_eq!(Word::from_bits(1), end(End::Complete, 0));
+    assert_eq!(Word::from_bits(2 << 4 | 7), end(End::BadAddress, 2));
     assert_eq!(End::Depth.text(), "cut: depth");
 }
 
@@ -106,6 +110,30 @@ fn a_stack_with_addresses_has_their_process_behind_its_frames() {
     words.keep(6 << 40);
     words.end(PROCESS, End::NoRule);
     assert_eq!(words.words(), [6 << 40, 2]);
+}
+
+#[test]
+fn a_stack_tells_the_first_frame_that_was_guessed() {
+    let mut words = StackWords::default();
+    let mut end = |frames: &[bool]| {
+        words.clear();
+        for guessed in frames {
+            if *guessed {
+                words.guess();
+            }
+            words.keep(5 << 40);
+        }
+        words.end(PROCESS, End::Complete);
+        *words.words().last().unwrap()
+    };
+    assert_eq!(end(&[false, false]), 1);
+    assert_eq!(end(&[false, true, false, true]), 1 << 4 | 1);
+    assert_eq!(end(&[&[false; 300][..], &[true]].concat()), 255 << 4 | 1);
+    // No frame follows.
+    words.clear();
+    words.keep(5 << 40);
+    words.guess();
+    assert_eq!(words.guessed(), 0);
 }
 
 #[test]

@@ -51,16 +51,24 @@ impl Reader for TextReader {
         let words = || words.iter().filter_map(|word| Word::from_bits(*word));
         let frame = |word: &Word| matches!(word, Word::Binary { .. } | Word::Address(_));
         let end = words().find_map(|word| match word {
-            Word::End(end) => Some(end),
+            Word::End { end, guessed } => Some((end, guessed)),
             _ => None,
         });
         out.text(fmt!(
-            "user_stack_id {} [ref {}, depth {}, {}]\n",
+            "user_stack_id {} [ref {}, depth {}, ",
             stack.id.get(),
             stack.ref_count,
             words().filter(frame).count(),
-            end.map_or("cut", End::text)
         ));
+        match end {
+            Some((End::Complete, guessed @ 1..)) => {
+                out.text(fmt!("guessed from frame {}]\n", guessed))
+            }
+            Some((end, guessed @ 1..)) => {
+                out.text(fmt!("{}, guessed from frame {}]\n", end.text(), guessed))
+            }
+            end => out.text(fmt!("{}]\n", end.map_or("cut", |(end, _)| end.text()))),
+        }
         let tgid = words().find_map(|word| match word {
             Word::Process { tgid, .. } => Some(tgid),
             _ => None,

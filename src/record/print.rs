@@ -117,7 +117,7 @@ impl Seq<'_> {
                     self.text(fmt!("[+{:#x}]\n", offset));
                 }
                 Word::Address(address) => self.text(fmt!(" => <{:016x}>\n", address)),
-                Word::Process { .. } | Word::End(_) => {}
+                Word::Process { .. } | Word::End { .. } => {}
             }
         }
     }

@@ -134,6 +134,8 @@ impl State {
                 let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
                 for (nr, ip) in buffer.ips.iter().take(nr).enumerate() {
                     let ip = *ip as u64;
+                    // Nothing verifies frame pointers alone.
+                    buffer.words.guess();
                     match buffer.mappings.word(self, process, ip) {
                         Some(word) => buffer.words.keep(word),
                         None => match buffer.mappings.without_file(ip) {
@@ -160,12 +162,16 @@ impl State {
         buffer.mappings.clear();
         buffer.words.clear();
         let end = walk(&mut buffer);
+        let guessed = buffer.words.guessed() != 0;
         buffer.words.end(process.word(), end);
         let id = match still_valid() {
             true => {
                 let raw = buffer.words.raw();
                 shim::stackmap_user_add(shim::stackmap_user_counter_STACKMAP_USER_RAW_FRAMES, raw);
-                shim::stackmap_user_count(counter(end));
+                shim::stackmap_user_count(match end {
+                    End::Complete if guessed => shim::stackmap_user_counter_STACKMAP_USER_GUESSED,
+                    _ => counter(end),
+                });
                 self.insert(process.user(), buffer.words.words())
             }
             false => None,
@@ -235,7 +241,6 @@ fn checked(ips: &[usize]) -> (usize, End) {
     let end = match ips.get(nr) {
         None if nr == FRAMES_MAX => End::Depth,
         Some(ip) if *ip != 0 || nr == 0 => End::BadAddress,
-        // Nothing verifies frame pointers alone.
         None | Some(_) => End::FramePointer,
     };
     (nr, end)

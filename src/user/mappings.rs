@@ -210,6 +210,10 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
         Some(((both >> (8 * (address % 8))) as u64).to_le_bytes())
     }
+
+    fn guess(&mut self) {
+        self.words.guess();
+    }
 }
 
 impl<M: Memory> Codes<'_, M> {

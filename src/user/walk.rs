@@ -87,7 +87,15 @@ impl Frame {
 }
 
 /// How far undescribed code is followed from the entry of its function.
-const FUNCTION_MAX: u64 = 256;
+const FUNCTION_MAX: u64 = 128;
+/// The same, where the frame is marked as guessed.
+const GUESSED_FUNCTION_MAX: u64 = 1 << 16;
+
+/// The first bytes of instructions that another function may follow, or begin with: ud2 (its second), push rbp, pop
+/// rbp, ret, leave, int3, jmp, hlt, endbr64 (its last).
+const BOUNDS: [u8; 12] = [
+    0x0b, 0x55, 0x5d, 0xc2, 0xc3, 0xc9, 0xcc, 0xe9, 0xeb, 0xf1, 0xf4, 0xfa,
+];
 
 /// The code of a process.
 pub trait Code {
@@ -108,8 +116,11 @@ pub trait Code {
     /// Returns the stack pointer that the program began with.
     fn stack(&self) -> u64;
 
-    /// The eight bytes before an address. [`None`]: they cannot be read.
+    /// Returns the eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
+
+    /// Marks the frames that are kept from now on as guessed.
+    fn guess(&mut self);
 }
 
 /// Returns what a direct call leads to if these bytes, which end with it, are before `address`.
@@ -153,7 +164,7 @@ fn prologue(bytes: [u8; 8]) -> Option<u64> {
 }
 
 /// Has `code` keep the frames of a stack, the innermost first, at most [`FRAMES_MAX`]. Returns how the
-/// stack ends. A frame of undescribed code is left by its frame pointer, if that is
+/// stack ends. A frame of undescribed code is left by its frame pointer, as far as that is
 /// [verified](Frame::by_pointer).
 pub fn by_rules(
     machine: &Machine,
@@ -244,8 +255,9 @@ impl Frame {
         Ok((Self { ip, sp, fp }, true))
     }
 
-    /// Returns the caller by the frame pointer, if that is verified to be the one of this frame. Otherwise it is an
-    /// outer frame's, and callers would be missing; or none, as compilers keep other addresses in its register.
+    /// Returns the caller by the frame pointer, and has it marked as guessed unless it is verified to be the one of
+    /// this frame. Otherwise it may be an outer frame's, and callers would be missing; or none, as compilers keep
+    /// other addresses in its register.
     fn by_pointer(
         &self,
         interrupted: bool,
@@ -253,59 +265,71 @@ impl Frame {
         memory: &impl Memory,
         code: &mut impl Code,
     ) -> Next {
-        match self.caller(8, memory) {
-            Ok(Some(caller))
-                if !(interrupted && self.is_outside(memory, code))
-                    && self.is_called(caller.ip, generated, code) =>
-            {
-                Ok((caller, false))
-            }
-            Ok(_) | Err(_) => Err(End::NoCfi),
-        }
-    }
-
-    /// Returns whether the function may not have set its frame pointer yet, or have restored its caller's: its
-    /// next instruction sets it, or a return address is on top of the stack.
-    fn is_outside(&self, memory: &impl Memory, code: &impl Code) -> bool {
-        let here = code.bytes_before(self.ip.wrapping_add(8));
-        let top = memory
-            .word(self.sp)
-            .ok()
-            .and_then(|ip| code.bytes_before(ip));
-        matches!(here, Some([0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]))
-            || top.is_some_and(|before| before[3] == 0xe8 || ends_with_indirect_call(before))
-    }
-
-    /// Returns whether the frame is in the function that begins with these bytes at `entry`, and that sets its frame
-    /// pointer at once: no instruction in between can end it or restore its caller's pointer.
-    fn is_in(&self, entry: u64, bytes: [u8; 8], code: &impl Code) -> bool {
-        let stays = |at: u64| {
-            let before = code.bytes_before(at.wrapping_add(1));
-            // pop rbp; ret; leave
-            before.is_some_and(|bytes| !matches!(bytes[7], 0x5d | 0xc2 | 0xc3 | 0xc9))
+        let Ok(Some(caller)) = self.caller(8, memory) else {
+            return Err(End::NoCfi);
         };
+        let set = match interrupted {
+            true => self.has_frame(memory, code),
+            false => Some(true),
+        };
+        let called = self.is_called(caller.ip, generated, code);
+        match set.unwrap_or(true).then_some(called).flatten() {
+            Some(true) if set.is_some() => {}
+            Some(_) => code.guess(),
+            None => return Err(End::NoCfi),
+        }
+        Ok((caller, false))
+    }
+
+    /// Returns whether the function has set its frame pointer, and not restored its caller's yet: neither does its
+    /// next instruction set it, nor is a return address on top of the stack. [`None`]: that cannot be read.
+    fn has_frame(&self, memory: &impl Memory, code: &impl Code) -> Option<bool> {
+        let here = code.bytes_before(self.ip.wrapping_add(8))?;
+        if matches!(here, [0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) {
+            return Some(false);
+        }
+        let top = memory.word(self.sp).ok()?;
+        if !is_user(top, 1 << 56) {
+            return Some(true);
+        }
+        let before = code.bytes_before(top)?;
+        Some(before[3] != 0xe8 && !ends_with_indirect_call(before))
+    }
+
+    /// Returns whether the call before `return_address` verifies that it has led to this frame: it calls the
+    /// undescribed function that sets its frame pointer at once and reaches up to here. [`None`]: it has not led
+    /// here. `generated` code may have jumped elsewhere, and be called by a pointer.
+    fn is_called(
+        &self,
+        return_address: u64,
+        generated: bool,
+        code: &mut impl Code,
+    ) -> Option<bool> {
+        let before = code.bytes_before(return_address)?;
+        let Some(entry) = target_of(before, return_address) else {
+            return (generated && ends_with_indirect_call(before)).then_some(false);
+        };
+        if !matches!(code.rule(entry)?.kind(), Kind::Unknown | Kind::Generated) {
+            return None;
+        }
+        let bytes = code.bytes_before(entry.wrapping_add(8))?;
         let inside = self.ip.wrapping_sub(entry);
-        prologue(bytes).is_some_and(|length| {
-            (length..FUNCTION_MAX).contains(&inside)
-                && (length..inside).all(|nr| stays(entry.wrapping_add(nr)))
-        })
+        match prologue(bytes) {
+            Some(length) if self.follows(entry, length, code) => Some(true),
+            Some(length) if (length..GUESSED_FUNCTION_MAX).contains(&inside) => Some(false),
+            _ => generated.then_some(false),
+        }
     }
 
-    /// Returns whether a call before `return_address` can have led to this frame. The function that it calls must
-    /// be undescribed, set its frame pointer at once, and reach up to here. `generated` code may have jumped
-    /// elsewhere, and be called by a pointer.
-    fn is_called(&self, return_address: u64, generated: bool, code: &mut impl Code) -> bool {
-        let Some(before) = code.bytes_before(return_address) else {
-            return false;
-        };
-        let target = target_of(before, return_address);
-        match target.and_then(|target| Some((target, code.rule(target)?.kind()))) {
-            Some((target, Kind::Unknown | Kind::Generated)) => {
-                let bytes = code.bytes_before(target.wrapping_add(8));
-                generated || bytes.is_some_and(|bytes| self.is_in(target, bytes, code))
-            }
-            Some(_) => false,
-            None => generated && ends_with_indirect_call(before),
-        }
+    /// Returns whether the frame is in the function at `entry`, whose first instructions have this `length`: nothing
+    /// in between ends a function or begins one.
+    fn follows(&self, entry: u64, length: u64, code: &impl Code) -> bool {
+        let inside = self.ip.wrapping_sub(entry);
+        (length..FUNCTION_MAX).contains(&inside)
+            && (length..inside).step_by(8).all(|from| {
+                let bytes = code.bytes_before(entry.wrapping_add(from + 8));
+                let nr = (inside - from).min(8) as usize;
+                bytes.is_some_and(|bytes| !bytes.iter().take(nr).any(|byte| BOUNDS.contains(byte)))
+            })
     }
 }

@@ -6,10 +6,10 @@
 //!  1 | index 23 | offset 40                 offset in a file of the binary with this index
 //! 00 | address 62                           frame without an index; the stack then also has a process
 //! 01 | start time 21 | execs 9 | tgid 32    the process that these addresses belong to
-//!  0 | below 4096                           how the stack ends
+//!  0 | guessed 8 | end 4                    how the stack ends, and the first frame that was guessed
 //! ```
 //!
-//! The innermost frame comes first, the process behind the last frame, the end last.
+//! The innermost frame comes first, the process after the last frame, the end last.
 
 /// The most frames of a stack: as many as the kernel's own cache has.
 pub const FRAMES_MAX: usize = 510;
@@ -23,6 +23,10 @@ pub const INDEX_MAX: u32 = (1 << 23) - 1;
 const OFFSET_BITS: u32 = 40;
 const IN_BINARY: u64 = 1 << 63;
 const PROCESS: u64 = 1 << 62;
+const END_BITS: u32 = 4;
+
+/// The largest number of a guessed frame that fits into a word: a later one has this number.
+pub const GUESSED_MAX: usize = 255;
 
 /// Below this there is no address: the kernel maps nothing there.
 const ADDRESS_MIN: u64 = 4096;
@@ -71,7 +75,12 @@ pub enum Word {
         start: u32,
     },
     /// How the stack ends.
-    End(End),
+    End {
+        /// Where, or why.
+        end: End,
+        /// The first frame that nothing verifies, at most [`GUESSED_MAX`]. 0: all are verified.
+        guessed: usize,
+    },
 }
 
 impl Word {
@@ -96,7 +105,14 @@ impl Word {
                 }
                 Some(PROCESS | (start as u64) << 32 | tgid as u64)
             }
-            Word::End(end) => Some(end as u64),
+            Word::End { end, guessed } => {
+                let guessed = if guessed > GUESSED_MAX {
+                    GUESSED_MAX
+                } else {
+                    guessed
+                };
+                Some((guessed as u64) << END_BITS | end as u64)
+            }
         }
     }
 
@@ -117,7 +133,7 @@ impl Word {
         if bits >= ADDRESS_MIN {
             return Some(Word::Address(bits));
         }
-        Some(Word::End(match bits {
+        let end = match bits & ((1 << END_BITS) - 1) {
             1 => End::Complete,
             2 => End::NoRule,
             3 => End::Fault,
@@ -128,7 +144,9 @@ impl Word {
             8 => End::NoCfi,
             9 => End::Inexpressible,
             _ => return None,
-        }))
+        };
+        let guessed = bits as usize >> END_BITS;
+        Some(Word::End { end, guessed })
     }
 }
 
@@ -155,6 +173,8 @@ pub struct StackWords {
     nr: usize,
     /// Frames that are in no file.
     raw: usize,
+    /// The first frame that nothing verifies, or 0.
+    guessed: usize,
 }
 
 impl Default for StackWords {
@@ -163,6 +183,7 @@ impl Default for StackWords {
             words: [0; WORDS_MAX],
             nr: 0,
             raw: 0,
+            guessed: 0,
         }
     }
 }
@@ -170,7 +191,7 @@ impl Default for StackWords {
 impl StackWords {
     /// Forgets all of them.
     pub fn clear(&mut self) {
-        (self.nr, self.raw) = (0, 0);
+        (self.nr, self.raw, self.guessed) = (0, 0, 0);
     }
 
     /// Keeps frames, whose words `next` returns, until there is none or no room: for [`FRAMES_MAX`] frames.
@@ -200,10 +221,19 @@ impl StackWords {
         self.keep(address);
     }
 
-    /// Adds what is behind the frames: the process, if there are addresses, and how the stack ends.
+    /// Marks the frames that are kept from now on as guessed.
+    pub fn guess(&mut self) {
+        if self.guessed == 0 {
+            self.guessed = self.nr;
+        }
+    }
+
+    /// Adds the process, if there are addresses, and how the stack ends.
     pub fn end(&mut self, process: Word, end: End) {
-        let process = (self.raw != 0).then(|| process.bits().unwrap_or(0));
-        for word in process.into_iter().chain([end as u64]) {
+        let guessed = self.guessed();
+        let process = (self.raw != 0).then_some(process);
+        for word in process.into_iter().chain([Word::End { end, guessed }]) {
+            let word = word.bits().unwrap_or(0);
             if let Some(room) = self.words.get_mut(self.nr) {
                 *room = word;
                 self.nr += 1;
@@ -219,6 +249,15 @@ impl StackWords {
     /// The number of frames, before [`StackWords::end`].
     pub fn frames(&self) -> usize {
         self.nr
+    }
+
+    /// Returns the first frame that was guessed, before [`StackWords::end`]; 0: none.
+    pub fn guessed(&self) -> usize {
+        if self.guessed < self.nr {
+            self.guessed
+        } else {
+            0
+        }
     }
 
     /// The number of frames that are in no file.

@@ -10,12 +10,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifdef ASSEMBLY
 long my_read(int fd, void *buffer, long size);
 long framed(long (*callee)(long), long argument);
-/* Without call frame information: a leaf, and a function with a frame pointer. */
+long padded(long (*callee)(long), long argument);
+extern const char padded_end[];
+/*
+ * Without call frame information: a leaf, a function with a frame pointer, and one without, which is
+ * padded like code that a compiler for another language has generated.
+ */
 asm(".text\n"
 	"my_read: xor %eax, %eax\n"
 	"	syscall\n"
@@ -26,13 +32,35 @@ asm(".text\n"
 	"	mov %rsi, %rdi\n"
 	"	call *%rax\n"
 	"	pop %rbp\n"
-	"	ret\n");
+	"	ret\n"
+	"	.fill 8192, 1, 0xcc\n"
+	"	.balign 64, 0xcc\n"
+	"padded: sub $8, %rsp\n"
+	"	mov %rdi, %rax\n"
+	"	mov %rsi, %rdi\n"
+	"	call *%rax\n"
+	"	add $8, %rsp\n"
+	"	ret\n"
+	"padded_end:\n");
+
+/* The same in memory of no file. */
+static long in_memory(long (*callee)(long), long argument)
+{
+	const size_t size = padded_end - (const char *)padded;
+	void *code = mmap(NULL, size, PROT_READ | PROT_WRITE | PROT_EXEC,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	memcpy(code, padded, size);
+	return ((typeof(&padded))code)(callee, argument) + 1;
+}
 #else
 #define my_read read
 static __attribute__((noipa)) long framed(long (*callee)(long), long argument)
 {
 	return callee(argument) + 1;
 }
+#define padded framed
+#define in_memory framed
 #endif
 
 struct node {
@@ -104,6 +132,7 @@ int main(void)
 	for (int i = 0; i < 40; i++)
 		nodes[i] = (struct node) { i ? &nodes[i - 1] : NULL, i };
 	sum = eval(&nodes[39]) + copy(fileno(zero)) + framed(copy, fileno(zero));
+	sum += padded(copy, fileno(zero)) + in_memory(copy, fileno(zero));
 	sigaltstack(&stack, NULL);
 	handle(SIGUSR1, handle_outer, SA_ONSTACK);
 	handle(SIGUSR2, handle_inner, SA_ONSTACK);

@@ -70,7 +70,11 @@ class Users:
     @staticmethod
     def end(words):
         """How a stack ends."""
-        return next((ENDS[word] for word in words if word in ENDS), "cut")
+        end = next((word for word in words if word < ADDRESS_MIN), 0)
+        text, guessed = ENDS.get(end & 15, "cut"), end >> 4
+        if not guessed:
+            return text
+        return f"{'' if text == 'complete' else f'{text}, '}guessed from frame {guessed}"
 
     @staticmethod
     def process(words):

@@ -13,6 +13,8 @@ const OFFSET_MASK: u64 = (1 << INDEX_SHIFT) - 1;
 const PROCESS: u64 = 1 << 62;
 const START_SHIFT: u32 = 32;
 const START_MASK: u64 = (1 << 30) - 1;
+/// Bits of how a stack ends.
+const END_BITS: u32 = 4;
 /// No address is below this.
 const LEAST_ADDRESS: u64 = 4096;
 
@@ -25,41 +27,36 @@ pub struct Process {
     pub start: u32,
 }
 
-/// How a user stack ends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
-    /// At the outermost frame.
-    Complete,
-    /// Before it.
-    Cut(&'static str),
-    /// Not said: a module newer than this tool.
-    Unknown,
-}
+/// How a user stack ends, and the first frame that nothing verifies; 0: all are verified.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct End(Option<&'static str>, u64);
 
 impl End {
-    fn new(number: u64) -> Self {
-        match number {
-            1 => End::Complete,
-            2 => End::Cut("no rule"),
-            3 => End::Cut("fault"),
-            4 => End::Cut("510 frames"),
-            5 => End::Cut("frame pointers ended"),
-            6 => End::Cut("no memory"),
-            7 => End::Cut("bad address"),
-            8 => End::Cut("no CFI"),
-            9 => End::Cut("complex CFI"),
-            _ => End::Unknown,
-        }
+    const fn new(word: u64) -> Self {
+        let end = match word & ((1 << END_BITS) - 1) {
+            1 => "complete",
+            2 => "cut: no rule",
+            3 => "cut: fault",
+            4 => "cut: 510 frames",
+            5 => "cut: frame pointers ended",
+            6 => "cut: no memory",
+            7 => "cut: bad address",
+            8 => "cut: no CFI",
+            9 => "cut: complex CFI",
+            // A module newer than this tool.
+            _ => return End(None, 0),
+        };
+        End(Some(end), word >> END_BITS)
     }
 }
 
 /// As `stack_map_user` prints it.
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Complete => f.write_str("complete"),
-            End::Cut(why) => write!(f, "cut: {why}"),
-            End::Unknown => f.write_str("end unknown"),
+        match (self.0.unwrap_or("end unknown"), self.1) {
+            (end, 0) => f.write_str(end),
+            ("complete", frame) => write!(f, "guessed from frame {frame}"),
+            (end, frame) => write!(f, "{end}, guessed from frame {frame}"),
         }
     }
 }
@@ -126,7 +123,7 @@ pub enum At {
 /// The frames of a stack, innermost first, and how it ends.
 pub fn frames(words: &[u64]) -> (impl Iterator<Item = At> + Clone + use<'_>, End) {
     let mut process = None;
-    let mut end = End::Unknown;
+    let mut end = End::default();
     for word in words {
         match Word::new(*word) {
             Word::Process(found) => process = Some(found),
@@ -178,7 +175,7 @@ mod tests {
             },
         ];
         assert!(frames.eq(want));
-        assert_eq!(end, End::Complete);
+        assert_eq!(end.to_string(), "complete");
     }
 
     #[test]
@@ -191,6 +188,8 @@ mod tests {
         assert_eq!(end(&[9]), "cut: complex CFI");
         assert_eq!(end(&[]), "end unknown");
         assert_eq!(end(&[4095]), "end unknown");
+        assert_eq!(end(&[3 << 4 | 1]), "guessed from frame 3");
+        assert_eq!(end(&[255 << 4 | 7]), "cut: bad address, guessed from frame 255");
     }
 
     #[test]
@@ -198,7 +197,7 @@ mod tests {
         let module = include_str!("../../../../src/user/words.rs");
         for number in 1.. {
             let end = format!(" = {number},");
-            let known = End::new(number) != End::Unknown;
+            let known = End::new(number).0.is_some();
             assert_eq!(module.contains(&end), known, "{number}");
             if !known {
                 break;
