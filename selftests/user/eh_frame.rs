@@ -60,6 +60,11 @@ fn expected(
         6 => Some(Base::Fp),
         _ => None,
     };
+    let more = |bytes: &[u8]| match *bytes {
+        [] => Some(0),
+        [0x23, by @ 0..=0x7f] => Some(by),
+        _ => None,
+    };
     match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
             Rule::call(base(register.0)?, *offset, saved)
@@ -69,14 +74,14 @@ fn expected(
                 let pushed = address % 16 >= u64::from(limit) - 0x30;
                 Rule::call(Base::Sp, 8 + 8 * i64::from(pushed), saved)
             }
-            // breg N, deref, plus_uconst 8; N of one byte or two.
-            [register, offset @ 0..=0x7f, 6, 0x23, 8] => {
+            // breg N, deref, and perhaps plus_uconst M; N of one byte or two.
+            [register, offset @ 0..=0x7f, 6, ref by @ ..] => {
                 let offset = i64::from(offset) << 57 >> 57;
-                Rule::aligned(base(u16::from(register) - 0x70)?, offset, saved)
+                Rule::aligned(base(u16::from(register) - 0x70)?, offset, more(by)?, saved)
             }
-            [register, low @ 0x80..=0xff, high @ 0..=0x7f, 6, 0x23, 8] => {
-                let offset = i64::from(low & 0x7f) | i64::from(high) << 7;
-                Rule::aligned(base(u16::from(register) - 0x70)?, offset << 50 >> 50, saved)
+            [register, low @ 0x80..=0xff, high @ 0..=0x7f, 6, ref by @ ..] => {
+                let offset = (i64::from(low & 0x7f) | i64::from(high) << 7) << 50 >> 50;
+                Rule::aligned(base(u16::from(register) - 0x70)?, offset, more(by)?, saved)
             }
             _ => None,
         },

@@ -287,15 +287,18 @@ fn a_stack_that_begins_nowhere_has_no_frames() {
 
 #[test]
 fn a_frame_may_keep_where_it_ends() {
-    let kept = Rule::aligned(Base::Sp, 40, Saved::No).unwrap();
-    let rules = [(0x1000, kept), (0x1fff, Rule::OUTERMOST)];
-    // The return address is there, and the frame ends behind it.
-    let words = [(SP + 40, SP + 4096), (SP + 4096, 0x2000)];
-    let want = vec![0x1000, 0x2000];
-    assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
-    assert_eq!(ruled(0, &rules, &words[1..]), (vec![0x1000], End::Fault));
-    let down = [(SP + 40, SP - 64), (SP - 64, 0x2000)];
-    assert_eq!(ruled(0, &rules, &down), (vec![0x1000], End::BadAddress));
+    for by in [8, 64, 0] {
+        let kept = Rule::aligned(Base::Sp, 40, by, Saved::No).unwrap();
+        let rules = [(0x1000, kept), (0x1fff, Rule::OUTERMOST)];
+        // The return address is below the frame's end.
+        let end = SP + 4096 + u64::from(by);
+        let words = [(SP + 40, SP + 4096), (end - 8, 0x2000)];
+        let want = vec![0x1000, 0x2000];
+        assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+        assert_eq!(ruled(0, &rules, &words[1..]), (vec![0x1000], End::Fault));
+        let down = [(SP + 40, SP - 64), (SP - 64, 0x2000)];
+        assert_eq!(ruled(0, &rules, &down), (vec![0x1000], End::BadAddress));
+    }
 }
 
 #[test]
@@ -596,7 +599,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         (base, 0..6_i64, saved).prop_map(|(base, words, saved)| call(base, 8 * words, saved));
     prop_oneof![
         30 => called,
-        1 => (0..6_i64).prop_map(|words| Rule::aligned(Base::Sp, 8 * words, Saved::No).unwrap()),
+        1 => (0..6_i64).prop_map(|words| Rule::aligned(Base::Sp, 8 * words, 8, Saved::No).unwrap()),
         1 => Just(Rule::OUTERMOST),
         1 => Just(Rule::SIGNAL),
         1 => Just(Rule::UNKNOWN),

@@ -22,7 +22,7 @@ pub struct Rule(u32);
 pub enum Kind {
     /// The return address is the last word of the frame.
     Call,
-    /// The same, and where that word is stands in memory: code that aligns its stack.
+    /// The same, and the frame's end is a distance from an address in memory: code that aligns its stack.
     Aligned,
     /// There is no caller.
     Outermost,
@@ -70,6 +70,10 @@ const SIGNAL: u32 = 7;
 const OFFSET_SHIFT: u32 = 3;
 const OFFSET_BITS: u32 = 16;
 const OFFSET_BIAS: i64 = 1024;
+const OFFSET: u32 = ((1 << OFFSET_BITS) - 1) << OFFSET_SHIFT;
+/// The offset of an aligned frame has fewer bits: those above say how far its end is behind what is kept there.
+const BY_SHIFT: u32 = OFFSET_SHIFT + 11;
+const SHORT: u32 = ((1 << BY_SHIFT) - 1) & OFFSET;
 const FP_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
 const FP_BITS: u32 = BITS - FP_SHIFT;
 const WORD: i64 = 8;
@@ -94,9 +98,12 @@ impl Rule {
         Self::made(CALL, base, offset, saved)
     }
 
-    /// A call of a frame that keeps at an offset from a base where its return address is.
-    pub fn aligned(base: Base, offset: i64, saved: Saved) -> Option<Self> {
-        Self::made(ALIGNED, base, offset, saved)
+    /// A call of a frame that ends `by` bytes behind an address, which it keeps at an offset from a base.
+    pub fn aligned(base: Base, offset: i64, by: u8, saved: Saved) -> Option<Self> {
+        let by = u32::try_from(words(by.into())?).ok()?;
+        let Self(bits) = Self::made(ALIGNED, base, offset, saved)?;
+        let is_short = bits & OFFSET & !SHORT == 0 && by <= (OFFSET & !SHORT) >> BY_SHIFT;
+        is_short.then_some(Self(bits | by << BY_SHIFT))
     }
 
     fn made(kind: u32, base: Base, offset: i64, saved: Saved) -> Option<Self> {
@@ -155,7 +162,16 @@ impl Rule {
         self.0 & KIND == CALL
     }
 
-    /// Where the frame of a call ends, the caller's stack pointer; or where that is kept.
+    /// Where it is kept what an aligned frame's end is behind, and by how many bytes.
+    pub const fn kept(self, sp: u64, fp: u64) -> (u64, u64) {
+        let by = (self.0 & OFFSET & !SHORT) >> BY_SHIFT;
+        (
+            Self(self.0 & (SHORT | KIND)).end(sp, fp),
+            by as u64 * WORD as u64,
+        )
+    }
+
+    /// Where the frame of a call ends, the caller's stack pointer.
     #[inline(always)]
     pub const fn end(self, sp: u64, fp: u64) -> u64 {
         let base = if self.0 & BY_FP != 0 { fp } else { sp };

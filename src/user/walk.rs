@@ -242,8 +242,8 @@ impl Frame {
 
     /// What follows a frame that keeps where its return address is.
     fn aligned(&self, machine: &Machine, rule: Rule, memory: &impl Memory) -> Next {
-        let kept = memory.word(rule.end(self.sp, self.fp))?;
-        let end = kept.wrapping_sub(machine.ra_offset as u64);
+        let (at, by) = rule.kept(self.sp, self.fp);
+        let end = memory.word(at)?.wrapping_add(by);
         self.called(machine, rule, end, memory)
     }
 

@@ -11,8 +11,6 @@ const STEPS_MAX: u32 = 10_000;
 const ROWS_MAX: usize = 8;
 /// Bytes of an expression that can be one of those that are known.
 const EXPRESSION_MAX: u64 = 16;
-/// Bytes of a word.
-const WORD: u8 = 8;
 /// The first operation of an expression that adds an offset to a register: that of register 0.
 const BREG: u64 = 0x70;
 
@@ -26,15 +24,11 @@ enum Frame {
         register: u64,
         offset: i64,
     },
-    /// At the address that is at an offset from a register.
-    In {
-        register: u64,
-        offset: i64,
-    },
-    /// A word behind that address.
+    /// So many bytes behind the address that is at an offset from a register.
     Behind {
         register: u64,
         offset: i64,
+        by: u8,
     },
     Other,
 }
@@ -89,7 +83,11 @@ impl Row {
         };
         let rule = match self.frame {
             Frame::At { register, offset } => Rule::call(base(register)?, offset, saved),
-            Frame::Behind { register, offset } => Rule::aligned(base(register)?, offset, saved),
+            Frame::Behind {
+                register,
+                offset,
+                by,
+            } => Rule::aligned(base(register)?, offset, by, saved),
             _ => None,
         };
         rule.ok_or(Unknown::Inexpressible)
@@ -102,9 +100,10 @@ impl Row {
             register: machine.sp,
             offset,
         };
-        let frame = Frame::In {
+        let frame = Frame::Behind {
             register: machine.sp,
             offset: sp,
+            by: 0,
         };
         if self.frame == frame && self.ra == from(ra) && self.fp == from(fp) {
             Ok(Rule::SIGNAL)
@@ -342,16 +341,19 @@ impl<'c> Program<'c> {
                 offset: if pushed { 16 } else { 8 },
             });
         }
-        // The value at an offset from a register, or that and a word.
-        let (offset, behind) = match bytes {
-            [offset @ .., 0x06] => (offset, false),
-            [offset @ .., 0x06, 0x23, WORD] => (offset, true),
+        // The value at an offset from a register, or that and a number of one byte.
+        let (offset, by) = match bytes {
+            [offset @ .., 0x06] => (offset, 0),
+            [offset @ .., 0x06, 0x23, by @ 0..=0x7f] => (offset, *by),
             _ => return Ok(Frame::Other),
         };
-        Ok(match (from_register(offset), behind) {
-            (Some((register, offset)), false) => Frame::In { register, offset },
-            (Some((register, offset)), true) => Frame::Behind { register, offset },
-            (None, _) => Frame::Other,
+        Ok(match from_register(offset) {
+            Some((register, offset)) => Frame::Behind {
+                register,
+                offset,
+                by,
+            },
+            None => Frame::Other,
         })
     }
 }
