@@ -23,7 +23,7 @@ mod host;
 use self::host as imp;
 
 #[cfg(all(not(MODULE), loom))]
-#[path = "../../../selftests/map/model.rs"]
+#[path = "../../selftests/map/model.rs"]
 pub mod model;
 #[cfg(all(not(MODULE), loom))]
 use self::model as imp;
