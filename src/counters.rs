@@ -120,7 +120,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 40] = {
+pub(crate) static USER: [Counter; 41] = {
     use map::Counter as OfMap;
     use Kind::*;
 
