@@ -189,7 +189,10 @@ mod tests {
         assert_eq!(end(&[]), "end unknown");
         assert_eq!(end(&[4095]), "end unknown");
         assert_eq!(end(&[3 << 4 | 1]), "guessed from frame 3");
-        assert_eq!(end(&[255 << 4 | 7]), "cut: bad address, guessed from frame 255");
+        assert_eq!(
+            end(&[255 << 4 | 7]),
+            "cut: bad address, guessed from frame 255"
+        );
     }
 
     #[test]
