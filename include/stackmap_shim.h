@@ -221,6 +221,7 @@ struct stackmap_process {
 /* Where a task left user space. */
 struct stackmap_registers {
 	__u64 ip, sp, fp;
+	__u64 saved[5];		/* the other registers that a function restores: rbx, r12 to r15 */
 	__u32 word;		/* bytes of a word of its stack; 0: it has none */
 };
 
@@ -281,6 +282,7 @@ enum stackmap_user_counter {
 	STACKMAP_USER_RULES_LEARNT,
 	STACKMAP_USER_RULES_NONE,
 	STACKMAP_USER_RULES_ABSENT,
+	STACKMAP_USER_TRACKED,
 	STACKMAP_USER_COUNTERS
 };
 

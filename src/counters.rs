@@ -120,7 +120,7 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 41] = {
+pub(crate) static USER: [Counter; 42] = {
     use map::Counter as OfMap;
     use Kind::*;
 
@@ -164,6 +164,7 @@ pub(crate) static USER: [Counter; 41] = {
         user! { "rules_learnt:", stackmap_user_counter_STACKMAP_USER_RULES_LEARNT },
         user! { "rules_none:", stackmap_user_counter_STACKMAP_USER_RULES_NONE },
         user! { "rules_absent:", stackmap_user_counter_STACKMAP_USER_RULES_ABSENT },
+        user! { "tracked:", stackmap_user_counter_STACKMAP_USER_TRACKED },
         user! { "settled:", stackmap_user_counter_STACKMAP_USER_SETTLED },
         user! { "settle_lost:", stackmap_user_counter_STACKMAP_USER_SETTLE_LOST },
         Counter::of_map("hits:", User, OfMap::Hits),

@@ -66,9 +66,12 @@ fn expected(
         _ => None,
     };
     match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            Rule::call(base(register.0)?, *offset, saved)
-        }
+        CfaRule::RegisterAndOffset { register, offset } => match register.0 {
+            register @ (3 | 12..=15) => {
+                Rule::call(Base::Fp, *offset, saved).map(|_| Rule::tracked(register.into()))
+            }
+            register => Rule::call(base(register)?, *offset, saved),
+        },
         CfaRule::Expression(expression) => match bytes(expression)[..] {
             [0x77, 8, 0x80, 0, 0x3f, 0x1a, limit, 0x2a, 0x33, 0x24, 0x22] => {
                 let pushed = address % 16 >= u64::from(limit) - 0x30;
@@ -95,6 +98,31 @@ struct Counts {
     unknown: BTreeMap<String, u64>,
 }
 
+/// Compares where the registers are saved that are tracked.
+fn compare_tracked(
+    elf: &Elf,
+    file: &Bytes<&Vec<u8>>,
+    offset: u64,
+    row: &UnwindTableRow<usize>,
+) -> Result<(), String> {
+    for register in X86_64.saved {
+        let Ok(tracked) = elf.track(file, &X86_64, offset, register) else {
+            continue;
+        };
+        let want = match row.register(gimli::Register(register as u16)) {
+            Some(RegisterRule::Offset(offset)) => Some(Saved::At(offset)),
+            Some(RegisterRule::SameValue) | None => Some(Saved::No),
+            _ => None,
+        };
+        let is_base = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: base, .. }
+            if u64::from(base.0) == register);
+        if tracked.saved != want || tracked.rule.is_some() && !is_base {
+            return Err(format!("{offset:#x}: {register}: {tracked:?}: {row:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// Compares all rows of a file; what is not the same is an error.
 fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
     let data = fs::read(path).map_err(|error| error.to_string())?;
@@ -110,6 +138,7 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
     };
     let file = Bytes(&data);
     let elf = Elf::read(&file, &X86_64).map_err(|error| format!("{error:?}"))?;
+    let searched = elf.without_table();
     let mut context = UnwindContext::new();
     let mut entries = eh_frame.entries(&bases);
     while let Some(entry) = entries.next().map_err(|error| error.to_string())? {
@@ -123,10 +152,9 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
         // A search takes long: some functions do.
         let is_searched = fde.offset() % 16 == 0;
         if let Some(offset) = offset_of(fde.initial_address()).filter(|_| is_searched) {
-            let searched = elf.by_search(&file, &X86_64, offset);
-            let found = elf.by_table(&file, &X86_64, offset);
-            let compared = found != Err(Unknown::NoTable) && searched != Err(Unknown::TooLong);
-            if compared && found != searched {
+            let searched = searched.learn(&file, &X86_64, offset);
+            let found = elf.learn(&file, &X86_64, offset);
+            if searched != Err(Unknown::TooLong) && found != searched {
                 return Err(format!("{offset:#x}: {found:?}, searched: {searched:?}"));
             }
         }
@@ -148,6 +176,9 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
                 let want = expected(row, signal, address, &eh_frame);
                 let got = elf.learn(&file, &X86_64, offset);
                 counts.addresses += 1;
+                if address == start && !signal {
+                    compare_tracked(&elf, &file, offset, row)?;
+                }
                 match (got, want) {
                     (Ok(got), Some(want)) if got == want => counts.rules += 1,
                     (Err(Unknown::TooLong), _) => {

@@ -5,7 +5,7 @@
 
 use stackmap_user::{
     calls::{self, Calls},
-    cfi::{learn, rule_of, X86_64},
+    cfi::{learn, rule_of, Tracked, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
     walk::{by_rules, Code, Memory, Registers, Unreadable},
@@ -119,6 +119,10 @@ impl Code for OwnCode<'_> {
         None
     }
 
+    fn track(&mut self, _address: u64, _register: u64) -> Option<Tracked> {
+        None
+    }
+
     fn guess(&mut self) {
         unreachable!("no bytes can be read");
     }
@@ -155,6 +159,7 @@ fn compare(own: &Own) -> usize {
         sp,
         fp,
         word: 8,
+        saved: [0; 5],
     };
     let mut code = OwnCode {
         own,

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use stackmap_user::{
     calls::{Calls, Mapping},
-    cfi::X86_64,
+    cfi::{Tracked, X86_64},
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
     walk::{by_frame_pointers, by_rules, Code, Memory, Registers, Unreadable},
@@ -31,6 +31,7 @@ fn registers(fp: u64, word: u32) -> Registers {
         sp: SP,
         fp,
         word,
+        saved: [0xb, 0xc, 0xd, SP + 64, 0xf],
     }
 }
 
@@ -127,6 +128,8 @@ struct Codes {
     mapping: Mapping,
     rules: Rules,
     calls: HashMap<u64, [u8; 8]>,
+    /// What is known of register 14.
+    tracked: HashMap<u64, Tracked>,
     words: StackWords,
 }
 
@@ -140,6 +143,7 @@ impl Codes {
             mapping: mapping(),
             rules: table,
             calls: HashMap::new(),
+            tracked: HashMap::new(),
             words: StackWords::default(),
         }
     }
@@ -185,6 +189,11 @@ impl Code for Codes {
         }
         let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
         Some(rule.unwrap_or(Rule::UNKNOWN))
+    }
+
+    fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
+        assert_eq!(register, 14);
+        self.tracked.get(&address).copied()
     }
 
     fn stack(&self) -> u64 {
@@ -467,6 +476,46 @@ fn code_that_no_rule_can_express_is_not_left_by_its_frame_pointer() {
     assert_eq!(found, (vec![0x1000], End::Inexpressible));
 }
 
+/// The register is saved by the callee of the callee.
+#[test]
+fn a_base_that_callees_have_saved_is_tracked_through_them() {
+    let rules = [
+        (0x1000, call(Base::Sp, 16, Saved::No)),
+        (0x1fff, call(Base::Sp, 24, Saved::At(-16))),
+        (0x2fff, Rule::tracked(14)),
+        (0x3fff, Rule::OUTERMOST),
+    ];
+    let words = [
+        (SP + 8, 0x2000),
+        (SP + 24, SP + 320),
+        (SP + 32, 0x3000),
+        (SP + 16, SP + 128),
+        // The frame that has the register as base ends here, and at SP + 64 + 32 without what was saved.
+        (SP + 152, 0x4000),
+        (SP + 88, 0x5000),
+    ];
+    let saved = |saved, rule| Tracked { rule, saved };
+    let base = Some(call(Base::Fp, 32, Saved::No));
+    let walk = |tracked: [(u64, Tracked); 3]| {
+        let mut codes = Codes::new(&rules);
+        codes.tracked = HashMap::from(tracked);
+        codes.walk_twice(0, &memory(&words))
+    };
+    let cut = (vec![0x1000, 0x2000, 0x3000], End::Inexpressible);
+    let complete = (vec![0x1000, 0x2000, 0x3000, 0x4000], End::Complete);
+    let last = (0x2fff, saved(None, base));
+    let [not, at] = [Saved::No, Saved::At(-24)].map(|place| saved(Some(place), None));
+    assert_eq!(walk([(0x1000, not), (0x1fff, at), last]), complete);
+    let other = walk([(0x1000, not), (0x1fff, not), last]);
+    assert_eq!(other, (vec![0x1000, 0x2000, 0x3000, 0x5000], End::NoCfi));
+    let lost = saved(None, None);
+    assert_eq!(walk([(0x1000, lost), (0x1fff, at), last]), cut);
+    assert_eq!(walk([(0x1000, not), (0x1fff, at), (0x2fff, not)]), cut);
+    assert_eq!(walk([(0x1000, not), (0x1ffe, at), last]), cut);
+    let unreadable = saved(Some(Saved::At(-4096)), None);
+    assert_eq!(walk([(0x1000, not), (0x1fff, unreadable), last]), cut);
+}
+
 /// What is near to it may be another function, which was called.
 #[test]
 fn the_first_function_of_a_program_is_outermost_where_nothing_was_pushed() {
@@ -606,6 +655,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         1 => Just(Rule::GENERATED),
         1 => Just(Rule::START),
         1 => Just(Rule::INEXPRESSIBLE),
+        1 => Just(Rule::tracked(14)),
     ]
 }
 

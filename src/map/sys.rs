@@ -18,6 +18,7 @@ mod kernel;
 use self::kernel as imp;
 
 #[cfg(all(not(MODULE), not(loom)))]
+#[path = "../../selftests/map/host.rs"]
 mod host;
 #[cfg(all(not(MODULE), not(loom)))]
 use self::host as imp;
@@ -29,6 +30,7 @@ pub mod model;
 use self::model as imp;
 
 #[cfg(not(MODULE))]
+#[path = "../../selftests/map/heap.rs"]
 mod heap;
 
 pub(super) use self::imp::{synchronize, Array, AtomicPtr, AtomicU32, AtomicU64};

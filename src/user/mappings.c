@@ -339,14 +339,7 @@ void stackmap_file_end(struct stackmap_file *file)
 /* Where the current task left user space. */
 void stackmap_user_registers(struct stackmap_registers *registers)
 {
-	struct pt_regs *regs = task_pt_regs(current);
-
-	*registers = (struct stackmap_registers) {
-		.ip	= instruction_pointer(regs),
-		.sp	= user_stack_pointer(regs),
-		.fp	= frame_pointer(regs),
-		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
-	};
+	*registers = stackmap_registers_of(task_pt_regs(current));
 }
 
 /**

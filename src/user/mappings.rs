@@ -4,7 +4,7 @@
 
 use super::{
     calls::{Calls, Mapping},
-    cfi::{self, Elf, Unknown, X86_64},
+    cfi::{self, Elf, Tracked, Unknown, X86_64},
     file_table::{Indices, VDSO, VDSO32},
     process::{CachedFile, Process},
     rule::Rule,
@@ -145,14 +145,13 @@ pub(super) struct OpenFile<'r> {
 }
 
 impl OpenFile<'_> {
-    /// The rule of the instruction at an offset.
-    fn rule(&mut self, offset: u64) -> Result<Rule, Unknown> {
+    /// Returns its headers and the file.
+    fn elf(&mut self) -> Result<(&Elf, &CachedFile<'_>), Unknown> {
         let Self { file, elf, .. } = self;
-        let elf = match elf {
-            Some(elf) => elf,
-            None => elf.insert(Elf::read(file, &X86_64)?),
-        };
-        elf.learn(file, &X86_64, offset)
+        match elf {
+            Some(elf) => Ok((elf, file)),
+            None => Ok((elf.insert(Elf::read(file, &X86_64)?), file)),
+        }
     }
 }
 
@@ -196,6 +195,18 @@ impl<M: Memory> Code for Codes<'_, M> {
             true => self.rule_here(address),
             false => self.mappings.without_file(address).ok(),
         }
+    }
+
+    #[cold]
+    fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
+        if !self.find(address) || self.learnt >= LEARNT_MAX {
+            return None;
+        }
+        self.learnt += 1;
+        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_TRACKED);
+        let (open, offset) = self.open(address)?;
+        let (elf, file) = open.elf().ok()?;
+        elf.track(file, &X86_64, offset, register).ok()
     }
 
     fn stack(&self) -> u64 {
@@ -270,31 +281,42 @@ impl<M: Memory> Codes<'_, M> {
     }
 }
 
-impl<M> Codes<'_, M> {
+impl<'a, M> Codes<'a, M> {
+    /// Returns the file in the last mapping, and the offset of an address in it. [`None`]: there is none, or it is not
+    /// mapped there any more.
+    fn open(&mut self, address: u64) -> Option<(&mut OpenFile<'a>, u64)> {
+        let mapping = self.mappings.mapping()?;
+        let offset = address - mapping.start + mapping.offset;
+        let last = self.mappings.last;
+        let open = match self.open.take().filter(|open| open.mapping == last) {
+            Some(open) => open,
+            None => OpenFile {
+                mapping: last,
+                file: self.process.file(address, &mapping.file, self.reads)?,
+                elf: None,
+            },
+        };
+        Some((self.open.insert(open), offset))
+    }
+
     /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
     fn described(&mut self, address: u64) -> Option<Result<Rule, Unknown>> {
         let mapping = self.mappings.mapping()?;
-        let offset = address - mapping.start + mapping.offset;
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
-                let last = self.mappings.last;
-                let open = match self.open.take().filter(|open| open.mapping == last) {
-                    Some(open) => open,
-                    None => OpenFile {
-                        mapping: last,
-                        file: self.process.file(address, &mapping.file, self.reads)?,
-                        elf: None,
-                    },
-                };
-                let open = self.open.insert(open);
-                let found = open.rule(offset);
-                if found == Err(Unknown::Absent) && self.may_wait {
+                let may_wait = self.may_wait;
+                let (open, offset) = self.open(address)?;
+                let found = open
+                    .elf()
+                    .and_then(|(elf, file)| elf.learn(file, &X86_64, offset));
+                if found == Err(Unknown::Absent) && may_wait {
                     open.file.want();
                     self.may_wait = false;
                 }
                 found
             }
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
+                let offset = address - mapping.start + mapping.offset;
                 cfi::learn(&self.process.vdso(), &X86_64, offset)
             }
             // Rules are those of 64 bits.

@@ -355,6 +355,7 @@ impl From<stackmap_registers> for Registers {
             sp: registers.sp,
             fp: registers.fp,
             word: registers.word,
+            saved: registers.saved,
         }
     }
 }

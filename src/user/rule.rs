@@ -32,6 +32,8 @@ pub enum Kind {
     Unknown,
     /// It does, but no rule can say the same.
     Inexpressible,
+    /// The frame ends at an offset from this register, which is tracked through the callees.
+    Tracked(u64),
     /// Undescribed code where a program begins.
     Start,
     /// Undescribed code of a compiler that keeps frame pointers, in memory or in a file.
@@ -68,6 +70,8 @@ const ALIGNED: u32 = 4;
 const OUTERMOST: u32 = 6;
 const SIGNAL: u32 = 7;
 const OFFSET_SHIFT: u32 = 3;
+/// Set with the number of a register that is tracked.
+const TRACKED: u32 = 1 << 8;
 const OFFSET_BITS: u32 = 16;
 const OFFSET_BIAS: i64 = 1024;
 const OFFSET: u32 = ((1 << OFFSET_BITS) - 1) << OFFSET_SHIFT;
@@ -91,6 +95,11 @@ impl Rule {
     pub const START: Self = Self(UNKNOWN | 2 << OFFSET_SHIFT);
     /// Undescribed code of a compiler that keeps frame pointers.
     pub const GENERATED: Self = Self(UNKNOWN | 3 << OFFSET_SHIFT);
+
+    /// Returns the rule of a frame whose base is another register than stack and frame pointer.
+    pub const fn tracked(register: u64) -> Self {
+        Self(UNKNOWN | (TRACKED | register as u32) << OFFSET_SHIFT)
+    }
 
     /// A call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is too large, or
     /// is no multiple of a word; or the frame pointer would be where the frame ends.
@@ -150,6 +159,9 @@ impl Rule {
                 Self::INEXPRESSIBLE => Kind::Inexpressible,
                 Self::START => Kind::Start,
                 Self::GENERATED => Kind::Generated,
+                Self(bits) if bits >> OFFSET_SHIFT & TRACKED != 0 => {
+                    Kind::Tracked((bits >> OFFSET_SHIFT & !TRACKED) as u64)
+                }
                 _ => Kind::Unknown,
             },
             _ => Kind::Aligned,

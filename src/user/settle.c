@@ -102,12 +102,7 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 	sleeper->requested = requested(task);
 	sleeper->cookie = READ_ONCE(stackmap_unwind_info(task)->id.id);
 	/* The same. */
-	sleeper->registers = data_race(((struct stackmap_registers) {
-		.ip	= instruction_pointer(regs),
-		.sp	= user_stack_pointer(regs),
-		.fp	= frame_pointer(regs),
-		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
-	}));
+	sleeper->registers = data_race(stackmap_registers_of(regs));
 	/* Inside exec, registers and memory are not of one program. */
 	if (data_race(!!task->in_execve))
 		return false;

@@ -31,6 +31,20 @@ static inline u64 stackmap_exit_cookie(void)
 	       ((current->start_time >> 20) & 0x3fffff) << 9 | (current->self_exec_id & 0x1ff);
 }
 
+/* Where a task left user space. */
+static inline struct stackmap_registers stackmap_registers_of(struct pt_regs *regs)
+{
+	return (struct stackmap_registers) {
+		.ip	= instruction_pointer(regs),
+		.sp	= user_stack_pointer(regs),
+		.fp	= frame_pointer(regs),
+#ifdef CONFIG_X86_64
+		.saved	= { regs->bx, regs->r12, regs->r13, regs->r14, regs->r15 },
+#endif
+		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
+	};
+}
+
 int stackmap_user_probe(void);
 void stackmap_user_drain(void);
 bool stackmap_user_execs(void);

@@ -6,8 +6,8 @@
 
 use super::{
     calls::Calls,
-    cfi::Machine,
-    rule::{Kind, Rule},
+    cfi::{Machine, Tracked, SAVED},
+    rule::{Kind, Rule, Saved},
     words::{is_user, End, FRAMES_MAX},
 };
 
@@ -22,6 +22,8 @@ pub struct Registers {
     pub fp: u64,
     /// Bytes of a word: 4 or 8.
     pub word: u32,
+    /// The registers of [`Machine::saved`].
+    pub saved: [u64; SAVED],
 }
 
 /// Why a word cannot be read.
@@ -44,7 +46,9 @@ pub trait Memory {
 /// Sets `ips` to the return addresses of a stack, the innermost first, and returns their number. They are
 /// not checked.
 pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [usize]) -> usize {
-    let Registers { ip, sp, fp, word } = registers;
+    let Registers {
+        ip, sp, fp, word, ..
+    } = registers;
     let mut frame = Frame { ip, sp, fp };
     let mut nr = 0;
     for room in ips.iter_mut() {
@@ -112,6 +116,9 @@ pub trait Code {
 
     /// Returns the rule of code at an address, or `None` if it is not known or no code.
     fn rule(&mut self, address: u64) -> Option<Rule>;
+
+    /// Returns what the file of an address says of a register there, or `None` if it cannot be read now.
+    fn track(&mut self, address: u64, register: u64) -> Option<Tracked>;
 
     /// Returns the stack pointer that the program began with.
     fn stack(&self) -> u64;
@@ -199,6 +206,14 @@ pub fn by_rules(
             Kind::Outermost => Err(End::Complete),
             Kind::Signal => frame.interrupted(machine, memory),
             Kind::Inexpressible => Err(End::Inexpressible),
+            Kind::Tracked(register) => {
+                match registers.track(machine, register, (nr, &frame), memory, code) {
+                    Some((rule, base)) => {
+                        frame.called(machine, rule, rule.end(frame.sp, base), memory)
+                    }
+                    None => Err(End::Inexpressible),
+                }
+            }
             // Nothing was pushed yet: it was not called.
             Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
             Kind::Start | Kind::Unknown | Kind::Generated => {
@@ -209,6 +224,44 @@ pub fn by_rules(
             Ok(next) => (frame, interrupted) = next,
             Err(end) => return end,
         }
+    }
+}
+
+impl Registers {
+    /// Walks the stack again up to `last`, the frame `nr`, and returns its rule and the value of the register that is
+    /// its base. [`None`]: a frame in between is not that of a call, or where the register is cannot be read or said.
+    #[cold]
+    fn track(
+        &self,
+        machine: &Machine,
+        register: u64,
+        (nr, last): (usize, &Frame),
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Option<(Rule, u64)> {
+        let index = machine.saved.iter().position(|saved| *saved == register)?;
+        let mut value = *self.saved.get(index)?;
+        let Self { ip, sp, fp, .. } = *self;
+        let mut frame = Frame { ip, sp, fp };
+        for callee in 0..nr {
+            let address = frame.ip.wrapping_sub(u64::from(callee != 0));
+            let rule = code.rule(address)?;
+            let caller = match rule.kind() {
+                Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
+                Kind::Aligned => frame.aligned(machine, rule, memory),
+                _ => return None,
+            };
+            (frame, _) = caller.ok()?;
+            if let Saved::At(offset) = code.track(address, register)?.saved? {
+                value = memory.word(frame.sp.wrapping_add_signed(offset)).ok()?;
+            }
+        }
+        // Other threads may have written to the stack.
+        if (frame.ip, frame.sp) != (last.ip, last.sp) {
+            return None;
+        }
+        let address = frame.ip.wrapping_sub(u64::from(nr != 0));
+        Some((code.track(address, register)?.rule?, value))
     }
 }
 

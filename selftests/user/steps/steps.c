@@ -20,7 +20,7 @@ long padded(long (*callee)(long), long argument);
 extern const char padded_end[];
 /*
  * Without call frame information: a leaf, a function with a frame pointer, and one without, which is
- * padded like code that a compiler for another language has generated.
+ * padded like code that V8 has generated.
  */
 asm(".text\n"
 	"my_read: xor %eax, %eax\n"
@@ -51,14 +51,16 @@ static long in_memory(long (*callee)(long), long argument)
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	memcpy(code, padded, size);
-	return ((typeof(&padded))code)(callee, argument) + 1;
+	return ((long (*)(long (*)(long), long))code)(callee, argument) + 1;
 }
+
 #else
 #define my_read read
 static __attribute__((noipa)) long framed(long (*callee)(long), long argument)
 {
 	return callee(argument) + 1;
 }
+
 #define padded framed
 #define in_memory framed
 #endif

@@ -179,6 +179,16 @@ impl Table {
     }
 }
 
+impl Elf {
+    /// Returns the same without the table of functions: then they are searched.
+    pub fn without_table(&self) -> Self {
+        Self {
+            table: None,
+            ..*self
+        }
+    }
+}
+
 impl<'f, F: File> Image<'f, F> {
     /// The address at an offset of a file.
     pub(super) fn new(elf: &'f Elf, file: &'f F, offset: u64) -> Result<Self, Unknown> {

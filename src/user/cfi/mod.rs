@@ -21,9 +21,9 @@ use self::{
     cursor::Cursor,
     description::{end_of, Common},
     image::Image,
-    program::Program,
+    program::{Program, Row},
 };
-use super::rule::Rule;
+use super::rule::{Rule, Saved};
 
 /// Bytes of a file.
 pub trait File {
@@ -56,6 +56,21 @@ pub enum Unknown {
     TooLong,
 }
 
+/// What a file says of a register at one address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tracked {
+    /// The rule of a frame whose base is this register, in place of the frame pointer.
+    pub rule: Option<Rule>,
+    /// Where the caller's value is. [`None`]: a rule cannot say.
+    pub saved: Option<Saved>,
+}
+
+/// Registers that functions restore, other than the frame pointer.
+pub const SAVED: usize = 5;
+
+/// The number of no register.
+const NONE: u64 = u64::MAX;
+
 /// What the information calls the registers of a processor.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
@@ -67,6 +82,8 @@ pub struct Machine {
     pub fp: u64,
     /// The return address.
     pub ra: u64,
+    /// The other registers that a function restores.
+    pub saved: [u64; SAVED],
     /// Where a return address is, from the frame's end.
     pub ra_offset: i64,
     /// Of a signal frame, from the stack pointer: where the stack pointer, the return address and the
@@ -80,6 +97,7 @@ pub const X86_64: Machine = Machine {
     sp: 7,
     fp: 6,
     ra: 16,
+    saved: [3, 12, 13, 14, 15],
     ra_offset: -8,
     signal: [160, 168, 120],
 };
@@ -110,44 +128,53 @@ impl Elf {
         machine: &Machine,
         offset: u64,
     ) -> Result<Rule, Unknown> {
-        let found = match self.by_table(file, machine, offset) {
-            Err(Unknown::NoTable) => self.by_search(file, machine, offset),
-            found => found,
-        };
-        match found {
+        match self.row(file, machine, offset, NONE) {
+            Ok((row, signal)) => row.rule(machine, signal),
             Err(Unknown::NoTable | Unknown::NoFunction) => {
                 Image::new(self, file, offset)?.undescribed(offset)
             }
-            _ => found,
+            Err(reason) => Err(reason),
         }
     }
 
-    /// The same by the table of functions.
-    pub fn by_table<F: File>(
+    /// Returns what the file says of a register at an offset.
+    pub fn track<F: File>(
         &self,
         file: &F,
         machine: &Machine,
         offset: u64,
-    ) -> Result<Rule, Unknown> {
-        let image = Image::new(self, file, offset)?;
-        let (_begin, described) = image.by_table()?;
-        rule(&image, machine, described)
+        register: u64,
+    ) -> Result<Tracked, Unknown> {
+        match self.row(file, machine, offset, register)? {
+            (row, false) => Ok(row.tracked(machine, register)),
+            (_, true) => Err(Unknown::Inexpressible),
+        }
     }
 
-    /// The same without the table, which takes longer.
-    pub fn by_search<F: File>(
+    fn row<F: File>(
         &self,
         file: &F,
         machine: &Machine,
         offset: u64,
-    ) -> Result<Rule, Unknown> {
+        tracked: u64,
+    ) -> Result<(Row, bool), Unknown> {
         let image = Image::new(self, file, offset)?;
-        rule(&image, machine, image.by_search(machine)?)
+        match image.by_table() {
+            Ok((_begin, described)) => row(&image, machine, described, tracked),
+            Err(Unknown::NoTable) => row(&image, machine, image.by_search(machine)?, tracked),
+            Err(reason) => Err(reason),
+        }
     }
 }
 
-/// The rule at the address, in the function whose description is loaded there.
-fn rule<F: File>(image: &Image<'_, F>, machine: &Machine, described: u64) -> Result<Rule, Unknown> {
+/// Returns the row of the address, by the function whose description is loaded there, and whether its frame is a
+/// signal's.
+fn row<F: File>(
+    image: &Image<'_, F>,
+    machine: &Machine,
+    described: u64,
+    tracked: u64,
+) -> Result<(Row, bool), Unknown> {
     let mut cursor = image.at(described)?;
     let start = cursor.at();
     let end = end_of(&mut cursor)?;
@@ -165,8 +192,8 @@ fn rule<F: File>(image: &Image<'_, F>, machine: &Machine, described: u64) -> Res
         return Err(Unknown::NoFunction);
     }
     common.skip_augmentation(&mut cursor)?;
-    let mut program = Program::new(machine, &common, begin, image.address);
+    let mut program = Program::new(machine, &common, tracked, begin, image.address);
     program.run_common(&mut head)?;
     program.run(&mut cursor, end)?;
-    program.row().rule(machine, common.signal)
+    Ok((*program.row(), common.signal))
 }

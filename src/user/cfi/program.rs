@@ -3,7 +3,7 @@
 //! The program of a function, which says for each of its addresses where the caller's registers are.
 
 use super::super::rule::{Base, Rule, Saved};
-use super::{cursor::Cursor, description::Common, File, Machine, Unknown};
+use super::{cursor::Cursor, description::Common, File, Machine, Tracked, Unknown};
 
 /// Steps of the programs of one address.
 const STEPS_MAX: u32 = 10_000;
@@ -57,9 +57,40 @@ pub(super) struct Row {
     frame: Frame,
     fp: RegisterRule,
     ra: RegisterRule,
+    /// Where the register is that is tracked.
+    tracked: RegisterRule,
 }
 
 impl Row {
+    /// Returns what the row says of a tracked register: where the caller's is, and the rule of a frame whose base it
+    /// is, in place of the frame pointer.
+    pub(super) fn tracked(&self, machine: &Machine, register: u64) -> Tracked {
+        let saved = match self.tracked {
+            RegisterRule::Same => Some(Saved::No),
+            RegisterRule::Offset(offset) => Some(Saved::At(offset)),
+            _ => None,
+        };
+        let rule = match self.frame {
+            Frame::At {
+                register: base,
+                offset,
+            } if base == register && self.ra == RegisterRule::Offset(machine.ra_offset) => self
+                .saved_fp()
+                .and_then(|saved| Rule::call(Base::Fp, offset, saved)),
+            _ => None,
+        };
+        Tracked { rule, saved }
+    }
+
+    /// Returns where the caller's frame pointer is, if a rule can say that.
+    fn saved_fp(&self) -> Option<Saved> {
+        match self.fp {
+            RegisterRule::Same => Some(Saved::No),
+            RegisterRule::Offset(offset) => Some(Saved::At(offset)),
+            _ => None,
+        }
+    }
+
     /// The rule that says the same.
     pub(super) fn rule(&self, machine: &Machine, signal: bool) -> Result<Rule, Unknown> {
         if self.ra == RegisterRule::Undefined {
@@ -76,12 +107,12 @@ impl Row {
             _ if register == machine.fp => Ok(Base::Fp),
             _ => Err(Unknown::Inexpressible),
         };
-        let saved = match self.fp {
-            RegisterRule::Same => Saved::No,
-            RegisterRule::Offset(offset) => Saved::At(offset),
-            _ => return Err(Unknown::Inexpressible),
-        };
+        let saved = self.saved_fp().ok_or(Unknown::Inexpressible)?;
         let rule = match self.frame {
+            Frame::At { register, .. } if machine.saved.contains(&register) => self
+                .tracked(machine, register)
+                .rule
+                .map(|_| Rule::tracked(register)),
             Frame::At { register, offset } => Rule::call(base(register)?, offset, saved),
             Frame::Behind {
                 register,
@@ -117,6 +148,8 @@ impl Row {
 pub(super) struct Program<'c> {
     machine: &'c Machine,
     common: &'c Common,
+    /// A register, other than the frame pointer, that is tracked.
+    tracked: u64,
     address: u64,
     wanted: u64,
     row: Row,
@@ -130,10 +163,17 @@ pub(super) struct Program<'c> {
 
 impl<'c> Program<'c> {
     /// That of a function that begins at `begin`, up to the address `wanted`.
-    pub(super) fn new(machine: &'c Machine, common: &'c Common, begin: u64, wanted: u64) -> Self {
+    pub(super) fn new(
+        machine: &'c Machine,
+        common: &'c Common,
+        tracked: u64,
+        begin: u64,
+        wanted: u64,
+    ) -> Self {
         Self {
             machine,
             common,
+            tracked,
             address: begin,
             wanted,
             row: Row::default(),
@@ -314,6 +354,8 @@ impl<'c> Program<'c> {
             self.row.fp = rule;
         } else if register == self.machine.ra {
             self.row.ra = rule;
+        } else if register == self.tracked {
+            self.row.tracked = rule;
         }
     }
 
@@ -322,6 +364,8 @@ impl<'c> Program<'c> {
             self.row.fp = self.first.fp;
         } else if register == self.machine.ra {
             self.row.ra = self.first.ra;
+        } else if register == self.tracked {
+            self.row.tracked = self.first.tracked;
         }
     }
 
