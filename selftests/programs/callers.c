@@ -6,7 +6,8 @@
  * call, which the event of the system call shows. LOG gets a line for each: that number, the
  * address behind the instruction of the call, and the return addresses up to that of main(), the
  * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
- * information. The lines before are the mappings of the file: "map START END OFFSET".
+ * information. The lines before are the thread, "thread TID", and the mappings of the file: "map START
+ * END OFFSET".
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
  * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
@@ -98,6 +99,7 @@ static NOINLINE void work(void)
 
 static void *thread(void *unused)
 {
+	tell_maps();
 	work();
 	return unused;
 }
@@ -117,11 +119,11 @@ int main(int argc, char **argv)
 		program = argv[5];
 	if (!file)
 		return 1;
-	tell_maps();
 	if (!strcmp(how, "thread")) {
 		if (pthread_create(&other, NULL, thread, NULL) || pthread_join(other, NULL))
 			return 1;
 	} else {
+		tell_maps();
 		work();
 	}
 	return fclose(file) ? 1 : 0;

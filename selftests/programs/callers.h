@@ -45,7 +45,7 @@ static void tell(unsigned long ip)
 	fputc('\n', file);
 }
 
-/* The lines of /proc/self/maps that are of this program. */
+/* The thread whose calls these are, and the lines of /proc/self/maps that are of this program. */
 static void tell_maps(void)
 {
 	unsigned long start, end, offset;
@@ -54,6 +54,7 @@ static void tell_maps(void)
 
 	if (!maps || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
 		exit(1);
+	fprintf(file, "thread %ld\n", syscall(SYS_gettid));
 	while (fgets(line, sizeof(line), maps))
 		if (strstr(line, self) &&
 		    sscanf(line, "%lx-%lx %*s %lx", &start, &end, &offset) == 3)

@@ -225,6 +225,7 @@ static void *thread(void *unused)
 {
 	stack_t stack = {};
 
+	tell_maps();
 	stack.ss_sp = new_stack();
 	stack.ss_size = STACK_SIZE;
 	if (sigaltstack(&stack, nullptr))
@@ -245,7 +246,6 @@ int main(int argc, char **argv)
 	calls = strtoul(argv[3], nullptr, 10);
 	if (!file)
 		return 1;
-	tell_maps();
 	context_stack = new_stack();
 	action.sa_handler = on_signal;
 	action.sa_flags = SA_ONSTACK | SA_NODEFER;
