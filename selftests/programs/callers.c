@@ -7,7 +7,7 @@
  * address behind the instruction of the call, and the return addresses up to that of main(), the
  * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
  * information. The lines before are the thread, "thread TID", and the mappings of the file: "map START
- * END OFFSET".
+ * END OFFSET"; and the entries of two functions, "functions LEAF DOWN".
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
  * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
@@ -119,6 +119,7 @@ int main(int argc, char **argv)
 		program = argv[5];
 	if (!file)
 		return 1;
+	fprintf(file, "functions %lx %lx\n", (unsigned long)leaf, (unsigned long)down);
 	if (!strcmp(how, "thread")) {
 		if (pthread_create(&other, NULL, thread, NULL) || pthread_join(other, NULL))
 			return 1;

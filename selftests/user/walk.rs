@@ -130,6 +130,8 @@ struct Codes {
     calls: HashMap<u64, [u8; 8]>,
     /// What is known of register 14.
     tracked: HashMap<u64, Tracked>,
+    /// What uprobes have replaced, where.
+    originals: HashMap<(u64, Option<u64>), u64>,
     words: StackWords,
 }
 
@@ -144,6 +146,7 @@ impl Codes {
             rules: table,
             calls: HashMap::new(),
             tracked: HashMap::new(),
+            originals: HashMap::new(),
             words: StackWords::default(),
         }
     }
@@ -189,6 +192,10 @@ impl Code for Codes {
         }
         let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
         Some(rule.unwrap_or(Rule::UNKNOWN))
+    }
+
+    fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
+        self.originals.get(&(ip, slot)).copied().unwrap_or(ip)
     }
 
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
@@ -474,6 +481,25 @@ fn code_that_no_rule_can_express_is_not_left_by_its_frame_pointer() {
     codes.calls = HashMap::from([(0x2000, [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0])]);
     let found = codes.walk_twice(SP + 16, &memory(&words));
     assert_eq!(found, (vec![0x1000], End::Inexpressible));
+}
+
+/// An instruction runs in a copy, and two functions return to a trampoline.
+#[test]
+fn what_uprobes_have_replaced_is_not_in_the_stack() {
+    let rules = [
+        (0x1100, call(Base::Sp, 8, Saved::No)),
+        (0x1fff, call(Base::Sp, 16, Saved::No)),
+        (0x2fff, Rule::OUTERMOST),
+    ];
+    let mut codes = Codes::new(&rules);
+    codes.originals = HashMap::from([
+        ((0x1000, None), 0x1100),
+        ((0x9000, Some(SP)), 0x2000),
+        ((0x9000, Some(SP + 16)), 0x3000),
+    ]);
+    let words = memory(&[(SP, 0x9000), (SP + 16, 0x9000)]);
+    let want = vec![0x1100, 0x2000, 0x3000];
+    assert_eq!(codes.walk_twice(0, &words), (want, End::Complete));
 }
 
 /// The register is saved by the callee of the callee.

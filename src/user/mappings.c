@@ -23,6 +23,7 @@
 #include <linux/string.h>
 #include <linux/timekeeping.h>
 #include <linux/uaccess.h>
+#include <linux/uprobes.h>
 #include <linux/user_namespace.h>
 
 #ifdef CONFIG_X86
@@ -340,6 +341,40 @@ void stackmap_file_end(struct stackmap_file *file)
 void stackmap_user_registers(struct stackmap_registers *registers)
 {
 	*registers = stackmap_registers_of(task_pt_regs(current));
+}
+
+/**
+ * stackmap_user_original - find the address that uprobes have put one of theirs in the place of
+ * @process: the process; of other tasks than the current one nothing is known, as the list of its
+ *	return addresses may be freed
+ * @ip: an address in a special mapping
+ * @slot: where it is on the stack, as a return address; 0: where the task left user space
+ *
+ * An instruction that is probed runs in a copy, and a function whose return is probed returns to a
+ * trampoline.
+ *
+ * Context: task context.
+ * Return: the address; 0 if there is none.
+ */
+__u64 stackmap_user_original(const struct stackmap_process *process, __u64 ip, __u64 slot)
+{
+#ifdef CONFIG_UPROBES
+	const struct uprobe_task *utask = process->task == current ? current->utask : NULL;
+	const struct return_instance *instance;
+
+	if (!utask)
+		return 0;
+	if (!slot) {
+		/* The copy is followed by no other instruction of the program. */
+		if (utask->active_uprobe && ip - utask->xol_vaddr < UPROBE_XOL_SLOT_BYTES)
+			return utask->vaddr + (ip - utask->xol_vaddr);
+		return 0;
+	}
+	for (instance = utask->return_instances; instance; instance = instance->next)
+		if (instance->stack == slot)
+			return instance->orig_ret_vaddr;
+#endif
+	return 0;
 }
 
 /**

@@ -197,6 +197,14 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
     }
 
+    #[inline(always)]
+    fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
+        match self.mappings.recent.has(ip) {
+            true => ip,
+            false => self.original_elsewhere(ip, slot),
+        }
+    }
+
     #[cold]
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
         if !self.find(address) || self.learnt >= LEARNT_MAX {
@@ -228,6 +236,16 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
+    /// Returns the same for an address outside the last mapping.
+    fn original_elsewhere(&mut self, ip: u64, slot: Option<u64>) -> u64 {
+        use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
+        let is_special = self.find(ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
+        match is_special.then(|| self.process.original(ip, slot)).flatten() {
+            Some(original) => original,
+            None => ip,
+        }
+    }
+
     /// Makes the mapping of an address the last one. Returns whether there is one.
     #[inline(always)]
     fn find(&mut self, address: u64) -> bool {

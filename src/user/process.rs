@@ -68,6 +68,14 @@ impl Process<'_> {
         unsafe { shim::stackmap_user_mapping(&self.0, address as usize, mapping) }
     }
 
+    /// Returns the address that uprobes have put one of theirs in the place of. [`None`]: it is not the current task, or
+    /// they have not.
+    pub(super) fn original(&self, ip: u64, slot: Option<u64>) -> Option<u64> {
+        // SAFETY: By the invariant.
+        let original = unsafe { shim::stackmap_user_original(&self.0, ip, slot.unwrap_or(0)) };
+        (original != 0).then_some(original)
+    }
+
     /// The file that is mapped at an address, if it is still this one. It can be read so many times.
     pub(super) fn file<'r>(
         &self,

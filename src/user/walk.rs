@@ -117,6 +117,12 @@ pub trait Code {
     /// Returns the rule of code at an address, or `None` if it is not known or no code.
     fn rule(&mut self, address: u64) -> Option<Rule>;
 
+    /// Returns the address that uprobes have put one of theirs in the place of: where the program goes on, or at `slot`
+    /// on the stack, a return address. It is `ip` otherwise, or where that is not known.
+    fn original(&mut self, ip: u64, _slot: Option<u64>) -> u64 {
+        ip
+    }
+
     /// Returns what the file of an address says of a register there, or `None` if it cannot be read now.
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked>;
 
@@ -188,6 +194,8 @@ pub fn by_rules(
         if !interrupted {
             frame = code.calls().follow(machine, memory, frame);
         }
+        let slot = (!interrupted).then(|| frame.sp.wrapping_add_signed(machine.ra_offset));
+        frame.ip = code.original(frame.ip, slot);
         let nr = code.frames();
         if nr >= FRAMES_MAX {
             return End::Depth;
