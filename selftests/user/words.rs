@@ -46,6 +46,12 @@ fn small_numbers_are_ends_or_nothing() {
     let end = |end, guessed| Some(Word::End { end, guessed });
     assert_eq!(Word::from_bits(1), end(End::Complete, 0));
     assert_eq!(Word::from_bits(2 << 4 | 7), end(End::BadAddress, 2));
+    for number in 1..=9 {
+        let Some(Word::End { end, .. }) = Word::from_bits(number) else {
+            panic!("{number}");
+        };
+        assert_eq!(end as u64, number);
+    }
     assert_eq!(End::Depth.text(), "cut: depth");
 }
 

@@ -109,7 +109,12 @@ unsafe fn recorded<const USER: bool>(stack: *mut stackmap_stack) -> bool {
         let guide = unwind::expected(&recording, &section, guides, &mut begun)
             .or_else(|| unwind::expected_behind_tracer(&mut recording, &section, guides, begun));
         if let Some(guide) = guide {
-            return predicted::<USER>(&mut recording, &section, &entered, guides, &guide);
+            // If each one is compared, the kernel's unwinder has found it before.
+            if recording.kernels().is_some() {
+                return verified::<USER>(&mut recording, &section, &entered, &guide);
+            }
+            known::<USER>(&mut recording, &section, &entered, guides, &guide);
+            return true;
         }
     }
     unpredicted::<USER>(&mut recording, &section, &entered, begun)
@@ -130,23 +135,6 @@ fn unpredicted<const USER: bool>(
         record::<USER>(recording, section, entered, frames);
         true
     })
-}
-
-/// Records a stack that was predicted. Returns false as [`stackmap_record`] does.
-#[inline(always)]
-fn predicted<const USER: bool>(
-    recording: &mut Recording<'_>,
-    section: &Watched<'_>,
-    entered: &Entered<'_>,
-    guides: &Guides<'_>,
-    guide: &Guide<'_>,
-) -> bool {
-    // If each one is compared, the kernel's unwinder has found it before.
-    if recording.kernels().is_some() {
-        return verified::<USER>(recording, section, entered, guide);
-    }
-    known::<USER>(recording, section, entered, guides, guide);
-    true
 }
 
 /// Records a stack that was predicted and that the kernel's unwinder has found, too.

@@ -221,12 +221,8 @@ impl State {
 
 /// Copies as much as there is room for, and returns the number.
 fn copy(from: &[usize], to: &mut [usize]) -> usize {
-    let mut nr = 0;
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-        nr += 1;
-    }
-    nr
+    let copied = to.iter_mut().zip(from).map(|(to, from)| *to = *from);
+    copied.count()
 }
 
 /// How many of the frames that frame pointers lead to are kept, and how the stack ends: what is on the

@@ -101,38 +101,31 @@ impl Buffers {
     /// A buffer that is nobody else's. Context: process, may sleep.
     fn take(&self) -> Option<KBox<Buffer>> {
         let kept = self.0.get(shim::stackmap_this_cpu() as usize)?;
-        // ORDERING: Acquire; pairs with the swap in `put_back`: the last user is done with it.
-        let kept = kept.swap(null_mut(), Ordering::Acquire);
-        if kept.is_null() {
-            return KBox::zeroed(GFP_NOWAIT).ok();
-        }
-        // SAFETY: What is there was put back, and was just taken.
-        Some(unsafe { KBox::from_raw(kept) })
+        exchange(kept, None).or_else(|| KBox::zeroed(GFP_NOWAIT).ok())
     }
 
     fn put_back(&self, buffer: KBox<Buffer>) {
-        let Some(kept) = self.0.get(shim::stackmap_this_cpu() as usize) else {
-            return;
-        };
-        // ORDERING: Release; see `take`. Acquire, as what was there may be dropped.
-        let other = kept.swap(KBox::into_raw(buffer), Ordering::AcqRel);
-        if !other.is_null() {
-            // SAFETY: As in `take`.
-            drop(unsafe { KBox::from_raw(other) });
+        if let Some(kept) = self.0.get(shim::stackmap_this_cpu() as usize) {
+            drop(exchange(kept, Some(buffer)));
         }
     }
 }
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        for kept in &mut self.0 {
-            let kept = *kept.get_mut();
-            if !kept.is_null() {
-                // SAFETY: As in `take`.
-                drop(unsafe { KBox::from_raw(kept) });
-            }
+        for kept in &self.0 {
+            drop(exchange(kept, None));
         }
     }
+}
+
+/// Keeps `new` in the place of the buffer that it returns. Context: process.
+fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<Buffer>> {
+    let new = new.map_or(null_mut(), KBox::into_raw);
+    // ORDERING: AcqRel; who takes a buffer sees that its last user is done with it.
+    let old = kept.swap(new, Ordering::AcqRel);
+    // SAFETY: What is there was put there by this function or `new()`, and was just taken.
+    (!old.is_null()).then(|| unsafe { KBox::from_raw(old) })
 }
 
 /// Makes what deliveries into a map of `2^bits` stacks need, if it is not there. EOPNOTSUPP: the kernel

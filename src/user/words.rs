@@ -55,6 +55,19 @@ pub enum End {
     Inexpressible = 9,
 }
 
+/// What users are shown of each end, by its number less 1.
+const ENDS: [(End, &str); 9] = [
+    (End::Complete, "complete"),
+    (End::NoRule, "cut: no rule"),
+    (End::Fault, "cut: fault"),
+    (End::Depth, "cut: depth"),
+    (End::FramePointer, "cut: frame pointers"),
+    (End::NoMemory, "cut: no memory"),
+    (End::BadAddress, "cut: bad address"),
+    (End::NoCfi, "cut: no CFI"),
+    (End::Inexpressible, "cut: complex CFI"),
+];
+
 /// One word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Word {
@@ -117,7 +130,7 @@ impl Word {
     }
 
     /// The word of these bits. [`None`]: there is none.
-    pub const fn from_bits(bits: u64) -> Option<Self> {
+    pub fn from_bits(bits: u64) -> Option<Self> {
         if bits & IN_BINARY != 0 {
             return Some(Word::Binary {
                 index: (bits >> OFFSET_BITS) as u32 & INDEX_MAX,
@@ -133,37 +146,17 @@ impl Word {
         if bits >= ADDRESS_MIN {
             return Some(Word::Address(bits));
         }
-        let end = match bits & ((1 << END_BITS) - 1) {
-            1 => End::Complete,
-            2 => End::NoRule,
-            3 => End::Fault,
-            4 => End::Depth,
-            5 => End::FramePointer,
-            6 => End::NoMemory,
-            7 => End::BadAddress,
-            8 => End::NoCfi,
-            9 => End::Inexpressible,
-            _ => return None,
-        };
+        let number = bits as usize & ((1 << END_BITS) - 1);
+        let (end, _) = *ENDS.get(number.checked_sub(1)?)?;
         let guessed = bits as usize >> END_BITS;
         Some(Word::End { end, guessed })
     }
 }
 
 impl End {
-    /// What users are shown: `complete`, or why the stack is cut.
+    /// Returns what users are shown: `complete`, or why the stack is cut.
     pub const fn text(self) -> &'static str {
-        match self {
-            End::Complete => "complete",
-            End::NoRule => "cut: no rule",
-            End::Fault => "cut: fault",
-            End::Depth => "cut: depth",
-            End::FramePointer => "cut: frame pointers",
-            End::NoMemory => "cut: no memory",
-            End::BadAddress => "cut: bad address",
-            End::NoCfi => "cut: no CFI",
-            End::Inexpressible => "cut: complex CFI",
-        }
+        ENDS[self as usize - 1].1
     }
 }
 

@@ -223,15 +223,16 @@ impl<'f, F: File> Image<'f, F> {
             return Err(Unknown::NoFunction);
         }
         let aligned = offset / PADDED * PADDED;
-        let ends = (0..GENERATED_MAX).map_while(|nr| aligned.checked_sub(PADDED * nr + 4));
-        for end in ends {
+        for nr in 0..GENERATED_MAX {
             let mut padding = [0; 4];
-            self.file.read(end, &mut padding)?;
-            if padding == [BREAKPOINT; 4] && (end + 4) % ALIGNED == 0 {
-                return Ok(Rule::GENERATED);
-            }
+            let end = aligned.checked_sub(PADDED * nr + 4);
+            self.file
+                .read(end.ok_or(Unknown::NoFunction)?, &mut padding)?;
             if padding == [BREAKPOINT; 4] {
-                break;
+                let is_aligned = (aligned - PADDED * nr) % ALIGNED == 0;
+                return is_aligned
+                    .then_some(Rule::GENERATED)
+                    .ok_or(Unknown::NoFunction);
             }
         }
         Err(Unknown::NoFunction)

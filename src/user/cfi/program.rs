@@ -51,6 +51,17 @@ enum RegisterRule {
     Other,
 }
 
+impl RegisterRule {
+    /// Returns where the caller's register is, if a rule can say that.
+    fn saved(self) -> Option<Saved> {
+        match self {
+            Self::Same => Some(Saved::No),
+            Self::Offset(offset) => Some(Saved::At(offset)),
+            _ => None,
+        }
+    }
+}
+
 /// What a program says of one address.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
@@ -65,30 +76,19 @@ impl Row {
     /// Returns what the row says of a tracked register: where the caller's is, and the rule of a frame whose base it
     /// is, in place of the frame pointer.
     pub(super) fn tracked(&self, machine: &Machine, register: u64) -> Tracked {
-        let saved = match self.tracked {
-            RegisterRule::Same => Some(Saved::No),
-            RegisterRule::Offset(offset) => Some(Saved::At(offset)),
-            _ => None,
-        };
-        let rule = match self.frame {
-            Frame::At {
-                register: base,
-                offset,
-            } if base == register && self.ra == RegisterRule::Offset(machine.ra_offset) => self
-                .saved_fp()
-                .and_then(|saved| Rule::call(Base::Fp, offset, saved)),
+        let saved = self.tracked.saved();
+        let is_called = self.ra == RegisterRule::Offset(machine.ra_offset);
+        let rule = match (self.frame, self.fp.saved()) {
+            (
+                Frame::At {
+                    register: base,
+                    offset,
+                },
+                Some(fp),
+            ) if is_called && base == register => Rule::call(Base::Fp, offset, fp),
             _ => None,
         };
         Tracked { rule, saved }
-    }
-
-    /// Returns where the caller's frame pointer is, if a rule can say that.
-    fn saved_fp(&self) -> Option<Saved> {
-        match self.fp {
-            RegisterRule::Same => Some(Saved::No),
-            RegisterRule::Offset(offset) => Some(Saved::At(offset)),
-            _ => None,
-        }
     }
 
     /// The rule that says the same.
@@ -107,7 +107,7 @@ impl Row {
             _ if register == machine.fp => Ok(Base::Fp),
             _ => Err(Unknown::Inexpressible),
         };
-        let saved = self.saved_fp().ok_or(Unknown::Inexpressible)?;
+        let saved = self.fp.saved().ok_or(Unknown::Inexpressible)?;
         let rule = match self.frame {
             Frame::At { register, .. } if machine.saved.contains(&register) => self
                 .tracked(machine, register)
