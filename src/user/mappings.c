@@ -509,7 +509,8 @@ static bool watch_ctime(struct inode *inode)
  * The build-id has no bytes if the file has none, or if its first page is not in the page cache.
  *
  * Context: task context, may sleep.
- * Return: whether the file is still mapped there, and will have another @key when it changes.
+ * Return: whether the file is still mapped there, and will have another @key when it changes. If not,
+ * nothing is read, as the next delivery asks again.
  */
 bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
 			  const struct stackmap_file_key *key, struct stackmap_binary *binary)
@@ -521,12 +522,11 @@ bool stackmap_user_binary(const struct stackmap_process *process, unsigned long 
 	if (!stackmap_file_begin(process, ip, key, &file))
 		return false;
 	watched = watch_ctime(file_inode(file.file));
-	binary->build_id_len = 0;
-	read_build_id(&file, binary);
-	path = d_path(file_user_path(file.file), binary->path, sizeof(binary->path));
-	binary->path_len = 0;
-	if (!IS_ERR(path)) {
-		binary->path_len = strlen(path);
+	if (watched) {
+		binary->build_id_len = 0;
+		read_build_id(&file, binary);
+		path = d_path(file_user_path(file.file), binary->path, sizeof(binary->path));
+		binary->path_len = IS_ERR(path) ? 0 : strlen(path);
 		memmove(binary->path, path, binary->path_len);
 	}
 	stackmap_file_end(&file);
