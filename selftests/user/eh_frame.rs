@@ -216,3 +216,55 @@ fn every_row_has_the_rule_that_another_reader_finds() {
         assert!(counts.rules > 100 * long, "{path}");
     }
 }
+
+/// `STACKMAP_GO` names a program that Go has linked with `-compressdwarf=false`: its `.debug_frame` says the same.
+#[test]
+#[ignore = "takes a program that Go has built"]
+fn every_row_of_go_has_the_depth_that_its_debug_information_says() {
+    let path = env::var("STACKMAP_GO").expect("STACKMAP_GO names a program");
+    let data = fs::read(path).unwrap();
+    let object = object::File::parse(&*data).unwrap();
+    let section = object.section_by_name(".debug_frame").unwrap();
+    let frames = gimli::DebugFrame::new(section.data().unwrap(), LittleEndian);
+    let file = Bytes(&data);
+    let elf = Elf::read(&file, &X86_64).unwrap();
+    let text = object.section_by_name(".text").unwrap();
+    let (offset, _) = text.file_range().unwrap();
+    let bases = BaseAddresses::default();
+    let mut context = UnwindContext::new();
+    let mut entries = frames.entries(&bases);
+    let (mut same, mut outermost, mut unknown) = (0, 0, 0);
+    while let Some(entry) = entries.next().unwrap() {
+        let CieOrFde::Fde(partial) = entry else {
+            continue;
+        };
+        let fde = partial.parse(gimli::DebugFrame::cie_from_offset).unwrap();
+        let mut rows = fde.rows(&frames, &bases, &mut context).unwrap();
+        while let Some(row) = rows.next_row().unwrap() {
+            let CfaRule::RegisterAndOffset {
+                register,
+                offset: depth,
+            } = row.cfa()
+            else {
+                panic!("{row:?}");
+            };
+            assert_eq!(register.0, 7);
+            if row.start_address() >= row.end_address() {
+                continue;
+            }
+            for address in [row.start_address(), row.end_address() - 1] {
+                match elf.learn(&file, &X86_64, address - text.address() + offset) {
+                    Ok(Rule::OUTERMOST) => outermost += 1,
+                    Err(Unknown::Inexpressible) => unknown += 1,
+                    Ok(rule) => {
+                        assert_eq!(rule.end(0, 1 << 32), *depth as u64, "{address:#x}: {row:?}");
+                        same += 1;
+                    }
+                    Err(error) => panic!("{address:#x}: {error:?}: {row:?}"),
+                }
+            }
+        }
+    }
+    println!("{same} depths, {outermost} outermost, {unknown} without a rule");
+    assert!(same > 1000 && outermost > 0 && same > 20 * unknown);
+}

@@ -239,8 +239,12 @@ impl<M: Memory> Codes<'_, M> {
     /// Returns the same for an address outside the last mapping.
     fn original_elsewhere(&mut self, ip: u64, slot: Option<u64>) -> u64 {
         use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
-        let is_special = self.find(ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
-        match is_special.then(|| self.process.original(ip, slot)).flatten() {
+        let is_special =
+            self.find(ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
+        match is_special
+            .then(|| self.process.original(ip, slot))
+            .flatten()
+        {
             Some(original) => original,
             None => ip,
         }

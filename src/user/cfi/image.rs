@@ -40,15 +40,14 @@ const HEADS: usize = 4;
 
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const SECTION: &[u8; 10] = b".eh_frame\0";
 const PROGRAM_HEADER: u16 = 56;
 const SECTION_HEADER: u16 = 64;
 
 /// A part of a file that is loaded.
 #[derive(Clone, Copy, Default)]
-struct Load {
-    offset: u64,
-    address: u64,
+pub(super) struct Load {
+    pub(super) offset: u64,
+    pub(super) address: u64,
     size: u64,
 }
 
@@ -275,7 +274,7 @@ impl<'f, F: File> Image<'f, F> {
 
     /// Where the description of the function is loaded that the address is in, by looking at each.
     pub(super) fn by_search(&self, machine: &Machine) -> Result<u64, Unknown> {
-        let section = self.section()?;
+        let section = self.section(b".eh_frame\0")?;
         let loaded = |offset: u64| section.address.wrapping_add(offset - section.offset);
         let mut cursor = Cursor::new(self.file, section.offset);
         let mut heads: [Option<(u64, Option<Common>)>; HEADS] = Default::default();
@@ -319,8 +318,8 @@ impl<'f, F: File> Image<'f, F> {
         }
     }
 
-    /// The section of the descriptions, by the names of sections.
-    fn section(&self) -> Result<Load, Unknown> {
+    /// Returns the section with a name, which ends with a zero.
+    pub(super) fn section<const N: usize>(&self, wanted: &[u8; N]) -> Result<Load, Unknown> {
         let header = |nr: u16| {
             let at = u64::from(nr) * u64::from(SECTION_HEADER);
             let at = self.elf.sections.offset.checked_add(at);
@@ -344,7 +343,7 @@ impl<'f, F: File> Image<'f, F> {
             let mut cursor = Cursor::new(self.file, at.ok_or(Unknown::Damaged)?);
             // The last name may be shorter.
             match cursor.bytes() {
-                Ok(name) if name == *SECTION => return Ok(part),
+                Ok(name) if name == *wanted => return Ok(part),
                 Ok(_) | Err(Unknown::Damaged) => {}
                 Err(reason) => return Err(reason),
             }

@@ -12,6 +12,7 @@
 
 mod cursor;
 mod description;
+mod gopclntab;
 mod image;
 mod program;
 
@@ -131,7 +132,11 @@ impl Elf {
         match self.row(file, machine, offset, NONE) {
             Ok((row, signal)) => row.rule(machine, signal),
             Err(Unknown::NoTable | Unknown::NoFunction) => {
-                Image::new(self, file, offset)?.undescribed(offset)
+                let image = Image::new(self, file, offset)?;
+                match gopclntab::rule(&image) {
+                    Err(Unknown::NoTable | Unknown::NoFunction) => image.undescribed(offset),
+                    found => found,
+                }
             }
             Err(reason) => Err(reason),
         }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rules by the table of functions that Go's linker writes. Real tables are compared in `eh_frame.rs`.
+
+use proptest::prelude::*;
+use stackmap_user::{
+    cfi::{learn, Unknown, X86_64},
+    rule::{Base, Rule, Saved},
+    Bytes,
+};
+
+const TABLE: usize = 1024;
+const SECTIONS: usize = 128;
+const NAMES: &[u8] = b"\0.gopclntab\0.go.module\0";
+const NAMES_AT: usize = 512;
+const MODULE: usize = 768;
+const FUNCTIONS: usize = 0x200;
+const DEPTHS: usize = 0x100;
+const FUNCTION_NAMES: usize = 0x400;
+const END: usize = 4096;
+/// Where the code begins, in the file as in memory.
+const TEXT: u64 = 2048;
+
+/// A file of three functions of 16 bytes: one with a frame, one that is outermost, one that writes to the stack pointer.
+fn file(version: u8, text: u64) -> Vec<u8> {
+    let mut file = vec![0; END];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01");
+    put(18, &[62]);
+    put(32, &[64]);
+    put(40, &SECTIONS.to_le_bytes());
+    put(54, &[56, 0, 1, 0, 64, 0, 4, 0, 3]);
+    put(64, &[1]);
+    put(64 + 32, &END.to_le_bytes());
+    for (nr, name, at) in [(1, 1_u32, TABLE), (2, 12, MODULE), (3, 0, NAMES_AT)] {
+        put(SECTIONS + 64 * nr, &name.to_le_bytes());
+        for field in [16, 24] {
+            put(SECTIONS + 64 * nr + field, &at.to_le_bytes());
+        }
+    }
+    put(NAMES_AT, NAMES);
+    put(MODULE, &TABLE.to_le_bytes());
+    put(MODULE + 176, &TEXT.to_le_bytes());
+    put(TABLE, &[version, 0xff, 0xff, 0xff, 0, 0, 1, 8]);
+    put(TABLE + 8, &3_u64.to_le_bytes());
+    put(TABLE + 24, &text.to_le_bytes());
+    put(TABLE + 32, &FUNCTION_NAMES.to_le_bytes());
+    put(
+        TABLE + FUNCTION_NAMES,
+        b"main.main\0runtime.sigpanic\0runtime.asyncPreempt\0",
+    );
+    put(TABLE + 56, &DEPTHS.to_le_bytes());
+    put(TABLE + 64, &FUNCTIONS.to_le_bytes());
+    // Depth 0 in 4 bytes, 24 in the next 10, 0 in the last 2.
+    put(TABLE + DEPTHS + 1, &[2, 4, 48, 10, 47, 2, 0]);
+    let flags = if version == 0xf0 { 37 } else { 41 };
+    for (nr, flag) in [(0, 0), (1, 1), (2, 2), (3, 0)] {
+        let function = 64 + 48 * nr;
+        put(TABLE + FUNCTIONS + 8 * nr, &(16 * nr as u32).to_le_bytes());
+        put(
+            TABLE + FUNCTIONS + 8 * nr + 4,
+            &(function as u32).to_le_bytes(),
+        );
+        put(TABLE + FUNCTIONS + function + 16, &1_u32.to_le_bytes());
+        put(TABLE + FUNCTIONS + function + flags, &[flag]);
+    }
+    file
+}
+
+fn rule(file: &[u8], offset: u64) -> Result<Rule, Unknown> {
+    learn(&Bytes(file), &X86_64, TEXT + offset)
+}
+
+#[test]
+fn a_function_has_the_depth_of_each_instruction() {
+    let bare = Ok(Rule::call(Base::Sp, 8, Saved::No).unwrap());
+    let frame = Ok(Rule::call(Base::Sp, 32, Saved::At(-16)).unwrap());
+    // The version says where the flags are; the newest leaves it to another table where the code begins.
+    for (version, text) in [(0xf0, TEXT), (0xf1, TEXT), (0xf1, 0)] {
+        let file = file(version, text);
+        let want = [bare; 4].into_iter().chain([frame; 10]).chain([bare; 2]);
+        for (offset, want) in (0..).zip(want) {
+            assert_eq!(rule(&file, offset), want, "{offset}");
+        }
+        assert_eq!(rule(&file, 16), Ok(Rule::OUTERMOST));
+        assert_eq!(rule(&file, 32), Err(Unknown::Inexpressible));
+        assert_eq!(rule(&file, 48), Err(Unknown::NoFunction));
+        let before = learn(&Bytes(&file), &X86_64, TEXT - 1);
+        assert_eq!(before, Err(Unknown::NoFunction));
+    }
+}
+
+/// Where they return to is an instruction that has not been run.
+#[test]
+fn a_function_that_a_signal_handler_has_called_has_no_rule() {
+    for (name, is_plain) in [(0, true), (10, false), (27, false), (28, true)] {
+        let mut file = file(0xf1, TEXT);
+        file[TABLE + FUNCTIONS + 64 + 4] = name;
+        assert_eq!(rule(&file, 0).is_ok(), is_plain, "{name}");
+    }
+}
+
+#[test]
+fn another_table_has_no_rules() {
+    assert_eq!(rule(&file(0xf2, TEXT), 0), Err(Unknown::NoFunction));
+    let mut other = file(0xf1, 0);
+    other[MODULE] = 1;
+    assert_eq!(rule(&other, 0), Err(Unknown::NoFunction));
+    // A function that is longer than its depths.
+    let mut short = file(0xf1, TEXT);
+    short[TABLE + DEPTHS + 5] = 0;
+    assert_eq!(rule(&short, 14), Err(Unknown::NoFunction));
+}
+
+proptest! {
+    /// Whatever the table is, the reading ends.
+    #[test]
+    fn any_table_is_read(changes in proptest::collection::vec((0..END, any::<u8>()), 1..40), offset in 0..64_u64) {
+        let mut file = file(0xf1, TEXT);
+        for (at, byte) in changes {
+            file[at] = byte;
+        }
+        if let Ok(rule) = rule(&file, offset) {
+            prop_assert_eq!(Rule::from_bits(rule.bits()), Some(rule));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rules of code that Go has compiled: its table of functions, `.gopclntab`, says for each instruction how far
+//! the stack pointer is below the return address.
+//!
+//! The table is that of Go 1.18 and later. A program whose linker has put the table into another section, as a
+//! position-independent one, has no rules.
+
+use super::{
+    super::rule::{Base, Rule, Saved},
+    cursor::Cursor,
+    image::Image,
+    File, Unknown,
+};
+
+/// What the table begins with: a number for the version, two zeros, the sizes of an instruction and a pointer.
+const GO_1_18: [u8; 8] = [0xf0, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+const GO_1_20: [u8; 8] = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+
+/// Functions of a table, at most.
+const FUNCTIONS_MAX: u64 = 1 << 24;
+/// Steps of the depths of one function.
+const STEPS_MAX: u32 = 10_000;
+/// The offset of `moduledata.text`.
+const MODULE_TEXT: u64 = 22 * 8;
+/// The function is the outermost one.
+const TOP_FRAME: u8 = 1;
+/// The function writes to the stack pointer.
+const WRITES_SP: u8 = 2;
+
+/// How the names of functions begin that a signal handler calls in the place of an instruction: where they return to
+/// follows no call.
+const INJECTED: [[u8; 16]; 2] = [*b"runtime.sigpanic", *b"runtime.asyncPre"];
+
+/// Returns the rule of the address of an image.
+pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
+    let section = image.section(b".gopclntab\0")?;
+    let mut cursor = Cursor::new(image.file, section.offset);
+    let flags = match cursor.bytes()? {
+        GO_1_18 => 37,
+        GO_1_20 => 41,
+        _ => return Err(Unknown::NoTable),
+    };
+    let (nr, _files, text) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+    let names = section.offset.wrapping_add(cursor.u64()?);
+    cursor.skip(2 * 8)?;
+    let depths = section.offset.wrapping_add(cursor.u64()?);
+    let functions = section.offset.wrapping_add(cursor.u64()?);
+    let text = match text {
+        0 => text_of(image, section.address)?,
+        text => text,
+    };
+    let offset = image.address.checked_sub(text).ok_or(Unknown::NoFunction)?;
+    // The last function that begins at the address or before it, if there is one after it.
+    let entry = |nr: u64| {
+        let mut cursor = Cursor::new(image.file, functions.wrapping_add(8 * nr));
+        Ok((u64::from(cursor.u32()?), u64::from(cursor.u32()?)))
+    };
+    let (mut low, mut high) = (0, nr);
+    if nr > FUNCTIONS_MAX || offset >= entry(nr)?.0 || offset < entry(0)?.0 {
+        return Err(Unknown::NoFunction);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match entry(middle)?.0 <= offset {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let (begin, function) = entry(low)?;
+    let function = functions.wrapping_add(function);
+    let mut cursor = Cursor::new(image.file, function.wrapping_add(flags));
+    let flags = cursor.u8()?;
+    if flags & TOP_FRAME != 0 {
+        return Ok(Rule::OUTERMOST);
+    }
+    cursor.seek(function.wrapping_add(4));
+    let name = names.wrapping_add(cursor.u32()?.into());
+    if flags & WRITES_SP != 0 || INJECTED.contains(&Cursor::new(image.file, name).bytes()?) {
+        return Err(Unknown::Inexpressible);
+    }
+    cursor.seek(function.wrapping_add(16));
+    let table = depths.wrapping_add(cursor.u32()?.into());
+    let depth = depth(&mut Cursor::new(image.file, table), offset - begin)?;
+    // Functions with a frame save the frame pointer below their return address.
+    let saved = match depth {
+        0 => Saved::No,
+        _ => Saved::At(-16),
+    };
+    Rule::call(Base::Sp, i64::from(depth) + 8, saved).ok_or(Unknown::Inexpressible)
+}
+
+/// Returns how far the stack pointer is below the return address so many bytes after a function's entry.
+fn depth<F: File>(cursor: &mut Cursor<'_, F>, offset: u64) -> Result<i32, Unknown> {
+    let (mut depth, mut end) = (-1_i32, 0);
+    for step in 0..STEPS_MAX {
+        let change = cursor.unsigned()? as u32;
+        if change == 0 && step != 0 {
+            return Err(Unknown::NoFunction);
+        }
+        let sign = (change & 1).wrapping_neg();
+        depth = depth.wrapping_add((change >> 1 ^ sign) as i32);
+        end += cursor.unsigned()? & u64::from(u32::MAX);
+        if offset < end {
+            return Ok(depth);
+        }
+    }
+    Err(Unknown::TooLong)
+}
+
+/// Returns where the code begins, for tables that do not say: Go's linker has a section for the data that does.
+fn text_of<F: File>(image: &Image<'_, F>, table: u64) -> Result<u64, Unknown> {
+    let module = image.section(b".go.module\0")?;
+    let mut cursor = Cursor::new(image.file, module.offset);
+    if cursor.u64()? != table {
+        return Err(Unknown::NoTable);
+    }
+    cursor.seek(module.offset.wrapping_add(MODULE_TEXT));
+    cursor.u64()
+}
