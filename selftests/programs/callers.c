@@ -6,8 +6,8 @@
  * call, which the event of the system call shows. LOG gets a line for each: that number, the
  * address behind the instruction of the call, and the return addresses up to that of main(), the
  * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
- * information. The lines before are the thread, "thread TID", and the mappings of the file: "map START
- * END OFFSET"; and the entries of two functions, "functions LEAF DOWN".
+ * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
+ * END OFFSET", and the entries of two functions, "functions LEAF DOWN".
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
  * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is

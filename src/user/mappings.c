@@ -509,8 +509,8 @@ static bool watch_ctime(struct inode *inode)
  * The build-id has no bytes if the file has none, or if its first page is not in the page cache.
  *
  * Context: task context, may sleep.
- * Return: whether the file is still mapped there, and will have another @key when it changes. If not,
- * nothing is read, as the next delivery asks again.
+ * Return: whether the file is still mapped there, and will have another @key when it changes. If
+ * not, nothing is read, as the next delivery asks again.
  */
 bool stackmap_user_binary(const struct stackmap_process *process, unsigned long ip,
 			  const struct stackmap_file_key *key, struct stackmap_binary *binary)

@@ -19,8 +19,8 @@ long framed(long (*callee)(long), long argument);
 long padded(long (*callee)(long), long argument);
 extern const char padded_end[];
 /*
- * Without call frame information: a leaf, a function with a frame pointer, and one without, which is
- * padded like code that V8 has generated.
+ * Without call frame information: a leaf, a function with a frame pointer, and one without, which
+ * is padded like code that V8 has generated.
  */
 asm(".text\n"
 	"my_read: xor %eax, %eax\n"
