@@ -46,6 +46,7 @@ fn a_cookie_is_bound_to_one_id() {
     assert_eq!(all.bind(newer, 0), 0);
     assert_eq!(all.bind(newer, 44), 0);
     assert_eq!(all.bind(one, 45), 45);
+    assert_eq!(all.get(newer), Some(Known::Bound(0)));
     assert_eq!(all.bind(Cookie(0), 46), 46);
 }
 

@@ -352,13 +352,16 @@ mod tests {
     fn narrow_frames_are_drawn_together() {
         let mut names = Names::default();
         let mut folded = Folded::default();
+        let outer = names.number("outer", Kind::Kernel);
         for index in 0..20_000 {
             let number = names.number(&format!("f{index}"), Kind::Kernel);
             folded.push([number, number], 1);
+            folded.push([outer, number], 1);
         }
         folded.sort(&names);
         let svg = drawn(&folded, &names, &Look::default());
-        assert!(svg.contains("all (20,000 events, 100%)"), "{svg}");
+        assert!(svg.contains("all (40,000 events, 100%)"), "{svg}");
+        assert!(svg.contains("outer (20,000 events, "), "{svg}");
     }
 
     #[test]

@@ -206,7 +206,8 @@ mod tests {
         let mut manifest = manifest(&[(1000, 3000, 0, 1 << 20), (1000, 0, 0, 1 << 20)]);
         manifest.recorded.last_ns = Some(5_000_000_000);
         manifest.cpus[0].reach_ns = Some(1_250_000_000);
-        // 1 MiB for a quarter of it: 4 MiB and a quarter.
+        manifest.cpus[1].reach_ns = Some(4_000_000_000);
+        // The first one has 1 MiB for a quarter of it: 4 MiB and a quarter.
         assert_eq!(
             lines(&manifest),
             ["the ring buffer holds only 1.25 of the last 5 s; -b 5184 would hold them"]

@@ -3,12 +3,18 @@
 //! What is shown after which keys.
 
 use super::*;
-use crate::stat::Stat;
+use crate::{
+    source::SymbolFiles,
+    stack_map_bin::{self, LoadId, Order, Stack},
+    stat::Stat,
+    tracefs::Tracefs,
+};
 use ratatui::{
     backend::TestBackend,
     crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
     Terminal,
 };
+use std::fs;
 
 fn model() -> Model {
     let row = |id, total, rate, frames: &[&str]| Row {
@@ -63,6 +69,39 @@ fn screen(model: &Model, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(model, frame)).unwrap();
     terminal.backend().to_string()
+}
+
+#[test]
+fn new_stacks_have_rates_as_known_ones_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &[u8]| fs::write(dir.path().join(name), text).unwrap();
+    let count = |counts: &[(u32, u32)]| {
+        let stacks = counts.iter().map(|(id, ref_count)| Stack {
+            id: *id,
+            ref_count: *ref_count,
+            ips: &[],
+        });
+        let mut bin = Vec::new();
+        stack_map_bin::write_user(&mut bin, Order::Little, LoadId::new(1), stacks).unwrap();
+        put("stack_map_user_bin", &bin);
+    };
+    fs::create_dir(dir.path().join("options")).unwrap();
+    for name in ["options/stackmap", "options/stackmap-user", "tracing_on"] {
+        put(name, b"1\n");
+    }
+    for name in ["trace", "stack_map_user_stat", "stack_map_binaries"] {
+        put(name, b"");
+    }
+    count(&[(7, 100)]);
+    let tracefs = Tracefs::find(Some(dir.path())).unwrap();
+    let mut sampler = Sampler::new(tracefs, true, SymbolFiles::default()).unwrap();
+    assert_eq!(sampler.sample().unwrap().rows[0].rate, 0.0);
+    count(&[(7, 106), (9, 3)]);
+    let rows = sampler.sample().unwrap().rows;
+    let twice = rows.iter().find(|row| row.id == 7).unwrap();
+    let new = rows.iter().find(|row| row.id == 9).unwrap();
+    assert!(new.rate > 0.0);
+    assert_eq!(twice.rate / new.rate, 2.0);
 }
 
 #[test]

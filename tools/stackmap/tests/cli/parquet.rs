@@ -18,7 +18,7 @@ use std::{
     path::PathBuf,
 };
 
-type Row = BTreeMap<String, Value>;
+pub(crate) type Row = BTreeMap<String, Value>;
 
 fn value(field: &Field) -> Value {
     match field {
@@ -46,7 +46,7 @@ fn partitions(tables: &str, table: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the rows of a table of the only capture; a column without a value is not there.
-fn rows(tables: &str, table: &str) -> Vec<Row> {
+pub(crate) fn rows(tables: &str, table: &str) -> Vec<Row> {
     let [capture] = &partitions(tables, table)[..] else {
         panic!("several captures");
     };

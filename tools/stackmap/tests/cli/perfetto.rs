@@ -36,8 +36,8 @@ pub(crate) fn packets(arguments: &str) -> Vec<TracePacket> {
 
 /// An event as a reader sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
-    name: String,
+pub(crate) struct Seen {
+    pub(crate) name: String,
     category: Option<String>,
     time: u64,
     task: String,
@@ -45,12 +45,12 @@ struct Seen {
     fields: HashMap<String, String>,
     /// Outermost first.
     stack: Vec<String>,
-    weight: Option<f64>,
+    pub(crate) weight: Option<f64>,
 }
 
 /// What a reader makes of a trace, packet by packet: a number that no packet has said is an error.
 #[derive(Default)]
-struct Reader {
+pub(crate) struct Reader {
     names: HashMap<(&'static str, u64), String>,
     /// The name, the mapping, the offset in it, and the kind.
     frames: HashMap<u64, (String, u64, u64, i32)>,
@@ -64,7 +64,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn of(arguments: &str) -> Self {
+    pub(crate) fn of(arguments: &str) -> Self {
         let mut reader = Reader::default();
         for (index, packet) in packets(arguments).into_iter().enumerate() {
             assert_eq!(packet.trusted_packet_sequence_id, 1);
@@ -162,7 +162,7 @@ impl Reader {
     }
 
     /// The events, without what is said at the end.
-    fn recorded(&self) -> impl Iterator<Item = &Seen> {
+    pub(crate) fn recorded(&self) -> impl Iterator<Item = &Seen> {
         let is_note = |seen: &&Seen| seen.task != "stackmap: notes";
         self.events.iter().filter(is_note)
     }

@@ -20,7 +20,7 @@ fn export(arguments: &str) -> Vec<u8> {
 }
 
 /// What is in a file.
-struct Dat {
+pub(crate) struct Dat {
     layout: Layout,
     /// The pages of each CPU.
     pages: BTreeMap<u32, Vec<Vec<u8>>>,
@@ -29,7 +29,7 @@ struct Dat {
 }
 
 impl Dat {
-    fn new(file: &[u8]) -> Self {
+    pub(crate) fn new(file: &[u8]) -> Self {
         let header = String::from_utf8_lossy(file);
         let begin = header.find("\tfield: u64 timestamp").unwrap();
         let layout = Layout::parse(&header[begin..begin + 300]).unwrap();
@@ -42,11 +42,11 @@ impl Dat {
             let pages = file[offset..offset + size].chunks(layout.page_size());
             (cpu, pages.map(<[u8]>::to_vec).collect())
         };
-        let texts = header.split("name: ").skip(1).map(|text| {
-            let name = text.lines().next().unwrap();
-            let (format, _) = text.split_once("\nprint fmt: ").unwrap();
-            let print = text[format.len() + 1..].lines().next().unwrap();
-            (name.to_owned(), format!("name: {format}\n{print}\n"))
+        let texts = header.split("name: ").skip(1).filter_map(|text| {
+            let name = text.lines().next()?;
+            let (format, _) = text.split_once("\nprint fmt: ")?;
+            let print = text[format.len() + 1..].lines().next()?;
+            Some((name.to_owned(), format!("name: {format}\n{print}\n")))
         });
         Self {
             layout,
@@ -62,7 +62,7 @@ impl Dat {
     }
 
     /// All records, those of each CPU in their order.
-    fn records(&self) -> Vec<(u32, u64, Vec<u8>)> {
+    pub(crate) fn records(&self) -> Vec<(u32, u64, Vec<u8>)> {
         let mut records = Vec::new();
         for (cpu, pages) in &self.pages {
             for page in pages {
@@ -76,7 +76,10 @@ impl Dat {
     }
 
     /// Those of the events of this name.
-    fn of(&self, name: &str) -> Vec<(u32, u64, Vec<u8>)> {
+    pub(crate) fn of(&self, name: &str) -> Vec<(u32, u64, Vec<u8>)> {
+        if !self.formats.contains_key(name) {
+            return Vec::new();
+        }
         let id = self.id(name).to_le_bytes();
         let mut records = self.records();
         records.retain(|(_, _, data)| data[..2] == id);

@@ -4,7 +4,9 @@
 
 use super::tool::{data, run, stdout, unpacked, Dir, Members};
 use prost::Message;
+use serde_json::Value;
 use stackmap::{capture::member, export::proto::Profile};
+use std::process::Command;
 
 /// Returns what a command prints of `user.data` with another text in the place of one in a member.
 fn altered(command: &str, name: &str, from: &str, to: &str) -> Vec<u8> {
@@ -114,4 +116,62 @@ fn addresses_in_a_profile_are_those_of_a_process() {
         let is_it = |text: &String| text.contains(address);
         assert!(profile.string_table.iter().any(is_it), "{address}");
     }
+}
+
+/// All of `known` is in a function that is inlined, at line 3.
+const INLINED: &str = "\
+static inline __attribute__((always_inline)) void inner(void)
+{
+	__asm__ volatile(\".skip 0x30000\");
+}
+int main(void)
+{
+	inner();
+	return 0;
+}
+";
+
+#[test]
+fn lines_of_programs_are_exported_and_inlined_functions_have_no_offsets() {
+    let dir = Dir::new();
+    let (source, program) = (dir.put("m.c", INLINED), dir.at("known"));
+    let build_id = format!("-Wl,--build-id=0x{KNOWN}");
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O1", &build_id, &source, "-o", &program]);
+    assert!(cc.status().unwrap().success());
+    // Its segments are not those of the program that was recorded.
+    let export = |format: &str| {
+        let command = format!("export --format {format} --debug-dir {}", dir.at("."));
+        altered(&command, member::SEGMENTS, KNOWN, "ff")
+    };
+    let json: Value = serde_json::from_slice(&export("json")).unwrap();
+    let stacks = json["user_stacks"].as_array().unwrap().iter();
+    let frames = stacks.flat_map(|stack| stack["frames"].as_array().unwrap());
+    let (mut inner, mut outer) = (0, 0);
+    for frame in frames {
+        let (lines, is_inlined) = match frame["function"].as_str() {
+            Some("inner") => (&mut inner, true),
+            Some("main") => (&mut outer, false),
+            _ => continue,
+        };
+        *lines += 1;
+        assert_eq!(frame["line"], if is_inlined { 3 } else { 7 }, "{frame}");
+        assert_eq!(frame["offset"].is_u64(), !is_inlined, "{frame}");
+    }
+    assert!(inner > 5 && inner == outer);
+
+    let profile = profile(&export("pprof"));
+    let name = |id: u64| {
+        let mut functions = profile.function.iter();
+        let function = functions.find(|function| function.id == id).unwrap();
+        &profile.string_table[function.name as usize][..]
+    };
+    let lines = profile.location.iter().flat_map(|place| &place.line);
+    let mut lines: Vec<_> = lines
+        .map(|line| (name(line.function_id), line.line))
+        .filter(|(name, _)| ["inner", "main"].contains(name))
+        .collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines, [("inner", 3), ("main", 7)]);
 }

@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Inlined functions and lines, from the test binary itself.
+//! Inlined functions and lines, of files that the compiler has just made.
 
 use super::*;
 use crate::symbols::Symbols;
+use tempfile::TempDir;
+
+/// Compiles C to a file `m.ko` in a directory of its own.
+fn compiled(text: &str, flags: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("m.c"), text).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    cc.args(flags.split(' ')).args(["-g", "m.c", "-o", "m.ko"]);
+    assert!(cc.current_dir(dir.path()).status().unwrap().success());
+    dir
+}
 
 #[test]
 fn compiler_suffixes_do_not_make_another_function() {
@@ -18,7 +29,8 @@ fn compiler_suffixes_do_not_make_another_function() {
 
 #[test]
 fn an_elf_file_is_read_at_its_link_addresses() {
-    let exe = std::env::current_exe().unwrap();
+    let dir = compiled("int main(void) { return 0; }\n", "-O1");
+    let exe = dir.path().join("m.ko");
     let inspector = inspect::Inspector::new();
     let source = inspect::source::Source::Elf(inspect::source::Elf::new(&exe));
     let main = inspector.lookup(&source, &["main"]).unwrap()[0][0].addr;
@@ -88,12 +100,7 @@ int work(volatile int *x) { return twice(x); }
 
 #[test]
 fn a_relocatable_file_knows_its_lines() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name);
-    std::fs::write(path("m.c"), MODULE).unwrap();
-    let mut cc = std::process::Command::new("cc");
-    let cc = cc.args("-g -O1 -fcf-protection=none -c m.c -o m.ko".split(' '));
-    assert!(cc.current_dir(dir.path()).status().unwrap().success());
+    let dir = compiled(MODULE, "-O1 -fcf-protection=none -c");
 
     let (work, last) = (0xffff_ffff_c000_0000u64, 0xffff_ffff_c000_1000u64);
     let text = format!("{work:x} t work\t[m]\n{last:x} t last\t[m]\n");

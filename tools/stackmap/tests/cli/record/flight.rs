@@ -62,11 +62,14 @@ fn an_event_is_recorded_as_it_is_selected_and_whatever_the_filter_of_others() {
 #[test]
 fn tracing_that_is_switched_off_ends_what_goes_on_after_an_event() {
     let fake = fake();
-    let script = OCCURS.replace("exec sleep", "sleep 1; echo 0 > tracing_on; exec sleep");
+    // The program is not ended before that.
+    let rest = "sleep 1; echo > $out/through; echo 0 > tracing_on; exec sleep";
+    let script = OCCURS.replace("exec sleep", rest);
     let begun = Instant::now();
     let arguments = format!("{KMALLOC} --on-trigger kfree --after 50");
     let text = fake.recorded(&arguments, &script);
     assert!(begun.elapsed() < Duration::from_secs(40));
+    assert!(fake.path("through").exists());
     assert!(text.contains("ended by the event kmem:kfree"), "{text}");
     assert!(!text.contains("later events are missing"), "{text}");
 }

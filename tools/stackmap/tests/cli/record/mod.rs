@@ -165,11 +165,13 @@ fn record_reports_losses() {
     let text = fake.recorded(KMALLOC, "true");
     assert!(!text.contains("WARNING"), "{text}");
 
-    let full = "entries: 100\noverrun: 900\ncommit overrun: 0\nbytes: 102400\ndropped events: 0\n";
+    let full = "entries: 100\noverrun: 900\ncommit overrun: 3\nbytes: 102400\ndropped events: 4\n";
     fake.put("i/per_cpu/cpu1/stats", full);
     let text = fake.recorded(KMALLOC, "true");
     let said = "WARNING: 900 records overwritten in the ring buffer during the recording; -b 1280 \
                 would have held them";
+    assert!(text.contains(said), "{text}");
+    let said = "WARNING: 7 records did not fit into the ring buffer";
     assert!(text.contains(said), "{text}");
 
     // A stack without its event is none.
