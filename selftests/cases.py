@@ -211,9 +211,7 @@ def by_hook(kernel, hook):
 def record(kernel):
     """The tool's recording, and what it leaves to others."""
     script = str(TOP / "tools/stackmap/tests/guest/record")
-    attack = str(TOP / "tools/stackmap/tests/guest/attack")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
-               "--add", f"{attack}:/bin/attack", "--", script)
+    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
     return Case(f"{kernel}: the tool: record", command, kernel=kernel)
 
 

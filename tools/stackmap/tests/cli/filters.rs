@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Filters on reading: what is kept of captures, compared with the events that an export of everything has.
-//! `totals.rs` does so for every command. `data/golden/filters.txt` has what is said if nothing is kept.
+//! Filters by stacks: what is kept of captures, compared with the events that an export of everything has.
+//! `totals.rs` does so for the other filters. `data/golden/filters.txt` has what is said if nothing is kept.
 
 use super::{
     made::{bin, capture, Text},
-    tool::{counts, events, json, micros, run, stdout, Dir},
+    tool::{counts, events, json, run, stdout, Dir},
 };
 use serde_json::Value;
 use stackmap::capture::Manifest;
@@ -36,120 +36,6 @@ fn reported(filter: &str, file: &str) -> (usize, usize) {
     (words[0].parse().unwrap(), words[2].parse().unwrap())
 }
 
-/// The captures: of events and of functions, with losses, with full stacks, with user stacks.
-const FILES: &str =
-    "before.data full.data function.data overwritten.data mixed.data attack.data user.data";
-
-/// The events are kept that `wanted` says.
-fn assert_keeps(filter: &str, file: &'static str, wanted: impl Fn(&Value) -> bool) -> usize {
-    let all = all(file);
-    let want: Vec<_> = events(&all).iter().filter(|event| wanted(event)).collect();
-    let nr = want.len();
-    if nr == 0 {
-        for command in "report|folded|view -o page|export --format json".split('|') {
-            run(format!("{command} {filter} {file}")).failed(2, "none of ");
-        }
-        return 0;
-    }
-    let got = json(format!("{filter} {file}"));
-    let got: Vec<_> = events(&got).iter().collect();
-    assert_eq!(got, want, "{file} {filter}");
-    let of = events(&all).len();
-    assert_eq!(reported(filter, file), (nr, of), "{file} {filter}");
-    nr
-}
-
-#[test]
-fn tasks_are_kept_by_name_and_by_number() {
-    for file in FILES.split(' ') {
-        let is = |event: &Value, comm: &str| event["comm"] == comm;
-        assert_keeps("--comm ls", file, |event| is(event, "ls"));
-        assert_keeps("--comm ls --comm <idle>", file, |event| {
-            is(event, "ls") || is(event, "<idle>")
-        });
-        assert_keeps("--comm k*0*", file, |event| {
-            let comm = event["comm"].as_str().unwrap();
-            comm.starts_with('k') && comm[1..].contains('0')
-        });
-        let pids = [0, 15, 144, 166].map(Value::from);
-        assert_keeps("--pid 15,144 --pid 0,166", file, |event| {
-            pids.contains(&event["pid"])
-        });
-    }
-    // Counted by hand.
-    assert_eq!(reported("--comm ls", "before.data"), (117, 178));
-    assert_eq!(reported("--pid 144", "user.data"), (4, 41));
-}
-
-#[test]
-fn cpus_and_times_part_a_capture() {
-    for file in FILES.split(' ') {
-        let all = all(file);
-        let all = events(&all);
-        let on = |cpus: &str, want: &dyn Fn(u64) -> bool| {
-            assert_keeps(&format!("--cpu {cpus}"), file, |event| {
-                want(event["cpu"].as_u64().unwrap())
-            })
-        };
-        let parts = on("0", &|cpu| cpu == 0) + on("1-5,7", &|cpu| cpu != 0);
-        assert_eq!(parts, all.len());
-
-        // From an event on, before it, and at it.
-        let event = &all[all.len() / 2];
-        let (at, text) = (micros(event), event["time"].as_str().unwrap());
-        let range = |from: &str, to: &str, want: &dyn Fn(u64) -> bool| {
-            let range = format!("--time {from}..{to}");
-            assert_keeps(&range, file, |event| want(micros(event)))
-        };
-        let later = range(text, "", &|time| time >= at);
-        let earlier = range("", text, &|time| time <= at);
-        let now = range(text, text, &|time| time == at);
-        assert!(now > 0);
-        assert_eq!(earlier + later - now, all.len());
-    }
-    let both = "--time ..5.440590 --time 5.522000..";
-    let kept = assert_keeps(both, "before.data", |event| {
-        micros(event) <= 5_440_590 || micros(event) >= 5_522_000
-    });
-    assert!(kept > 1);
-}
-
-#[test]
-fn events_are_kept_by_name_and_system() {
-    let named = |event: &Value, begin: &str| event["event"].as_str().unwrap().starts_with(begin);
-    for file in FILES.split(' ') {
-        assert_keeps("--event kmalloc", file, |event| event["event"] == "kmalloc");
-        assert_keeps("--event sched_*", file, |event| named(event, "sched_"));
-        let both = "--event sys_enter_* --event s?hed:sched_[a-s]*";
-        assert_keeps(both, file, |event| {
-            named(event, "sys_enter_")
-                || (named(event, "sched_") && !named(event, "sched_w") && !named(event, "sched_u"))
-        });
-    }
-    // By system.
-    let mixed = ["kmem:", "sched:", "timer:", "irq:", "syscalls:*"].map(|system| {
-        let (nr, of) = reported(&format!("--event {system}"), "mixed.data");
-        assert_eq!(of, 2788);
-        nr
-    });
-    assert_eq!(mixed.iter().sum::<usize>(), 2788);
-    assert_eq!(mixed[..2], [1366, 273]);
-    for (file, name, begin, nr) in [
-        ("before.data", "sched", "sched_", 73),
-        ("before.data", "sched:", "sched_", 73),
-        // Calls.
-        ("function.data", "vfs_read", "vfs_", 8),
-        ("function.data", "vfs_read()", "vfs_", 8),
-        ("function.data", "ftrace:vfs_*", "vfs_", 8),
-        ("function.data", "ftrace", "", 11),
-    ] {
-        let kept = assert_keeps(&format!("--event {name}"), file, |event| {
-            named(event, begin)
-        });
-        assert_eq!(kept, nr, "{name}");
-    }
-}
-
 /// Whether a frame of the event's stacks has such a function.
 fn on_stack(export: &Value, event: &Value, is: &dyn Fn(&str) -> bool) -> bool {
     let find = |stacks: &str, id: &Value| {
@@ -174,7 +60,16 @@ fn stacks_are_matched_by_their_functions() {
     for file in "before.data full.data function.data mixed.data user.data".split(' ') {
         let all = all(file);
         let keeps = |filter: &str, is: &dyn Fn(&str) -> bool| {
-            assert_keeps(filter, file, |event| on_stack(&all, event, is))
+            let want = events(&all).iter();
+            let want: Vec<_> = want.filter(|event| on_stack(&all, event, is)).collect();
+            let nr = want.len();
+            let of = if nr == 0 { 0 } else { events(&all).len() };
+            assert_eq!(reported(filter, file), (nr, of), "{file} {filter}");
+            if nr > 0 {
+                let got = json(format!("{filter} {file}"));
+                assert!(events(&got).iter().eq(want), "{file} {filter}");
+            }
+            nr
         };
         keeps("--stack ^vfs_ --stack ^handle_mm_fault$", &|name| {
             name.starts_with("vfs_") || name == "handle_mm_fault"
@@ -206,19 +101,6 @@ fn stacks_are_matched_by_their_functions() {
 }
 
 #[test]
-fn options_are_combined() {
-    let filter = r"--comm known --event sched_wakeup --stack known\+0x --cpu 0-1";
-    let all = all("user.data");
-    let on_stack = json(r"--stack known\+0x user.data");
-    let kept = assert_keeps(filter, "user.data", |event| {
-        event["comm"] == "known"
-            && event["event"] == "sched_wakeup"
-            && events(&on_stack).contains(event)
-    });
-    assert!(kept > 0 && kept < events(&all).len());
-}
-
-#[test]
 fn notes_count_what_is_kept_but_for_losses() {
     let note = |filter: &str, end: &str| {
         let text = stdout(format!("report --top 0 {filter}"));
@@ -243,44 +125,6 @@ fn notes_count_what_is_kept_but_for_losses() {
     for filter in ["--comm known", "--comm known --stack ''"] {
         let text = stdout(format!("report user.data {filter}"));
         assert!(text.contains(want), "{filter}: {text}");
-    }
-}
-
-#[test]
-fn a_diff_filters_both() {
-    let text = stdout("diff --comm ls before.data after.data");
-    for side in ["before", "after"] {
-        let (kept, of) = reported("--comm ls", &format!("{side}.data"));
-        assert!(0 < kept && kept < of);
-        let head = format!("{side}: {side}.data, {kept} events\n");
-        assert!(text.contains(&head), "{text}");
-    }
-}
-
-#[test]
-fn flame_graphs_are_of_what_is_kept() {
-    let svg = stdout("flame -o - --comm ls before.data");
-    assert!(svg.contains("117 of 178 events in 0.098 s"));
-    assert!(!svg.contains("<title>schedule_idle ("));
-    assert!(svg.contains("<title>__kmalloc_noprof (") && svg.ends_with("</svg>"));
-    let all = stdout("flame -o - before.data");
-    assert!(all.contains("178 events in 0.098 s") && all.contains("<title>schedule_idle ("));
-}
-
-#[test]
-fn stacks_of_a_map_are_kept_by_their_frames() {
-    for (dump, regex) in [
-        ("dump before.data", "do_syscall_64"),
-        ("dump user.data", "do_syscall_64"),
-        ("dump --user user.data", "known"),
-    ] {
-        let (all, got) = (stdout(dump), stdout(format!("{dump} --stack {regex}")));
-        let all: Vec<_> = all.split_terminator("\n\n").collect();
-        let want = all.iter().filter(|stack| stack.contains(regex));
-        let want: Vec<_> = want.copied().collect();
-        assert!(!want.is_empty() && want.len() < all.len());
-        let got: Vec<_> = got.split_terminator("\n\n").collect();
-        assert_eq!(got, want, "{dump}");
     }
 }
 

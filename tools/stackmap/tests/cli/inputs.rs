@@ -4,7 +4,7 @@
 
 use super::{
     made::{self, bin, Text},
-    tool::{command, counts, data, run, stdout, Dir, Ran},
+    tool::{command, data, run, stdout, Dir, Ran},
 };
 use stackmap::{capture::Manifest, stack_map_bin::LoadId};
 use std::{
@@ -182,14 +182,6 @@ fn a_missing_tracefs_or_module_is_named() {
     }
 }
 
-#[test]
-fn what_only_needs_stacks_takes_a_raw_map() {
-    for arguments in ["folded", "export --format pprof", "flame -o -"] {
-        let ran = run(format!("{arguments} stack_map_bin")).well();
-        assert!(!ran.stdout.is_empty());
-    }
-}
-
 /// Writes a capture of one event, that began with one load of the module and ended with another.
 fn capture_of_loads(path: &str, began: u32, ended: u32) {
     let bin = bin(
@@ -294,24 +286,4 @@ fn pages_and_completions_are_made() {
     let script = dir.put("script", stdout("completions bash"));
     let bash = Command::new("bash").args(["-n", &script]).status();
     assert!(bash.unwrap().success());
-}
-
-#[test]
-fn folded_stacks_of_captures_are_one_flame_graph() {
-    let draw = |captures: &[&str]| {
-        let folded = captures.iter().map(|name| stdout(format!("folded {name}")));
-        let lines: String = folded.collect();
-        let nr_events: u64 = counts(&lines).sum();
-        let mut options = inferno::flamegraph::Options::default();
-        let mut svg = Vec::new();
-        inferno::flamegraph::from_lines(&mut options, lines.lines(), &mut svg).unwrap();
-        let svg = String::from_utf8(svg).unwrap().replace(',', "");
-        let all = format!("<title>all ({nr_events} samples 100%)</title>");
-        assert!(svg.contains(&all), "{captures:?}: {all}");
-        (nr_events, svg.matches("<title>").count())
-    };
-    let (nr_events, nr_frames) = draw(&["mixed.data"]);
-    assert_eq!(draw(&["mixed.data"; 2]), (2 * nr_events, nr_frames));
-    let (nr_both, nr_of_both) = draw(&["mixed.data", "user.data"]);
-    assert!(nr_both > nr_events && nr_of_both > nr_frames);
 }

@@ -60,7 +60,6 @@ pub(crate) struct Reader {
     tracks: HashMap<u64, TrackDescriptor>,
     events: Vec<Seen>,
     sched: Vec<Sched>,
-    others: Vec<Data>,
 }
 
 impl Reader {
@@ -123,8 +122,7 @@ impl Reader {
                 let event = bundle.event.into_iter().next().unwrap();
                 self.sched.push(event.event.unwrap());
             }
-            Some(data) => self.others.push(data),
-            None => {}
+            _ => {}
         }
     }
 
@@ -395,21 +393,6 @@ fn switches_that_may_be_missing_are_not_shown_by_cpu() {
 }
 
 #[test]
-fn stacks_weigh_what_a_field_says() {
-    let all = json("mixed.data");
-    let weights = events(&all)
-        .iter()
-        .filter_map(|event| event["values"]["bytes_alloc"].as_f64());
-    let weights: Vec<_> = weights.collect();
-    let trace = Reader::of("--weight bytes_alloc mixed.data");
-    let seen: Vec<_> = trace.recorded().map(|seen| seen.weight.unwrap()).collect();
-    assert!(seen.len() > 500);
-    assert_eq!(seen, weights);
-    let without = Reader::of("mixed.data");
-    assert!(without.recorded().all(|seen| seen.weight.is_none()));
-}
-
-#[test]
 fn what_is_lost_is_said() {
     let trace = Reader::of("overwritten.data");
     let notes = trace.notes();
@@ -422,12 +405,6 @@ fn what_is_lost_is_said() {
     assert!(other.notes().iter().any(has_no_names));
     let first = trace.recorded().map(|seen| seen.time).min();
     assert!(trace.events.iter().all(|seen| Some(seen.time) >= first));
-    let stats = trace.others.iter().filter_map(|data| match data {
-        Data::FtraceStats(stats) => Some(stats.cpu_stats.iter().map(|stat| stat.overrun.unwrap())),
-        _ => None,
-    });
-    let stats: Vec<u64> = stats.map(Iterator::sum).collect();
-    assert_eq!(stats, [0, 1900]);
 }
 
 /// Returns the trace of a capture with this text and one stack, without frames.

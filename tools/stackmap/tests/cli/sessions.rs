@@ -121,15 +121,3 @@ fn dump_is_the_kernels_own_text() {
     let kernel = fs::read_to_string(data("stack_map")).unwrap();
     assert_eq!(without.collect::<String>(), kernel);
 }
-
-/// What `resolve` puts into a trace, `report` reads as it reads the ids.
-#[test]
-fn resolved_text_can_be_read_again() {
-    let resolved = stdout("resolve before.data");
-    let frames = |text: &str| text.lines().filter(|line| line.starts_with(" => ")).count();
-    let inline = stdout("resolve --inline before.data");
-    assert_eq!(frames(&inline), 0);
-    let stacks = resolved.matches("<stack trace>").count();
-    assert_eq!(stacks, inline.matches("<stack_id ").count());
-    assert!(stacks > 10 && frames(&resolved) > 5 * stacks);
-}

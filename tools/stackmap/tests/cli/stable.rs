@@ -206,21 +206,3 @@ fn a_full_stack_has_the_id_that_it_would_have_in_the_map() {
         assert_eq!(event["stable"], true);
     }
 }
-
-#[test]
-fn ids_do_not_depend_on_what_is_shown() {
-    let ids = |arguments: &str| -> Vec<Value> {
-        let export = json(format!("{arguments} user.data"));
-        let stacks = [&export["stacks"], &export["user_stacks"]].map(|of| of.as_array().unwrap());
-        let stacks = stacks.into_iter().flatten();
-        stacks.map(|stack| stack["stable_id"].clone()).collect()
-    };
-    let shown = ids("");
-    assert_eq!(shown.len(), 36);
-    for more in ["--plumbing", "--addresses", "--event sched_wakeup"] {
-        assert_eq!(ids(more), shown, "{more}");
-    }
-    let dump = dumped("user.data");
-    let shown = shown.iter().filter_map(Value::as_str);
-    assert!(dump.iter().map(|(_, id)| &id[..]).eq(shown.take(20)));
-}

@@ -50,21 +50,6 @@ fn offsets_of_two_builds_are_not_compared() {
     assert!(text.contains("no total has changed"), "{text}");
 }
 
-#[test]
-fn files_of_one_name_are_told_apart() {
-    let folded = altered_text(
-        "folded --user",
-        member::BINARIES,
-        "/bin/busybox",
-        "/other/known",
-    );
-    for build in ["known@00112233+0x1739c", "known@d8649014+0x"] {
-        assert!(folded.contains(build), "{build}: {folded}");
-    }
-    let folded = stdout("folded --user user.data");
-    assert!(folded.contains("known+0x1739c") && folded.contains("busybox+0x"));
-}
-
 /// Decodes an export.
 fn profile(packed: &[u8]) -> Profile {
     Profile::decode(&unpacked(packed)[..]).unwrap()
@@ -92,15 +77,6 @@ fn a_file_is_a_mapping_of_a_profile() {
 }
 
 const PERF_MAP: &str = "perf-144-2545160.map";
-
-/// It is packed by what no recording is packed by: there may be many.
-#[test]
-fn a_perf_map_that_unpacks_to_much_is_not_used() {
-    for (line_ends, is_used) in [(1, true), (1 << 20, false)] {
-        let folded = altered_text("folded --user", PERF_MAP, "\n", &"\n".repeat(line_ends));
-        assert_eq!(folded.contains("generated code"), is_used, "{folded}");
-    }
-}
 
 #[test]
 fn addresses_in_a_profile_are_those_of_a_process() {

@@ -206,18 +206,6 @@ fn a_name_is_in_the_data_only() {
 }
 
 #[test]
-fn the_policy_names_the_one_script() {
-    let (page, _) = page("before.data");
-    let nonce = page.split("script-src 'nonce-").nth(1).unwrap();
-    let (nonce, _) = nonce.split_once('\'').unwrap();
-    assert!(page.contains("content=\"default-src 'none'; "));
-    for element in ["script", "style"] {
-        let begin = format!("<{element} nonce=\"{nonce}\">");
-        assert_eq!(page.matches(&begin).count(), 1);
-    }
-}
-
-#[test]
 fn addresses_are_shown_on_request() {
     let dir = Dir::new();
     // Symbols of another kernel name nothing.

@@ -93,14 +93,8 @@ fn a_capture_says_where_it_is_from() {
 fn labels_that_are_none_are_refused() {
     let fake = Fake::new();
     let before = fake.state();
-    for (label, says) in [
-        ("web", "a label is NAME=VALUE: service=web"),
-        ("A=b", "the name of a label has 1 to 64 characters"),
-        ("a=\u{7}", "the value of a label has at most 256 bytes"),
-    ] {
-        let ran = fake.record(&format!("{KMALLOC} --label {label}"), "true");
-        ran.failed(2, says);
-    }
+    let ran = fake.record(&format!("{KMALLOC} --label web"), "true");
+    ran.failed(2, "a label is NAME=VALUE: service=web");
     let many: String = (0..65).map(|nr| format!(" --label n{nr}=x")).collect();
     let ran = fake.record(&format!("{KMALLOC}{many}"), "true");
     ran.failed(1, "a recording has at most 64 labels, not 65");
