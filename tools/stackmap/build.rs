@@ -5,7 +5,8 @@
 use std::{env, fs, path::Path};
 
 fn main() {
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
+    let package = env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let module = Path::new(&package).join("../../src");
     let mut lists = String::new();
     for (list, path, begins, end) in [
         // The calls that fail without the symbol, and the kprobe that finds the first one.
