@@ -47,22 +47,22 @@ impl Instance {
     /// Makes one.
     pub(super) fn create(top: &Tracefs, name: &str) -> Result<Self> {
         let path = top.instance_path(name);
-        for attempt in 0.. {
+        for _ in 0..RETRIES {
             make(&path).map_err(|error| Error::io(format!("create {}", path.display()), error))?;
             match Self::open(top, name, FlockOperation::NonBlockingLockShared) {
                 Ok(Some(instance)) => return Ok(instance),
                 // Before it was locked, another process has found and removed it, as it was empty.
-                _ if !path.exists() && attempt < RETRIES => {}
-                Ok(_) if attempt < RETRIES => sleep(PAUSE),
-                Ok(_) => break,
+                _ if !path.exists() => {}
+                Ok(None) => sleep(PAUSE),
                 Err(error) => {
                     let _ = unmake(&path);
                     return Err(error);
                 }
             }
         }
+        let _ = unmake(&path);
         Err(Error::Refused(format!(
-            "{}: another process removes it again and again",
+            "{}: another process holds it, or removes it again and again",
             path.display()
         )))
     }
@@ -202,11 +202,10 @@ const TEST: &str = "STACKMAP_TEST_INSTANCE";
 
 fn make(path: &Path) -> io::Result<()> {
     match std::env::var_os(TEST) {
+        // From the attempt before.
+        _ if path.exists() => Ok(()),
         Some(test) => fs::rename(test, path),
-        None => match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        },
+        None => fs::create_dir(path),
     }
 }
 

@@ -7,7 +7,11 @@ use super::{
     has_the_page,
     stream::{self, TAKEN},
 };
-use std::{fs, process::Command};
+use rustix::fs::{flock, FlockOperation};
+use std::{
+    fs::{self, File},
+    process::Command,
+};
 
 /// Kills the recorder and its guard, as the command that is recorded.
 const KILL: &str = "for pid in $(cat /proc/$PPID/task/$PPID/children); do \
@@ -323,4 +327,14 @@ fn the_next_recorder_records_although_what_was_left_cannot_be_removed() {
         "{text}"
     );
     has_the_page(&fake, "stackmap.data");
+}
+
+#[test]
+fn an_instance_that_another_process_holds_is_given_up_and_removed() {
+    let fake = Fake::new();
+    let held = File::open(fake.path("i")).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let ran = fake.record(KMALLOC, "true");
+    ran.failed(1, "another process holds it");
+    assert!(fake.instances().is_empty());
 }
