@@ -61,10 +61,10 @@ impl Tracefs {
                         top: top_of(root),
                     })
                 }
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
                     return Err(Error::io(format!("look into {}", root.display()), error));
                 }
-                Err(_) => {}
             }
         }
         let hint = match kernel::is_confidential(Path::new("/")) {

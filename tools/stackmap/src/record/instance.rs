@@ -73,9 +73,11 @@ impl Instance {
     }
 
     fn open(top: &Tracefs, name: &str, operation: FlockOperation) -> Result<Option<Self>> {
-        // The kernel removes the files before the directory.
-        let Ok(tracefs) = top.instance(name) else {
-            return Ok(None);
+        let tracefs = match top.instance(name) {
+            Ok(tracefs) => tracefs,
+            // The kernel removes the files before the directory.
+            Err(Error::Refused(_)) => return Ok(None),
+            Err(error) => return Err(error),
         };
         let path = tracefs.root();
         let lock = File::open(path).map_err(|error| Error::read(path, error))?;

@@ -54,7 +54,7 @@ impl Leftover {
         }))
     }
 
-    /// Looks for all of them, and for recorders that run.
+    /// Looks for all of them, and for recorders that run. A leftover that cannot be read is a warning.
     fn all(top: &Tracefs) -> Result<Vec<(String, Option<Self>)>> {
         let mut all = Vec::new();
         for name in names(top)? {
@@ -62,7 +62,7 @@ impl Leftover {
                 Ok(found) => all.push((name, found)),
                 // It has ended meanwhile.
                 Err(_) if !names(top)?.contains(&name) => {}
-                Err(error) => return Err(error),
+                Err(error) => warn_of(&name, &error),
             }
         }
         Ok(all)
@@ -78,6 +78,21 @@ impl Leftover {
     /// Returns where it was to be saved, if that is known.
     fn output(&self) -> Option<&Path> {
         self.recording.as_ref()?.output.as_deref()
+    }
+
+    /// Says how much there is, and for which file.
+    fn describe(&self) -> Result<String> {
+        let instance = self.instance.as_ref();
+        let stats = instance.map(|instance| cpu_stats(instance.tracefs()));
+        let stats = stats.transpose()?.unwrap_or_default();
+        let bytes: u64 = stats.iter().map(|cpu| cpu.bytes).sum();
+        let output = self.output().map(|output| output.display().to_string());
+        Ok(format!(
+            "{} KiB in the buffer, {} KiB streamed, for {}",
+            bytes.div_ceil(1024),
+            self.streamed().div_ceil(1024),
+            output.unwrap_or_else(|| "an unknown file".to_owned())
+        ))
     }
 
     /// How many bytes were streamed.
@@ -138,6 +153,11 @@ impl Leftover {
         recording.remove_files();
         self.remove()
     }
+}
+
+/// Warns of what one recorder has left, which concerns no other recording.
+fn warn_of(name: &str, error: &Error) {
+    warn(format_args!("{name} was left: {error}"));
 }
 
 /// How often, and after which time, it is looked again whether a process is gone that is being killed.
@@ -217,8 +237,7 @@ pub(super) fn look(top: &Tracefs) {
     for (name, found) in all {
         match found {
             Some(left) if left.is_empty() => {
-                let removed = left.remove();
-                removed.unwrap_or_else(|error| warn(format_args!("{name} was left: {error}")));
+                left.remove().unwrap_or_else(|error| warn_of(&name, &error));
             }
             Some(_) => say(format_args!(
                 "note: a recorder was killed and has left a recording: \"stackmap recover {name}\" saves it, \
@@ -254,7 +273,9 @@ fn the_only_one(top: &Tracefs) -> Result<Leftover> {
     let mut found: Vec<_> = all.filter_map(|(_, found)| found).collect();
     match (found.pop(), found.len()) {
         (Some(left), 0) => Ok(left),
-        (None, _) => Err(Error::Refused("no recorder has left anything".to_owned())),
+        (None, _) => Err(Error::Refused(
+            "no recorder has left anything that can be saved".to_owned(),
+        )),
         (Some(_), others) => Err(Error::Refused(format!(
             "{} were left\n  hint: \"stackmap recover --list\" lists them; recover takes a name",
             count_of(others as u64 + 1, "recording")
@@ -276,24 +297,13 @@ pub fn list(tracefs: Option<&Path>) -> Result {
     let mut out = Out::stdout();
     for (name, found) in Leftover::all(&top)? {
         let line = match found {
-            None => "is being recorded, or saved".to_owned(),
-            Some(left) => {
-                let stats = left
-                    .instance
-                    .as_ref()
-                    .map(|instance| cpu_stats(instance.tracefs()));
-                let stats = stats.transpose()?.unwrap_or_default();
-                let bytes: u64 = stats.iter().map(|cpu| cpu.bytes).sum();
-                let output = left.output().map(|output| output.display().to_string());
-                format!(
-                    "{} KiB in the buffer, {} KiB streamed, for {}",
-                    bytes.div_ceil(1024),
-                    left.streamed().div_ceil(1024),
-                    output.unwrap_or_else(|| "an unknown file".to_owned())
-                )
-            }
+            None => Ok("is being recorded, or saved".to_owned()),
+            Some(left) => left.describe(),
         };
-        writeln!(out, "{name}: {line}")?;
+        match line {
+            Ok(line) => writeln!(out, "{name}: {line}")?,
+            Err(error) => warn_of(&name, &error),
+        }
     }
     out.finish()
 }

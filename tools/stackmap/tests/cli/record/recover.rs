@@ -10,6 +10,7 @@ use super::{
 use rustix::fs::{flock, FlockOperation};
 use std::{
     fs::{self, File},
+    os::unix::fs::symlink,
     process::Command,
 };
 
@@ -327,6 +328,31 @@ fn the_next_recorder_records_although_what_was_left_cannot_be_removed() {
         "{text}"
     );
     has_the_page(&fake, "stackmap.data");
+}
+
+#[test]
+fn what_cannot_be_read_hides_no_other_recording() {
+    let fake = Fake::new();
+    let name = killed(&fake, "");
+    another_instance(&fake);
+    fake.put("run/stackmap-1.json", "{");
+    fs::create_dir(fake.path("t/instances/stackmap-2")).unwrap();
+    symlink("trace", fake.path("t/instances/stackmap-2/trace")).unwrap();
+    let has = |text: String, said: &str| {
+        for said in [
+            said,
+            "stackmap-1 was left: ",
+            "stackmap-2 was left: cannot look into t/instances/stackmap-2",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+    };
+    let listed = fake.ran("recover --list --tracefs t");
+    has(listed, &format!("{name}: 1 KiB in the buffer"));
+    let noted = fake.recorded("-e kmem:kmalloc -o other", "true");
+    has(noted, &format!("stackmap recover {name}\" saves it"));
+    fs::remove_dir_all(fake.path("i")).unwrap();
+    has(fake.ran("recover --tracefs t"), "stackmap.data: 1 event");
 }
 
 #[test]
