@@ -4,10 +4,7 @@
 
 mod events;
 
-use super::{
-    show::{quantile, write_histogram},
-    *,
-};
+use super::{show::write_histogram, *};
 use crate::{
     folded,
     gaps::Gaps,
@@ -290,17 +287,6 @@ fn shown(pairs: &Pairs, loaded: &Loaded, limits: Limits) -> String {
 }
 
 #[test]
-fn quantiles_are_times_that_there_were() {
-    let times: Vec<u64> = (1..=200).collect();
-    for (share, want) in [(0.0, 1), (0.5, 100), (0.9, 180), (0.99, 198), (1.0, 200)] {
-        assert_eq!(quantile(&times, share), want, "{share}");
-    }
-    assert_eq!(quantile(&[7], 0.5), 7);
-    assert_eq!(quantile(&[1, 2, 3], 0.5), 2);
-    assert_eq!(quantile(&[], 0.5), 0);
-}
-
-#[test]
 fn histograms_have_all_powers_between() {
     let text = written(|out| write_histogram(out, &[0, 1, 1023, 1024, 5000, 5001, u64::MAX]));
     let rows: Vec<_> = text.lines().collect();
@@ -441,16 +427,4 @@ fn what_an_interrupt_interrupted_is_not_shown() {
             format!("a;(no stack);--;{};{waker} 1\n", want.join(";"))
         );
     }
-}
-
-#[test]
-fn the_longest_wait_is_one_of_them() {
-    let steps = "0:1 sleeps a, 20:1 last a, 30:1 sleeps a, 60:1 last a, 70:1 sleeps a, 75:1 last a";
-    let mut pairs = pairs_of(WAITS, "comm", steps);
-    pairs.join(&Gaps::default());
-    let text = shown(&pairs, &Loaded::default(), Limits::default());
-    assert!(
-        text.contains("  55 ns         0          0    30 ns\n"),
-        "{text}"
-    );
 }
