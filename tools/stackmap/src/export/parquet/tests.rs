@@ -14,7 +14,7 @@ use ::parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Field,
 };
-use std::fs::{self, File};
+use std::fs::File;
 
 fn event(name: &str, fields: Fields) -> Event {
     Event {
@@ -147,34 +147,6 @@ fn columns_do_not_depend_on_the_capture() {
 }
 
 #[test]
-fn a_capture_is_replaced_and_others_stay() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tables");
-    let other = path.join("events/capture=h2/part.parquet");
-    fs::create_dir_all(other.parent().unwrap()).unwrap();
-    fs::write(&other, "other").unwrap();
-    for nr in [3, 2] {
-        let events: Vec<_> = (0..nr).map(|_| event("x", Fields::default())).collect();
-        write_events(&path, &events);
-        assert_eq!(rows(&path, "events").len(), nr);
-    }
-    assert_eq!(fs::read_to_string(&other).unwrap(), "other");
-    // Nothing else is left, also of what was not finished.
-    let manifest = Manifest::default();
-    let loaded = Loaded::default();
-    drop(Writer::new(&path, "h3", Access::Umask, (&loaded, &manifest), OPTIONS).unwrap());
-    let names = |path: &Path| {
-        let names = fs::read_dir(path).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<std::collections::BTreeSet<_>>()
-    };
-    let tables = ["captures", "events", "frames", "stacks"].map(str::to_owned);
-    assert_eq!(names(&path), tables.into());
-    let captures = ["capture=h1", "capture=h2"].map(str::to_owned);
-    assert_eq!(names(&path.join("events")), captures.into());
-}
-
-#[test]
 fn rows_are_written_when_there_are_many() {
     let dir = tempfile::tempdir().unwrap();
     let nr_groups = |path: &Path| reader(path, "events").metadata().num_row_groups();
@@ -216,32 +188,6 @@ fn rows_are_written_when_there_are_many() {
     write_events(&path, &events);
     assert!(nr_groups(&path) > 2);
     assert_eq!(rows(&path, "events").len(), 9);
-}
-
-#[test]
-fn a_full_stack_has_an_id() {
-    let dir = tempfile::tempdir().unwrap();
-    let names = "ffffffff81000000 t f\nffffffff81000100 t g\nffffffff81000200 t h\n";
-    let loaded = Loaded::named(names);
-    let event = event("x", Fields::default());
-    let [f, g] = [0xffff_ffff_8100_0010, 0xffff_ffff_8100_0110];
-    // One frame has no name.
-    let stacks = [[f, g], [g, f], [f, g], [f, 16]];
-    let sides = stacks.iter().map(|stack| Sides {
-        kernel: StackRef::Whole(stack),
-        ..Sides::NONE
-    });
-    write(dir.path(), &loaded, sides.map(|sides| (&event, sides)));
-    let stable = rows(dir.path(), "stacks")
-        .into_iter()
-        .map(|row| row[2].1.clone());
-    let want = [true, true, false].map(Field::Bool);
-    assert_eq!(stable.collect::<Vec<_>>(), want);
-    let identity = StableIds::new(&loaded).full(&stacks[3]);
-    let events = rows(dir.path(), "events");
-    assert_eq!(events[3][10].1, Field::Str(identity.stable_id.to_string()));
-    assert!(events[0][10] == events[2][10] && events[0][10] != events[1][10]);
-    assert_eq!(rows(dir.path(), "frames").len(), 6);
 }
 
 #[test]
