@@ -189,19 +189,6 @@ mod tests {
     }
 
     #[test]
-    fn records_read_by_others_are_reported_missing() {
-        let mut manifest = manifest(&[(0, 0, 0, 0), (0, 0, 0, 0)]);
-        manifest.cpus[1].read = 12;
-        assert_eq!(
-            lines(&manifest),
-            [
-                "12 records missing: another process read them from the ring buffer (trace_pipe) \
-                 during the recording"
-            ]
-        );
-    }
-
-    #[test]
     fn a_buffer_that_does_not_reach_back_far_enough_is_reported() {
         let mut manifest = manifest(&[(1000, 3000, 0, 1 << 20), (1000, 0, 0, 1 << 20)]);
         manifest.recorded.last_ns = Some(5_000_000_000);
