@@ -8,7 +8,7 @@ use super::{label::Label, limits::Limits, spool::Directory, Options};
 use crate::{
     capture::{ClockReading, Recorded, Sleeper},
     error::{Error, Result},
-    output::is_replaced,
+    output::{is_replaced, Access, NewFile},
     tracefs::MapState,
     user::live::since_boot,
 };
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, DirBuilder},
     io::{ErrorKind, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -116,23 +116,13 @@ impl Recording {
 
     /// Writes the file.
     pub(super) fn store(&self) -> Result {
-        let dir = own_dir()?;
-        let path = dir.join(format!("{}.json", self.name));
-        let new = dir.join(format!("{}.new", self.name));
+        let path = path_of(&self.name)?;
         let text = serde_json::to_vec(self)
             .map_err(|error| Error::io("describe the recording", error.into()))?;
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut file| file.write_all(&text))
-            .and_then(|()| fs::rename(&new, &path));
-        written.map_err(|error| {
-            let _ = fs::remove_file(&new);
-            Error::io(format!("write {}", path.display()), error)
-        })
+        let new = NewFile::create(&path, Access::Owner)?;
+        let written = new.file().write_all(&text);
+        written.map_err(|error| Error::io(format!("write {}", path.display()), error))?;
+        new.finish()
     }
 
     /// Reads the recording of this name, if there is its file.
