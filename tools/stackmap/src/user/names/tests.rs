@@ -180,6 +180,18 @@ fn at(offset: u64) -> At {
     At::File { index, offset }
 }
 
+/// Looks a frame up; returns what names it.
+fn look_up<'n>(names: &'n mut Names, frame: WhichFrame, binaries: &Binaries) -> &'n [Named] {
+    names.prime([frame].into_iter(), binaries, &mut |_| {});
+    names.frames(frame)
+}
+
+/// The function of such a frame.
+fn function_of(names: &mut Names, frame: WhichFrame, binaries: &Binaries) -> Option<String> {
+    let last = look_up(names, frame, binaries).last();
+    last.and_then(|named| named.function.as_deref().map(str::to_owned))
+}
+
 fn table(binary: &Binary) -> Binaries {
     let build_id = binary.build_id.as_deref().unwrap_or("-");
     let (ino, size) = (binary.ino, binary.size);
@@ -195,30 +207,16 @@ fn a_file_names_its_functions() {
     program.has_debug_names(&mut names);
 
     // A return address may be behind the end of the function.
-    let end = at(program.outer.end);
-    let wanted = [true, false]
-        .map(|exact| WhichFrame { at: end, exact })
-        .into_iter();
-    names.prime(wanted, &table(&program.binary()), &mut |_| {});
-    let frame = names
-        .frames(WhichFrame {
-            at: end,
-            exact: false,
-        })
-        .last()
-        .unwrap();
+    let (end, table) = (exact(program.outer.end), table(&program.binary()));
+    let returned = WhichFrame {
+        exact: false,
+        ..end
+    };
+    let frame = look_up(&mut names, returned, &table).last().unwrap();
     assert_eq!(frame.function.as_deref(), Some("outer"));
     assert_eq!(Some(frame.offset), frame.size);
-    let frame = names
-        .frames(WhichFrame {
-            at: end,
-            exact: true,
-        })
-        .last();
-    assert_ne!(
-        frame.and_then(|frame| frame.function.as_deref()),
-        Some("outer")
-    );
+    let next = function_of(&mut names, end, &table);
+    assert_ne!(next.as_deref(), Some("outer"));
 }
 
 #[test]
@@ -398,33 +396,21 @@ fn the_vdso_is_an_image() {
         index: VDSO,
         offset: program.outer.start,
     };
+    let frame = WhichFrame { at, exact: true };
+    let none = Binaries::default();
     let named = |image: Vec<u8>| {
         let mut names = Names::new(Places::default());
         names.set_vdso(VDSO, image);
-        names.prime(
-            [WhichFrame { at, exact: true }].into_iter(),
-            &Binaries::default(),
-            &mut |_| {},
-        );
+        let function = function_of(&mut names, frame, &none);
         assert_eq!(names.missing().count(), 0);
-        let frame = names.frames(WhichFrame { at, exact: true }).last();
-        frame.and_then(|frame| frame.function.clone())
+        function
     };
     let image = fs::read(program.path("program")).unwrap();
     assert_eq!(named(image.clone()).as_deref(), Some("outer"));
     let mut late = Names::new(Places::default());
-    late.prime(
-        [WhichFrame { at, exact: true }].into_iter(),
-        &Binaries::default(),
-        &mut |_| {},
-    );
+    look_up(&mut late, frame, &none);
     late.set_vdso(VDSO, image);
-    late.prime(
-        [WhichFrame { at, exact: true }].into_iter(),
-        &Binaries::default(),
-        &mut |_| {},
-    );
-    assert_eq!(late.frames(WhichFrame { at, exact: true }).len(), 1);
+    assert_eq!(look_up(&mut late, frame, &none).len(), 1);
     assert_eq!(named(Vec::new()), None);
     assert_eq!(named(vec![0; 4096]), None);
 }

@@ -47,8 +47,7 @@ impl Code {
         };
         let mut names = Names::new(Places::default());
         let table = table(&self.program.binary());
-        names.prime([frame].into_iter(), &table, &mut |_| {});
-        let function = names.frames(frame).last().map(|named| {
+        let function = look_up(&mut names, frame, &table).last().map(|named| {
             let name = named.function.as_deref().unwrap_or_default();
             format!("{name}+{}", named.offset)
         });

@@ -28,8 +28,9 @@ fn recorded_segments_are_those_of_the_file_that_ran() {
     }
     let mut names = with(&other);
     let wanted = exact(program.outer.start + moved);
-    names.prime([wanted].into_iter(), &table(&program.binary()), &mut |_| {});
-    let outer = names.frames(wanted).last().unwrap();
+    let outer = look_up(&mut names, wanted, &table(&program.binary()))
+        .last()
+        .unwrap();
     assert_eq!(
         (outer.function.as_deref(), outer.offset),
         (Some("outer"), 0)
