@@ -300,21 +300,6 @@ mod tests {
     const STACKS: [(&str, u64); 4] = [("a;b;c", 60), ("a;b;d;e", 25), ("a", 10), ("f", 5)];
 
     #[test]
-    fn small_branches_and_deep_frames_are_counted() {
-        let limits = Limits {
-            share: 25.0,
-            depth: 2,
-        };
-        let want = "
-  95.0 %      95  a
-  85.0 %      85    b ... (--depth)
-  10.0 %      10    (itself)
-   5.0 %       5  ... 1 more (--min)
-";
-        assert_eq!(shown(&STACKS, false, &Root::Outermost, limits), want);
-    }
-
-    #[test]
     fn a_function_that_calls_itself_is_counted_once() {
         let stacks = [("a;r;r;b", 3), ("c;r;d", 2), ("c;e [m]", 1)];
         let callers = Root::Callers(function("r"));
