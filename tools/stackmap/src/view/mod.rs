@@ -245,15 +245,6 @@ mod tests {
         assert!(one.len() == 32 && one.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 
-    #[test]
-    fn a_page_is_recognised() {
-        let loaded = Loaded::default();
-        let page = write(Builder::new(&loaded, false)).unwrap();
-        assert!(is_page(&mut &page[..]).unwrap());
-        assert!(!is_page(&mut &page[..20]).unwrap());
-        assert!(!is_page(&mut &b"<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n"[..]).unwrap());
-    }
-
     fn add(builder: &mut Builder<'_>, time: Time, kernel: StackRef<'_>) -> Result {
         let event = Event {
             time,
