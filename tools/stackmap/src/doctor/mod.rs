@@ -259,7 +259,7 @@ impl System {
             .line("sys/module/module/parameters/sig_enforce")
             .as_deref()
             == Some("Y");
-        let lockdown = self.lockdown();
+        let lockdown = kernel::lockdown(&self.root);
         let locked = lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]");
         if enforced || locked {
             let why = if locked {
@@ -273,11 +273,6 @@ impl System {
             checks.push(check.advise(advice));
         }
         checks
-    }
-
-    /// The modes of kernel lockdown, the one that is on in brackets; empty where there is none.
-    fn lockdown(&self) -> String {
-        kernel::lockdown(&self.root)
     }
 
     /// Whether lockdown keeps even a loaded module from working.
