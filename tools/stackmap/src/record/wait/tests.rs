@@ -106,25 +106,3 @@ fn the_end_of_recorded_processes_ends_the_recording() {
     let stopped = ended(&command, None, never, &signals()).unwrap();
     assert_eq!(stopped.exit_status(), 1);
 }
-
-#[test]
-fn an_event_ends_the_recording() {
-    for (found, want) in [
-        (
-            Some("a:b if c".to_owned()),
-            Stopped::Triggered("a:b if c".to_owned()),
-        ),
-        (None, Stopped::Off),
-    ] {
-        for command in [&[][..], &["sleep".into(), "60".into()]] {
-            let found = found.clone();
-            let ends = Ends {
-                watch: Some(Box::new(|| found)),
-                ..Ends::default()
-            };
-            let stopped = ended(command, None, ends, &signals()).unwrap();
-            assert_eq!(stopped, want);
-            assert_eq!(stopped.exit_status(), 0);
-        }
-    }
-}
