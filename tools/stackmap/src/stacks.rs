@@ -233,20 +233,6 @@ mod tests {
     }
 
     #[test]
-    fn finds_by_id() {
-        let mut stacks = Stacks::default();
-        stacks.push(stack(9, &[1, 2, 3])).unwrap();
-        stacks.push(stack(4, &[])).unwrap();
-        stacks.push(stack(5, &[7])).unwrap();
-        assert_eq!(stacks.get(9).unwrap().ips, [1, 2, 3]);
-        assert!(stacks.get(4).unwrap().ips.is_empty());
-        assert_eq!(stacks.get(5).unwrap().ips, [7]);
-        assert!(stacks.get(6).is_none());
-        let frames: Vec<_> = stacks.frames().collect();
-        assert_eq!(frames, [(1, true), (2, false), (3, false), (7, true)]);
-    }
-
-    #[test]
     fn reports_the_offset_of_a_duplicate_id() {
         let mut file = Vec::new();
         let twice = [stack(9, &[1]), stack(9, &[2])];
