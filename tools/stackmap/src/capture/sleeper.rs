@@ -27,7 +27,7 @@ impl<Frame> Sleeper<Frame> {
         Event {
             name: "sched_switch".into(),
             fields: Fields::default(),
-            comm: trace.tasks.comm(self.pid).into(),
+            comm: trace.tasks.comm(self.pid, time).0.into(),
             pid: self.pid as u32,
             tgid: trace.tasks.tgid(self.pid),
             cpu: self.cpu,

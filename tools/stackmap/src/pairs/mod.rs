@@ -192,7 +192,7 @@ impl Pairs {
         if roles.is_empty() {
             return;
         }
-        // The task that leaves its CPU has the name that it had then; that of other events is the last that it had.
+        // Where nothing tells the names of tasks by time, the switch has that of the task that leaves its CPU.
         let mut event = Cow::Borrowed(event);
         if self.preset.is_waits() {
             let comm = event.fields.string("prev_comm").map(Rc::<str>::from);

@@ -10,11 +10,12 @@ use super::{
     window::Window,
 };
 use crate::{
-    capture::{member, Sleeper, Writer},
+    capture::{member, Writer},
     error::{Error, Result},
     notes::count_of,
     output::{warn, Progress},
     ring::{
+        comms::RecordedComms,
         format::{Format, Formats, Special, Value, COMMON_LEN},
         page::{Cursor, Layout, Record},
         show::Show,
@@ -44,7 +45,8 @@ pub(super) struct Buffer<'a> {
     /// The processes of the threads that ran at the beginning.
     pub(super) threads: &'a BTreeMap<i32, u32>,
     /// Tasks that get names although they may have no event.
-    pub(super) sleepers: &'a [Sleeper<String>],
+    pub(super) named: &'a [i32],
+    pub(super) comms: &'a RecordedComms,
 }
 
 /// What was found in the pages that were written.
@@ -112,7 +114,7 @@ impl Buffer<'_> {
             keep_fields: self.keep_fields,
             nr_events: 0,
             ids: BTreeSet::new(),
-            pids: self.sleepers.iter().map(|sleeper| sleeper.pid).collect(),
+            pids: self.named.iter().copied().collect(),
             frames: BTreeSet::new(),
         };
         let mut texts = BTreeMap::new();
@@ -151,7 +153,7 @@ impl Buffer<'_> {
     }
 
     fn write_tasks(&self, to: &mut Writer, pids: &BTreeSet<i32>) -> Result {
-        let mut tasks = tasks::find(self.tracefs, pids, self.threads);
+        let mut tasks = tasks::find(self.tracefs, pids, self.threads, self.comms);
         let forgotten = tasks.bound();
         if forgotten > 0 {
             let tasks = count_of(forgotten as u64, "task");

@@ -5,9 +5,10 @@
 //! Who records into an instance holds a shared lock (flock(2)) on its directory in tracefs. So the owner is
 //! known in every mount and PID namespace, and the lock ends with the process.
 
-use super::recording::PREFIX;
+use super::{comms, recording::PREFIX};
 use crate::{
     error::{Error, Result},
+    output::warn,
     tracefs::Tracefs,
 };
 use rustix::fs::{flock, FlockOperation};
@@ -15,7 +16,7 @@ use std::{
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     thread::sleep,
     time::Duration,
 };
@@ -30,6 +31,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Instance {
     top: Tracefs,
     tracefs: Tracefs,
+    /// That of the names of tasks, if it is there.
+    comms: Option<Tracefs>,
     name: String,
     _lock: File,
 }
@@ -50,17 +53,20 @@ impl Instance {
         for _ in 0..RETRIES {
             make(&path).map_err(|error| Error::io(format!("create {}", path.display()), error))?;
             match Self::open(top, name, FlockOperation::NonBlockingLockShared) {
-                Ok(Some(instance)) => return Ok(instance),
+                Ok(Some(mut instance)) => {
+                    instance.comms = instance.create_comms();
+                    return Ok(instance);
+                }
                 // Before it was locked, another process has found and removed it, as it was empty.
                 _ if !path.exists() => {}
                 Ok(None) => sleep(PAUSE),
                 Err(error) => {
-                    let _ = unmake(&path);
+                    let _ = unmake_dir(&path);
                     return Err(error);
                 }
             }
         }
-        let _ = unmake(&path);
+        let _ = unmake_dir(&path);
         Err(Error::Refused(format!(
             "{}: another process holds it, or removes it again and again",
             path.display()
@@ -90,15 +96,31 @@ impl Instance {
         }
         Ok(Some(Self {
             top: top.clone(),
+            comms: comms::find(top, name),
             name: name.to_owned(),
             _lock: lock,
             tracefs,
         }))
     }
 
+    /// Makes that of the names of tasks. Without it, a recording has the last names.
+    fn create_comms(&self) -> Option<Tracefs> {
+        let path = comms::path(&self.top, &self.name);
+        let made =
+            make(&path).map_err(|error| Error::io(format!("create {}", path.display()), error));
+        let made = made.and_then(|()| Tracefs::find(Some(&path)));
+        made.map_err(|error| warn(format_args!("names of tasks are not recorded: {error}")))
+            .ok()
+    }
+
     /// Returns its files.
     pub(super) fn tracefs(&self) -> &Tracefs {
         &self.tracefs
+    }
+
+    /// Returns the files of that with the names of tasks.
+    pub(super) fn comms(&self) -> Option<&Tracefs> {
+        self.comms.as_ref()
     }
 
     /// Lists it, so that its stacks become ids.
@@ -128,6 +150,9 @@ impl Instance {
         // A marker that this buffer refused would not come to the others.
         self.copy_markers(false)?;
         self.tracefs.write("tracing_on", "0")?;
+        if let Some(comms) = &self.comms {
+            comms.write("tracing_on", "0")?;
+        }
         let listed = self.top.read(LIST).unwrap_or_default();
         let own = |line: &str| line == self.name || line.strip_suffix("/user") == Some(&self.name);
         match listed.lines().any(own) {
@@ -156,26 +181,35 @@ impl Instance {
     /// Stops and removes it. If it is in use, it is empty afterwards.
     pub(super) fn remove(self) -> Result {
         let stopped = self.stop();
-        let path = self.tracefs.root();
-        for attempt in 0.. {
-            match unmake(path) {
-                Ok(()) => return stopped,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return stopped,
-                // A process that is being killed has not closed its files yet.
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && attempt < RETRIES => {
-                    sleep(PAUSE)
-                }
-                Err(error) => {
-                    let _ = self.tracefs.write("trace", "");
-                    return Err(Error::Refused(format!(
-                        "cannot remove {}: {error}\n  hint: when no process has files of it open any more, the next \
-                         record removes it",
-                        path.display()
-                    )));
-                }
+        // Who finds this one removes both.
+        self.comms.as_ref().map_or(Ok(()), unmake)?;
+        unmake(&self.tracefs)?;
+        stopped
+    }
+}
+
+/// Removes an instance.
+pub(super) fn unmake(tracefs: &Tracefs) -> Result {
+    let path = tracefs.root();
+    let mut attempt = 0;
+    loop {
+        match unmake_dir(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // A process that is being killed has not closed its files yet.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && attempt < RETRIES => {
+                attempt += 1;
+                sleep(PAUSE);
+            }
+            Err(error) => {
+                let _ = tracefs.write("trace", "");
+                return Err(Error::Refused(format!(
+                    "cannot remove {}: {error}\n  hint: when no process has files of it open any more, the next \
+                     record removes it",
+                    path.display()
+                )));
             }
         }
-        stopped
     }
 }
 
@@ -199,11 +233,21 @@ fn explain(error: Error) -> Error {
     }
 }
 
-/// For tests: the directory that becomes an instance, in place of one that the kernel fills.
+/// For tests: the directory that becomes an instance, in place of one that the kernel fills. Beside it is that for the
+/// names of tasks.
 const TEST: &str = "STACKMAP_TEST_INSTANCE";
 
+fn test(path: &Path) -> Option<PathBuf> {
+    let test = PathBuf::from(std::env::var_os(TEST)?);
+    let name = path.file_name()?.to_string_lossy();
+    Some(match name.starts_with(PREFIX) {
+        true => test,
+        false => test.with_extension("names"),
+    })
+}
+
 fn make(path: &Path) -> io::Result<()> {
-    match std::env::var_os(TEST) {
+    match test(path) {
         // From the attempt before.
         _ if path.exists() => Ok(()),
         Some(test) => fs::rename(test, path),
@@ -211,8 +255,8 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-fn unmake(path: &Path) -> io::Result<()> {
-    match std::env::var_os(TEST) {
+fn unmake_dir(path: &Path) -> io::Result<()> {
+    match test(path) {
         Some(test) => fs::rename(path, test),
         None => fs::remove_dir(path),
     }

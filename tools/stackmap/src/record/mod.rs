@@ -10,6 +10,7 @@
 
 mod buffer;
 mod clocks;
+mod comms;
 mod cpu_buffer;
 mod cpus;
 mod events;

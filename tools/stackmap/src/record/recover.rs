@@ -4,11 +4,11 @@
 //! have recorded.
 
 use super::{
-    clocks,
+    clocks, comms,
     instance::{self, Instance},
     recording::{is_newer, Recording},
     save::{self, cpu_stats, cpus, Ending},
-    spool::{Directory, Spool},
+    spool::{Directory, Spool, OF_EVENTS},
     wait::Signals,
 };
 use crate::{
@@ -112,7 +112,11 @@ impl Leftover {
         if let Some(recording) = &self.recording {
             recording.remove_files();
         }
-        self.instance.map_or(Ok(()), Instance::remove)
+        match (self.instance, comms::find(&self.top, &self.name)) {
+            (Some(instance), _) => instance.remove(),
+            (None, Some(comms)) => instance::unmake(&comms),
+            (None, None) => Ok(()),
+        }
     }
 
     /// Switches tracing off.
@@ -142,11 +146,16 @@ impl Leftover {
             Some(recording) => recording.clone(),
             None => Recording::of_instance(&self.name, output)?,
         };
-        let spool = open_spool(&recording, tracefs)?;
+        let dir = match recording.spool.exists() {
+            true => Directory::open(&recording.spool),
+            false => Directory::create(&recording.spool),
+        }?;
+        let spool = dir.spool(&cpus(tracefs)?, OF_EVENTS)?;
         // Nothing is left out of what --last has kept: nobody knows when the recorder ended.
         let ending = Ending {
             clock: clocks::read(tracefs),
             gone: self.instance.is_none(),
+            comms: comms::read(&self.top, comms::find(&self.top, &self.name).as_ref(), &dir),
             ..Ending::default()
         };
         make(&recording, output, &ending, tracefs, spool)?;
@@ -163,15 +172,6 @@ fn warn_of(name: &str, error: &Error) {
 /// How often, and after which time, it is looked again whether a process is gone that is being killed.
 const RETRIES: usize = 40;
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// Opens the pages that were streamed, also of CPUs of which nothing was.
-fn open_spool(recording: &Recording, tracefs: &Tracefs) -> Result<Spool> {
-    let dir = match recording.spool.exists() {
-        true => Directory::open(&recording.spool),
-        false => Directory::create(&recording.spool),
-    };
-    dir?.spool(&cpus(tracefs)?)
-}
 
 /// Makes the capture, at `output`.
 fn make(
@@ -336,7 +336,7 @@ pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path
         ..Ending::default()
     };
     let dir = Directory::create(&recording.spool)?;
-    let spool = dir.spool(&cpus(&tracefs)?)?;
+    let spool = dir.spool(&cpus(&tracefs)?, OF_EVENTS)?;
     let made = make(&recording, output, &ending, &tracefs, spool);
     dir.remove();
     made?;

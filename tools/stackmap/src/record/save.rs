@@ -18,7 +18,7 @@ use crate::{
     kernel,
     notes::count_of,
     output::{say, warn},
-    ring::decode::Trace,
+    ring::{comms::RecordedComms, decode::Trace},
     source::differ,
     stack_map_bin::{self, Order},
     stacks::Stacks,
@@ -55,6 +55,8 @@ pub(super) struct Ending {
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
     pub(super) map: Option<File>,
+    /// The names of tasks, and when they had them.
+    pub(super) comms: RecordedComms,
 }
 
 /// Makes a capture of the buffer of `tracefs` and of what was taken from it before. If that fails, all of it is still in the
@@ -202,6 +204,9 @@ impl<'a> Surroundings<'a> {
         let Self {
             recording, ending, ..
         } = *self;
+        let sleepers = self.begun.sleepers.iter().map(|sleeper| sleeper.pid);
+        let recorder = recording.recorder.iter().map(|pid| pid.cast_signed());
+        let named: Vec<_> = sleepers.chain(recorder).collect();
         let buffer = Buffer {
             tracefs: self.tracefs,
             header: &self.header,
@@ -210,7 +215,8 @@ impl<'a> Surroundings<'a> {
             keep_fields: !recording.no_args,
             hide_tasks: recording.anonymous,
             threads: &self.begun.threads,
-            sleepers: &self.begun.sleepers,
+            named: &named,
+            comms: &ending.comms,
         };
         let written = buffer.write(&mut to, signals)?;
         let sleepers = sleepers::located(&self.begun.sleepers, &self.kallsyms);

@@ -4,7 +4,7 @@
 
 use super::{
     buffer::Header,
-    clocks,
+    clocks, comms,
     events::{self, Events},
     guard::Guard,
     instance::{Instance, UserStacks},
@@ -12,7 +12,7 @@ use super::{
     recording::{Begun, Recording},
     save::{self, cpus, Ending},
     settings, sleepers,
-    spool::{Directory, Spool, Streaming},
+    spool::{Directory, Spool, Streaming, OF_COMMS, OF_EVENTS},
     tasks, trigger,
     wait::{self, Ends, Signals, Stopped},
     window::Window,
@@ -124,17 +124,24 @@ impl Session<'_> {
                     .watch(tracefs, options.after.unwrap_or_default())
             }),
         };
-        let spool = Directory::create(&recording.spool)?.spool(&cpus(tracefs)?)?;
+        let dir = Directory::create(&recording.spool)?;
+        let spool = dir.spool(&cpus(tracefs)?, OF_EVENTS)?;
         let (streaming, unstreamed) = match options.streams() {
             true => {
                 let layout = Header::read(tracefs)?.layout();
                 (
-                    Some(Streaming::start(tracefs, spool, layout, writer.room()?)?),
+                    Some(Streaming::start(
+                        tracefs,
+                        spool,
+                        layout,
+                        Some(writer.room()?),
+                    )?),
                     Spool::new(),
                 )
             }
             false => (None, spool),
         };
+        let comms = self.start_comms(&dir)?;
         recording.begun = Some(self.begun(&recording.recorder)?);
         recording.store()?;
         if signals.count() > 0 {
@@ -155,6 +162,7 @@ impl Session<'_> {
         let window = options.last.map(|last| Window::read(tracefs, last));
         let clock = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose();
+        drop(comms);
         let duration = begun.elapsed();
         let (stopped, command) = stopped?;
         if let Some(command) = command {
@@ -176,6 +184,7 @@ impl Session<'_> {
                 switched_off: switched_off
                     && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
                 map: Some(map),
+                comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()
             },
             stopped,
@@ -203,6 +212,22 @@ impl Session<'_> {
                 .map_err(|error| events::explain(error, event))?;
         }
         Ok(user_stacks)
+    }
+
+    /// Records the names of tasks, and streams them if the recording is streamed.
+    fn start_comms(&self, dir: &Directory) -> Result<Option<Streaming>> {
+        let Some(tracefs) = self.instance.comms() else {
+            return Ok(None);
+        };
+        if let Err(error) = comms::set(tracefs, &self.options.clock) {
+            warn(format_args!("names of tasks are not recorded: {error}"));
+        }
+        if !self.options.streams() {
+            return Ok(None);
+        }
+        let layout = Header::read(tracefs)?.layout();
+        let spool = dir.spool(&cpus(tracefs)?, OF_COMMS)?;
+        Streaming::start(tracefs, spool, layout, None).map(Some)
     }
 
     fn begun(&self, recorder: &[u32]) -> Result<Begun> {

@@ -3,11 +3,11 @@
 //! The settings of an instance: all that decide what is recorded, and how.
 //!
 //! A new instance copies the options of the top level, so each option that matters is set here. These are not:
-//! `record-cmd` and `record-tgid`, which the kernel switches for the events of all instances (`tasks` has the names instead);
+//! `record-cmd` and `record-tgid`, which the kernel switches for the events of all instances (`comms` has the names instead);
 //! `trace_printk_dest`, which would take the messages of `trace_printk()` from the top level; and options for the text of a
 //! trace.
 
-use super::{guard, spool, tasks, Options};
+use super::{guard, spool, Options};
 use crate::{
     error::{Error, Result},
     tracefs::Tracefs,
@@ -15,8 +15,7 @@ use crate::{
 use std::{collections::BTreeMap, fs, io};
 
 /// Options of an instance, of which a kernel has some or all.
-const OPTIONS: [(&str, &str); 9] = [
-    ("stacktrace", "1"),
+const OPTIONS: [(&str, &str); 8] = [
     ("userstacktrace", "0"),
     ("overwrite", "1"),
     ("markers", "1"),
@@ -50,8 +49,28 @@ pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
 
 /// Sets the instance up, except for what limits a recording, functions and events.
 pub(super) fn set(tracefs: &Tracefs, options: &Options) -> Result {
+    set_buffer(tracefs, &options.clock, true)?;
+    if let Some(kb) = options.buffer_size {
+        tracefs.write("buffer_size_kb", &kb.to_string())?;
+    }
+    match options.streams() {
+        true => set_streamed(tracefs),
+        false => Ok(()),
+    }
+}
+
+/// Makes the kernel wake the reader of a buffer that is streamed.
+pub(super) fn set_streamed(tracefs: &Tracefs) -> Result {
+    let (percent, value) = spool::PERCENT;
+    match tracefs.has(percent) {
+        true => tracefs.write(percent, value),
+        false => Ok(()),
+    }
+}
+
+/// Switches an instance off, and sets its clock and its options: whether events have `stacks` is one of them.
+pub(super) fn set_buffer(tracefs: &Tracefs, clock: &str, stacks: bool) -> Result {
     tracefs.write("tracing_on", "0")?;
-    let clock = &options.clock;
     tracefs
         .write("trace_clock", clock)
         .map_err(|error| match error {
@@ -63,20 +82,13 @@ pub(super) fn set(tracefs: &Tracefs, options: &Options) -> Result {
             }
             error => error,
         })?;
-    for (option, value) in OPTIONS {
+    let stacks = ("stacktrace", if stacks { "1" } else { "0" });
+    for (option, value) in OPTIONS.into_iter().chain([stacks]) {
         let option = format!("options/{option}");
         if tracefs.has(&option) {
             tracefs.write(&option, value)?;
         }
     }
-    if let Some(kb) = options.buffer_size {
-        tracefs.write("buffer_size_kb", &kb.to_string())?;
-    }
-    let (percent, value) = spool::PERCENT;
-    if options.streams() && tracefs.has(percent) {
-        tracefs.write(percent, value)?;
-    }
-    tasks::keep(tracefs);
     Ok(())
 }
 

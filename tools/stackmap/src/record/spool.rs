@@ -24,6 +24,7 @@ use rustix::{
 };
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Cursor, Read, Seek, SeekFrom, Write},
     os::{
@@ -40,6 +41,9 @@ pub(super) const PERCENT: (&str, &str) = ("buffer_percent", "25");
 const MARGIN: u64 = 32 << 20;
 /// So much more space is reserved each time, in bytes.
 const STEP: u64 = 16 << 20;
+/// How the files of the recording begin, and those of the names of tasks.
+pub(super) const OF_EVENTS: &str = "cpu";
+pub(super) const OF_COMMS: &str = "names-cpu";
 /// The number of pages that are written at once.
 const CHUNK: usize = 64;
 /// The errno for the buffer of a CPU that was never online.
@@ -78,15 +82,14 @@ impl Directory {
         })
     }
 
-    /// Makes or opens the file of a CPU, to write at its end.
-    fn file(&self, cpu: u32) -> Result<Taken> {
+    /// Makes or opens a file of a CPU, to write at its end.
+    fn file(&self, name: &str) -> Result<Taken> {
         let flags =
             OFlags::CREATE | OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let name = format!("cpu{cpu}");
-        let file = openat(&self.dir, &name, flags, Mode::RUSR | Mode::WUSR);
+        let file = openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map(File::from).map_err(io::Error::from);
         let len = file.and_then(|file| Ok((keep_whole(&file)?, file)));
-        let failed = |error| Error::io(format!("write {}", self.path.join(&name).display()), error);
+        let failed = |error| Error::io(format!("write {}", self.path.join(name).display()), error);
         let (len, file) = len.map_err(failed)?;
         Ok(Taken {
             file,
@@ -96,17 +99,19 @@ impl Directory {
         })
     }
 
-    /// Opens the files of `cpus`.
-    pub(super) fn spool(&self, cpus: &[u32]) -> Result<Spool> {
+    /// Opens the files of `cpus`: those whose names begin so.
+    pub(super) fn spool(&self, cpus: &[u32], of: &str) -> Result<Spool> {
         cpus.iter()
-            .map(|cpu| Ok((*cpu, self.file(*cpu)?)))
+            .map(|cpu| Ok((*cpu, self.file(&format!("{of}{cpu}"))?)))
             .collect()
     }
 
-    /// How many bytes its files have.
+    /// How many bytes of the recording it has.
     pub(super) fn len(&self) -> u64 {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_of_events = |name: OsString| name.to_string_lossy().starts_with(OF_EVENTS);
         entries
+            .filter(|entry| is_of_events(entry.file_name()))
             .filter_map(|entry| Some(entry.metadata().ok()?.len()))
             .sum()
     }
@@ -212,12 +217,12 @@ pub(super) struct Streaming {
 }
 
 impl Streaming {
-    /// Starts it for the buffers of the CPUs of `spool`. `room` is the space for the capture.
+    /// Starts it for the buffers of the CPUs of `spool`. `room` is the space for the capture, if they become a part of it.
     pub(super) fn start(
         tracefs: &Tracefs,
         spool: Spool,
         layout: Layout,
-        room: Room,
+        room: Option<Room>,
     ) -> Result<Self> {
         let mut readers = Vec::new();
         let mut margin = MARGIN;
@@ -374,7 +379,7 @@ fn buffer_kb(text: &str) -> Option<usize> {
 }
 
 struct Stream {
-    room: Room,
+    room: Option<Room>,
     /// What a capture needs besides the pages that were taken, in bytes.
     margin: u64,
     /// What is reserved, and what was taken.
@@ -434,7 +439,9 @@ impl Stream {
     fn reserve(&mut self, more: u64) -> io::Result<()> {
         let needed = self.len + more + self.margin;
         if needed > self.reserved {
-            self.room.reserve(needed + STEP)?;
+            if let Some(room) = &self.room {
+                room.reserve(needed + STEP)?;
+            }
             self.reserved = needed + STEP;
         }
         Ok(())
@@ -474,7 +481,7 @@ mod tests {
             batch: 2,
             taken: Directory::create(&dir.join("spool"))
                 .unwrap()
-                .file(0)
+                .file("cpu0")
                 .unwrap(),
         }
     }
@@ -518,7 +525,7 @@ mod tests {
         // Another process finds the same.
         let spool = Directory::open(&dir.path().join("spool")).unwrap();
         assert_eq!(spool.len(), lens[2]);
-        assert_eq!(pages(&spool.spool(&[0]).unwrap()[&0]), want);
+        assert_eq!(pages(&spool.spool(&[0], OF_EVENTS).unwrap()[&0]), want);
         spool.remove();
         assert!(!dir.path().join("spool").exists());
     }
@@ -527,13 +534,13 @@ mod tests {
     fn a_page_that_was_not_written_whole_is_cut_off() {
         let dir = tempfile::tempdir().unwrap();
         let spool = Directory::create(&dir.path().join("spool")).unwrap();
-        let mut taken = spool.file(0).unwrap();
+        let mut taken = spool.file("cpu0").unwrap();
         let whole = [&4u32.to_ne_bytes()[..], b"page"].concat();
         for cut in 0..whole.len() {
             taken.keep(&whole).unwrap();
             let len = taken.len();
             taken.file.write_all(&whole[..cut]).unwrap();
-            taken = spool.file(0).unwrap();
+            taken = spool.file("cpu0").unwrap();
             assert_eq!(taken.len(), len);
         }
         assert_eq!(pages(&taken), vec![b"page"; whole.len()]);
@@ -547,14 +554,14 @@ mod tests {
         let mut reader = reader(dir.path(), File::open(&path).unwrap());
         // No space can be reserved in a file that is not open for writing.
         let mut stream = Stream {
-            room: Room::of(File::open(&path).unwrap()),
+            room: Some(Room::of(File::open(&path).unwrap())),
             margin: 0,
             reserved: 0,
             len: 0,
         };
         stream.take(&mut reader).unwrap_err();
         assert_eq!(reader.file.stream_position().unwrap(), 0);
-        stream.room = Room::of(tempfile::tempfile_in(dir.path()).unwrap());
+        stream.room = Some(Room::of(tempfile::tempfile_in(dir.path()).unwrap()));
         stream.take(&mut reader).unwrap();
         assert_eq!(pages(&reader.taken).len(), 2);
         assert_eq!(reader.taken.streamed(), reader.taken.len());

@@ -13,7 +13,7 @@ use crate::{
         format::{Head, Special},
         stream::{Pages, Records},
     },
-    trace::{Binds, Time},
+    trace::Binds,
 };
 use std::{
     fmt::Write as _,
@@ -68,7 +68,7 @@ impl Resolver<'_> {
         let Some(head) = formats.head(data) else {
             return Ok(());
         };
-        context(trace, &head, cpu, trace.time(time), line);
+        context(trace, &head, cpu, time, line);
         let format = trace.format(&head);
         let symbols = &self.loaded.symbols;
         match (format, format.map(|format| format.special)) {
@@ -112,9 +112,10 @@ impl Resolver<'_> {
 }
 
 /// What stands before an event: its task, its CPU, its flags and its time.
-fn context(trace: &Trace, head: &Head, cpu: u32, time: Time, line: &mut String) {
+fn context(trace: &Trace, head: &Head, cpu: u32, time: u64, line: &mut String) {
     let mut comm = String::new();
-    escape(trace.tasks.comm(head.pid).as_bytes(), false, &mut comm);
+    let (name, _) = trace.tasks.comm(head.pid, time);
+    escape(name.as_bytes(), false, &mut comm);
     let _ = write!(line, "{comm:>16}-{:<7} ", head.pid);
     if trace.tasks.has_tgids() {
         let _ = match trace.tasks.tgid(head.pid) {
@@ -124,7 +125,7 @@ fn context(trace: &Trace, head: &Head, cpu: u32, time: Time, line: &mut String) 
     }
     let _ = write!(line, "[{cpu:03}] ");
     line.extend(flags(head));
-    let _ = write!(line, " {:>12}: ", time.to_string());
+    let _ = write!(line, " {:>12}: ", trace.time(time).to_string());
 }
 
 /// Interrupts and preemption as `trace` prints them.

@@ -10,13 +10,12 @@ use super::{
     tasks::Tasks,
 };
 use crate::{
-    capture::Manifest,
     error::Result,
     source::Loaded,
     symbols::texts::ByNumber,
     trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time},
 };
-use std::{io::Read, rc::Rc};
+use std::{io::Read, ops::Range, rc::Rc};
 
 /// How many functions are kept with their names.
 const MAX_KEPT: usize = 1 << 16;
@@ -110,6 +109,22 @@ impl Trace {
         Ok(binds)
     }
 
+    /// Returns a task as it is at a time. `recorder`: the processes that recorded.
+    fn named(&self, pid: i32, time: u64, recorder: &[u32]) -> NamedTask {
+        let (comm, span) = self.tasks.comm(pid, time);
+        let tgid = self.tasks.tgid(pid);
+        // What becomes the command has the name of the recorder until then.
+        let is_renamed = span.start == 0 && span.end != u64::MAX;
+        let is_recorder = |recorder: u32| self.tasks.comm(recorder as i32, time).0 == comm;
+        NamedTask {
+            own: recorder.contains(&tgid.unwrap_or(pid as u32))
+                || is_renamed && recorder.first().copied().is_some_and(is_recorder),
+            comm: comm.into(),
+            span,
+            tgid,
+        }
+    }
+
     /// The fields of an event.
     pub fn fields(&self, head: &Head, data: &[u8]) -> Fields {
         Fields {
@@ -120,6 +135,15 @@ impl Trace {
     }
 }
 
+/// A task with the name that it has for some time.
+struct NamedTask {
+    comm: Rc<str>,
+    span: Range<u64>,
+    tgid: Option<u32>,
+    /// Whether it is the recorder.
+    own: bool,
+}
+
 /// Takes records in the order of time and gives events out with their stacks.
 pub struct Decoder<'a> {
     trace: &'a Trace,
@@ -128,8 +152,8 @@ pub struct Decoder<'a> {
     loaded: &'a Loaded,
     pairs: Pairs,
     functions: ByNumber<u64, Rc<str>>,
-    /// The names of tasks, and their processes.
-    tasks: ByNumber<u32, (Rc<str>, Option<u32>)>,
+    /// The tasks as they were last.
+    tasks: ByNumber<u32, NamedTask>,
     ips: Vec<u64>,
     /// Of stacks of the map, whether tracing itself caused their events.
     own: ByNumber<u32, bool>,
@@ -205,23 +229,26 @@ impl<'a> Decoder<'a> {
                 _ => format.name.clone(),
             },
         };
-        let task = self.tasks.entry(pid).or_insert_with(|| {
-            let tasks = &trace.tasks;
-            (tasks.comm(head.pid).into(), tasks.tgid(head.pid))
-        });
-        let (comm, tgid) = task.clone();
-        let manifest = self.loaded.manifest.as_ref();
-        let is_recorder = |manifest: &Manifest| manifest.recorder.contains(&tgid.unwrap_or(pid));
+        let recorder = self
+            .loaded
+            .manifest
+            .as_ref()
+            .map(|manifest| &manifest.recorder[..]);
+        let named = || trace.named(head.pid, time, recorder.unwrap_or_default());
+        let task = self.tasks.entry(pid).or_insert_with(named);
+        if !task.span.contains(&time) {
+            *task = named();
+        }
         let event = Event {
             name,
             fields: trace.fields(&head, data),
-            comm,
+            comm: task.comm.clone(),
             pid,
-            tgid,
+            tgid: task.tgid,
             cpu,
             time: trace.time(time),
             flags,
-            own: !flags.interrupts && manifest.is_some_and(is_recorder),
+            own: !flags.interrupts && task.own,
         };
         self.pairs.push(event, out)
     }

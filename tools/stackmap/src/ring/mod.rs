@@ -12,8 +12,10 @@
 //! - [`show`]: how a field is shown, as the format's `print fmt` has it;
 //! - [`fields`]: the fields of one event, decoded on demand;
 //! - [`decode`]: records become events with their stacks;
-//! - [`tasks`]: the names of tasks.
+//! - [`tasks`]: the names of tasks;
+//! - [`comms`]: names by time, out of events that tell them.
 
+pub mod comms;
 pub mod decode;
 pub mod fields;
 pub mod format;

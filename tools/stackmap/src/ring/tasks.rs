@@ -5,8 +5,12 @@
 //! `saved_cmdlines` is a text, and a name may contain newlines. So a line that may be part of the
 //! name before it is used only if there is no better source and no second such line for the PID.
 
+use super::comms::RecordedComms;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// The name of tasks whose name is not known, as the kernel prints it.
 const UNKNOWN: &str = "<...>";
@@ -18,9 +22,9 @@ const MAX_COMM: usize = 15;
 pub const MAX_NAMES: usize = 1 << 19;
 /// As many tasks as a kernel can have.
 const MAX_TASKS: usize = 1 << 22;
-/// How long the name of a task is at most as JSON, and its process, in bytes. A byte of a name may
+/// How long a name of a task is at most as JSON, and its process, in bytes. A byte of a name may
 /// be `\u0001`.
-const NAME_LEN: usize = "\"4194303\":\"\",".len() + MAX_COMM * 6;
+const NAME_LEN: usize = "\"4194303\":[[18446744073709551615,\"\"]],".len() + MAX_COMM * 6;
 const TGID_LEN: usize = "\"4194303\":4194303,".len();
 /// How long [`Tasks`] is at most as JSON, in bytes.
 pub const MAX_JSON: u64 = (MAX_NAMES * NAME_LEN + MAX_TASKS * TGID_LEN + 64) as u64;
@@ -28,9 +32,12 @@ pub const MAX_JSON: u64 = (MAX_NAMES * NAME_LEN + MAX_TASKS * TGID_LEN + 64) as 
 /// The names of the tasks of a trace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Tasks {
-    /// Their names.
+    /// Their last names.
     #[serde(default)]
     comms: BTreeMap<i32, String>,
+    /// The names that they had before, each with the time when it ended, in this order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    earlier: BTreeMap<i32, Vec<(u64, String)>>,
     /// Their processes, if the trace has them.
     #[serde(default)]
     tgids: BTreeMap<i32, u32>,
@@ -67,36 +74,69 @@ impl Tasks {
         tgids.extend(pids.iter().filter_map(|pid| Some((*pid, process(*pid)?))));
         Self {
             comms: pids.iter().filter_map(name).collect(),
+            earlier: BTreeMap::new(),
             tgids,
         }
     }
 
-    /// Forgets the names that are too many, and returns how many these are.
+    /// Adds the names that the tasks `pids` had by time.
+    pub fn add(&mut self, pids: &BTreeSet<i32>, recorded: &RecordedComms) {
+        for pid in pids {
+            let mut names = recorded.of(*pid);
+            let ends: Vec<_> = names.iter().skip(1).map(|(begin, _)| *begin).collect();
+            let Some((_, last)) = names.pop() else {
+                continue;
+            };
+            self.comms.insert(*pid, last);
+            if !names.is_empty() {
+                let names = names.into_iter().map(|(_, name)| name);
+                self.earlier
+                    .insert(*pid, ends.into_iter().zip(names).collect());
+            }
+        }
+    }
+
+    /// Forgets the tasks whose names are too many, and returns how many these are.
     pub fn bound(&mut self) -> usize {
-        let first = self.comms.keys().nth(MAX_NAMES).copied();
-        first.map_or(0, |first| self.comms.split_off(&first).len())
+        let mut nr_names = 0;
+        let first = self.comms.keys().copied().find(|pid| {
+            nr_names += 1 + self.earlier.get(pid).map_or(0, Vec::len);
+            nr_names > MAX_NAMES
+        });
+        first.map_or(0, |first| {
+            self.earlier.split_off(&first);
+            self.comms.split_off(&first).len()
+        })
     }
 
     /// Puts `task-1`, `task-2` and so on in the place of names: the same in place of the same.
     pub fn number(&mut self) {
         let mut numbers = BTreeMap::new();
-        for comm in self.comms.values_mut() {
+        let earlier = self.earlier.values_mut().flatten();
+        for comm in self.comms.values_mut().chain(earlier.map(|(_, comm)| comm)) {
             let next = numbers.len() + 1;
             let number = *numbers.entry(std::mem::take(comm)).or_insert(next);
             *comm = format!("task-{number}");
         }
     }
 
-    /// The name of a task.
-    pub fn comm(&self, pid: i32) -> &str {
-        match (pid, self.comms.get(&pid)) {
-            (0, _) => IDLE,
-            (_, Some(name)) => name,
-            (_, None) => UNKNOWN,
-        }
+    /// Returns the name that a task has at a time, and from when until when.
+    pub fn comm(&self, pid: i32, time: u64) -> (&str, Range<u64>) {
+        let earlier = self.earlier.get(&pid).map_or(&[][..], Vec::as_slice);
+        let at = earlier.partition_point(|(end, _)| *end <= time);
+        let begin = at.checked_sub(1).map_or(0, |before| earlier[before].0);
+        let (end, name) = match earlier.get(at) {
+            Some((end, name)) => (*end, Some(name)),
+            None => (u64::MAX, self.comms.get(&pid)),
+        };
+        let name = match pid {
+            0 => IDLE,
+            _ => name.map_or(UNKNOWN, String::as_str),
+        };
+        (name, begin..end)
     }
 
-    /// All tasks whose name is known, by their ids.
+    /// All tasks whose name is known, by their ids, with their last names.
     pub fn comms(&self) -> impl Iterator<Item = (i32, &str)> {
         self.comms.iter().map(|(pid, comm)| (*pid, &comm[..]))
     }
@@ -171,9 +211,9 @@ mod tests {
         };
         let mut tasks = Tasks::new(&pids, b"", "5 4\n", name, |_| None);
         tasks.number();
-        let comms: Vec<_> = pids.iter().map(|pid| tasks.comm(*pid)).collect();
+        let comms: Vec<_> = pids.iter().map(|pid| tasks.comm(*pid, 0).0).collect();
         assert_eq!(comms, ["<idle>", "task-1", "task-2", "task-1", "task-1"]);
-        assert_eq!((tasks.comm(9), tasks.tgid(5)), ("<...>", Some(4)));
+        assert_eq!((tasks.comm(9, 0).0, tasks.tgid(5)), ("<...>", Some(4)));
     }
 
     fn tasks(pids: &[i32], cmdlines: &str, alive: &[(i32, &str)]) -> Tasks {
@@ -192,20 +232,22 @@ mod tests {
     fn what_is_kept_can_be_read() {
         let of = |nr: usize| {
             let pids = (MAX_TASKS - nr..MAX_TASKS).map(|pid| pid as i32);
+            let name = || "\u{1}".repeat(MAX_COMM);
             let mut tasks = Tasks {
-                comms: pids
+                comms: pids.clone().map(|pid| (pid, name())).collect(),
+                earlier: pids
                     .clone()
-                    .map(|pid| (pid, "\u{1}".repeat(MAX_COMM)))
+                    .map(|pid| (pid, vec![(u64::MAX, name())]))
                     .collect(),
                 tgids: pids.map(|pid| (pid, pid as u32)).collect(),
             };
             let forgotten = tasks.bound();
             (forgotten, serde_json::to_vec(&tasks).unwrap().len())
         };
-        assert_eq!(of(2).1 - of(1).1, NAME_LEN + TGID_LEN);
-        let (forgotten, len) = of(MAX_NAMES + 3);
+        assert!(of(2).1 - of(1).1 <= 2 * NAME_LEN + TGID_LEN);
+        let (forgotten, len) = of(MAX_NAMES / 2 + 3);
         assert_eq!(forgotten, 3);
-        let of_others = (MAX_TASKS - MAX_NAMES - 3) * TGID_LEN;
+        let of_others = (MAX_TASKS - MAX_NAMES / 2 - 3) * TGID_LEN;
         assert!((len + of_others) as u64 <= MAX_JSON, "{len}");
     }
 
@@ -214,16 +256,16 @@ mod tests {
         // With its newline the line makes a name of 15 bytes; of 16, which there is none.
         let text = "1 12345678\n7 bcde\n";
         let twice = format!("{text}8 12345678\n7 oth\n");
-        assert_eq!(tasks(&[7], &twice, &[]).comm(7), "<...>");
+        assert_eq!(tasks(&[7], &twice, &[]).comm(7, 0).0, "<...>");
         let text = "1 123456789\n7 bcde\n8 12345678\n7 oth\n";
-        assert_eq!(tasks(&[7], text, &[]).comm(7), "bcde");
+        assert_eq!(tasks(&[7], text, &[]).comm(7, 0).0, "bcde");
     }
 
     #[test]
     fn names_are_asked_for_first() {
         let text = "1 systemd\n7 a b\n12 kworker/0:1-eve\n";
         let tasks = tasks(&[0, 1, 7, 12, 99], text, &[(1, "init")]);
-        let names = [0, 1, 7, 12, 99].map(|pid| tasks.comm(pid).to_owned());
+        let names = [0, 1, 7, 12, 99].map(|pid| tasks.comm(pid, 0).0.to_owned());
         assert_eq!(names, ["<idle>", "init", "a b", "kworker/0:1-eve", "<...>"]);
         assert_eq!(
             [7, 1, 12].map(|pid| tasks.tgid(pid)),
@@ -236,16 +278,16 @@ mod tests {
     fn a_name_with_newlines_names_no_other_task() {
         // The task 500 is called "x\n1 evil", and the name of 1 is known, or the task is alive.
         let text = "500 x\n1 evil\n1000 a-long-name\n1 systemd\n";
-        assert_eq!(tasks(&[1], text, &[]).comm(1), "systemd");
+        assert_eq!(tasks(&[1], text, &[]).comm(1, 0).0, "systemd");
         let text = "500 x\n1 evil\n";
-        assert_eq!(tasks(&[1], text, &[(1, "systemd")]).comm(1), "systemd");
+        assert_eq!(tasks(&[1], text, &[(1, "systemd")]).comm(1, 0).0, "systemd");
         // Neither: then two names are as good as none.
         let text = "500 x\n1 evil\n501 x\n1 init\n";
-        assert_eq!(tasks(&[1], text, &[]).comm(1), "<...>");
+        assert_eq!(tasks(&[1], text, &[]).comm(1, 0).0, "<...>");
     }
 
     #[test]
     fn a_short_line_behind_a_short_name_is_a_line() {
-        assert_eq!(tasks(&[9, 10], "9 sh\n10 ls\n", &[]).comm(10), "ls");
+        assert_eq!(tasks(&[9, 10], "9 sh\n10 ls\n", &[]).comm(10, 0).0, "ls");
     }
 }

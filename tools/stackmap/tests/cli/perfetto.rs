@@ -219,7 +219,10 @@ fn every_event_is_on_the_track_of_its_task_with_its_fields_and_its_stack() {
                     seen.task,
                     format!("{} on CPU {}", text("comm"), event["cpu"])
                 ),
-                _ => assert_eq!(seen.task, text("comm")),
+                _ => {
+                    let comm = seen.fields.get("common_comm").unwrap_or(&seen.task);
+                    assert_eq!(comm, text("comm"));
+                }
             }
             assert_eq!(seen.fields["common_cpu"], event["cpu"].to_string());
             for (name, value) in event["values"].as_object().into_iter().flatten() {

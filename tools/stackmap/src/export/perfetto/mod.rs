@@ -33,7 +33,7 @@ use messages::{
     START_OF_TRACE,
 };
 use prost::Message;
-use std::{collections::HashMap, io::Write};
+use std::{collections::HashMap, io::Write, rc::Rc};
 
 /// All packets are of this sequence.
 const SEQUENCE: u32 = 1;
@@ -61,8 +61,8 @@ pub struct Writer<'a, W: Write> {
     loaded: &'a Loaded,
     addresses: bool,
     interned: Interned<'a>,
-    /// The number of each track.
-    tracks: HashMap<Task, u64>,
+    /// The number of each track, and the name of its task at its first event.
+    tracks: HashMap<Task, (u64, Rc<str>)>,
     /// Whether switches of tasks are shown by CPU.
     has_switches: bool,
     /// The time of the first event.
@@ -137,7 +137,7 @@ impl<'a, W: Write> Writer<'a, W> {
         if let Some(sched) = self.has_switches.then(|| sched(event)).flatten() {
             self.sched(event, sched)?;
         }
-        let track_uuid = self.track(event)?;
+        let (track_uuid, comm) = self.track(event)?;
         let callstack_iid = self.interned.callstack(sides);
         let names = &mut self.interned.names;
         let mut debug_annotations = vec![annotation(
@@ -145,6 +145,10 @@ impl<'a, W: Write> Writer<'a, W> {
             "common_cpu",
             Value::Uint(event.cpu.into()),
         )];
+        if comm != event.comm {
+            let comm = Value::Text(event.comm.to_string());
+            debug_annotations.push(annotation(names, "common_comm", comm));
+        }
         event
             .fields
             .each(&loaded.symbols, self.addresses, &mut |name, said| {
@@ -181,8 +185,8 @@ impl<'a, W: Write> Writer<'a, W> {
         })
     }
 
-    /// The number of an event's track.
-    fn track(&mut self, event: &Event) -> Result<u64> {
+    /// The number of an event's track, and the name that its task has there.
+    fn track(&mut self, event: &Event) -> Result<(u64, Rc<str>)> {
         let task = match event.pid {
             // The idle tasks of all CPUs have the id 0.
             0 => Task::Idle(event.cpu),
@@ -192,12 +196,12 @@ impl<'a, W: Write> Writer<'a, W> {
                 process: event.tgid.unwrap_or(tid),
             },
         };
-        if let Some(uuid) = self.tracks.get(&task) {
-            return Ok(*uuid);
+        if let Some(track) = self.tracks.get(&task) {
+            return Ok(track.clone());
         }
         // The first is that of notes.
         let uuid = self.tracks.len() as u64 + 2;
-        self.tracks.insert(task, uuid);
+        self.tracks.insert(task, (uuid, event.comm.clone()));
         self.data(Data::TrackDescriptor(match task {
             Task::Idle(cpu) => TrackDescriptor {
                 uuid,
@@ -214,7 +218,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 }),
             },
         }))?;
-        Ok(uuid)
+        Ok((uuid, event.comm.clone()))
     }
 
     /// Says of which clock times are, if there is a name for it. Others are taken for the time since

@@ -30,19 +30,33 @@ ffffffff81000200 T baz
 ffffffff81000300 T _end
 ";
 
-const KMALLOC_ID: u16 = 7;
-const STACK_ID: u16 = 8;
+pub(super) const KMALLOC_ID: u16 = 7;
+pub(super) const STACK_ID: u16 = 8;
 
 /// Returns a page of the ring buffer with a kmalloc and its stack.
 pub(super) fn page() -> Vec<u8> {
+    let records = [(KMALLOC_ID, 64u32), (STACK_ID, 0x0010_0005)];
+    let records = records.iter().zip([1000, 2000]);
+    let records = records.map(|((id, field), at)| (at, *id, 1, field.to_ne_bytes().to_vec()));
+    page_of(&records.collect::<Vec<_>>())
+}
+
+/// A record: when it is after the beginning of its page, the number of the event, its task and its fields.
+pub(super) type Record = (u32, u16, u32, Vec<u8>);
+
+/// Returns a page with these records.
+pub(super) fn page_of(events: &[Record]) -> Vec<u8> {
     let mut records = Vec::new();
-    for (id, field) in [(KMALLOC_ID, 64u32), (STACK_ID, 0x0010_0005)] {
-        // A delta of 1000, and three words of data: the head of an event with its task, and a field.
-        records.extend((3u32 | 1000 << 5).to_ne_bytes());
+    let mut before = 0;
+    for (at, id, pid, fields) in events {
+        // The words of data: the head of an event with its task, and the fields.
+        let words = 2 + fields.len() as u32 / 4;
+        records.extend((words | (at - before) << 5).to_ne_bytes());
+        before = *at;
         records.extend(id.to_ne_bytes());
         records.extend([0, 0]);
-        records.extend(1u32.to_ne_bytes());
-        records.extend(field.to_ne_bytes());
+        records.extend(pid.to_ne_bytes());
+        records.extend(fields);
     }
     let mut page = 1_000_000_000u64.to_ne_bytes().to_vec();
     page.extend((records.len() as u64).to_ne_bytes());
@@ -66,10 +80,45 @@ pub(super) fn map(ids: &[u32]) -> Vec<u8> {
     made::bin(LoadId::new(7), &stacks)
 }
 
+/// Events that tell names of tasks, with their numbers and their fields besides an id.
+const OF_TASKS: [(&str, &str, u16, &[&str]); 3] = [
+    (
+        "task",
+        "task_newtask",
+        20,
+        &["char comm[16]", "int clone_flags"],
+    ),
+    (
+        "task",
+        "task_rename",
+        21,
+        &["char oldcomm[16]", "char newcomm[16]"],
+    ),
+    ("sched", "sched_process_exit", 22, &["char comm[16]"]),
+];
+
+/// Returns the record of such an event, the start of a thread if it is no other one.
+pub(super) fn of_task(at: u32, event: &str, by: u32, pid: u32, names: &[&str]) -> Record {
+    let (.., id, _) = OF_TASKS
+        .iter()
+        .find(|(_, name, ..)| *name == event)
+        .unwrap();
+    let names = names.iter().map(|name| format!("{name:\0<16}"));
+    let flags = 0x1_0000u32.to_ne_bytes();
+    let fields = [
+        &pid.to_ne_bytes(),
+        names.collect::<String>().as_bytes(),
+        &flags,
+    ]
+    .concat();
+    (at, *id, by, fields)
+}
+
 /// Events that there are.
 const EVENTS: [&str; 3] = ["kmem/kmalloc", "kmem/kfree", "sched/sched_switch"];
 
-/// A directory like tracefs, `t`, and one like a new instance, `i`, which is in `t` while a recording has it.
+/// A directory like tracefs, `t`, and those like new instances, which are in `t` while a recording has them: `i`, and
+/// `i.names` for the names of tasks.
 pub(super) struct Fake {
     pub(super) dir: tempfile::TempDir,
     /// Whether it is not streamed: a file that stands for a buffer does not lose what is read.
@@ -82,9 +131,10 @@ impl Fake {
             dir: tempfile::tempdir().unwrap(),
             overwrite: true,
         };
-        for place in ["t", "i"] {
+        for place in ["t", "i", "i.names"] {
             fake.buffer(place);
         }
+        fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", "");
         fs::create_dir(fake.path("t/instances")).unwrap();
         let available: String = EVENTS.map(|event| event.replace('/', ":") + "\n").concat();
         for (file, text) in [
@@ -116,6 +166,22 @@ impl Fake {
             for (file, text) in [("filter", "none\n"), ("trigger", "# Available triggers:\n")] {
                 fs::write(dir.join(file), text).unwrap();
             }
+        }
+        for (system, event, id, fields) in OF_TASKS {
+            let field = |name: &str, offset: usize, size: usize| {
+                format!("\tfield:{name};\toffset:{offset};\tsize:{size};\tsigned:1;\n")
+            };
+            let mut text =
+                format!("name: {event}\nID: {id}\nformat:\n{COMMON}\n") + &field("int pid", 8, 4);
+            let mut offset = 12;
+            for name in fields {
+                let size = if name.ends_with(']') { 16 } else { 4 };
+                text += &field(name, offset, size);
+                offset += size;
+            }
+            let dir = format!("{place}/events/{system}/{event}");
+            fs::create_dir_all(self.path(&dir)).unwrap();
+            self.put(&format!("{dir}/format"), text);
         }
         for (file, text) in [
             ("trace", ""),
@@ -256,7 +322,7 @@ impl Fake {
             .flatten()
             .flatten();
         names.extend(run.map(|entry| format!("run/{}", name(entry))));
-        names.retain(|name| !["t", "i", "proc", "run"].contains(&&name[..]));
+        names.retain(|name| !["t", "i", "i.names", "proc", "run"].contains(&&name[..]));
         names.sort();
         names
     }
@@ -269,11 +335,12 @@ impl Fake {
         self.capture("stackmap.data").manifest
     }
 
-    /// Returns the names of the instances.
+    /// Returns the names of the instances of recordings.
     pub(super) fn instances(&self) -> Vec<String> {
         let names = fs::read_dir(self.path("t/instances")).unwrap();
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
-        names.map(|entry| name(entry.unwrap())).collect()
+        let names = names.map(|entry| name(entry.unwrap()));
+        names.filter(|name| name.starts_with("stackmap-")).collect()
     }
 }
 

@@ -6,13 +6,14 @@
 //! or somebody else. How a kernel takes it all is tested in a guest (`guest/record`).
 
 mod about;
+mod comms;
 mod fake;
 mod flight;
 mod limits;
 mod recover;
 mod stream;
 
-use fake::{map, page, Fake, KMALLOC, STATS};
+use fake::{map, of_task, page, page_of, Fake, KMALLOC, STATS};
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{symlink, PermissionsExt},
@@ -255,18 +256,13 @@ fn tasks_that_have_ended_have_their_names_and_processes() {
         page[at..at + 4].copy_from_slice(&u32::to_ne_bytes(last));
     }
     fake.put("i/per_cpu/cpu0/trace_pipe_raw", page);
-    let entry = |pid: u32, key: &str| format!("\n{{ pid: {pid:10}, {key} }} hitcount: 1");
-    let started = [(thread, process), (last, thread)];
-    let started = started.map(|(pid, by)| entry(pid, &format!("common_pid: {by:10}")));
-    let ended = [(process, "first"), (last, "third")];
-    let ended = ended.map(|(pid, comm)| entry(pid, &format!("comm: {comm:<15}")));
-    for (event, hist) in [
-        ("task/task_newtask", started),
-        ("sched/sched_process_exit", ended),
-    ] {
-        fs::create_dir_all(fake.path("i/events").join(event)).unwrap();
-        fake.put(&format!("i/events/{event}/hist"), hist.concat() + "\n");
-    }
+    let records = [
+        of_task(1, "task_newtask", process, thread, &["first"]),
+        of_task(2, "task_newtask", thread, last, &["third"]),
+        of_task(3000, "sched_process_exit", last, last, &["third"]),
+        of_task(3001, "sched_process_exit", process, process, &["first"]),
+    ];
+    fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&records));
     fake.recorded(KMALLOC, "true");
     let event = &fake.export("stackmap.data")["events"][0];
     assert_eq!(

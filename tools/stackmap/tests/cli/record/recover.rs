@@ -41,7 +41,10 @@ fn interrupt(mut recorder: Started) {
 
 /// Makes another instance, in the place of that which the next recorder makes.
 fn another_instance(fake: &Fake) {
-    fs::rename(Fake::new().path("i"), fake.path("i")).unwrap();
+    let other = Fake::new();
+    for place in ["i", "i.names"] {
+        fs::rename(other.path(place), fake.path(place)).unwrap();
+    }
 }
 
 #[test]
@@ -204,7 +207,9 @@ fn the_next_recorder_says_what_was_left() {
     let ran = ran.failed(1, "2 recordings were left");
     assert!(ran.stderr.contains("recover takes a name"));
     fake.ran(&format!("recover --tracefs t --remove {other}"));
-    fs::remove_dir_all(fake.path("i")).unwrap();
+    for place in ["i", "i.names"] {
+        fs::remove_dir_all(fake.path(place)).unwrap();
+    }
     // An empty one is removed.
     for cpu in ["cpu0", "cpu1"] {
         let stats = of_instance(&fake, &format!("per_cpu/{cpu}/stats"));
@@ -232,7 +237,9 @@ fn what_was_streamed_is_left_without_its_buffer() {
     assert!(list.starts_with(&line), "{list}");
     // Nor with its instance, in whose place nothing of the top level is saved.
     fs::remove_dir_all(fake.path("t/instances").join(&name)).unwrap();
+    fs::remove_dir_all(fake.path("i.names")).unwrap();
     fake.ran("recover --tracefs t");
+    assert_eq!(fs::read_dir(fake.path("t/instances")).unwrap().count(), 0);
     let report = fake.ran("report");
     assert!(report.contains("2 events, 1 different stack"), "{report}");
     let cpus = fake.manifest().cpus;
@@ -351,7 +358,9 @@ fn what_cannot_be_read_hides_no_other_recording() {
     has(listed, &format!("{name}: 1 KiB in the buffer"));
     let noted = fake.recorded("-e kmem:kmalloc -o other", "true");
     has(noted, &format!("stackmap recover {name}\" saves it"));
-    fs::remove_dir_all(fake.path("i")).unwrap();
+    for place in ["i", "i.names"] {
+        fs::remove_dir_all(fake.path(place)).unwrap();
+    }
     has(fake.ran("recover --tracefs t"), "stackmap.data: 1 event");
 }
 

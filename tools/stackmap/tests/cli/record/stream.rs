@@ -8,7 +8,7 @@ use std::{fs, process::Command};
 
 /// Until the tool has read all that was written to the buffer of CPU 0, and closed it.
 pub(super) const TAKEN: &str =
-    "while ls -l /proc/$PPID/fd | grep -q cpu0/trace_pipe_raw; do sleep 0.02; done";
+    "while ls -l /proc/$PPID/fd | grep -q stackmap-.*cpu0/trace_pipe_raw; do sleep 0.02; done";
 
 pub(super) fn fake() -> Fake {
     let fake = Fake {
