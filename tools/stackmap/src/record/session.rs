@@ -158,8 +158,9 @@ impl Session<'_> {
         if user_stacks == UserStacks::Recorded && !switched_off {
             self.settle();
         }
-        let switched = instance.stop();
+        // To stop takes long on a busy machine.
         let window = options.last.map(|last| Window::read(tracefs, last));
+        let switched = instance.stop();
         let clock = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose();
         drop(comms);
