@@ -36,28 +36,6 @@ fn escaped(text: &[u8], quoted: bool) -> String {
 }
 
 #[test]
-fn names_are_escaped() {
-    let name = b"x\n init-1 [000] ..... 1.0: kmalloc: y\n\0";
-    let mut data = (16u32 | (name.len() as u32) << 16).to_le_bytes().to_vec();
-    data.extend((-5i32).to_le_bytes());
-    data.extend(name);
-    let description = "\tfield:__data_loc char[] filename;\toffset:8;\tsize:4;\tsigned:0;
-\tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
-";
-    let fields = fields(description, "\"\"", &data);
-    let text = fields.text(&Symbols::default());
-    assert_eq!(
-        text,
-        r#"filename="x\n init-1 [000] ..... 1.0: kmalloc: y\n" pid=-5"#
-    );
-    let values = serde_json::to_string(&fields.values(true).unwrap()).unwrap();
-    assert_eq!(
-        values,
-        r#"{"filename":"x\n init-1 [000] ..... 1.0: kmalloc: y\n","pid":-5}"#
-    );
-}
-
-#[test]
 fn a_system_call_argument_is_shown_by_its_contents() {
     let mut data = 1u32.to_le_bytes().to_vec();
     data.extend([0; 4]);
