@@ -95,15 +95,12 @@ impl Leftover {
         ))
     }
 
-    /// How many bytes were streamed.
+    /// Returns how many bytes were streamed: at least one if the directory is there, but cannot be read.
     fn streamed(&self) -> u64 {
-        let spool = self
-            .recording
-            .as_ref()
-            .map(|recording| Directory::open(&recording.spool));
-        match spool {
-            Some(Ok(dir)) => dir.len(),
-            _ => 0,
+        let spool = self.recording.as_ref().map(|recording| &recording.spool);
+        match spool.filter(|spool| spool.symlink_metadata().is_ok()) {
+            Some(spool) => Directory::open(spool).map_or(1, |dir| dir.len()),
+            None => 0,
         }
     }
 

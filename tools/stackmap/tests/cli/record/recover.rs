@@ -9,8 +9,8 @@ use super::{
 };
 use rustix::fs::{flock, FlockOperation};
 use std::{
-    fs::{self, File},
-    os::unix::fs::symlink,
+    fs::{self, File, Permissions},
+    os::unix::fs::{symlink, PermissionsExt},
     process::Command,
 };
 
@@ -230,8 +230,13 @@ fn what_was_streamed_is_left_without_its_buffer() {
     );
     let name = killed(&fake, &script);
     another_instance(&fake);
+    // What cannot be read is not nothing.
+    let spool = fake.path(&format!(".{name}"));
+    let readable = |mode| fs::set_permissions(&spool, Permissions::from_mode(mode)).unwrap();
+    readable(0o755);
     let text = fake.recorded("-e kmem:kmalloc --overwrite -o other", "true");
     assert!(text.contains("has left a recording"), "{text}");
+    readable(0o700);
     let list = fake.ran("recover --list --tracefs t");
     let line = format!("{name}: 0 KiB in the buffer, 1 KiB streamed, for ");
     assert!(list.starts_with(&line), "{list}");
