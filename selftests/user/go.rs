@@ -4,10 +4,11 @@
 
 use proptest::prelude::*;
 use stackmap_user::{
-    cfi::{learn, Unknown, X86_64},
+    cfi::{learn, File, Unknown, X86_64},
     rule::{Base, Rule, Saved},
     Bytes,
 };
+use std::cell::Cell;
 
 const TABLE: usize = 1024;
 const SECTIONS: usize = 128;
@@ -17,6 +18,9 @@ const MODULE: usize = 768;
 const FUNCTIONS: usize = 0x200;
 const DEPTHS: usize = 0x100;
 const FUNCTION_NAMES: usize = 0x400;
+/// Where these names are.
+const GOEXIT: u8 = 48;
+const SIGTRAMP: u8 = 63;
 const END: usize = 4096;
 /// Where the code begins, in the file as in memory.
 const TEXT: u64 = 2048;
@@ -47,7 +51,7 @@ fn file(version: u8, text: u64) -> Vec<u8> {
     put(TABLE + 32, &FUNCTION_NAMES.to_le_bytes());
     put(
         TABLE + FUNCTION_NAMES,
-        b"main.main\0runtime.sigpanic\0runtime.asyncPreempt\0",
+        b"main.main\0runtime.sigpanic\0runtime.asyncPreempt\0runtime.goexit\0runtime.sigtramp\0",
     );
     put(TABLE + 56, &DEPTHS.to_le_bytes());
     put(TABLE + 64, &FUNCTIONS.to_le_bytes());
@@ -64,6 +68,7 @@ fn file(version: u8, text: u64) -> Vec<u8> {
         put(TABLE + FUNCTIONS + function + 16, &1_u32.to_le_bytes());
         put(TABLE + FUNCTIONS + function + flags, &[flag]);
     }
+    put(TABLE + FUNCTIONS + 64 + 48 + 4, &[GOEXIT]);
     file
 }
 
@@ -98,6 +103,49 @@ fn a_function_that_a_signal_handler_has_called_has_no_rule() {
         file[TABLE + FUNCTIONS + 64 + 4] = name;
         assert_eq!(rule(&file, 0).is_ok(), is_plain, "{name}");
     }
+}
+
+/// Go's own walk ends in more functions: C, the kernel or a signal has called them.
+#[test]
+fn a_stack_ends_where_a_goroutine_does() {
+    let mut file = file(0xf1, TEXT);
+    file[TABLE + FUNCTIONS + 64 + 48 + 4] = SIGTRAMP;
+    assert_eq!(rule(&file, 16), Err(Unknown::Inexpressible));
+}
+
+#[test]
+fn functions_of_c_have_no_depths() {
+    let mut file = file(0xf1, TEXT);
+    file[TABLE + FUNCTIONS + 64 + 16] = 0;
+    // What is there, if it were read: depth 7 in 2 bytes, 24 in the next ones.
+    file[TABLE + DEPTHS..][..6].copy_from_slice(&[0, 2, 50, 14, 1, 0]);
+    for offset in 2..16 {
+        assert_eq!(rule(&file, offset), Err(Unknown::NoFunction), "{offset}");
+    }
+}
+
+/// A file that says of all functions but the first time that they begin elsewhere.
+struct Changing<'a>(&'a [u8], Cell<bool>);
+
+impl File for Changing<'_> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        Bytes(self.0).read(offset, bytes)?;
+        if offset == (TABLE + FUNCTIONS) as u64 && self.1.replace(true) {
+            bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+#[test]
+fn a_table_may_change_while_it_is_read() {
+    let file = file(0xf1, TEXT);
+    let changing = Changing(&file, Cell::new(false));
+    assert_eq!(learn(&changing, &X86_64, TEXT), Err(Unknown::Damaged));
 }
 
 #[test]

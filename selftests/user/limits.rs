@@ -204,7 +204,7 @@ fn show(directory: &Path, run: &str) {
             }
             last = Some((path, at, found));
         }
-        if let (true, Some((path, at, found))) = (stack.end != "complete", last) {
+        if let (true, Some((path, at, found))) = (stack.end.starts_with("cut"), last) {
             let cause = found.err().unwrap_or("it has a rule".to_owned());
             let name = symbol(directory, path, at).unwrap_or_default();
             let first = match name.as_str() {

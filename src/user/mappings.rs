@@ -212,9 +212,16 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
         self.learnt += 1;
         shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_TRACKED);
+        let may_wait = self.may_wait;
         let (open, offset) = self.open(address)?;
-        let (elf, file) = open.elf().ok()?;
-        elf.track(file, &X86_64, offset, register).ok()
+        let found = open
+            .elf()
+            .and_then(|(elf, file)| elf.track(file, &X86_64, offset, register));
+        if found == Err(Unknown::Absent) && may_wait {
+            open.file.want();
+            self.may_wait = false;
+        }
+        found.ok()
     }
 
     fn stack(&self) -> u64 {
@@ -308,7 +315,7 @@ impl<'a, M> Codes<'a, M> {
     /// mapped there any more.
     fn open(&mut self, address: u64) -> Option<(&mut OpenFile<'a>, u64)> {
         let mapping = self.mappings.mapping()?;
-        let offset = address - mapping.start + mapping.offset;
+        let offset = (address - mapping.start).wrapping_add(mapping.offset);
         let last = self.mappings.last;
         let open = match self.open.take().filter(|open| open.mapping == last) {
             Some(open) => open,

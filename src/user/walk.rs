@@ -96,9 +96,9 @@ const FUNCTION_MAX: u64 = 128;
 const GUESSED_FUNCTION_MAX: u64 = 1 << 16;
 
 /// The first bytes of instructions that another function may follow, or begin with: ud2 (its second), push rbp, pop
-/// rbp, ret, leave, int3, jmp, hlt, endbr64 (its last).
-const BOUNDS: [u8; 12] = [
-    0x0b, 0x55, 0x5d, 0xc2, 0xc3, 0xc9, 0xcc, 0xe9, 0xeb, 0xf1, 0xf4, 0xfa,
+/// rbp, ret, leave, int3, calls that may not return, jmp, hlt, endbr64 (its last).
+const BOUNDS: [u8; 14] = [
+    0x0b, 0x55, 0x5d, 0xc2, 0xc3, 0xc9, 0xcc, 0xe8, 0xe9, 0xeb, 0xf1, 0xf4, 0xfa, 0xff,
 ];
 
 /// The code of a process.
@@ -144,8 +144,9 @@ fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
     Some(address.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()))
 }
 
-/// Returns whether the last of these bytes are a call of x86-64 by a register or memory.
-fn ends_with_indirect_call(bytes: [u8; 8]) -> bool {
+/// Returns the length of a call of x86-64 by a register or memory, without its prefix, if the last of these bytes are
+/// one: the shortest that it can be.
+fn indirect_call(bytes: [u8; 8]) -> Option<usize> {
     let indirect = |length: usize| {
         let [opcode, form, rest @ ..] = &bytes[8 - length..] else {
             return false;
@@ -164,7 +165,7 @@ fn ends_with_indirect_call(bytes: [u8; 8]) -> bool {
         };
         *opcode == 0xff && register == 2 && length == usize::from(2 + index + offset)
     };
-    (2..=7).any(indirect)
+    (2..=7).find(|length| indirect(*length))
 }
 
 /// Returns the length of the instructions that save the frame pointer and set it, if these bytes begin with them.
@@ -333,7 +334,7 @@ impl Frame {
             true => self.has_frame(memory, code),
             false => Some(true),
         };
-        let called = self.is_called(caller.ip, generated, code);
+        let called = self.is_called(caller.ip, interrupted, generated, code);
         match set.unwrap_or(true).then_some(called).flatten() {
             Some(true) if set.is_some() => {}
             Some(_) => code.guess(),
@@ -354,7 +355,7 @@ impl Frame {
             return Some(true);
         }
         let before = code.bytes_before(top)?;
-        Some(before[3] != 0xe8 && !ends_with_indirect_call(before))
+        Some(before[3] != 0xe8 && indirect_call(before).is_none())
     }
 
     /// Returns whether the call before `return_address` verifies that it has led to this frame: it calls the
@@ -363,12 +364,13 @@ impl Frame {
     fn is_called(
         &self,
         return_address: u64,
+        interrupted: bool,
         generated: bool,
         code: &mut impl Code,
     ) -> Option<bool> {
         let before = code.bytes_before(return_address)?;
         let Some(entry) = target_of(before, return_address) else {
-            return (generated && ends_with_indirect_call(before)).then_some(false);
+            return (generated && indirect_call(before).is_some()).then_some(false);
         };
         if !matches!(code.rule(entry)?.kind(), Kind::Unknown | Kind::Generated) {
             return None;
@@ -376,7 +378,7 @@ impl Frame {
         let bytes = code.bytes_before(entry.wrapping_add(8))?;
         let inside = self.ip.wrapping_sub(entry);
         match prologue(bytes) {
-            Some(length) if self.follows(entry, length, code) => Some(true),
+            Some(length) if self.follows(entry, length, interrupted, code) => Some(true),
             Some(length) if (length..GUESSED_FUNCTION_MAX).contains(&inside) => Some(false),
             _ => generated.then_some(false),
         }
@@ -384,9 +386,19 @@ impl Frame {
 
     /// Returns whether the frame is in the function at `entry`, whose first instructions have this `length`: nothing
     /// in between ends a function or begins one.
-    fn follows(&self, entry: u64, length: u64, code: &impl Code) -> bool {
+    fn follows(&self, entry: u64, length: u64, interrupted: bool, code: &impl Code) -> bool {
         let inside = self.ip.wrapping_sub(entry);
-        (length..FUNCTION_MAX).contains(&inside)
+        // The last call is that of the callee.
+        let call = match code.bytes_before(self.ip) {
+            Some(bytes) if !interrupted => match target_of(bytes, self.ip) {
+                Some(_) => 5,
+                None => indirect_call(bytes).unwrap_or(0),
+            },
+            _ => 0,
+        };
+        let is_near = (length..FUNCTION_MAX).contains(&inside);
+        let inside = inside.saturating_sub(call as u64);
+        is_near
             && (length..inside).step_by(8).all(|from| {
                 let bytes = code.bytes_before(entry.wrapping_add(from + 8));
                 let nr = (inside - from).min(8) as usize;

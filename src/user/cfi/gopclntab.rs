@@ -23,14 +23,21 @@ const FUNCTIONS_MAX: u64 = 1 << 24;
 const STEPS_MAX: u32 = 10_000;
 /// The offset of `moduledata.text`.
 const MODULE_TEXT: u64 = 22 * 8;
-/// The function is the outermost one.
+/// Go's own walk ends at the function: a goroutine's last, and those that C, the kernel or a signal may have called.
 const TOP_FRAME: u8 = 1;
 /// The function writes to the stack pointer.
 const WRITES_SP: u8 = 2;
 
+/// The name of the function that a goroutine returns to.
+const OUTERMOST: &[u8] = b"runtime.goexit\0";
+
 /// How the names of functions begin that a signal handler calls in the place of an instruction: where they return to
 /// follows no call.
-const INJECTED: [[u8; 16]; 2] = [*b"runtime.sigpanic", *b"runtime.asyncPre"];
+const INJECTED: [[u8; 16]; 3] = [
+    *b"runtime.sigpanic",
+    *b"runtime.asyncPre",
+    *b"runtime.debugCal",
+];
 
 /// Returns the rule of the address of an image.
 pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
@@ -68,20 +75,27 @@ pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
         }
     }
     let (begin, function) = entry(low)?;
+    // The file may have changed since the search.
+    let inside = offset.checked_sub(begin).ok_or(Unknown::Damaged)?;
     let function = functions.wrapping_add(function);
     let mut cursor = Cursor::new(image.file, function.wrapping_add(flags));
     let flags = cursor.u8()?;
-    if flags & TOP_FRAME != 0 {
-        return Ok(Rule::OUTERMOST);
-    }
     cursor.seek(function.wrapping_add(4));
     let name = names.wrapping_add(cursor.u32()?.into());
-    if flags & WRITES_SP != 0 || INJECTED.contains(&Cursor::new(image.file, name).bytes()?) {
+    let name: [u8; 16] = Cursor::new(image.file, name).bytes()?;
+    if flags & TOP_FRAME != 0 && name.starts_with(OUTERMOST) {
+        return Ok(Rule::OUTERMOST);
+    }
+    if flags & (TOP_FRAME | WRITES_SP) != 0 || INJECTED.contains(&name) {
         return Err(Unknown::Inexpressible);
     }
     cursor.seek(function.wrapping_add(16));
-    let table = depths.wrapping_add(cursor.u32()?.into());
-    let depth = depth(&mut Cursor::new(image.file, table), offset - begin)?;
+    // Functions of C that Go's linker has linked have none.
+    let table = match cursor.u32()? {
+        0 => return Err(Unknown::NoFunction),
+        table => depths.wrapping_add(table.into()),
+    };
+    let depth = depth(&mut Cursor::new(image.file, table), inside)?;
     // Functions with a frame save the frame pointer below their return address.
     let saved = match depth {
         0 => Saved::No,
