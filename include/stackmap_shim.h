@@ -221,7 +221,6 @@ struct stackmap_process {
 /* Where a task left user space. */
 struct stackmap_registers {
 	__u64 ip, sp, fp;
-	__u64 saved[5];		/* the other registers that a function restores: rbx, r12 to r15 */
 	__u32 word;		/* bytes of a word of its stack; 0: it has none */
 };
 
@@ -414,6 +413,7 @@ bool stackmap_file_begin(const struct stackmap_process *process, unsigned long a
 			 const struct stackmap_file_key *key, struct stackmap_file *file);
 bool stackmap_file_read(struct stackmap_file *file, __u64 offset, void *bytes, unsigned int nr);
 void stackmap_file_end(struct stackmap_file *file);
+__u64 stackmap_user_register(const struct stackmap_process *process, unsigned int number);
 __u64 stackmap_user_original(const struct stackmap_process *process, __u64 ip, __u64 slot);
 __u64 stackmap_vdso_size(const struct stackmap_process *process);
 bool stackmap_vdso_read(const struct stackmap_process *process, __u64 offset, void *bytes,

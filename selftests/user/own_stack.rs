@@ -119,6 +119,10 @@ impl Code for OwnCode<'_> {
         None
     }
 
+    fn register(&self, _register: u64) -> u64 {
+        0
+    }
+
     fn track(&mut self, _address: u64, _register: u64) -> Option<Tracked> {
         None
     }
@@ -159,7 +163,6 @@ fn compare(own: &Own) -> usize {
         sp,
         fp,
         word: 8,
-        saved: [0; 5],
     };
     let mut code = OwnCode {
         own,

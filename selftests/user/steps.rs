@@ -255,6 +255,7 @@ impl Memory for Target {
 struct Walk<'a> {
     target: &'a Target,
     rules: &'a Rules,
+    registers: UserRegisters,
     words: StackWords,
 }
 
@@ -281,6 +282,13 @@ impl Code for Walk<'_> {
 
     fn rule(&mut self, address: u64) -> Option<Rule> {
         self.target.rule(address)
+    }
+
+    fn register(&self, register: u64) -> u64 {
+        match register {
+            3 => self.registers.rbx_to_r8[0],
+            number => self.registers.r15_to_r12[15 - number as usize],
+        }
     }
 
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
@@ -427,15 +435,14 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
         let mut walk = Walk {
             target: &target,
             rules: &rules,
+            registers: now,
             words: StackWords::default(),
         };
-        let [r15, r14, r13, r12] = now.r15_to_r12;
         let registers = Registers {
             ip: now.rip,
             sp: now.rsp,
             fp: now.rbp,
             word: 8,
-            saved: [now.rbx_to_r8[0], r12, r13, r14, r15],
         };
         let end = by_rules(&X86_64, registers, &target, &mut walk, USER_END);
         let got = walk.words.words();

@@ -31,7 +31,6 @@ fn registers(fp: u64, word: u32) -> Registers {
         sp: SP,
         fp,
         word,
-        saved: [0xb, 0xc, 0xd, SP + 64, 0xf],
     }
 }
 
@@ -196,6 +195,11 @@ impl Code for Codes {
 
     fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
         self.originals.get(&(ip, slot)).copied().unwrap_or(ip)
+    }
+
+    fn register(&self, register: u64) -> u64 {
+        assert_eq!(register, 14);
+        SP + 64
     }
 
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {

@@ -344,6 +344,30 @@ void stackmap_user_registers(struct stackmap_registers *registers)
 }
 
 /**
+ * stackmap_user_register - get a register that functions restore
+ * @process: the process
+ * @number: its DWARF number
+ *
+ * Context: task context; the task is the current one, or its kernel stack is held.
+ * Return: its value where the task left user space; 0 if there is none of this number.
+ */
+__u64 stackmap_user_register(const struct stackmap_process *process, unsigned int number)
+{
+	__u64 value = 0;
+#ifdef CONFIG_X86_64
+	/* Another task may run: then what was read does not stay. */
+	const struct pt_regs regs = data_race(*task_pt_regs(process->task));
+	const __u64 saved[] = {
+		[3] = regs.bx, [12] = regs.r12, [13] = regs.r13, [14] = regs.r14, [15] = regs.r15,
+	};
+
+	if (number < ARRAY_SIZE(saved))
+		value = saved[number];
+#endif
+	return value;
+}
+
+/**
  * stackmap_user_original - find the address that uprobes have put one of theirs in the place of
  * @process: the process; of other tasks than the current one nothing is known, as the list of its
  *	return addresses may be freed

@@ -199,10 +199,14 @@ impl<M: Memory> Code for Codes<'_, M> {
 
     #[inline(always)]
     fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
-        match self.mappings.recent.has(ip) {
+        match self.find(ip) && self.mappings.recent.word != 0 {
             true => ip,
-            false => self.original_elsewhere(ip, slot),
+            false => self.original_of_no_file(ip, slot),
         }
+    }
+
+    fn register(&self, register: u64) -> u64 {
+        self.process.register(register)
     }
 
     #[cold]
@@ -243,8 +247,9 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
-    /// Returns the same for an address outside the last mapping.
-    fn original_elsewhere(&mut self, ip: u64, slot: Option<u64>) -> u64 {
+    /// Returns the same for an address in no file.
+    #[cold]
+    fn original_of_no_file(&mut self, ip: u64, slot: Option<u64>) -> u64 {
         use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
         let is_special =
             self.find(ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);

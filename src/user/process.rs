@@ -68,6 +68,12 @@ impl Process<'_> {
         unsafe { shim::stackmap_user_mapping(&self.0, address as usize, mapping) }
     }
 
+    /// Returns a register of the task, by its DWARF number, where it left user space.
+    pub(super) fn register(&self, number: u64) -> u64 {
+        // SAFETY: By the invariant, the task's kernel stack is there.
+        unsafe { shim::stackmap_user_register(&self.0, number as u32) }
+    }
+
     /// Returns the address that uprobes have put one of theirs in the place of. [`None`]: it is not the current task, or
     /// they have not.
     pub(super) fn original(&self, ip: u64, slot: Option<u64>) -> Option<u64> {
@@ -363,7 +369,6 @@ impl From<stackmap_registers> for Registers {
             sp: registers.sp,
             fp: registers.fp,
             word: registers.word,
-            saved: registers.saved,
         }
     }
 }

@@ -38,9 +38,6 @@ static inline struct stackmap_registers stackmap_registers_of(struct pt_regs *re
 		.ip	= instruction_pointer(regs),
 		.sp	= user_stack_pointer(regs),
 		.fp	= frame_pointer(regs),
-#ifdef CONFIG_X86_64
-		.saved	= { regs->bx, regs->r12, regs->r13, regs->r14, regs->r15 },
-#endif
 		.word	= user_mode(regs) ? unwind_user_word_size(regs) : 0,
 	};
 }

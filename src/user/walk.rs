@@ -6,7 +6,7 @@
 
 use super::{
     calls::Calls,
-    cfi::{Machine, Tracked, SAVED},
+    cfi::{Machine, Tracked},
     rule::{Kind, Rule, Saved},
     words::{is_user, End, FRAMES_MAX},
 };
@@ -22,8 +22,6 @@ pub struct Registers {
     pub fp: u64,
     /// Bytes of a word: 4 or 8.
     pub word: u32,
-    /// The registers of [`Machine::saved`].
-    pub saved: [u64; SAVED],
 }
 
 /// Why a word cannot be read.
@@ -122,6 +120,9 @@ pub trait Code {
     fn original(&mut self, ip: u64, _slot: Option<u64>) -> u64 {
         ip
     }
+
+    /// Returns the value of a register of [`Machine::saved`] where the task left user space.
+    fn register(&self, register: u64) -> u64;
 
     /// Returns what the file of an address says of a register there, or `None` if it cannot be read now.
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked>;
@@ -248,8 +249,7 @@ impl Registers {
         memory: &impl Memory,
         code: &mut impl Code,
     ) -> Option<(Rule, u64)> {
-        let index = machine.saved.iter().position(|saved| *saved == register)?;
-        let mut value = *self.saved.get(index)?;
+        let mut value = code.register(register);
         let Self { ip, sp, fp, .. } = *self;
         let mut frame = Frame { ip, sp, fp };
         for callee in 0..nr {

@@ -223,10 +223,12 @@ impl StackWords {
 
     /// Adds the process, if there are addresses, and how the stack ends.
     pub fn end(&mut self, process: Word, end: End) {
-        let guessed = self.guessed();
-        let process = (self.raw != 0).then_some(process);
-        for word in process.into_iter().chain([Word::End { end, guessed }]) {
-            let word = word.bits().unwrap_or(0);
+        let guessed = self.guessed().min(GUESSED_MAX) as u64;
+        let process = (self.raw != 0).then(|| process.bits().unwrap_or(0));
+        for word in process
+            .into_iter()
+            .chain([guessed << END_BITS | end as u64])
+        {
             if let Some(room) = self.words.get_mut(self.nr) {
                 *room = word;
                 self.nr += 1;

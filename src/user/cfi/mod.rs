@@ -66,9 +66,6 @@ pub struct Tracked {
     pub saved: Option<Saved>,
 }
 
-/// Registers that functions restore, other than the frame pointer.
-pub const SAVED: usize = 5;
-
 /// The number of no register.
 const NONE: u64 = u64::MAX;
 
@@ -84,7 +81,7 @@ pub struct Machine {
     /// The return address.
     pub ra: u64,
     /// The other registers that a function restores.
-    pub saved: [u64; SAVED],
+    pub saved: [u64; 5],
     /// Where a return address is, from the frame's end.
     pub ra_offset: i64,
     /// Of a signal frame, from the stack pointer: where the stack pointer, the return address and the
