@@ -75,7 +75,8 @@ const TRACKED: u32 = 1 << 8;
 const OFFSET_BITS: u32 = 16;
 const OFFSET_BIAS: i64 = 1024;
 const OFFSET: u32 = ((1 << OFFSET_BITS) - 1) << OFFSET_SHIFT;
-/// The offset of an aligned frame has fewer bits: those above say how far its end is behind what is kept there.
+/// The offset of an aligned frame has fewer bits: the upper ones are the distance, in words, of the frame's end from the
+/// address that the memory there holds.
 const BY_SHIFT: u32 = OFFSET_SHIFT + 11;
 const SHORT: u32 = ((1 << BY_SHIFT) - 1) & OFFSET;
 const FP_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
@@ -107,7 +108,7 @@ impl Rule {
         Self::made(CALL, base, offset, saved)
     }
 
-    /// A call of a frame that ends `by` bytes behind an address, which it keeps at an offset from a base.
+    /// Returns the rule of a frame that ends `by` bytes above the address that the memory at an offset from a base holds.
     pub fn aligned(base: Base, offset: i64, by: u8, saved: Saved) -> Option<Self> {
         let by = u32::try_from(words(by.into())?).ok()?;
         let Self(bits) = Self::made(ALIGNED, base, offset, saved)?;
@@ -174,7 +175,7 @@ impl Rule {
         self.0 & KIND == CALL
     }
 
-    /// Where it is kept what an aligned frame's end is behind, and by how many bytes.
+    /// Returns where the memory is from which an aligned frame's end is computed, and the bytes that are added.
     pub const fn kept(self, sp: u64, fp: u64) -> (u64, u64) {
         let by = (self.0 & OFFSET & !SHORT) >> BY_SHIFT;
         (

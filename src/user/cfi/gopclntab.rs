@@ -23,7 +23,7 @@ const FUNCTIONS_MAX: u64 = 1 << 24;
 const STEPS_MAX: u32 = 10_000;
 /// The offset of `moduledata.text`.
 const MODULE_TEXT: u64 = 22 * 8;
-/// Go's own walk ends at the function: a goroutine's last, and those that C, the kernel or a signal may have called.
+/// Go's unwinder stops at the function: the outermost of a goroutine, or one that C, the kernel or a signal may call.
 const TOP_FRAME: u8 = 1;
 /// The function writes to the stack pointer.
 const WRITES_SP: u8 = 2;
@@ -104,7 +104,7 @@ pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
     Rule::call(Base::Sp, i64::from(depth) + 8, saved).ok_or(Unknown::Inexpressible)
 }
 
-/// Returns how far the stack pointer is below the return address so many bytes after a function's entry.
+/// Returns how far the stack pointer is below the return address at an offset from a function's entry, in bytes.
 fn depth<F: File>(cursor: &mut Cursor<'_, F>, offset: u64) -> Result<i32, Unknown> {
     let (mut depth, mut end) = (-1_i32, 0);
     for step in 0..STEPS_MAX {

@@ -24,7 +24,7 @@ enum Frame {
         register: u64,
         offset: i64,
     },
-    /// So many bytes behind the address that is at an offset from a register.
+    /// At `by` bytes above the address that the memory at an offset from a register holds.
     Behind {
         register: u64,
         offset: i64,
