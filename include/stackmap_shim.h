@@ -379,7 +379,7 @@ void stackmap_set_tracer(struct stackmap_stack *stack);
 void stackmap_find_tracer(struct stackmap_stack *stack, const unsigned long *ips, unsigned int nr);
 
 /* hook/kprobe.c, hook/jump_*.c: how the kernel calls it. Process context, callers serialise. */
-int stackmap_hook_check(enum stackmap_hook hook);
+int stackmap_jump_check(void);
 int stackmap_hook_install(enum stackmap_hook hook);
 int stackmap_hook_remove(enum stackmap_hook hook);
 void stackmap_hook_drain(void);

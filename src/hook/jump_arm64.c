@@ -181,7 +181,7 @@ static void clear_veneer(void)
 	write_words(veneer(), zero, VENEER_WORDS);
 }
 
-static int check(void)
+int stackmap_jump_fits(void)
 {
 	const long to_module = (long)stackmap_hook_entry - (long)target();
 	const long to_veneer = (long)target() - (long)entry();
@@ -222,32 +222,6 @@ void *stackmap_jump_original(void)
 	return original;
 }
 
-/**
- * stackmap_jump_check - whether the jump would fit
- *
- * Context: process.
- * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, -EOPNOTSUPP if the entry is not
- * as expected, -ENOSPC if the padding is in use, -ERANGE if something is too far away, -EBUSY if
- * there is a kprobe.
- */
-int stackmap_jump_check(void)
-{
-	int ret;
-
-	if (!stackmap_symbols.can_poke)
-		return -ENOENT;
-	jump_lock();
-	ret = check();
-	jump_unlock();
-	return ret;
-}
-
-/**
- * stackmap_jump_install - install the jump hook
- *
- * Context: process, may sleep.
- * Return: as stackmap_jump_check(), or what stop_machine() says.
- */
 int stackmap_jump_install(void)
 {
 	const unsigned long to = (unsigned long)stackmap_hook_entry;
@@ -266,7 +240,7 @@ int stackmap_jump_install(void)
 		return -ENOENT;
 
 	jump_lock();
-	ret = check();
+	ret = stackmap_jump_fits();
 	if (!ret && has_jump()) {
 		/* The bypass is used, and nothing else: an earlier user has waited for that. */
 		write_words(target() + 1, insns + TO_MODULE + 1, BYPASS - TO_MODULE - 1);
@@ -281,14 +255,6 @@ int stackmap_jump_install(void)
 	return ret;
 }
 
-/**
- * stackmap_jump_remove - remove the jump hook, if installed, and restore the text
- *
- * The veneer stays until stackmap_jump_drained(), if somebody may be inside it.
- *
- * Context: process, may sleep.
- * Return: 0, or -EBUSY if a kprobe prevents restoring the text: the jump bypasses the module.
- */
 int stackmap_jump_remove(void)
 {
 	const u32 to_bypass = stackmap_symbols.can_poke ?
@@ -314,11 +280,6 @@ int stackmap_jump_remove(void)
 	return ret;
 }
 
-/**
- * stackmap_jump_drained - clear the veneer, where the entry does not lead to it
- *
- * Context: process, may sleep; nobody is inside it, unless the entry leads to it.
- */
 void stackmap_jump_drained(void)
 {
 	if (!stackmap_symbols.can_poke)

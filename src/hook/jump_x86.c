@@ -218,7 +218,7 @@ static bool has_bypass(void)
 	return !memcmp(entry() + BYPASS, bypass, sizeof(bypass));
 }
 
-static int check(void)
+int stackmap_jump_fits(void)
 {
 	u8 was[ENDBR_LEN];
 	long distance = (u8 *)stackmap_hook_entry - entry();
@@ -267,32 +267,6 @@ void *stackmap_jump_original(void)
 	return stackmap_original_push;
 }
 
-/**
- * stackmap_jump_check - whether the jump would fit
- *
- * Context: process.
- * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, -EOPNOTSUPP if the entry is not
- * as expected, -ENOSPC if the padding is in use, -ERANGE if the module is too far away, -EBUSY if
- * there is a kprobe.
- */
-int stackmap_jump_check(void)
-{
-	int ret;
-
-	if (!stackmap_symbols.can_poke)
-		return -ENOENT;
-	jump_lock();
-	ret = check();
-	jump_unlock();
-	return ret;
-}
-
-/**
- * stackmap_jump_install - install the jump hook
- *
- * Context: process, may sleep.
- * Return: as stackmap_jump_check().
- */
 int stackmap_jump_install(void)
 {
 	union text_poke_insn jump = { .opcode = JMP32_INSN_OPCODE };
@@ -307,7 +281,7 @@ int stackmap_jump_install(void)
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
 
 	jump_lock();
-	ret = check();
+	ret = stackmap_jump_fits();
 	len = length(entry());
 	if (!ret && static_call_query(stackmap_trace_stack_orig) == (void *)entry()) {
 		/* The kprobe was removed after that. */
@@ -325,14 +299,6 @@ int stackmap_jump_install(void)
 	return ret;
 }
 
-/**
- * stackmap_jump_remove - remove the jump hook, if installed, and restore the text
- *
- * The bypass stays until stackmap_jump_drained(): somebody may be inside it.
- *
- * Context: process, may sleep.
- * Return: 0, or -EBUSY if a kprobe prevents restoring the text: the jumps bypass the module.
- */
 int stackmap_jump_remove(void)
 {
 	u8 was[ENDBR_LEN];
@@ -359,11 +325,6 @@ int stackmap_jump_remove(void)
 	return ret;
 }
 
-/**
- * stackmap_jump_drained - clear the bypass, where the jumps are removed
- *
- * Context: process, may sleep; nobody is inside it, unless the jumps are there.
- */
 void stackmap_jump_drained(void)
 {
 	u8 was[ENDBR_LEN];

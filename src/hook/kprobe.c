@@ -4,6 +4,7 @@
  * jump_x86.c and jump_arm64.c.
  */
 #include <linux/cpu.h>
+#include <linux/errno.h>
 #include <linux/kprobes.h>
 #include <linux/ptrace.h>
 #include <linux/rcupdate.h>
@@ -11,6 +12,7 @@
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
+#include "jump.h"
 
 static struct kprobe hook_kprobe;
 static unsigned long hook_missed;
@@ -51,15 +53,21 @@ static int kprobe_remove(void)
 }
 
 /**
- * stackmap_hook_check - whether a hook could be installed
- * @hook: which
+ * stackmap_jump_check - whether the jump could be installed
  *
- * Context: process.
- * Return: 0, or why not.
+ * Context: process, may sleep.
+ * Return: 0, -ENOENT if the kernel lacks a symbol that is needed, or as stackmap_jump_fits().
  */
-int stackmap_hook_check(enum stackmap_hook hook)
+int stackmap_jump_check(void)
 {
-	return hook == STACKMAP_HOOK_JUMP ? stackmap_jump_check() : 0;
+	int ret;
+
+	if (!stackmap_symbols.can_poke)
+		return -ENOENT;
+	jump_lock();
+	ret = stackmap_jump_fits();
+	jump_unlock();
+	return ret;
 }
 
 /**

@@ -32,7 +32,7 @@ impl Hook {
         let (hook, why) = if choice == HookChoice::Kprobe {
             (Hook::Kprobe, None)
         } else {
-            match Hook::Jump.check() {
+            match to_result(shim::stackmap_jump_check()) {
                 Ok(()) => (Hook::Jump, None),
                 Err(error) if choice == HookChoice::Jump => {
                     pr_err!("hook=jump: {}\n", refusal(error));
@@ -63,10 +63,6 @@ impl Hook {
             Hook::Jump => shim::stackmap_hook_STACKMAP_HOOK_JUMP,
             Hook::Kprobe => shim::stackmap_hook_STACKMAP_HOOK_KPROBE,
         }
-    }
-
-    fn check(self) -> Result {
-        to_result(shim::stackmap_hook_check(self.raw()))
     }
 
     /// Hooks.

@@ -78,7 +78,7 @@ safe! {
     stackmap_tracefs_enter() -> bool;
     stackmap_unwind_prepare() -> c_int;
     stackmap_unwind_test() -> c_int;
-    stackmap_hook_check(hook: stackmap_hook) -> c_int;
+    stackmap_jump_check() -> c_int;
     stackmap_hook_drain();
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;

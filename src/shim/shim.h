@@ -99,10 +99,6 @@ extern struct stackmap_symbols stackmap_symbols __ro_after_init;
 bool stackmap_serves(const struct trace_array *tr);
 
 void *stackmap_jump_original(void);
-int stackmap_jump_check(void);
-int stackmap_jump_install(void);
-int stackmap_jump_remove(void);
-void stackmap_jump_drained(void);
 
 /* Whether the event files are those of our events, in any trace array. */
 bool stackmap_events_are(const struct stackmap_served *served);
