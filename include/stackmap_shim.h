@@ -125,7 +125,7 @@ extern struct stackmap_facts stackmap_facts;
 /* A stack to record: all that is known where __ftrace_trace_stack() would have walked it. */
 struct stackmap_stack {
 	struct stackmap_site site;
-	unsigned int context;	/* this CPU's at this level of nesting, below stackmap_contexts() */
+	unsigned int context;	/* this CPU's at this level of nesting */
 	unsigned int skip;	/* callers to leave out, the innermost */
 	bool watched;		/* RCU is watching: a grace period waits for this CPU */
 	bool from_caller;	/* it can be walked by rules; not from registers */
@@ -369,7 +369,6 @@ void stackmap_mismatch_flush(void);
 /* record/entry.c: the function that runs in place of __ftrace_trace_stack(). Process context. */
 int stackmap_stack_alloc(bool rules, bool verify);
 void stackmap_stack_free(void);
-unsigned int stackmap_contexts(void);
 unsigned long stackmap_stack_nested(void);
 void stackmap_serve(unsigned int nr, const struct stackmap_served *new);
 void stackmap_unserve(unsigned int nr);
@@ -395,7 +394,6 @@ bool stackmap_user_unprobe_idle(void);
 /* Any context. */
 enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u64 *cookie,
 					    __u64 *exec_id);
-__u64 stackmap_user_end(void);
 unsigned int stackmap_this_cpu(void);
 unsigned int stackmap_cpus(void);
 void stackmap_preempt_disable(void);

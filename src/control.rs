@@ -293,12 +293,10 @@ fn allocate(bits: u32) -> Result {
     }
     // SAFETY: Process context; nothing is recorded, as the caller holds the lock and has seen no map.
     to_result(unsafe { shim::stackmap_stack_alloc(unwind::is_cached(), unwind::verifies()) })?;
-    store::KERNEL
-        .make(bits, shim::stackmap_contexts() as usize)
-        .inspect_err(|_| {
-            // SAFETY: As above.
-            unsafe { shim::stackmap_stack_free() };
-        })
+    store::KERNEL.make(bits, shim::contexts()).inspect_err(|_| {
+        // SAFETY: As above.
+        unsafe { shim::stackmap_stack_free() };
+    })
 }
 
 impl Control {

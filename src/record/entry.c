@@ -106,17 +106,6 @@ void stackmap_stack_free(void)
 }
 
 /**
- * stackmap_contexts - the number of contexts that stackmap_record() may name
- *
- * Context: any.
- * Return: STACKMAP_LEVELS for each possible CPU number.
- */
-unsigned int stackmap_contexts(void)
-{
-	return nr_cpu_ids * STACKMAP_LEVELS;
-}
-
-/**
  * stackmap_stack_nested - number of stacks lost because of too many nested recordings
  *
  * The kernel's own function warns and drops such a stack too. The recursion guard has fewer bits

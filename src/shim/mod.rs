@@ -82,7 +82,6 @@ safe! {
     stackmap_hook_drain();
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;
-    stackmap_contexts() -> c_uint;
     stackmap_user_resolve() -> c_int;
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
@@ -92,7 +91,6 @@ safe! {
     stackmap_this_cpu() -> c_uint;
     stackmap_preempt_disable();
     stackmap_cpus() -> c_uint;
-    stackmap_user_end() -> u64;
 }
 
 /// The kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
@@ -102,6 +100,11 @@ pub(crate) fn btf() -> Option<&'static [u8]> {
     let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
     // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
     (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
+}
+
+/// The number of contexts, [`Recording::context`] is below it: one for each level of each possible CPU number.
+pub(crate) fn contexts() -> usize {
+    (stackmap_cpus() * STACKMAP_LEVELS) as usize
 }
 
 /// A stack that is being recorded: for the time `'h`, in which we run inside the hook.

@@ -57,11 +57,6 @@ static int find_kallsyms(void)
 	return 0;
 }
 
-static void *find(const char *name)
-{
-	return (void *)static_call(stackmap_kallsyms)(name);
-}
-
 /**
  * stackmap_symbol_find - find something that the kernel does not export
  * @name: its name
@@ -71,17 +66,17 @@ static void *find(const char *name)
  */
 void *stackmap_symbol_find(const char *name)
 {
-	return find(name);
+	return (void *)static_call(stackmap_kallsyms)(name);
 }
 
 static unsigned long find_address(const char *name)
 {
-	return (unsigned long)find(name);
+	return (unsigned long)stackmap_symbol_find(name);
 }
 
 static void *need(const char *name, int *ret)
 {
-	void *addr = find(name);
+	void *addr = stackmap_symbol_find(name);
 
 	if (!addr) {
 		pr_err("this kernel has no symbol %s\n", name);
@@ -123,7 +118,7 @@ int stackmap_symbols_resolve(void)
 	if (ret)
 		return ret;
 
-	syms->temp_buffer = find("temp_buffer");
+	syms->temp_buffer = stackmap_symbol_find("temp_buffer");
 
 	static_call_update(stackmap_commit, commit);
 	static_call_update(stackmap_save_regs, save_regs);
@@ -134,7 +129,7 @@ int stackmap_symbols_resolve(void)
 
 #ifdef CONFIG_DYNAMIC_FTRACE
 	static_call_update(stackmap_ops_trampoline, ops_trampoline);
-	syms->global_ops = find("global_ops");
+	syms->global_ops = stackmap_symbol_find("global_ops");
 #endif
 
 	stackmap_facts = (struct stackmap_facts) {
@@ -153,9 +148,9 @@ int stackmap_symbols_resolve(void)
 		.signature		= ptrauth_kernel_pac_mask() & ~BIT_ULL(55),
 #endif
 	};
-	module_text = find("__module_text_address");
+	module_text = stackmap_symbol_find("__module_text_address");
 #ifdef CONFIG_ARM64
-	syms->irq_stack_ptr = find("irq_stack_ptr");
+	syms->irq_stack_ptr = stackmap_symbol_find("irq_stack_ptr");
 	/* Both are looked for on stacks, where they are not what a function has returned to. */
 	syms->can_unwind = syms->irq_stack_ptr &&
 		(stackmap_facts.return_to_handler || !IS_ENABLED(CONFIG_FUNCTION_GRAPH_TRACER)) &&
@@ -165,20 +160,20 @@ int stackmap_symbols_resolve(void)
 #endif
 	if (module_text)
 		static_call_update(stackmap_module_text, module_text);
-	bpf_text = find("is_bpf_text_address");
+	bpf_text = stackmap_symbol_find("is_bpf_text_address");
 	if (bpf_text)
 		static_call_update(stackmap_bpf_text, bpf_text);
 
-	syms->text_mutex = find("text_mutex");
-	syms->kprobe_mutex = find("kprobe_mutex");
-	get_probe = find("get_kprobe");
+	syms->text_mutex = stackmap_symbol_find("text_mutex");
+	syms->kprobe_mutex = stackmap_symbol_find("kprobe_mutex");
+	get_probe = stackmap_symbol_find("get_kprobe");
 #ifdef CONFIG_ARM64
-	poke = find("aarch64_insn_patch_text");
-	copy = find("aarch64_insn_copy");
+	poke = stackmap_symbol_find("aarch64_insn_patch_text");
+	copy = stackmap_symbol_find("aarch64_insn_copy");
 	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke && copy &&
 			 stackmap_facts.etext;
 #else
-	poke = find(__stringify(smp_text_poke_single));
+	poke = stackmap_symbol_find(__stringify(smp_text_poke_single));
 	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
 #endif
 	if (syms->can_poke) {
@@ -191,8 +186,8 @@ int stackmap_symbols_resolve(void)
 #endif
 	}
 
-	syms->btf = find("__start_BTF");
-	syms->btf_end = find("__stop_BTF");
+	syms->btf = stackmap_symbol_find("__start_BTF");
+	syms->btf_end = stackmap_symbol_find("__stop_BTF");
 
 	/* Stacks that are not ours go on there, whatever hook is installed or was just removed. */
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());

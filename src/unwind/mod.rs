@@ -154,7 +154,7 @@ fn stop() {
 
 impl Walker {
     fn new(verify: bool) -> Result<Self> {
-        let contexts = shim::stackmap_contexts() as usize;
+        let contexts = shim::contexts();
         let mut notes = KVVec::with_capacity(contexts, GFP_KERNEL)?;
         for _ in 0..contexts {
             notes.push(Notes::default(), GFP_KERNEL)?;

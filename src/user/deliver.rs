@@ -112,7 +112,7 @@ impl State {
                     reads: &reads,
                     open: None,
                 };
-                let user_end = shim::stackmap_user_end();
+                let user_end = shim::facts().user_end;
                 walk::by_rules(&X86_64, registers, memory, &mut code, user_end)
             };
             self.id_of(process, walk, || in_era() && still_valid())
@@ -228,7 +228,7 @@ fn copy(from: &[usize], to: &mut [usize]) -> usize {
 /// How many of the frames that frame pointers lead to are kept, and how the stack ends: what is on the
 /// stack is taken for return addresses.
 fn checked(ips: &[usize]) -> (usize, End) {
-    let user_end = shim::stackmap_user_end();
+    let user_end = shim::facts().user_end;
     if ips.is_empty() {
         return (0, End::NoMemory);
     }

@@ -66,11 +66,6 @@ int stackmap_user_resolve(void)
 	return 0;
 }
 
-u64 stackmap_user_end(void)
-{
-	return stackmap_facts.user_end;
-}
-
 unsigned int stackmap_this_cpu(void)
 {
 	return raw_smp_processor_id();
