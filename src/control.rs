@@ -132,10 +132,20 @@ pub(crate) fn user_enabled() -> bool {
     CONTROL.lock().user
 }
 
-/// Has the top level record user stacks, too. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it
-/// serves as many tracers as it can. Context: process.
-pub(crate) fn enable_user() -> Result {
+/// Has the top level record user stacks, too, or request none any more: those that were requested are still
+/// bound. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it serves as many tracers as it can.
+/// Context: process.
+pub(crate) fn set_user(on: bool) -> Result {
     let mut control = CONTROL.lock();
+    if !on {
+        control.user = false;
+        if let Some(top) = &control.top {
+            // SAFETY: Off needs nothing.
+            unsafe { top.ask_user(false) };
+        }
+        control.end_user();
+        return Ok(());
+    }
     if let (Some(top), false) = (&control.top, control.user) {
         control.begin_user(top)?;
         // SAFETY: The call above has succeeded.
@@ -143,18 +153,6 @@ pub(crate) fn enable_user() -> Result {
     }
     control.user = true;
     Ok(())
-}
-
-/// Has the top level request no user stacks any more. Those that were requested are still bound.
-/// Context: process.
-pub(crate) fn disable_user() {
-    let mut control = CONTROL.lock();
-    control.user = false;
-    if let Some(top) = &control.top {
-        // SAFETY: Off needs nothing.
-        unsafe { top.ask_user(false) };
-    }
-    control.end_user();
 }
 
 /// Binds the user stacks that are requested and not delivered, as far as their tasks stay in the kernel.
@@ -198,16 +196,22 @@ pub(crate) fn hook_name() -> &'static str {
     CONTROL.lock().hook.name()
 }
 
-/// Has the top level record ids. Context: process.
-pub(crate) fn enable() -> Result {
+/// Has the top level record ids; or full stacks again, and waits until no CPU records ids there.
+/// Context: process.
+pub(crate) fn set_enabled(on: bool) -> Result {
     let mut control = CONTROL.lock();
-    if control.enabled {
+    if on == control.enabled {
+        return Ok(());
+    }
+    if !on {
+        control.unserve_top();
+        control.drain();
         return Ok(());
     }
     control.hook()?;
     control.enabled = true;
     if let Some(top) = &control.top {
-        // SAFETY: `disable` ends it and waits, and `Recorder` cancels. With `user`,
+        // SAFETY: `set_enabled` ends it and waits, and `Recorder` cancels. With `user`,
         // `begin_user` has succeeded.
         unsafe {
             top.serve();
@@ -215,16 +219,6 @@ pub(crate) fn enable() -> Result {
         }
     }
     Ok(())
-}
-
-/// Has the top level record full stacks again, and waits until no CPU records ids there.
-/// Context: process.
-pub(crate) fn disable() {
-    let mut control = CONTROL.lock();
-    if control.enabled {
-        control.unserve_top();
-        control.drain();
-    }
 }
 
 /// Lists an instance, with user stacks or without, or changes that of one that is listed. User stacks

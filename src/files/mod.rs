@@ -28,11 +28,11 @@ impl Files {
             _entries: [
                 tracefs.create::<stack_map::StackMap>()?,
                 tracefs.create::<stack_map_stat::StackMapStat>()?,
-                tracefs.create::<stack_map_bin::StackMapBin<stack_map_bin::KernelStacks>>()?,
+                tracefs.create::<stack_map_bin::StackMapBin<false>>()?,
                 tracefs.create::<stack_map_instances::StackMapInstances>()?,
                 tracefs.create::<option::Resolve>()?,
                 tracefs.create::<stack_map_user::StackMapUser>()?,
-                tracefs.create::<stack_map_bin::StackMapBin<stack_map_bin::UserStacks>>()?,
+                tracefs.create::<stack_map_bin::StackMapBin<true>>()?,
                 tracefs.create::<stack_map_user::StackMapUserStat>()?,
                 tracefs.create::<stack_map_user::StackMapBinaries>()?,
                 tracefs.create::<option::User>()?,

@@ -10,75 +10,38 @@ use crate::{
 };
 use kernel::{bindings::umode_t, prelude::*};
 
-const DIR: &CStr = c"options";
+/// A file that shows and takes `0` or `1`.
+macro_rules! option {
+    ($file:ident, $name:literal, $is_on:path, $set:expr) => {
+        pub(super) struct $file;
 
-pub(super) struct Switch;
+        impl File for $file {
+            const DIR: &'static CStr = c"options";
+            const NAME: &'static CStr = $name;
+            const MODE: umode_t = 0o640;
+            type Reader = Single<Self>;
 
-impl File for Switch {
-    const DIR: &'static CStr = DIR;
-    const NAME: &'static CStr = c"stackmap";
-    const MODE: umode_t = 0o640;
-    type Reader = Single<Self>;
-
-    fn write(data: &[u8]) -> Result {
-        if is_one(data)? {
-            control::enable()
-        } else {
-            control::disable();
-            Ok(())
+            fn write(data: &[u8]) -> Result {
+                $set(is_one(data)?)
+            }
         }
-    }
-}
 
-impl Text for Switch {
-    fn show(out: &Output<'_>) {
-        flag(out, control::enabled());
-    }
-}
-
-pub(super) struct User;
-
-impl File for User {
-    const DIR: &'static CStr = DIR;
-    const NAME: &'static CStr = c"stackmap-user";
-    const MODE: umode_t = 0o640;
-    type Reader = Single<Self>;
-
-    fn write(data: &[u8]) -> Result {
-        if is_one(data)? {
-            control::enable_user()
-        } else {
-            control::disable_user();
-            Ok(())
+        impl Text for $file {
+            fn show(out: &Output<'_>) {
+                out.text(fmt!("{}\n", u8::from($is_on())));
+            }
         }
-    }
+    };
 }
 
-impl Text for User {
-    fn show(out: &Output<'_>) {
-        flag(out, control::user_enabled());
-    }
-}
-
-pub(super) struct Resolve;
-
-impl File for Resolve {
-    const DIR: &'static CStr = DIR;
-    const NAME: &'static CStr = c"stackmap-resolve";
-    const MODE: umode_t = 0o640;
-    type Reader = Single<Self>;
-
-    fn write(data: &[u8]) -> Result {
-        print::set(is_one(data)?);
-        Ok(())
-    }
-}
-
-impl Text for Resolve {
-    fn show(out: &Output<'_>) {
-        flag(out, print::resolves());
-    }
-}
+option!(Switch, c"stackmap", control::enabled, control::set_enabled);
+option!(
+    User,
+    c"stackmap-user",
+    control::user_enabled,
+    control::set_user
+);
+option!(Resolve, c"stackmap-resolve", print::resolves, print::set);
 
 fn is_one(data: &[u8]) -> Result<bool> {
     match super::trim_newline(data) {
@@ -86,8 +49,4 @@ fn is_one(data: &[u8]) -> Result<bool> {
         b"1" => Ok(true),
         _ => Err(EINVAL),
     }
-}
-
-fn flag(out: &Output<'_>, on: bool) {
-    out.text(fmt!("{}\n", u8::from(on)));
 }

@@ -9,7 +9,6 @@ use crate::{
     store::{self, Store},
     tracefs::{File, Output, Reader},
 };
-use core::marker::PhantomData;
 use kernel::{bindings::umode_t, prelude::*, sync::Arc};
 
 /// One walk over the stacks that were there when the file was opened, in constant memory.
@@ -63,62 +62,37 @@ impl Walk {
     }
 }
 
-/// The stacks of one map.
-pub(super) trait Stacks: 'static {
-    const NAME: &'static CStr;
-    const MAGIC: u32;
+/// The stacks of one map: that of user stacks, or that of kernel stacks.
+pub(super) struct StackMapBin<const USER: bool>;
 
-    fn store() -> &'static Store;
-}
-
-pub(super) struct KernelStacks;
-
-impl Stacks for KernelStacks {
-    const NAME: &'static CStr = c"stack_map_bin";
-    const MAGIC: u32 = shim::STACKMAP_BIN_MAGIC;
-
-    fn store() -> &'static Store {
-        &store::KERNEL
-    }
-}
-
-pub(super) struct UserStacks;
-
-impl Stacks for UserStacks {
-    const NAME: &'static CStr = c"stack_map_user_bin";
-    const MAGIC: u32 = shim::STACKMAP_BIN_MAGIC_USER;
-
-    fn store() -> &'static Store {
-        &store::USER
-    }
-}
-
-pub(super) struct StackMapBin<S>(PhantomData<S>);
-
-impl<S: Stacks> File for StackMapBin<S> {
-    const NAME: &'static CStr = S::NAME;
+impl<const USER: bool> File for StackMapBin<USER> {
+    const NAME: &'static CStr = match USER {
+        true => c"stack_map_user_bin",
+        false => c"stack_map_bin",
+    };
     const MODE: umode_t = 0o440;
-    type Reader = BinReader<S>;
+    type Reader = BinReader<USER>;
 }
 
 /// The header at position 0, then the stack of slot `n` at position `n + 1`. After a reset reading
 /// fails with ESTALE, since the header has promised what is gone.
-pub(super) struct BinReader<S> {
+pub(super) struct BinReader<const USER: bool> {
     walk: Walk,
     nr_stacks: u32,
     at_header: bool,
-    _of: PhantomData<S>,
 }
 
-impl<S: Stacks> Reader for BinReader<S> {
+impl<const USER: bool> Reader for BinReader<USER> {
     fn open() -> Result<Self> {
-        let walk = Walk::begin(S::store())?;
+        let walk = Walk::begin(match USER {
+            true => &store::USER,
+            false => &store::KERNEL,
+        })?;
         let nr_stacks = walk.count()?;
         Ok(Self {
             walk,
             nr_stacks,
             at_header: false,
-            _of: PhantomData,
         })
     }
 
@@ -133,7 +107,11 @@ impl<S: Stacks> Reader for BinReader<S> {
 
     fn show(&self, out: &Output<'_>) {
         if self.at_header {
-            let (magic, version) = (S::MAGIC, shim::STACKMAP_BIN_VERSION);
+            let magic = match USER {
+                true => shim::STACKMAP_BIN_MAGIC_USER,
+                false => shim::STACKMAP_BIN_MAGIC,
+            };
+            let version = shim::STACKMAP_BIN_VERSION;
             words(out, [magic, version, self.nr_stacks, control::load_id()]);
             return;
         }

@@ -31,8 +31,9 @@ pub(crate) fn resolves() -> bool {
 }
 
 /// Sets whether stacks are shown instead of ids.
-pub(crate) fn set(resolves: bool) {
+pub(crate) fn set(resolves: bool) -> Result {
     RESOLVES.store(resolves, Ordering::Relaxed);
+    Ok(())
 }
 
 /// The output of an event's print function.
