@@ -13,7 +13,7 @@ use core::{
 };
 use kernel::{
     bindings,
-    error::{from_result, to_result},
+    error::to_result,
     fs::file::flags,
     prelude::*,
     seq_file::SeqFile,
@@ -37,47 +37,6 @@ impl Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         shim::stackmap_tracefs_drain();
-    }
-}
-
-/// Keeps the module while a file is open.
-///
-/// # Invariants
-///
-/// There is one for each `stackmap_tracefs_enter()` that was not left yet.
-struct Inside(());
-
-impl Inside {
-    /// Takes a reference to the module. ENXIO: the module is being unloaded.
-    fn enter() -> Result<Self> {
-        if shim::stackmap_tracefs_enter() {
-            // INVARIANT: Just entered.
-            Ok(Self(()))
-        } else {
-            Err(ENXIO)
-        }
-    }
-
-    /// Keeps the reference until [`Inside::resume`].
-    fn stay(self) {
-        core::mem::forget(self);
-    }
-
-    /// Takes over the reference that [`Inside::stay`] kept.
-    ///
-    /// # Safety
-    ///
-    /// One reference was kept for this call, and for no other.
-    unsafe fn resume() -> Self {
-        // INVARIANT: By the requirement.
-        Self(())
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { shim::stackmap_tracefs_leave() };
     }
 }
 
@@ -240,8 +199,11 @@ impl<F: File> FileOps<F> {
     ///
     /// As `struct file_operations.open` is called.
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> c_int {
-        from_result(|| {
-            let inside = Inside::enter()?;
+        // The module is being unloaded.
+        if !shim::stackmap_tracefs_enter() {
+            return ENXIO.to_errno();
+        }
+        let begin = || {
             to_result(shim::stackmap_tracefs_allowed())?;
             // SAFETY: The file is being opened, by us.
             let flags = unsafe { (*file).f_flags };
@@ -259,8 +221,12 @@ impl<F: File> FileOps<F> {
                     (*seq).private = KBox::into_raw(reader).cast();
                 }
             }
-            inside.stay();
             Ok(0)
+        };
+        begin().unwrap_or_else(|error: Error| {
+            // SAFETY: Entered above; the file is not opened.
+            unsafe { shim::stackmap_tracefs_leave() };
+            error.to_errno()
         })
     }
 
@@ -278,17 +244,17 @@ impl<F: File> FileOps<F> {
     ///
     /// As `struct file_operations.release` is called, for a file that `open` has opened.
     unsafe extern "C" fn release(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
-        // SAFETY: `open` has stayed for this file, which is closed once; nobody else uses it.
-        let (_inside, seq) = unsafe { (Inside::resume(), Self::seq(file)) };
-        if seq.is_null() {
-            return 0;
-        }
-        // SAFETY: `open` put a reader there, which is used for the last time, and has called
-        // `seq_open`.
+        // SAFETY: `open` has entered for this file, which is closed once. If there is a seq_file, `open` put a
+        // reader there, which is used for the last time, and has called `seq_open`.
         unsafe {
-            drop(KBox::<F::Reader>::from_raw((*seq).private.cast()));
-            bindings::seq_release(inode, file)
+            let seq = Self::seq(file);
+            if !seq.is_null() {
+                drop(KBox::<F::Reader>::from_raw((*seq).private.cast()));
+                bindings::seq_release(inode, file);
+            }
+            shim::stackmap_tracefs_leave();
         }
+        0
     }
 
     /// # Safety
