@@ -95,9 +95,7 @@ impl Seq<'_> {
             self.text(fmt!("\n"));
         }
     }
-}
 
-impl Seq<'_> {
     /// Prints a user stack in the form of the kernel's own `trace_user_stack_print()`.
     fn user_stack(&mut self, words: impl Iterator<Item = u64>, has_paths: bool) {
         self.text(fmt!("<user stack trace>\n"));
@@ -190,30 +188,23 @@ unsafe extern "C" fn stackmap_print_user(
     dumped: bool,
 ) {
     let bound = user::bound(&ReadSide::enter(), cookie);
-    if dumped || resolves() {
+    let shows_stacks = dumped || resolves();
+    if shows_stacks {
         // SAFETY: By the requirement.
         unsafe { stackmap_print(seq, stack_id, flags, dumped) };
-        // SAFETY: By the requirement no other code uses `seq` during the call.
-        let seq = unsafe { &mut *seq };
-        let mut out = Seq { seq, flags };
-        let shown = bound.map(Id::from_raw).and_then(|id| match dumped {
-            true => out.user_stack_dumped(id),
-            false => out.user_stack_of(id),
-        });
-        if shown.is_none() {
-            let (cpu, count) = (cookie as u32, cookie >> 32);
-            out.text(fmt!("<user {}:{}>\n", cpu, count));
-        }
-        return;
     }
-    // SAFETY: As above.
+    // SAFETY: By the requirement no other code uses `seq` during the call.
     let seq = unsafe { &mut *seq };
     let mut out = Seq { seq, flags };
-    match bound {
-        Some(id) => out.text(fmt!("<stack_id {}> <user_stack_id {}>\n", stack_id, id)),
-        None => {
-            let (cpu, count) = (cookie as u32, cookie >> 32);
-            out.text(fmt!("<stack_id {}> <user {}:{}>\n", stack_id, cpu, count));
-        }
+    if !shows_stacks {
+        out.text(fmt!("<stack_id {}> ", stack_id));
+    }
+    let shown = bound.and_then(|id| match (shows_stacks, dumped) {
+        (false, _) => out.write_fmt(fmt!("<user_stack_id {}>\n", id)).ok(),
+        (true, true) => out.user_stack_dumped(Id::from_raw(id)),
+        (true, false) => out.user_stack_of(Id::from_raw(id)),
+    });
+    if shown.is_none() {
+        out.text(fmt!("<user {}:{}>\n", cookie as u32, cookie >> 32));
     }
 }
