@@ -49,16 +49,9 @@ static void set_frame(struct stackmap_frame *frame, const struct unwind_state *s
 						      (unsigned long)stack->end - 1;
 }
 
-/**
- * stackmap_unwind_try - see what the kernel's unwinder does after a call
- * @ip: the address that the call returns to
- * @sp: where the stack pointer is, a word of the stack for learning
- * @bp: where the frame pointer is
- * @signal: any; @trial gets false for the frame of a call, and otherwise the opposite, so that
- *	nothing looks like the end of a walk
- * @trial: set to what it did
- *
- * Context: any in which RCU is watching.
+/*
+ * As in orc.c. The frame of a call sets @trial->signal to false, all else to the opposite of
+ * @signal, so that nothing looks like the end of a walk.
  */
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_trial *trial)
@@ -90,14 +83,7 @@ void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, boo
 	trial->bp_word = *state.bp - STACKMAP_LEARN_WORD(0);
 }
 
-/**
- * stackmap_unwind_begin - begin a walk, on whichever stack
- * @frame: the frame to begin at; the stack that it is on is set
- * @state: set so that stackmap_unwind_step() can go on
- *
- * Context: any in which RCU is watching; preemption off.
- * Return: whether the kernel knows that stack.
- */
+/* As in orc.c, on whichever stack. */
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)
 {
 	unsigned long *record = record_of(frame->sp);
@@ -116,15 +102,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	return true;
 }
 
-/**
- * stackmap_unwind_step - step to the caller as the kernel's unwinder does
- * @frame: the frame, then its caller's
- * @state: of the walk
- * @begun: whether @state is set; if not, all frames of the walk were on one stack
- *
- * Context: any in which RCU is watching; preemption off.
- * Return: whether there is a caller.
- */
+/* As in orc.c. If @state is not set, all frames of the walk were on one stack. */
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
 {
 	if (!begun && !stackmap_unwind_begin(frame, state))

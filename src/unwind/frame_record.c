@@ -65,14 +65,7 @@ static bool is_on(unsigned long addr, size_t len, unsigned long begin, unsigned 
 	return addr >= begin && addr < end && end - addr >= len;
 }
 
-/**
- * stackmap_unwind_begin - begin a walk on the CPU's stack for interrupts
- * @frame: the frame to begin at; the stack that it is on is set
- * @state: unused
- *
- * Context: any; preemption off.
- * Return: whether it is on that stack.
- */
+/* As in orc.c, on the CPU's stack for interrupts. @state is not used. */
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state)
 {
 	const unsigned long begin = (unsigned long)*this_cpu_ptr(stackmap_symbols.irq_stack_ptr);
@@ -116,15 +109,9 @@ static bool step_to_registers(struct stackmap_frame *frame, unsigned long record
 #endif
 }
 
-/**
- * stackmap_unwind_step - step to the caller, or to what was interrupted
- * @frame: the frame, then the other one
- * @state: unused
- * @begun: unused
- *
- * Context: any; preemption off.
- * Return: whether there is one. If not, and the frame is not the last one of the task, the kernel's
- * unwinder may still find one.
+/*
+ * As in orc.c, without @state. If there is no caller, and the frame is not the last one of the
+ * task, the kernel's unwinder may still find one.
  */
 bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
 {
