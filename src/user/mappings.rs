@@ -216,16 +216,10 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
         self.learnt += 1;
         shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_TRACKED);
-        let may_wait = self.may_wait;
-        let (open, offset) = self.open(address)?;
-        let found = open
-            .elf()
-            .and_then(|(elf, file)| elf.track(file, &X86_64, offset, register));
-        if found == Err(Unknown::Absent) && may_wait {
-            open.file.want();
-            self.may_wait = false;
-        }
-        found.ok()
+        self.read(address, |elf, file, offset| {
+            elf.track(file, &X86_64, offset, register)
+        })?
+        .ok()
     }
 
     fn stack(&self) -> u64 {
@@ -333,22 +327,31 @@ impl<'a, M> Codes<'a, M> {
         Some((self.open.insert(open), offset))
     }
 
+    /// Reads what the file in the last mapping says of an address, at its offset; has a part that is missing read
+    /// ahead, if this stack may wait. [`None`]: it is not mapped there any more.
+    fn read<T>(
+        &mut self,
+        address: u64,
+        read: impl FnOnce(&Elf, &CachedFile<'_>, u64) -> Result<T, Unknown>,
+    ) -> Option<Result<T, Unknown>> {
+        let may_wait = self.may_wait;
+        let (open, offset) = self.open(address)?;
+        let found = open.elf().and_then(|(elf, file)| read(elf, file, offset));
+        if may_wait && matches!(found, Err(Unknown::Absent)) {
+            open.file.want();
+            self.may_wait = false;
+        }
+        Some(found)
+    }
+
     /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
     fn described(&mut self, address: u64) -> Option<Result<Rule, Unknown>> {
         let mapping = self.mappings.mapping()?;
         let found = match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
-                let may_wait = self.may_wait;
-                let (open, offset) = self.open(address)?;
-                let found = open
-                    .elf()
-                    .and_then(|(elf, file)| elf.learn(file, &X86_64, offset));
-                if found == Err(Unknown::Absent) && may_wait {
-                    open.file.want();
-                    self.may_wait = false;
-                }
-                found
-            }
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => self
+                .read(address, |elf, file, offset| {
+                    elf.learn(file, &X86_64, offset)
+                })?,
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
                 let offset = address - mapping.start + mapping.offset;
                 cfi::learn(&self.process.vdso(), &X86_64, offset)

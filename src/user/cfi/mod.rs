@@ -153,6 +153,7 @@ impl Elf {
         }
     }
 
+    /// Returns the row of an offset, and whether its frame is a signal's.
     fn row<F: File>(
         &self,
         file: &F,
@@ -161,41 +162,31 @@ impl Elf {
         tracked: u64,
     ) -> Result<(Row, bool), Unknown> {
         let image = Image::new(self, file, offset)?;
-        match image.by_table() {
-            Ok((_begin, described)) => row(&image, machine, described, tracked),
-            Err(Unknown::NoTable) => row(&image, machine, image.by_search(machine)?, tracked),
-            Err(reason) => Err(reason),
+        let described = match image.by_table() {
+            Ok((_begin, described)) => described,
+            Err(Unknown::NoTable) => image.by_search(machine)?,
+            Err(reason) => return Err(reason),
+        };
+        let mut cursor = image.at(described)?;
+        let start = cursor.at();
+        let end = end_of(&mut cursor)?;
+        let here = cursor.at();
+        let back = u64::from(cursor.u32()?);
+        if back == 0 {
+            return Err(Unknown::Damaged);
         }
+        let common = here.checked_sub(back).ok_or(Unknown::Damaged)?;
+        let mut head = Cursor::new(file, common);
+        let common = Common::read(&mut head, machine)?;
+        let field = described.wrapping_add(cursor.at() - start);
+        let (begin, length) = common.range(&mut cursor, field)?;
+        if image.address.wrapping_sub(begin) >= length {
+            return Err(Unknown::NoFunction);
+        }
+        common.skip_augmentation(&mut cursor)?;
+        let mut program = Program::new(machine, &common, tracked, begin, image.address);
+        program.run_common(&mut head)?;
+        program.run(&mut cursor, end)?;
+        Ok((*program.row(), common.signal))
     }
-}
-
-/// Returns the row of the address, by the function whose description is loaded there, and whether its frame is a
-/// signal's.
-fn row<F: File>(
-    image: &Image<'_, F>,
-    machine: &Machine,
-    described: u64,
-    tracked: u64,
-) -> Result<(Row, bool), Unknown> {
-    let mut cursor = image.at(described)?;
-    let start = cursor.at();
-    let end = end_of(&mut cursor)?;
-    let here = cursor.at();
-    let back = u64::from(cursor.u32()?);
-    if back == 0 {
-        return Err(Unknown::Damaged);
-    }
-    let common = here.checked_sub(back).ok_or(Unknown::Damaged)?;
-    let mut head = Cursor::new(image.file, common);
-    let common = Common::read(&mut head, machine)?;
-    let field = described.wrapping_add(cursor.at() - start);
-    let (begin, length) = common.range(&mut cursor, field)?;
-    if image.address.wrapping_sub(begin) >= length {
-        return Err(Unknown::NoFunction);
-    }
-    common.skip_augmentation(&mut cursor)?;
-    let mut program = Program::new(machine, &common, tracked, begin, image.address);
-    program.run_common(&mut head)?;
-    program.run(&mut cursor, end)?;
-    Ok((*program.row(), common.signal))
 }

@@ -262,8 +262,8 @@ impl<'c> Program<'c> {
                 let register = cursor.unsigned()?;
                 self.set(register, RegisterRule::Same);
             }
-            // register
-            0x09 => {
+            // register, val_offset, val_offset_sf
+            0x09 | 0x14 | 0x15 => {
                 let (register, _other) = (cursor.unsigned()?, cursor.unsigned()?);
                 self.set(register, RegisterRule::Other);
             }
@@ -317,11 +317,6 @@ impl<'c> Program<'c> {
             0x11 => {
                 let (register, offset) = (cursor.unsigned()?, cursor.signed()?);
                 self.set(register, RegisterRule::Offset(self.scaled(offset)));
-            }
-            // val_offset, val_offset_sf
-            0x14 | 0x15 => {
-                let (register, _offset) = (cursor.unsigned()?, cursor.unsigned()?);
-                self.set(register, RegisterRule::Other);
             }
             // val_expression
             0x16 => {
