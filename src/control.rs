@@ -75,19 +75,11 @@ impl Recorder {
         unsafe { CONTROL.init() };
         let [word] = store::random();
         let hook = Hook::choose(choice, None)?;
-        *CONTROL.lock() = Control {
-            bits,
-            user_bits,
-            choice,
-            hook,
-            hooked: false,
-            enabled: false,
-            user: false,
-            resetting: false,
-            load_id: (word % u64::from(u32::MAX)) as u32 + 1,
-            top: Some(top),
-            instances: KVec::new(),
-        };
+        let mut control = CONTROL.lock();
+        (control.bits, control.user_bits) = (bits, user_bits);
+        (control.choice, control.hook) = (choice, hook);
+        control.load_id = (word % u64::from(u32::MAX)) as u32 + 1;
+        control.top = Some(top);
         Ok(Self(()))
     }
 }
