@@ -12,12 +12,10 @@ use crate::shim::{
     self, stackmap_binary, stackmap_file, stackmap_file_key, stackmap_mapping, stackmap_process,
     stackmap_registers, stackmap_sleeper,
 };
-use core::{cell::Cell, marker::PhantomData, ptr::NonNull, slice::from_ref};
+use core::{cell::Cell, marker::PhantomData, slice::from_ref};
 use kernel::{
-    bindings,
     error::to_result,
     prelude::*,
-    sync::aref::ARef,
     task::Task,
     types::{NotThreadSafe, Opaque},
 };
@@ -133,30 +131,6 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    /// All tasks that may be such. Context: process; the caller holds the lock of the control path.
-    pub(super) fn tasks() -> Result<KVVec<ARef<Task>>> {
-        let mut max = 64;
-        loop {
-            let mut pointers: KVVec<*mut bindings::task_struct> =
-                KVVec::with_capacity(max, GFP_KERNEL)?;
-            let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
-            // SAFETY: So many pointers can be written.
-            let nr = unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32) } as usize;
-            // SAFETY: So many were written.
-            unsafe { pointers.inc_len(nr.min(max)) };
-            for task in &pointers {
-                if let Some(task) = NonNull::new(task.cast::<Task>()) {
-                    // SAFETY: The task came with a reference.
-                    tasks.push(unsafe { ARef::from_raw(task) }, GFP_KERNEL)?;
-                }
-            }
-            if nr <= max {
-                return Ok(tasks);
-            }
-            max = 2 * nr;
-        }
-    }
-
     /// Looks at a task. [`None`]: it is no longer one. Context: process, may sleep.
     pub(super) fn begin(task: &Task) -> Option<Self> {
         let mut sleeper = stackmap_sleeper::default();

@@ -9,7 +9,8 @@ use super::{
     State,
 };
 use crate::shim;
-use kernel::{prelude::*, sync::aref::ARef, task::Task};
+use core::ptr::NonNull;
+use kernel::{bindings, prelude::*, sync::aref::ARef, task::Task};
 
 /// How often a task is tried whose address space is just being changed.
 const TRIES: usize = 3;
@@ -27,7 +28,26 @@ enum Outcome {
 /// The tasks that have a user stack requested and not delivered. Context: process; the caller holds the
 /// lock of the control path.
 pub(crate) fn tasks() -> Result<KVVec<ARef<Task>>> {
-    Sleeper::tasks()
+    let mut max = 64;
+    loop {
+        let mut pointers: KVVec<*mut bindings::task_struct> =
+            KVVec::with_capacity(max, GFP_KERNEL)?;
+        let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
+        // SAFETY: So many pointers can be written.
+        let nr = unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32) } as usize;
+        // SAFETY: So many were written.
+        unsafe { pointers.inc_len(nr.min(max)) };
+        for task in &pointers {
+            if let Some(task) = NonNull::new(task.cast::<Task>()) {
+                // SAFETY: The task came with a reference.
+                tasks.push(unsafe { ARef::from_raw(task) }, GFP_KERNEL)?;
+            }
+        }
+        if nr <= max {
+            return Ok(tasks);
+        }
+        max = 2 * nr;
+    }
 }
 
 /// Binds the user stack of such a task, if it stays in the kernel. Context: process, may sleep; the
