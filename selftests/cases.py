@@ -208,64 +208,18 @@ def by_hook(kernel, hook):
     yield guest("text", kernel, hook)
 
 
-def record(kernel):
-    """The tool's recording, and what it leaves to others."""
-    script = str(TOP / "tools/stackmap/tests/guest/record")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
-    return Case(f"{kernel}: the tool: record", command, kernel=kernel)
+# The guest tests of the tool in Debian's userland, and the programs that they want in /tests.
+IN_DEBIAN = {"beside": (), "offcpu": ("waits",), "pairs": ("keeps",), "names": NAMES}
 
 
-def beside(kernel, rounds):
-    """Recorders beside other tracing, killed at random moments."""
-    script = str(TOP / "tools/stackmap/tests/guest/beside")
-    command = ("--userland", "debian", "--timeout", "1200", "--add", f"{TOOL}:/bin/stackmap", "--", script, str(rounds))
-    return Case(f"{kernel}: the tool: beside {rounds}", command, kernel=kernel)
-
-
-def user_side(kernel):
-    """User stacks by the tool: from record to names."""
-    script = str(TOP / "tools/stackmap/tests/guest/user")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
-    return Case(f"{kernel}: the tool: user", command, kernel=kernel)
-
-
-def offcpu(kernel):
-    """Where tasks wait, compared with a program that knows it."""
-    script = str(TOP / "tools/stackmap/tests/guest/offcpu")
-    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
-               "--add", f"{BUILT}/waits:/tests/waits", "--", script)
-    return Case(f"{kernel}: the tool: offcpu", command, kernel=kernel)
-
-
-def pairs(kernel):
-    """What is not freed and how long calls take, compared with what knows it."""
-    script = str(TOP / "tools/stackmap/tests/guest/pairs")
-    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap",
-               "--add", f"{BUILT}/keeps:/tests/keeps", "--", script)
-    return Case(f"{kernel}: the tool: pairs", command, kernel=kernel)
-
-
-def filters(kernel):
-    """What a recording is limited to, compared with programs that say who calls."""
-    script = str(TOP / "tools/stackmap/tests/guest/filters")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
-    return Case(f"{kernel}: the tool: filters", command, kernel=kernel)
-
-
-def flight(kernel):
-    """Recordings that an event ends, and of which the end is kept."""
-    script = str(TOP / "tools/stackmap/tests/guest/flight")
-    command = ("--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", "--", script)
-    return Case(f"{kernel}: the tool: flight", command, kernel=kernel)
-
-
-def names(kernel):
-    """The names of user frames, compared with those of others."""
-    script = str(TOP / "tools/stackmap/tests/guest/names")
-    programs = [word for name in NAMES for word in ("--add", f"{BUILT}/{name}:/tests/{name}")]
-    command = ("--userland", "debian", "--timeout", "600", "--add", f"{TOOL}:/bin/stackmap", *programs, "--", script)
-    return Case(f"{kernel}: the tool: names", command, kernel=kernel, oracle=(TOOL,),
-                judge=TOP / "tools/stackmap/tests/names")
+def tool(kernel, name, *args, **more):
+    """A script of tools/stackmap/tests/guest in a guest that has the tool."""
+    command = ["--userland", "debian"] if name in IN_DEBIAN else []
+    command += ["--timeout", "1200" if name == "beside" else "600", "--add", f"{TOOL}:/bin/stackmap"]
+    for program in IN_DEBIAN.get(name, ()):
+        command += ["--add", f"{BUILT}/{program}:/tests/{program}"]
+    command += ["--", str(TOP / "tools/stackmap/tests/guest" / name), *args]
+    return Case(f"{kernel}: the tool: {' '.join((name, *args))}", tuple(command), kernel=kernel, **more)
 
 
 def libraries(kernel, calls, **more):
@@ -284,14 +238,11 @@ def every_case(kernel):
     """All scripts for one kernel, the longest first."""
     stock = kernel not in SMALL
     if stock:
-        yield record(kernel)
-        yield beside(kernel, 4)
-        yield user_side(kernel)
-        yield names(kernel)
-        yield offcpu(kernel)
-        yield pairs(kernel)
-        yield filters(kernel)
-        yield flight(kernel)
+        yield tool(kernel, "record")
+        yield tool(kernel, "beside", "4")
+        yield tool(kernel, "user")
+        yield tool(kernel, "names", oracle=(TOOL,), judge=TOP / "tools/stackmap/tests/names")
+        yield from (tool(kernel, name) for name in ("offcpu", "pairs", "filters", "flight"))
         yield guest("reload", kernel)
     # It compares /proc/slabinfo, which this kernel lacks.
     if kernel != DEBUG_RT:
@@ -441,7 +392,7 @@ def long_cases(kernel):
         yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
         yield libraries(kernel, 25000, timeout=20 * 60)
     if kernel == KERNELS[0]:
-        yield beside(kernel, 12)
+        yield tool(kernel, "beside", "12")
     # The debug information of the kernel is 1.2 GB to download.
     if kernel in NEWER:
         yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
@@ -459,10 +410,10 @@ def package_cases(kernel):
         yield Case(f"packages: {kernel}", (str(TESTS / "packages"), kernel))
     if kernel not in KERNELS:
         return
-    tool = ("--add", f"{TOOL}:/bin/stackmap")
+    added = ("--add", f"{TOOL}:/bin/stackmap")
     for parameter in ("module.sig_enforce=1", "lockdown=integrity"):
-        yield guest("signing", kernel, parameter, vm=("--append", parameter, *tool))
-    yield guest("signing", kernel, "loaded", vm=tool)
+        yield guest("signing", kernel, parameter, vm=("--append", parameter, *added))
+    yield guest("signing", kernel, "loaded", vm=added)
 
 
 def host_cases():
