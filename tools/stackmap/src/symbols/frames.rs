@@ -128,11 +128,16 @@ const DEFERRED: [&str; 3] = [
     "unwind_user_faultable",
 ];
 
+/// Returns whether a function, of a module or of the kernel, is one that tells that tracing itself caused an event.
+pub fn is_of_tracing(name: &str, module: Option<&str>) -> bool {
+    module == Some(STACKMAP) || DEFERRED.contains(&name)
+}
+
 /// Returns whether tracing itself caused an event: this module called what it is of, or a page fault in the module. `frames`:
 /// those of the event's stack as in [`nr_plumbing`], without the plumbing. What interrupts or preempts the module has other causes.
 pub fn is_own<'a>(frames: impl IntoIterator<Item = Option<(&'a str, Option<&'a str>)>>) -> bool {
     for (name, module) in frames.into_iter().flatten() {
-        if module == Some(STACKMAP) || DEFERRED.contains(&name) {
+        if is_of_tracing(name, module) {
             return true;
         }
         let is_interrupt = is_entry(name) && !name.starts_with(ENTRY_PREFIXES[0]);

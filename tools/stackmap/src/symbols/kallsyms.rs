@@ -13,7 +13,7 @@
 //! puts before a function (`__pfx_...`) ends the function before it and is named by its own.
 
 use super::{
-    frames::{is_entry, parts},
+    frames::{is_entry, is_of_tracing, parts},
     lookup_address,
     modules::Modules,
     texts::{number_of, ByNumber},
@@ -64,6 +64,8 @@ pub struct Kallsyms {
     ends: Vec<Option<u64>>,
     /// Where entries of interrupts and exceptions begin and end, in order.
     entry_points: Vec<(u64, u64)>,
+    /// The same for functions of which [`is_of_tracing`] is true.
+    tracing: Vec<(u64, u64)>,
     text_base: Option<u64>,
     stext: Option<u64>,
 }
@@ -139,19 +141,12 @@ impl Kallsyms {
 
     /// Whether an address is in the entry of an interrupt or an exception.
     pub fn is_entry(&self, address: u64) -> bool {
-        let (Some((first, _)), Some((_, end))) =
-            (self.entry_points.first(), self.entry_points.last())
-        else {
-            return false;
-        };
-        if address < *first || address >= *end {
-            return false;
-        }
-        let after = self
-            .entry_points
-            .partition_point(|(start, _)| *start <= address);
-        let last = after.checked_sub(1).map(|index| self.entry_points[index]);
-        last.is_some_and(|(_, end)| address < end)
+        is_within(&self.entry_points, address)
+    }
+
+    /// Returns whether `address` may be in a function of this module, or in one that unwinds user stacks.
+    pub fn is_of_tracing(&self, address: u64) -> bool {
+        is_within(&self.tracing, address)
     }
 
     /// Where the kernel's code begins (`_text`): the link address plus what KASLR added.
@@ -391,25 +386,31 @@ impl Table {
         }
     }
 
-    /// From where to where entries of interrupts and exceptions reach, of sorted symbols.
-    fn entry_points(&self, text: &str) -> Vec<(u64, u64)> {
-        let same = |one: &(u64, Entry), other: &(u64, Entry)| one.0 == other.0;
-        let mut aliases = self.symbols.chunk_by(same).peekable();
-        let mut entries = Vec::new();
+    /// Returns where symbols begin and end of which `is_one` is true, given their name and module. They are sorted.
+    fn ranges(&self, text: &str, is_one: impl Fn(&str, Option<&str>) -> bool) -> Vec<(u64, u64)> {
+        let is_one = |(_, entry): &(u64, Entry)| {
+            let name = entry.name as usize;
+            let module = usize::from(entry.module).checked_sub(1);
+            let module = module.map(|index| self.modules[index].as_str());
+            is_one(&text[name..name + usize::from(entry.name_len)], module)
+        };
+        let mut aliases = self
+            .symbols
+            .chunk_by(|one, other| one.0 == other.0)
+            .peekable();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
         while let Some(symbols) = aliases.next() {
-            let is_entry = |(_, entry): &(u64, Entry)| {
-                let name = entry.name as usize;
-                entry.module == CORE && is_entry(&text[name..name + usize::from(entry.name_len)])
-            };
-            if symbols.iter().any(is_entry) {
+            if symbols.iter().any(is_one) {
                 let start = symbols[0].0;
-                let end = aliases
-                    .peek()
-                    .map_or(start.saturating_add(1), |next| next[0].0);
-                entries.push((start, end));
+                let next = aliases.peek();
+                let end = next.map_or(start.saturating_add(1), |next| next[0].0);
+                match ranges.last_mut().filter(|last| last.1 == start) {
+                    Some(last) => last.1 = end,
+                    None => ranges.push((start, end)),
+                }
             }
         }
-        entries
+        ranges
     }
 
     fn finish(mut self, text: String, modules: &Modules) -> Kallsyms {
@@ -420,10 +421,10 @@ impl Table {
             Some(module.base.saturating_add(module.size))
         });
         let addresses: Vec<_> = self.symbols.iter().map(|(address, _)| *address).collect();
-        let entry_points = self.entry_points(&text);
         Kallsyms {
+            entry_points: self.ranges(&text, |name, module| module.is_none() && is_entry(name)),
+            tracing: self.ranges(&text, is_of_tracing),
             text,
-            entry_points,
             demangled: self.demangled,
             firsts: addresses.iter().copied().step_by(BLOCK).collect(),
             addresses,
@@ -434,6 +435,13 @@ impl Table {
             stext: self.stext,
         }
     }
+}
+
+/// Returns whether one of sorted ranges has an address.
+fn is_within(ranges: &[(u64, u64)], address: u64) -> bool {
+    let after = ranges.partition_point(|(start, _)| *start <= address);
+    let last = after.checked_sub(1).map(|index| ranges[index]);
+    last.is_some_and(|(_, end)| address < end)
 }
 
 /// The first word of a line, and what follows it.

@@ -257,7 +257,13 @@ impl Symbols {
 
     /// Whether tracing itself caused an event with this stack.
     pub fn is_own(&self, ips: &[u64]) -> bool {
-        frames::is_own(self.names(ips).skip(self.nr_plumbing(ips)))
+        let is_of_tracing = |kallsyms: &Kallsyms| {
+            let mut addresses = ips.iter().enumerate();
+            addresses.any(|(depth, ip)| kallsyms.is_of_tracing(lookup_address(*ip, depth == 0)))
+        };
+        // Looking up names takes long, and few stacks have such a function.
+        self.kallsyms.as_ref().is_none_or(is_of_tracing)
+            && frames::is_own(self.names(ips).skip(self.nr_plumbing(ips)))
     }
 
     /// How many frames at the beginning of a stack are of tracing itself.
