@@ -11,13 +11,15 @@
  *	6  a child that is as old as the process
  *	7  THREADS threads, one more each ten milliseconds, which stay
  *
- * It ends when that time has passed; the second thread and the old child are there when it prints
+ * It ends when that time has passed, or at SIGTERM: first all THREADS threads are started, and
+ * each of 1 to 5 and 7 calls once more. The second thread and the old child run when it prints
  * "ready".
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -27,7 +29,7 @@
 #include <unistd.h>
 
 static int base;
-static long long end;
+static atomic_llong end;
 
 static long long now(void)
 {
@@ -53,13 +55,20 @@ static void on_cpu(int cpu)
 		exit(1);
 }
 
-/* Calls with a number until the end, with so many milliseconds between. */
+static void end_now(int signal)
+{
+	(void)signal;
+	end = 0;
+}
+
+/* Calls with a number every PAUSE milliseconds, and once more at the end. */
 static void keep_calling(int who, int pause)
 {
 	while (now() < end) {
 		call(who);
 		usleep(pause * 1000);
 	}
+	call(who);
 }
 
 static void *second(void *barrier)
@@ -78,7 +87,7 @@ static void *short_thread(void *unused)
 
 static void *staying_thread(void *unused)
 {
-	keep_calling(7, 100);
+	keep_calling(7, 1000);
 	return unused;
 }
 
@@ -103,11 +112,30 @@ static pid_t child(void)
 	return pid;
 }
 
+/* Runs a thread that calls, and a child that does and has a child that does, too. */
+static void generations(void)
+{
+	pid_t pid;
+
+	pthread_join(start(short_thread, NULL), NULL);
+	pid = child();
+	if (!pid) {
+		call(4);
+		if (!child()) {
+			call(5);
+			_exit(0);
+		}
+		wait(NULL);
+		_exit(0);
+	}
+	waitpid(pid, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
+	int threads = argc > 3 ? atoi(argv[3]) : 0, started = 0;
+	pthread_t staying[threads + 1];
 	pthread_barrier_t ready;
-	int threads = argc > 3 ? atoi(argv[3]) : 0;
-	pid_t pid;
 
 	if (argc < 3)
 		return 1;
@@ -117,32 +145,26 @@ int main(int argc, char **argv)
 		keep_calling(6, 10);
 		_exit(0);
 	}
+	signal(SIGTERM, end_now);
 	pthread_barrier_init(&ready, NULL, 2);
-	start(second, &ready);
+	staying[threads] = start(second, &ready);
 	pthread_barrier_wait(&ready);
 	on_cpu(0);
 	puts("ready");
 	fflush(stdout);
-	while (now() < end) {
+	while (now() < end || started < threads) {
 		call(1);
-		if (threads) {
-			threads--;
-			pthread_detach(start(staying_thread, NULL));
+		if (started < threads) {
+			staying[started++] = start(staying_thread, NULL);
+			usleep(10 * 1000);
 		} else {
-			pthread_join(start(short_thread, NULL), NULL);
-			pid = child();
-			if (!pid) {
-				call(4);
-				if (!child()) {
-					call(5);
-					_exit(0);
-				}
-				wait(NULL);
-				_exit(0);
-			}
-			waitpid(pid, NULL, 0);
+			generations();
+			usleep(50 * 1000);
 		}
-		usleep(10 * 1000);
 	}
+	call(1);
+	generations();
+	for (int i = 0; i <= threads; i++)
+		pthread_join(staying[i], NULL);
 	return 0;
 }
