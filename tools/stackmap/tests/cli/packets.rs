@@ -4,30 +4,19 @@
 //! is, and what the scheduler did.
 
 use super::{
-    made::{self, bin, Text},
-    perfetto::packets,
-    tool::{events, json, Dir},
+    perfetto::{packets, packets_of},
+    tool::{events, json},
 };
 use serde_json::Value as Json;
 use stackmap::{
     capture::{CpuStat, Manifest},
     export::perfetto::messages::{
-        Data, FtraceCpuStats, Sched, SchedSwitch, SchedWakeup, TracePacket, END_OF_TRACE, INSTANT,
+        Data, FtraceCpuStats, Sched, SchedSwitch, SchedWakeup, END_OF_TRACE, INSTANT,
         START_OF_TRACE,
     },
 };
-/// Returns the packets of a capture of one event.
-fn packets_of(manifest: &Manifest) -> Vec<TracePacket> {
-    let dir = Dir::new();
-    let path = dir.at("capture");
-    let text = Text {
-        trace: "  a-1 [000] ..... 1.000001: e: x\n",
-        stack_map_bin: &bin(None, &[]),
-        ..Text::default()
-    };
-    made::capture(&text, manifest).write(&path);
-    packets(&path)
-}
+
+const EVENT: &str = "  a-1 [000] ..... 1.000001: e: x\n";
 
 #[test]
 fn the_machine_and_the_losses_of_each_cpu_are_said() {
@@ -45,7 +34,7 @@ fn the_machine_and_the_losses_of_each_cpu_are_said() {
         ..Manifest::default()
     };
     let mut stats = Vec::new();
-    for packet in packets_of(&manifest) {
+    for packet in packets_of(EVENT, &manifest) {
         match packet.data {
             Some(Data::SystemInfo(info)) => {
                 let utsname = info.utsname.unwrap();
@@ -81,7 +70,7 @@ fn times_are_of_the_clock_that_is_named() {
             clock: clock.to_owned(),
             ..Manifest::default()
         };
-        let packets = packets_of(&manifest);
+        let packets = packets_of(EVENT, &manifest);
         let default = packets[0].trace_packet_defaults;
         let default = default.map(|default| default.timestamp_clock_id);
         assert_eq!(default, known, "{clock}");

@@ -38,56 +38,6 @@ fn folded(arguments: &str) -> u64 {
     counts(&stdout(format!("{arguments} --folded -"))).sum()
 }
 
-#[test]
-fn what_is_not_freed_is_outstanding() {
-    let mut objects = HashMap::new();
-    let mut pages = HashMap::new();
-    let events = events("mixed.data");
-    for event in &events {
-        let name = event["event"].as_str().unwrap();
-        match name {
-            "kmalloc" | "kmem_cache_alloc" => {
-                objects.insert(number(event, "ptr"), (name, number(event, "bytes_alloc")));
-            }
-            "kfree" | "kmem_cache_free" => drop(objects.remove(&number(event, "ptr"))),
-            "mm_page_alloc" => {
-                let first = number(event, "pfn");
-                let taken = first..first + (1 << number(event, "order"));
-                pages.extend(taken.map(|pfn| (pfn, first)));
-            }
-            "mm_page_free" => {
-                let first = number(event, "pfn");
-                let freed = first..first + (1 << number(event, "order"));
-                pages.retain(|pfn, _| !freed.contains(pfn));
-            }
-            _ => {}
-        }
-    }
-    let mut sums = BTreeMap::<&str, (usize, u64)>::new();
-    for (name, bytes) in objects.values() {
-        let sum = sums.entry(name).or_default();
-        *sum = (sum.0 + 1, sum.1 + bytes);
-    }
-    let mut firsts: Vec<_> = pages.values().collect();
-    firsts.sort_unstable();
-    firsts.dedup();
-    sums.insert("mm_page_alloc", (firsts.len(), pages.len() as u64 * 4096));
-
-    let report = stdout("leaks --top 0 mixed.data");
-    let rows = rows(&report);
-    assert_eq!(rows.len(), 3);
-    for (name, (nr, bytes)) in &sums {
-        assert!(*nr > 10);
-        let want = [nr.to_string(), bytes.to_string()];
-        assert_eq!(rows[name][..2], want, "{name}");
-    }
-    let all: u64 = sums.values().map(|(_, bytes)| bytes).sum();
-    let head = report.lines().nth(2).unwrap();
-    let want = format!(" outstanding, {all} bytes; ");
-    assert!(head.contains(&want), "{head}");
-    assert_eq!(folded("leaks mixed.data"), all);
-}
-
 /// How many allocations are outstanding, and of how many.
 fn outstanding(report: &str) -> (u64, u64) {
     let words: Vec<_> = report.lines().nth(2).unwrap().split(' ').collect();
@@ -101,30 +51,13 @@ fn allocations_are_filtered_and_frees_are_not() {
     let [zero, one] = [of(" --cpu 0"), of(" --cpu 1")];
     assert_eq!((zero.0 + one.0, zero.1 + one.1), (left, all));
     assert!(zero.0 > 0 && one.0 > 0);
-    let names = stdout("leaks --by name --top 1 mixed.data");
-    assert!(rows(&names)["dentry"][..2] == ["2", "384"], "{names}");
-    let inodes = "leaks --by stack --stack ^proc_alloc_inode$ --event kmem_cache_alloc mixed.data";
-    let inodes = stdout(inodes);
-    assert!(inodes.contains("\n#1: kmem_cache_alloc "), "{inodes}");
-    let nr_shown = inodes.matches("\n#").count();
-    let frames = inodes.matches(" proc_alloc_inode+");
-    assert_eq!(frames.count(), nr_shown, "{inodes}");
-}
-
-#[test]
-fn young_allocations_are_left_out() {
-    let (all, _) = outstanding(&stdout("leaks --top 0 mixed.data"));
+    // Young ones are left out.
     let said = stdout("leaks --older 0.08 --top 0 mixed.data");
     let (old, _) = outstanding(&said);
-    assert!(old > 0 && old < all, "{said}");
-    let note = format!("not counted: {} allocations of ", all - old);
+    assert!(old > 0 && old < left, "{said}");
+    let note = format!("not counted: {} allocations of ", left - old);
     assert!(said.contains(&note), "{said}");
     assert!(said.contains(": younger than 80.0 ms (--older)"), "{said}");
-    // The youngest of those that are left.
-    for words in rows(&said).values() {
-        let age: f64 = words[words.len() - 2].parse().unwrap();
-        assert!(age >= 80.0 && words[words.len() - 1] == "ms", "{said}");
-    }
 }
 
 #[test]
@@ -168,33 +101,6 @@ fn system_calls_take_as_long_as_their_events_say() {
             assert!(off <= 2.0 + want * 0.05, "{call}: {shown}, wanted {want}");
         }
     }
-}
-
-#[test]
-fn groups_may_be_values_of_a_field() {
-    let report = "latency --event softirq_entry --by vec --histogram --top 0 mixed.data";
-    let report = stdout(report);
-    let of_report = rows(&report);
-    let events = events("mixed.data");
-    // The kernel's numbers of them.
-    for (vec, name) in [(1, "TIMER"), (7, "SCHED"), (9, "RCU")] {
-        let ends = events
-            .iter()
-            .filter(|event| event["event"] == "softirq_exit");
-        let nr_ends = ends.filter(|event| number(event, "vec") == vec).count();
-        assert_eq!(of_report[name][0], nr_ends.to_string(), "{name}");
-        let histogram = report.split(&format!("\n{name}:\n")).nth(1).unwrap();
-        let lines = histogram.lines().take_while(|line| !line.is_empty());
-        let counts = lines.map(|line| {
-            let mut words = line.split_whitespace().rev();
-            words.find_map(|word| word.parse::<usize>().ok()).unwrap()
-        });
-        assert_eq!(counts.sum::<usize>(), nr_ends, "{name}: {report}");
-    }
-    // Of a wait, that of the switch away from the task.
-    let waits = stdout("offcpu --by prev_pid --top 0 mixed.data");
-    let by_pid = stdout("offcpu --by pid --top 0 mixed.data");
-    assert_eq!(rows(&waits)["26"], rows(&by_pid)["ksoftirqd/1-26"]);
 }
 
 #[test]
@@ -247,53 +153,10 @@ fn the_user_stacks_of_first_events_are_shown() {
     }
 }
 
-/// Who waits, since when, in which state, and when it was woken up.
-type Wait = (String, u64, u64, Option<u64>);
-/// Blocked, runnable and preempted microseconds, and how many waits.
-type Times = [u64; 4];
+/// Blocked, runnable and preempted microseconds.
+type Times = [u64; 3];
 
-/// The waits by task, as the events of an export say. `unfinished`: also those that last to its end.
-fn expected(file: &str, unfinished: bool) -> BTreeMap<String, Times> {
-    let mut tasks: HashMap<u64, Wait> = HashMap::new();
-    let mut found = BTreeMap::<String, Times>::new();
-    let events = events(file);
-    let mut add = |(name, since, state, woken): Wait, now| {
-        let times = found.entry(name).or_default();
-        times[3] += 1;
-        match (state & 0xff, woken) {
-            (0, _) => times[2] += now - since,
-            (_, None) => times[0] += now - since,
-            (_, Some(at)) => {
-                times[0] += at - since;
-                times[1] += now - at;
-            }
-        }
-    };
-    for event in &events {
-        let now = micros(event);
-        if event["event"] == "sched_waking" {
-            if let Some((.., woken)) = tasks.get_mut(&number(event, "pid")) {
-                woken.get_or_insert(now);
-            }
-        }
-        if event["event"] != "sched_switch" {
-            continue;
-        }
-        if let Some(wait) = tasks.remove(&number(event, "next_pid")) {
-            add(wait, now);
-        }
-        let (pid, state) = (number(event, "prev_pid"), number(event, "prev_state"));
-        if pid != 0 && state & 0x30 == 0 {
-            tasks.insert(pid, (pid.to_string(), now, state, None));
-        }
-    }
-    for wait in tasks.into_values().filter(|_| unfinished) {
-        add(wait, micros(events.last().unwrap()));
-    }
-    found
-}
-
-/// The same, as the program says; without the number of waits.
+/// Returns the times that tasks waited, by their pids.
 fn found(arguments: &str) -> BTreeMap<String, Times> {
     let text = stdout(format!("offcpu --by pid --folded - {arguments}"));
     let mut found = BTreeMap::<String, Times>::new();
@@ -311,32 +174,7 @@ fn found(arguments: &str) -> BTreeMap<String, Times> {
 }
 
 fn total(times: &BTreeMap<String, Times>) -> u64 {
-    times.values().flat_map(|times| &times[..3]).sum()
-}
-
-#[test]
-fn waits_are_those_of_the_events() {
-    for file in ["mixed.data", "attack.data"] {
-        for option in ["", " --unfinished"] {
-            let expected = expected(file, !option.is_empty());
-            let found = found(&format!("{file}{option}"));
-            assert!(expected.len() > 5 && total(&expected) > 50_000);
-            for (task, times) in &expected {
-                let got = found.get(task).copied().unwrap_or_default();
-                for (wanted, got) in times.iter().zip(got).take(3) {
-                    // Each wait is cut to microseconds at both ends, and each stack once more.
-                    let off = wanted.abs_diff(got);
-                    assert!(off <= 4 * times[3], "{task}: {times:?}, {got:?}");
-                }
-            }
-            assert!(found.keys().all(|task| expected.contains_key(task)));
-            // An idle CPU does not wait.
-            let text = stdout(format!("offcpu {file}{option}"));
-            assert!(!text.contains("swapper") && !text.contains("records of that time"));
-            let is_said = text.contains("no sched:sched_waking in the trace");
-            assert_eq!(is_said, file == "attack.data", "{text}");
-        }
-    }
+    times.values().flatten().sum()
 }
 
 #[test]
@@ -346,9 +184,18 @@ fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
         let kept = found(&format!("mixed.data --pid {pid}"));
         assert_eq!(kept, BTreeMap::from([(pid.clone(), *times)]));
     }
+    let said = stdout("offcpu attack.data");
+    assert!(
+        said.contains("no sched:sched_waking in the trace"),
+        "{said}"
+    );
     // Where the task left the CPU, not where it came back.
     let on = |cpu| total(&found(&format!("mixed.data --cpu {cpu}")));
     assert_eq!(on("0") + on("1"), total(&all));
+    // By a field, it is that of the switch away from the task.
+    let waits = stdout("offcpu --by prev_pid --top 0 mixed.data");
+    let by_pid = stdout("offcpu --by pid --top 0 mixed.data");
+    assert_eq!(rows(&waits)["26"], rows(&by_pid)["ksoftirqd/1-26"]);
     let blocked: u64 = all.values().map(|times| times[0] + times[1]).sum();
     let futex = found("mixed.data --stack ^futex_do_wait$");
     assert!(total(&futex) > 0 && total(&futex) < blocked, "{futex:?}");

@@ -5,12 +5,6 @@
 use super::tool::{data, run, stdout};
 use std::{env, fs, path::Path};
 
-/// A command, and the lines that follow it.
-struct Session {
-    command: String,
-    lines: Vec<String>,
-}
-
 /// Returns what a command prints, its status, and what it says.
 fn printed(command: &str) -> String {
     let ran = run(command);
@@ -43,27 +37,25 @@ fn golden_files() {
     assert!(nr_sessions >= 114, "{nr_sessions}");
 }
 
-fn sessions(text: &str) -> Vec<Session> {
-    let mut sessions: Vec<Session> = Vec::new();
+/// Returns the commands of a page, each with the lines that follow it.
+fn sessions(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut sessions: Vec<(String, Vec<String>)> = Vec::new();
     let mut open = false;
     for line in text.lines() {
         let Some(inside) = line.strip_prefix("  ") else {
             open &= line.is_empty();
-            if let (true, Some(session)) = (open, sessions.last_mut()) {
-                session.lines.push(String::new());
+            if let (true, Some((_, lines))) = (open, sessions.last_mut()) {
+                lines.push(String::new());
             }
             continue;
         };
         if let Some(command) = inside.strip_prefix("$ stackmap ") {
-            sessions.push(Session {
-                command: command.to_owned(),
-                lines: Vec::new(),
-            });
+            sessions.push((command.to_owned(), Vec::new()));
             open = true;
         } else if inside.starts_with("# ") || inside.starts_with("$ ") {
             open = false;
-        } else if let (true, Some(session)) = (open, sessions.last_mut()) {
-            session.lines.push(inside.to_owned());
+        } else if let (true, Some((_, lines))) = (open, sessions.last_mut()) {
+            lines.push(inside.to_owned());
         }
     }
     sessions
@@ -89,20 +81,16 @@ fn examples_print_what_the_documentation_shows() {
     ] {
         let sessions = sessions(&fs::read_to_string(top.join(page)).unwrap());
         assert!(sessions.len() >= least, "{page}: {}", sessions.len());
-        for session in &sessions {
-            let ran = run(&session.command);
+        for (command, lines) in &sessions {
+            let ran = run(command);
             let said = ran.stderr.clone();
             let got = ran.text() + &said;
-            let mut want = &session.lines[..];
+            let mut want = &lines[..];
             while let Some((_, rest)) = want.split_last().filter(|(last, _)| last.is_empty()) {
                 want = rest;
             }
             let got_lines: Vec<_> = got.trim_end().lines().collect();
-            assert!(
-                fits(&got_lines, want),
-                "$ stackmap {}\n{got}",
-                session.command
-            );
+            assert!(fits(&got_lines, want), "$ stackmap {command}\n{got}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     made::{self, bin, Text},
-    tool::{command, data, mode, run, stdout, unpacked, Dir},
+    tool::{command, contains, data, mode, run, stdout, unpacked, Dir},
 };
 use prost::Message;
 use serde_json::Value;
@@ -14,10 +14,6 @@ use stackmap::{
     export::proto::Profile,
 };
 use std::{fs, process::Command};
-
-fn contains(text: &[u8], what: &str) -> bool {
-    String::from_utf8_lossy(text).contains(what)
-}
 
 /// Every way to show a capture; and those that are packed.
 const OUTPUTS: &str =
@@ -53,37 +49,6 @@ fn frames_of_tracing_are_hidden_everywhere() {
     let dump = stdout("dump --top 1 before.data");
     assert!(dump.contains("\n  [1] 0x") && !dump.contains("\n  [0] 0x"));
     assert!(!stdout("diff before.data after.data").contains(plumbing));
-}
-
-#[test]
-fn an_interrupted_address_is_looked_up_exactly() {
-    let dir = Dir::new();
-    let names = "ffffffff81000000 T _text\nffffffff81000100 t memchr\nffffffff81000200 t \
-                 __pfx_strlen\nffffffff81000210 t strlen\nffffffff81000230 t .Lloop\n\
-                 ffffffff81000300 t asm_sysvec_apic_timer_interrupt\nffffffff81000400 t \
-                 sysvec_apic_timer_interrupt\nffffffff81000500 t vfs_read\nffffffff81000600 t \
-                 _end\n";
-    let names = dir.put("names", names);
-    for (interrupted, function) in [
-        (0xffff_ffff_8100_0210, "strlen"),
-        (0xffff_ffff_8100_0240, "strlen"),
-        (0xffff_ffff_8100_0500, "vfs_read"),
-        (0xffff_ffff_8100_01ff, "memchr"),
-    ] {
-        let ips = [
-            0xffff_ffff_8100_0410,
-            0xffff_ffff_8100_0316,
-            interrupted,
-            0xffff_ffff_8100_0510,
-        ];
-        let map = dir.put("map", bin(None, &[(1, &ips)]));
-        let want = format!(
-            "vfs_read;{function};asm_sysvec_apic_timer_interrupt;sysvec_apic_timer_interrupt 1\n"
-        );
-        assert_eq!(stdout(format!("folded --kallsyms {names} {map}")), want);
-        let dump = stdout(format!("dump --kallsyms {names} {map}"));
-        assert!(dump.contains(&format!(" {function}+0x")), "{dump}");
-    }
 }
 
 #[test]

@@ -116,6 +116,11 @@ pub(crate) fn counts(folded: &str) -> impl Iterator<Item = u64> + '_ {
     counts.map(|count| count.parse().unwrap())
 }
 
+/// Returns whether some bytes hold a text.
+pub(crate) fn contains(bytes: &[u8], text: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(text)
+}
+
 /// Unpacks what gzip has packed.
 pub(crate) fn unpacked(bytes: &[u8]) -> Vec<u8> {
     let mut unpacked = Vec::new();
