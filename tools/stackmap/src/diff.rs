@@ -210,17 +210,7 @@ pub fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folded::Kind;
-
-    fn folded(lines: &[(&str, u64)], names: &mut Names) -> Folded {
-        let mut folded = Folded::default();
-        for (line, count) in lines {
-            let frames = line.split(';').map(|name| names.number(name, Kind::Kernel));
-            folded.push(frames.collect::<Vec<_>>(), *count);
-        }
-        folded.sort(names);
-        folded
-    }
+    use crate::folded::tests::folded;
 
     fn text(frames: Frames<'_>, names: &Names) -> String {
         let frames = frames.iter().map(|frame| names.get(frame).0);
@@ -239,7 +229,7 @@ mod tests {
     #[test]
     fn a_function_counts_once_for_a_stack() {
         let mut names = Names::default();
-        let stacks = folded(&[("a;b;a", 2), ("a;c", 3)], &mut names);
+        let stacks = folded(&[("a,b,a", 2), ("a,c", 3)], &mut names);
         let functions = by_function(&stacks, &names);
         let shown = functions
             .iter()
@@ -251,8 +241,8 @@ mod tests {
     #[test]
     fn clones_of_a_function_are_the_same_function() {
         let mut names = Names::default();
-        let mut before = folded(&[("a.llvm.12;b", 3), ("a;b.isra.0", 4)], &mut names);
-        let mut after = folded(&[("a.llvm.345;b.cold", 14)], &mut names);
+        let mut before = folded(&[("a.llvm.12,b", 3), ("a,b.isra.0", 4)], &mut names);
+        let mut after = folded(&[("a.llvm.345,b.cold", 14)], &mut names);
         let numbers = names.canonical();
         for side in [&mut before, &mut after] {
             side.rename(&numbers, &names);

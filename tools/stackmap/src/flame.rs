@@ -334,14 +334,8 @@ mod tests {
         let mut stacks = vec![("main,rare,rarer".to_owned(), 1)];
         stacks.extend((0..100).map(|index| (format!("main,often{index}"), 200)));
         stacks.push(("main".to_owned(), 5));
-        let mut folded = Folded::default();
-        for (stack, count) in &stacks {
-            let frames = stack
-                .split(',')
-                .map(|name| names.number(name, Kind::Kernel));
-            folded.push(frames.collect::<Vec<_>>(), *count);
-        }
-        folded.sort(&names);
+        let stacks: Vec<_> = stacks.iter().map(|(stack, nr)| (&stack[..], *nr)).collect();
+        let folded = crate::folded::tests::folded(&stacks, &mut names);
         let svg = drawn(&folded, &names, &Look::default());
         assert!(svg.contains("main (20,006 events, 100.00%)"), "{svg}");
         assert!(svg.contains("often99 (200 events, 1.00%)"));

@@ -326,7 +326,7 @@ pub fn push_frames(frames: Frames<'_>, texts: &[String], line: &mut String) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn text(folded: &Folded, names: &Names) -> String {

@@ -387,8 +387,19 @@ impl Drop for Progress {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::fs;
+
+    /// Returns what is written to a file.
+    pub(crate) fn written(write: impl FnOnce(&mut Out) -> Result) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut out = Out::file(&path, Access::Umask).unwrap();
+        write(&mut out).unwrap();
+        out.finish().unwrap();
+        fs::read_to_string(&path).unwrap()
+    }
 
     #[test]
     fn nothing_controls_the_terminal() {

@@ -53,6 +53,15 @@ pub struct Stack<'a> {
     pub ips: &'a [u64],
 }
 
+#[cfg(test)]
+impl<'a> Stack<'a> {
+    /// Returns a stack with one reference, for tests.
+    pub(crate) fn example(id: u32, ips: &'a [u64]) -> Self {
+        let ref_count = 1;
+        Self { id, ref_count, ips }
+    }
+}
+
 /// Reads a `stack_map_bin` stack by stack, in constant memory.
 pub struct Reader<R> {
     input: R,

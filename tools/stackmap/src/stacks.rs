@@ -224,18 +224,10 @@ mod tests {
     use super::*;
     use crate::stack_map_bin::{self, Order};
 
-    fn stack(id: u32, ips: &[u64]) -> Stack<'_> {
-        Stack {
-            id,
-            ref_count: 1,
-            ips,
-        }
-    }
-
     #[test]
     fn reports_the_offset_of_a_duplicate_id() {
         let mut file = Vec::new();
-        let twice = [stack(9, &[1]), stack(9, &[2])];
+        let twice = [&[1], &[2]].map(|ips| Stack::example(9, ips));
         stack_map_bin::write(&mut file, Order::Little, None, twice.into_iter()).unwrap();
         let error = Stacks::read(&file[..], "input").unwrap_err();
         let want = "input: at byte 40: stack id 9 occurs twice";

@@ -262,30 +262,13 @@ fn push_next(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{folded::Kind, output::Access};
-
-    fn folded(stacks: &[(&str, u64)], names: &mut Names) -> Folded {
-        let mut folded = Folded::default();
-        for (stack, count) in stacks {
-            let frames = stack
-                .split(';')
-                .map(|name| names.number(name, Kind::Kernel));
-            let frames: Vec<_> = frames.collect();
-            folded.push(frames, *count);
-        }
-        folded
-    }
+    use crate::{folded::tests::folded, output::tests::written};
 
     fn shown(stacks: &[(&str, u64)], is_grouped: bool, root: &Root, limits: Limits) -> String {
         let mut names = Names::default();
         let folded = folded(stacks, &mut names);
         let trees = trees(&folded, is_grouped, root, &names);
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out");
-        let mut out = Out::file(&path, Access::Umask).unwrap();
-        write(&mut out, &trees, &names, &Unit::Events, limits).unwrap();
-        out.finish().unwrap();
-        std::fs::read_to_string(&path).unwrap()
+        written(|out| write(out, &trees, &names, &Unit::Events, limits))
     }
 
     const ALL: Limits = Limits {
@@ -297,11 +280,11 @@ mod tests {
         Glob::of_name(name).unwrap()
     }
 
-    const STACKS: [(&str, u64); 4] = [("a;b;c", 60), ("a;b;d;e", 25), ("a", 10), ("f", 5)];
+    const STACKS: [(&str, u64); 4] = [("a,b,c", 60), ("a,b,d,e", 25), ("a", 10), ("f", 5)];
 
     #[test]
     fn a_function_that_calls_itself_is_counted_once() {
-        let stacks = [("a;r;r;b", 3), ("c;r;d", 2), ("c;e [m]", 1)];
+        let stacks = [("a,r,r,b", 3), ("c,r,d", 2), ("c,e [m]", 1)];
         let callers = Root::Callers(function("r"));
         let want = "
  100.0 %       5  r
@@ -336,7 +319,7 @@ mod tests {
         let mut stack = "f".to_owned();
         for _ in 0..MAX_COLUMN {
             stacks.push((stack.clone(), 1));
-            stack.push_str(";f");
+            stack.push_str(",f");
         }
         let stacks: Vec<_> = stacks.iter().map(|(stack, nr)| (&stack[..], *nr)).collect();
         let text = shown(&stacks, false, &Root::Outermost, ALL);
@@ -346,29 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_trees_of_their_own() {
-        let stacks = [("x;a", 1), ("y;a;b", 5), ("y;a;c", 1), ("r;r", 2)];
-        let want = "
-y: 6 events
- 100.0 %       6  a
-  83.3 %       5    b
-  16.7 %       1    c
-
-r: 2 events
- 100.0 %       2  r
-
-x: 1 event
- 100.0 %       1  a
-";
-        assert_eq!(shown(&stacks, true, &Root::Outermost, ALL), want);
-        // What names a group is no function.
-        let callers = Root::Callers(function("y"));
-        assert_eq!(shown(&stacks, true, &callers, ALL), "");
-    }
-
-    #[test]
     fn what_weighs_the_same_is_in_the_order_of_names() {
-        let stacks = [("y;b", 1), ("y;a", 1), ("x;d", 1), ("x;c", 1)];
+        let stacks = [("y,b", 1), ("y,a", 1), ("x,d", 1), ("x,c", 1)];
         let want = "
 x: 2 events
   50.0 %       1  c
@@ -379,6 +341,9 @@ y: 2 events
   50.0 %       1  b
 ";
         assert_eq!(shown(&stacks, true, &Root::Outermost, ALL), want);
+        // What names a group is no function.
+        let callers = Root::Callers(function("y"));
+        assert_eq!(shown(&stacks, true, &callers, ALL), "");
     }
 
     #[test]
@@ -394,7 +359,7 @@ y: 2 events
 
     #[test]
     fn sums_stay_at_the_greatest_number() {
-        let stacks = [("a;b", u64::MAX), ("a;c", 5), ("a", 1)];
+        let stacks = [("a,b", u64::MAX), ("a,c", 5), ("a", 1)];
         let max = u64::MAX;
         let want = format!("\n 100.0 %  {max}  a\n 100.0 %  {max}    b\n   0.0 %       5    c\n");
         assert_eq!(shown(&stacks, false, &Root::Outermost, ALL), want);
@@ -407,7 +372,7 @@ y: 2 events
 
     #[test]
     fn names_in_trees_do_not_control_the_terminal() {
-        let stacks = [("g\x1b[2J;a\r\u{202e}", 1)];
+        let stacks = [("g\x1b[2J,a\r\u{202e}", 1)];
         let want = "\ng\u{fffd}[2J: 1 event\n 100.0 %       1  a\u{fffd}\u{fffd}\n";
         assert_eq!(shown(&stacks, true, &Root::Outermost, ALL), want);
     }
@@ -416,8 +381,8 @@ y: 2 events
     fn a_deep_tree_of_many_functions_is_written() {
         // 10,000 frames, and a function that calls 10,000 others.
         let deep: Vec<_> = (0..10_000).map(|nr| format!("f{nr}")).collect();
-        let deep = deep.join(";");
-        let wide: Vec<_> = (0..10_000).map(|nr| format!("g;h{nr}")).collect();
+        let deep = deep.join(",");
+        let wide: Vec<_> = (0..10_000).map(|nr| format!("g,h{nr}")).collect();
         let mut stacks: Vec<_> = wide.iter().map(|stack| (&stack[..], 1)).collect();
         stacks.push((&deep, 1));
         for root in [Root::Outermost, Root::Callees(function("*"))] {

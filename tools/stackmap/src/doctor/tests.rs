@@ -107,12 +107,6 @@ fn what_is_missing_is_named() {
             "CONFIG_KPROBES is not set",
         ),
         (
-            "proc/kallsyms",
-            "ffffffff81000000 T kallsyms_lookup_name\nffffffff81000010 T register_kprobe\n",
-            "kernel symbols",
-            "__ftrace_trace_stack",
-        ),
-        (
             "proc/sys/kernel/modules_disabled",
             "1",
             "loading modules",

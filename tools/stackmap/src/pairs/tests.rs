@@ -5,13 +5,7 @@
 mod events;
 
 use super::{show::write_histogram, *};
-use crate::{
-    folded,
-    gaps::Gaps,
-    output::{Access, Out},
-    stack_map_bin::Stack,
-    trace::UserRef,
-};
+use crate::{folded, gaps::Gaps, output::tests::written, stack_map_bin::Stack, trace::UserRef};
 use proptest::prelude::*;
 
 const WAITS: Preset = Preset::Waits { unfinished: false };
@@ -271,16 +265,6 @@ proptest! {
     }
 }
 
-/// What is written of pairs, or of times.
-fn written(write: impl FnOnce(&mut Out) -> crate::error::Result) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("out");
-    let mut out = Out::file(&path, Access::Umask).unwrap();
-    write(&mut out).unwrap();
-    out.finish().unwrap();
-    std::fs::read_to_string(&path).unwrap()
-}
-
 fn shown(pairs: &Pairs, loaded: &Loaded, limits: Limits) -> String {
     let sections = crate::report::sections(pairs.tally(), pairs.by(), limits.stacks);
     written(|out| pairs.write(out, &sections, loaded, limits))
@@ -374,14 +358,7 @@ fn with_stacks(by: &str, steps: &str) -> (Pairs, Loaded) {
         0xffff_ffff_8100_0210,
         0xffff_ffff_8100_0310,
     ];
-    loaded
-        .stacks
-        .push(Stack {
-            id: 1,
-            ref_count: 1,
-            ips,
-        })
-        .unwrap();
+    loaded.stacks.push(Stack::example(1, ips)).unwrap();
     let mut pairs = pairs_of(WAITS, by, steps);
     pairs
         .firsts

@@ -23,9 +23,7 @@ fn loaded(stacks: &[(u32, &[u64])]) -> Loaded {
         ..Loaded::named(KALLSYMS)
     };
     for (id, ips) in stacks {
-        let ref_count = 1;
-        let id = *id;
-        loaded.stacks.push(Stack { id, ref_count, ips }).unwrap();
+        loaded.stacks.push(Stack::example(*id, ips)).unwrap();
     }
     loaded
 }
@@ -102,36 +100,10 @@ fn nothing_controls_the_terminal() {
     assert_eq!(String::from_utf8(out).unwrap(), want);
 }
 
-#[test]
-fn newer_stacks_are_read_again() {
-    let mut newer = vec![loaded(&[(0x15, STACK), (0x17, &[0xffff_ffff_8100_0100])])];
-    let mut reload = || Ok(newer.pop());
-    let format = Format {
-        inline: true,
-        ..Format::default()
-    };
-    let mut resolver = Resolver::new(loaded(&[(0x15, STACK)]), format, &mut reload);
-    let mut out = Vec::new();
-    let text = lines("<stack_id 21>\n<stack_id 23>\n<stack_id 24>\n");
-    resolver
-        .run(text.as_bytes(), None, "text", &mut out)
-        .unwrap();
-    let out = String::from_utf8(out).unwrap();
-    assert!(
-        out.ends_with(&lines("<stack_id 23: foo>\n<stack_id 24: unknown>\n")),
-        "{out}"
-    );
-    assert_eq!(resolver.resolved, 2);
-}
-
 /// Stacks as `stack_map_bin` has them in a load of the module.
 fn of_load(load_id: u32, stacks: &[(u32, &[u64])]) -> Loaded {
     let mut loaded = loaded(&[]);
-    let stacks = stacks.iter().map(|&(id, ips)| Stack {
-        id,
-        ref_count: 1,
-        ips,
-    });
+    let stacks = stacks.iter().map(|&(id, ips)| Stack::example(id, ips));
     let mut bin = Vec::new();
     stack_map_bin::write(&mut bin, Order::Little, LoadId::new(load_id), stacks).unwrap();
     loaded.stacks = Stacks::read(&bin[..], "stacks").unwrap();

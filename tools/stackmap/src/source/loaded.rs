@@ -220,11 +220,7 @@ mod tests {
 
     #[test]
     fn user_stacks_of_another_load_are_gone() {
-        let stack = Stack {
-            id: 5,
-            ref_count: 1,
-            ips: &[1],
-        };
+        let stack = Stack::example(5, &[1]);
         let mut file = Vec::new();
         let load = LoadId::new(42);
         write_user(&mut file, Order::Little, load, [stack].into_iter()).unwrap();

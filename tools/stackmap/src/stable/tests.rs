@@ -28,7 +28,7 @@ fn kernel(ips: &[u64]) -> Loaded {
 
 fn loaded(kallsyms: &str, ips: &[u64]) -> Loaded {
     let mut stacks = Stacks::default();
-    stacks.push(stack(7, ips)).unwrap();
+    stacks.push(Stack::example(7, ips)).unwrap();
     Loaded {
         stacks,
         manifest: of_boot(Some("boot")),
@@ -42,14 +42,6 @@ fn of_boot(boot_id: Option<&str>) -> Option<Manifest> {
         boot_id,
         ..Manifest::default()
     })
-}
-
-fn stack(id: u32, ips: &[u64]) -> Stack<'_> {
-    Stack {
-        id,
-        ref_count: 1,
-        ips,
-    }
 }
 
 #[test]
@@ -133,7 +125,7 @@ fn names_are_those_of_kallsyms() {
 /// A user stack of these words.
 fn user(binaries: &str, words: &[u64]) -> Loaded {
     let mut stacks = Stacks::default();
-    stacks.push(stack(9, words)).unwrap();
+    stacks.push(Stack::example(9, words)).unwrap();
     let mut names = Names::new(Places::default());
     let map =
         b"7f0000001000 100 LazyCompile:*add a.js:1\n7f0000002000 100 LazyCompile:*add a.js:1\n";
@@ -193,7 +185,7 @@ fn stacks_that_are_read_later_have_the_same_ids() {
     let words = [0x7f00_0000_3000, PROCESS, COMPLETE];
     let order = crate::stack_map_bin::Order::Little;
     let mut file = Vec::new();
-    let one = [stack(9, &words)].into_iter();
+    let one = [Stack::example(9, &words)].into_iter();
     crate::stack_map_bin::write_user(&mut file, order, LoadId::new(5), one).unwrap();
     let mut at_once = user("", &words);
     at_once.user.stacks = Stacks::read_user(&file[..], "").unwrap();

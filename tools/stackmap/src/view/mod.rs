@@ -330,22 +330,4 @@ mod tests {
                     base-uri 'none'; form-action 'none'";
         assert_eq!(policy("word"), want);
     }
-
-    #[test]
-    fn nothing_of_the_page_is_elsewhere() {
-        for part in [PAGE, STYLE].iter().chain(&SCRIPTS) {
-            for word in [
-                "http:",
-                "https:",
-                "src=",
-                "url(",
-                "@import",
-                "fetch(",
-                "innerHTML",
-                "eval(",
-            ] {
-                assert!(!part.contains(word), "{word}");
-            }
-        }
-    }
 }

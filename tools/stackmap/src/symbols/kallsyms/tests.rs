@@ -45,16 +45,6 @@ fn name(ip: u64, first: bool) -> String {
 }
 
 #[test]
-fn finds_what_covers_an_address() {
-    assert_eq!(name(0xffff_ffff_8100_0210, true), "one+10/40");
-    assert_eq!(name(0xffff_ffff_8100_0250, true), "two+10/40");
-    assert_eq!(
-        name(0xffff_ffff_c000_1010, true),
-        "first_of_mod+10/100 [mod]"
-    );
-}
-
-#[test]
 fn a_return_address_belongs_to_the_caller() {
     // A call in the last bytes of `one` returns to the first byte of `two`.
     assert_eq!(name(0xffff_ffff_8100_0240, true), "two+0/40");
