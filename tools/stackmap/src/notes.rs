@@ -284,11 +284,6 @@ mod tests {
     use crate::user::binaries::Binaries;
 
     #[test]
-    fn complete_results_have_no_notes() {
-        assert!(Notes::default().lines(None).is_empty());
-    }
-
-    #[test]
     fn stacks_without_events_and_ids_of_users_have_notes() {
         let mut notes = Notes::default();
         for missing in [Missing::Unknown, Missing::Stale, Missing::Gone] {

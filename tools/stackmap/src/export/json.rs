@@ -78,7 +78,7 @@ pub(crate) struct UserStack<'a> {
     #[serde(flatten)]
     identity: Option<Identity>,
     end: String,
-    frames: Vec<UserJson<'a>>,
+    frames: Vec<UserFields<'a>>,
 }
 
 impl<'a> UserStack<'a> {
@@ -94,36 +94,38 @@ impl<'a> UserStack<'a> {
             ref_count: stack.ref_count,
             identity: ids.user(stack.id),
             end: user.end(stack.ips).to_string(),
-            frames: frames.map(|frame| UserJson::new(&frame, user)).collect(),
+            frames: frames.map(|frame| UserFields::new(&frame, user)).collect(),
         }
     }
 }
 
+/// A frame of a user stack.
 #[derive(Serialize)]
-struct UserJson<'a> {
-    function: Option<&'a str>,
+pub(super) struct UserFields<'a> {
+    pub(super) function: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    offset: Option<u64>,
+    pub(super) offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<Cow<'a, str>>,
+    pub(super) path: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    build_id: Option<&'a str>,
+    pub(super) build_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    file_offset: Option<u64>,
+    pub(super) file_offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<String>,
+    pub(super) address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    process: Option<u32>,
+    pub(super) process: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<&'a str>,
+    pub(super) file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<u32>,
+    pub(super) line: Option<u32>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    inlined: bool,
+    pub(super) inlined: bool,
 }
 
-impl<'a> UserJson<'a> {
-    fn new(frame: &UserFrame<'a>, user: &'a User) -> Self {
+impl<'a> UserFields<'a> {
+    /// What is exported of a frame.
+    pub(super) fn new(frame: &UserFrame<'a>, user: &'a User) -> Self {
         let named = frame.named;
         let source = frame.source();
         let index = match frame.at {

@@ -70,14 +70,6 @@ fn a_file_without_a_load_id_has_none() {
 }
 
 #[test]
-fn reads_an_empty_map() {
-    let mut bytes = Vec::new();
-    write(&mut bytes, Order::Big, None, [].into_iter()).unwrap();
-    assert_eq!(bytes.len(), 16);
-    assert!(read(&bytes).unwrap().is_empty());
-}
-
-#[test]
 fn refuses_every_truncation() {
     let bytes = sample(Order::Little);
     for end in 0..bytes.len() {

@@ -279,13 +279,6 @@ mod tests {
         assert!(vdso().unwrap().starts_with(b"\x7fELF"));
     }
 
-    #[test]
-    fn there_is_room_for_some_perf_maps() {
-        let (mut room, process) = (Room(10), Process { tgid: 1, start: 0 });
-        let fits = [6, 5, 4, 1, 0].map(|len| room.has(process, &vec![b'x'; len]));
-        assert_eq!(fits, [true, false, true, false, true]);
-    }
-
     fn process(start: Duration, exec: u32) -> Process {
         Process {
             tgid: std::process::id(),

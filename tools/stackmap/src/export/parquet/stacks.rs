@@ -5,13 +5,15 @@
 use super::table::{Cell, Kind, Table};
 use crate::{
     error::Result,
+    export::json::UserFields,
     flame::UNKNOWN,
     folded::frame_text,
     source::Loaded,
     stable::Identity,
     symbols::{Frame, Place},
-    user::{words::At, UserFrame},
+    user::UserFrame,
 };
+use std::borrow::Cow;
 
 /// The columns of `stacks`, and where they are.
 pub(super) const STACKS: [(&str, Kind); 6] = [
@@ -136,23 +138,17 @@ fn of_kernel<'a>(frame: &Frame<'a>, addresses: bool) -> Row<'a> {
 }
 
 fn of_user<'a>(frame: &UserFrame<'a>, loaded: &'a Loaded) -> Row<'a> {
-    let user = &loaded.user;
-    let (index, file_offset, address) = match frame.at {
-        At::File { index, offset } => (Some(index), Some(offset), None),
-        At::Address { address, .. } => (None, None, Some(address)),
-    };
-    let binary = index.and_then(|index| user.binaries.get(index));
-    let named = frame.named.filter(|named| !named.inlined);
+    let fields = UserFields::new(frame, &loaded.user);
     Row {
         name: frame.plain(),
-        function: frame.function(),
-        path: binary.map(|binary| binary.path.to_string_lossy().into_owned()),
-        build_id: index.and_then(|index| user.build_id(index)),
-        function_offset: named.map(|named| named.offset),
-        file_offset,
-        address: address.map(|address| format!("0x{address:x}")),
-        source: frame.source().map(|source| (&source.file[..], source.line)),
-        inlined: frame.named.is_some_and(|named| named.inlined),
+        function: fields.function,
+        path: fields.path.map(Cow::into_owned),
+        build_id: fields.build_id,
+        function_offset: fields.offset,
+        file_offset: fields.file_offset,
+        address: fields.address,
+        source: fields.file.zip(fields.line),
+        inlined: fields.inlined,
         ..Row::default()
     }
 }
@@ -160,17 +156,7 @@ fn of_user<'a>(frame: &UserFrame<'a>, loaded: &'a Loaded) -> Row<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        symbols::{SourceLine, Symbol},
-        user::{names::Named, WhichFrame},
-    };
-
-    fn line() -> SourceLine {
-        SourceLine {
-            file: "a.c".into(),
-            line: 7,
-        }
-    }
+    use crate::symbols::{SourceLine, Symbol};
 
     #[test]
     fn inlined_frames_of_the_kernel_have_lines_and_no_offsets() {
@@ -180,7 +166,10 @@ mod tests {
             offset: 5,
             size: Some(9),
         };
-        let source = line();
+        let source = SourceLine {
+            file: "a.c".into(),
+            line: 7,
+        };
         for (inlined, offset) in [(true, None), (false, Some(5))] {
             let frame = Frame {
                 ip: u64::MAX << 12,
@@ -205,32 +194,6 @@ mod tests {
         ] {
             let row = of_kernel(&frame, addresses);
             assert_eq!((&row.name[..], row.address.as_deref()), (name, address));
-        }
-    }
-
-    #[test]
-    fn inlined_user_frames_have_lines_and_no_offsets() {
-        let loaded = Loaded::default();
-        let at = At::File {
-            index: 2,
-            offset: 16,
-        };
-        let which = WhichFrame { at, exact: true };
-        for (inlined, offset) in [(true, None), (false, Some(5))] {
-            let named = Named {
-                function: Some("f".into()),
-                offset: 5,
-                size: Some(9),
-                inlined,
-                source: Some(line()),
-                place: at,
-            };
-            let mut frame = loaded.user.frames(which).next().unwrap();
-            frame.named = Some(&named);
-            let row = of_user(&frame, &loaded);
-            assert_eq!((row.inlined, row.function_offset), (inlined, offset));
-            assert_eq!((row.function, row.source), (Some("f"), Some(("a.c", 7))));
-            assert_eq!((row.file_offset, row.address), (Some(16), None));
         }
     }
 }

@@ -36,19 +36,6 @@ fn ended(
 }
 
 #[test]
-fn a_command_ends_the_recording() {
-    assert_eq!(run(&["true"], None).unwrap().exit_status(), 0);
-    assert_eq!(run(&["sh", "-c", "exit 7"], None).unwrap().exit_status(), 7);
-    let killed = run(&["sh", "-c", "kill -9 $$"], None).unwrap();
-    assert_eq!(killed.exit_status(), 137);
-    let error = run(&["/nowhere/at/all"], None).unwrap_err();
-    assert!(
-        error.to_string().contains("cannot run /nowhere/at/all"),
-        "{error}"
-    );
-}
-
-#[test]
 fn time_ends_the_recording() {
     assert_eq!(run(&[], Some(Duration::ZERO)).unwrap(), Stopped::Time);
     let short = Some(Duration::from_millis(50));

@@ -45,18 +45,6 @@ fn name(ip: u64, first: bool) -> String {
 }
 
 #[test]
-fn a_return_address_belongs_to_the_caller() {
-    // A call in the last bytes of `one` returns to the first byte of `two`.
-    assert_eq!(name(0xffff_ffff_8100_0240, true), "two+0/40");
-    assert_eq!(name(0xffff_ffff_8100_0240, false), "one+40/40");
-}
-
-#[test]
-fn the_first_of_aliases_is_used() {
-    assert_eq!(name(0xffff_ffff_8100_0001, true), "_text+1/100");
-}
-
-#[test]
 fn addresses_outside_the_table_have_no_name() {
     assert_eq!(name(0xffff_ffff_8000_0000, true), "-");
     assert_eq!(name(0xffff_ffff_8200_0001, true), "-");

@@ -315,9 +315,14 @@ fn errors_of_the_output_file_are_reported() {
 fn statuses_of_commands_are_those_of_a_shell() {
     let fake = Fake::new();
     fake.put("text", "");
-    for (command, status) in [("/nowhere/at/all", 127), ("./text", 126), ("false", 1)] {
+    for (command, status, says) in [
+        ("/nowhere/at/all", 127, "cannot run /nowhere/at/all"),
+        ("./text", 126, "cannot run ./text"),
+        ("false", 1, ""),
+        ("sh -c 'kill -9 $$'", 137, ""),
+    ] {
         let ran = fake.record(&format!("{KMALLOC} -- {command}"), "");
-        assert!(!ran.failed(status, "").stderr.contains("tracefs"));
+        assert!(!ran.failed(status, says).stderr.contains("tracefs"));
     }
 }
 
