@@ -165,7 +165,7 @@ class Capture:
             "release": uts.release.string_().decode(), "machine": uts.machine.string_().decode(),
             "build_id": build_id.hex() if build_id else None,
             "kaslr_base": f"{prog.symbol('_text').address:#x}",
-            "load_id": self.load_id, "big_endian": False, "no_args": False, "clock": self.buffer.clock, "slim": False,
+            "load_id": self.load_id, "big_endian": False, "no_args": False, "clock": self.buffer.clock,
             "modules_changed": False, "recorded": recorded, "cpus": cpus}
         if self.stacks:
             bits = self.stacks.slots.bit_length() - 1

@@ -62,8 +62,6 @@ pub struct Manifest {
     /// What it showed, and what the clocks of the system showed at that time.
     #[serde(skip_serializing_if = "is_default")]
     pub clocks: Clocks,
-    /// Whether `kallsyms` has only the names that the stacks need.
-    pub slim: bool,
     /// Whether modules were loaded or unloaded during the recording.
     pub modules_changed: bool,
     /// Whether the map was reset during the recording: ids from before are stale.

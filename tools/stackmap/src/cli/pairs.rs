@@ -57,10 +57,10 @@ pub(super) struct ShowArgs {
     /// Number of frames to show of each stack; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) depth: usize,
-    /// Draw a flame graph by time or bytes into this file, - for standard output
+    /// Draw a flame graph by time (leaks: by bytes) into this file, - for standard output
     #[arg(long, value_name = "SVG", conflicts_with = "folded")]
     flame: Option<PathBuf>,
-    /// Write folded stacks with microseconds or bytes into this file, which only its owner can read; - for standard
+    /// Write folded stacks with microseconds (leaks: bytes) into this file, which only its owner can read; - for standard
     /// output
     #[arg(long, value_name = "FILE")]
     folded: Option<PathBuf>,

@@ -15,8 +15,8 @@ examples:
   stackmap recover --remove stackmap-2f1b7c9d";
 
 const RECOVER_NOTES: &str = "\
-If record is killed, a second process saves the capture. If that is killed, too, or has no space
-for the capture, there is something to recover: the pages that were streamed to disk, and the
+If record is killed, a second process saves the capture. If that is killed, too, or has no space \
+for the capture, there is something to recover: the pages that were streamed to disk, and the \
 instance with its buffer. After a reboot, or if the module was unloaded, the ids have no stacks.";
 
 /// Make a capture of what a recorder that was killed has left

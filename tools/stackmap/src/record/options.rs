@@ -26,11 +26,13 @@ examples:
                                                     run the command as the user ann";
 
 const NOTES: &str = "\
-A recording has an instance of ftrace for itself, which is removed when it ends. Other tracing goes
-on as it is, and several recordings can run at the same time. If record is killed, another process
-saves the capture; if it cannot, \"stackmap recover\" does. The exit status is that of COMMAND (127 if
-it does not exist, 126 if it cannot be run), 0 if the recording ended after SECS, and 130 if a signal
-came before anything was recorded, or a second one before the capture was written.";
+A recording has an instance of ftrace for itself, which is removed when it ends. Other tracing goes \
+on as it is, and several recordings can run at the same time. If record is killed, another process \
+saves the capture; if it cannot, \"stackmap recover\" does.
+
+The exit status is that of COMMAND: 128 plus the signal that killed it, 127 if it does not exist, 126 if \
+it cannot be run. Without COMMAND, or if SECS ended the recording, it is 0. It is 1 if the capture cannot be written, and 130 \
+if a signal came before anything was recorded, or a second one before the capture was written.";
 
 /// Record events with their stacks, into one file that resolves anywhere
 #[derive(Args, Debug)]
@@ -62,11 +64,11 @@ pub struct Options {
     #[arg(long)]
     pub(super) overwrite: bool,
     /// Keep only the last SECS seconds of the recording, which also ends when tracing is switched off;
-    /// needs -e or -f, implies --overwrite
+    /// implies --overwrite
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     pub(super) last: Option<Duration>,
     /// End the recording when EVENT occurs, or when it occurs and EXPR is true of its fields:
-    /// 'sched:sched_switch if next_prio < 100'; can be repeated; needs -e or -f, implies --overwrite
+    /// 'sched:sched_switch if next_prio < 100'; can be repeated; implies --overwrite
     #[arg(long, value_name = "EVENT[ if EXPR]")]
     pub(super) on_trigger: Vec<Selected>,
     /// Record for SECS seconds more after the event of --on-trigger

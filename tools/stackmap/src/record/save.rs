@@ -297,7 +297,6 @@ impl<'a> Surroundings<'a> {
                 begin: begun.clock,
                 end: ending.clock,
             },
-            slim: !recording.all_symbols,
             modules_changed: is_new && loaded(begun.modules.as_bytes()) != loaded(&self.modules),
             recorded: recording.recorded.clone(),
             recorder: recording.recorder.clone(),
