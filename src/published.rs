@@ -55,10 +55,13 @@ impl<T: Send + Sync> Published<T> {
 
     /// A reference to the value, if there is one. Context: process.
     pub(crate) fn get(&self) -> Option<Arc<T>> {
-        let section = ReadSide::enter();
-        let value = self.read(&section)?;
-        // SAFETY: By the invariant, it is that of an `Arc`, which is not dropped before the section ends.
-        Some(unsafe { ArcBorrow::from_raw(value) }.into())
+        let _section = ReadSide::enter();
+        // A reference to the value would not do: the count of the `Arc` lies beside it.
+        // ORDERING: Acquire; pairs with the swap in `replace`.
+        let value = self.0.load(Ordering::Acquire);
+        // SAFETY: By the invariant, a non-null pointer is that of an `Arc`, which is not dropped
+        // before the section ends.
+        (!value.is_null()).then(|| unsafe { ArcBorrow::from_raw(value) }.into())
     }
 
     /// Publishes another value, or none, then waits a grace period and drops the old value.

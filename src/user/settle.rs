@@ -33,9 +33,9 @@ pub(crate) fn tasks() -> Result<KVVec<ARef<Task>>> {
         let mut pointers: KVVec<*mut bindings::task_struct> =
             KVVec::with_capacity(max, GFP_KERNEL)?;
         let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
-        // SAFETY: So many pointers can be written.
+        // SAFETY: `max` pointers can be written.
         let nr = unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32) } as usize;
-        // SAFETY: So many were written.
+        // SAFETY: At most `max`, and `nr`, were written.
         unsafe { pointers.inc_len(nr.min(max)) };
         for task in &pointers {
             if let Some(task) = NonNull::new(task.cast::<Task>()) {

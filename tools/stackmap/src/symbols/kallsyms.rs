@@ -386,8 +386,14 @@ impl Table {
         }
     }
 
-    /// Returns where symbols begin and end of which `is_one` is true, given their name and module. They are sorted.
-    fn ranges(&self, text: &str, is_one: impl Fn(&str, Option<&str>) -> bool) -> Vec<(u64, u64)> {
+    /// Returns the ranges of addresses, in order, of the symbols of which `is_one` is true, given their name and
+    /// module. A symbol ends where the next one begins; the last one has `last_len` bytes.
+    fn ranges(
+        &self,
+        text: &str,
+        last_len: u64,
+        is_one: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Vec<(u64, u64)> {
         let is_one = |(_, entry): &(u64, Entry)| {
             let name = entry.name as usize;
             let module = usize::from(entry.module).checked_sub(1);
@@ -403,7 +409,7 @@ impl Table {
             if symbols.iter().any(is_one) {
                 let start = symbols[0].0;
                 let next = aliases.peek();
-                let end = next.map_or(start.saturating_add(1), |next| next[0].0);
+                let end = next.map_or(start.saturating_add(last_len), |next| next[0].0);
                 match ranges.last_mut().filter(|last| last.1 == start) {
                     Some(last) => last.1 = end,
                     None => ranges.push((start, end)),
@@ -422,8 +428,8 @@ impl Table {
         });
         let addresses: Vec<_> = self.symbols.iter().map(|(address, _)| *address).collect();
         Kallsyms {
-            entry_points: self.ranges(&text, |name, module| module.is_none() && is_entry(name)),
-            tracing: self.ranges(&text, is_of_tracing),
+            entry_points: self.ranges(&text, 1, |name, module| module.is_none() && is_entry(name)),
+            tracing: self.ranges(&text, REACH_UNKNOWN, is_of_tracing),
             text,
             demangled: self.demangled,
             firsts: addresses.iter().copied().step_by(BLOCK).collect(),

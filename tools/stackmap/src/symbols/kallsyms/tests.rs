@@ -147,3 +147,15 @@ fn large_tables_are_searched_like_small_ones() {
         }
     }
 }
+
+#[test]
+fn functions_of_tracing_are_found_by_their_addresses() {
+    let text = "1000 t unwind_user_faultable\n1020 t other\n\
+                2000 t one\t[other]\n3000 t one\t[stackmap]\n3010 t two\t[stackmap]\n";
+    let table = Kallsyms::parse(text.into(), &Modules::default(), "kallsyms").unwrap();
+    // The last function ends somewhere.
+    let found = [0x1000, 0x101f, 0x3000, 0x300f, 0x3010, 0x30ff];
+    assert!(found.iter().all(|address| table.is_of_tracing(*address)));
+    let others = [0xfff, 0x1020, 0x2000, 0x2fff, 0x3010 + REACH_UNKNOWN];
+    assert!(!others.iter().any(|address| table.is_of_tracing(*address)));
+}
