@@ -178,8 +178,7 @@ impl Capture {
             Ok(file) => Ok(Member {
                 size: file.size(),
                 left: file.compressed_size().saturating_mul(MAX_RATIO).max(free),
-                // The header of a page has eight bytes: inflating takes longer in small pieces.
-                input: Box::new(BufReader::with_capacity(64 << 10, file)),
+                input: Box::new(file),
             }),
             Err(ZipError::Io(error)) => Err(Error::reading(&source, 0, error)),
             Err(error) => Err(Error::input(source, error.to_string())),
@@ -258,14 +257,14 @@ impl Capture {
     pub fn stacks(&mut self) -> Result<Stacks> {
         let source = self.member_name(member::STACK_MAP_BIN);
         let input = self.member(member::STACK_MAP_BIN)?;
-        Stacks::read(input, &source)
+        Stacks::read(BufReader::with_capacity(64 << 10, input), &source)
     }
 
     /// Gives `out` all user stacks, and returns their ids.
     pub fn user_stacks(&mut self, out: &mut dyn FnMut(Stack<'_>)) -> Result<Ids> {
         let source = self.member_name(member::STACK_MAP_USER_BIN);
         let input = self.member(member::STACK_MAP_USER_BIN)?;
-        Stacks::read_user_ids(input, &source, out)
+        Stacks::read_user_ids(BufReader::with_capacity(64 << 10, input), &source, out)
     }
 
     /// The files that user stacks have frames in; none in a capture without user stacks.
@@ -333,7 +332,7 @@ impl Capture {
             false => {
                 let source = self.member_name(member::STACK_MAP_USER_BIN);
                 let input = self.member(member::STACK_MAP_USER_BIN)?;
-                stacks = Stacks::read_user(input, &source)?;
+                stacks = Stacks::read_user(BufReader::with_capacity(64 << 10, input), &source)?;
                 processes.extend(stacks.iter().flat_map(words::processes));
             }
         }
