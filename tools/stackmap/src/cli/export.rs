@@ -103,6 +103,8 @@ impl Export {
             )));
         }
         if self.format == Format::Parquet {
+            // What tracing itself caused ends waits and frees memory, too: a column says so.
+            loaded.filter.hides_own = false;
             return self.write_tables(&mut source, &loaded);
         }
         let mut notes = Notes::default();

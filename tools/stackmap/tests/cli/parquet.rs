@@ -123,13 +123,20 @@ fn frame_row(frame: &Value, is_user: bool) -> Row {
     row
 }
 
+/// What an event is known by.
+fn name_of(event: &Value) -> [&Value; 4] {
+    ["time", "cpu", "pid", "event"].map(|key| &event[key])
+}
+
 /// Compares the tables of a capture with its export as JSON; returns how many events it has.
 fn compare(capture: &str, options: &str) -> usize {
     let dir = Dir::new();
     let tables = dir.at("tables");
     export(&tables, &format!("{options} {capture}"));
-    let json = json(format!("{} {capture}", options.replace("--text", "")));
     let has_text = options.contains("--text");
+    let options = options.replace("--text", "");
+    // With --plumbing, stacks have more frames, too.
+    let [json, all] = ["", "--plumbing"].map(|more| json(format!("{options} {more} {capture}")));
 
     let mut ids = BTreeMap::new();
     let mut frames_of = BTreeMap::new();
@@ -141,7 +148,8 @@ fn compare(capture: &str, options: &str) -> usize {
         }
     }
     let mut referred = BTreeSet::new();
-    let wanted = events(&json);
+    let mut without_plumbing = Vec::new();
+    let wanted = events(&all);
     let rows_of_events = rows(&tables, "events");
     assert_eq!(rows_of_events.len(), wanted.len());
     for (number, (mut row, event)) in rows_of_events.into_iter().zip(wanted).enumerate() {
@@ -152,6 +160,9 @@ fn compare(capture: &str, options: &str) -> usize {
         }
         row.retain(|column, _| column != "system" && column != "event");
         assert_eq!(row.remove("number").unwrap(), json!(number));
+        if row.remove("plumbing").unwrap() == false {
+            without_plumbing.push(name_of(event));
+        }
         let has_clocks = json.pointer("/manifest/clocks").is_some();
         assert_eq!(row.remove("real_time_ns").is_some(), has_clocks);
         assert_eq!(row.remove("host").as_ref(), json.pointer("/manifest/host"));
@@ -170,6 +181,8 @@ fn compare(capture: &str, options: &str) -> usize {
         assert_eq!(row.remove("fields").unwrap(), fields_of(event));
         assert_eq!(row, common_of(event, &ids), "{event}");
     }
+    let shown: Vec<_> = events(&json).iter().map(name_of).collect();
+    assert_eq!(without_plumbing, shown);
 
     let stacks = rows(&tables, "stacks");
     let frames = rows(&tables, "frames");

@@ -35,7 +35,7 @@ use table::{Cell, Kind, Table};
 const MAX_FIELDS: usize = 256;
 
 /// The columns of `events`.
-const EVENTS: [(&str, Kind); 17] = [
+const EVENTS: [(&str, Kind); 18] = [
     ("number", Kind::Long),
     ("system", Kind::Text),
     ("event", Kind::Text),
@@ -53,6 +53,7 @@ const EVENTS: [(&str, Kind); 17] = [
     ("fields", Kind::Numbers),
     ("text", Kind::Text),
     ("host", Kind::Text),
+    ("plumbing", Kind::Flag),
 ];
 
 /// The columns of `captures`.
@@ -164,6 +165,7 @@ impl<'a> Writer<'a> {
             Some(Cell::Map(&numbers(event, addresses))),
             shown.as_deref().map(Cell::Text),
             self.manifest.host.as_deref().map(Cell::Text),
+            Some(Cell::Flag(event.own)),
         ])
     }
 
