@@ -19,13 +19,13 @@ release = $(shell cat "$(KDIR)/include/config/kernel.release")
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
 	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps bench stale
 
-##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR)
+##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR DEBUG_INFO=y)
 
 all: modules
 
 modules: ## build stackmap.ko for the running kernel or KDIR
 	@tools/check-kdir "$(KDIR)" "$(RUST)"
-	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" RUST="$(RUST)" modules
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" RUST="$(RUST)" $(if $(DEBUG_INFO),CONFIG_DEBUG_INFO_BTF_MODULES=) modules
 
 tool: ## build the tool; tool-static: without shared libraries
 	cargo build --release --package stackmap

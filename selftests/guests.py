@@ -26,9 +26,9 @@ def program(name, work):
     return work / name
 
 
-def modules_of(kernel, directory):
+def modules_of(kernel, directory, *options):
     """The modules of a directory, built for a kernel."""
-    return list(map(pathlib.Path, output_of(TOP / "tools/vm/module", "--kernel", kernel, directory).split()))
+    return list(map(pathlib.Path, output_of(TOP / "tools/vm/module", "--kernel", kernel, *options, directory).split()))
 
 
 class Tap:

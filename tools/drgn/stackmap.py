@@ -26,13 +26,12 @@ from vmcore.users import Users
 
 EPILOG = """\
 examples:
-  drgn -c vmcore -s vmlinux -s stackmap.ko stackmap.py map
-  drgn -c vmcore -s vmlinux -s stackmap.ko stackmap.py trace --instance boot
-  drgn -c vmcore -s vmlinux -s stackmap.ko stackmap.py save crash.data && stackmap report crash.data
+  drgn -c vmcore -s vmlinux stackmap.py --module stackmap.ko --force map
+  drgn -c vmcore -s vmlinux stackmap.py --module stackmap.ko --force trace --instance boot
+  drgn -c vmcore -s vmlinux stackmap.py --module stackmap.ko --force save crash.data
 
-vmlinux and stackmap.ko are the files with debug information of the kernel and the module that ran. drgn finds
-them by itself where they are installed. A stackmap.ko that was built again from the same source, by the same
-compiler, is as good: give it with --module and --force.
+stackmap.ko is made with DEBUG_INFO=y from the source of the module that ran, for the same kernel and by the same
+compilers.
 """
 
 
@@ -40,7 +39,7 @@ def parse(arguments):
     """The command line."""
     parser = argparse.ArgumentParser(prog="stackmap.py", description=__doc__, epilog=EPILOG,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--module", metavar="KO", help="the stackmap.ko of the module that ran, with debug information")
+    parser.add_argument("--module", metavar="KO", help="a stackmap.ko made with DEBUG_INFO=y")
     parser.add_argument("--force", action="store_true", help="use the file of --module although its build-id differs")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("map", help="the stacks, as stack_map shows them")
@@ -96,12 +95,12 @@ def prepare(prog, options):
         use_file(module, options)
     if module.wants_debug_file():
         raise Problem(f"no debug information of the module stackmap, build-id {build_id_text(module)}",
-                      "give the stackmap.ko that ran with -s; readelf -n shows the build-id of a file")
+                      "give one made with DEBUG_INFO=y, with --module and --force")
     try:
         prog.type("stackmap_main::map::Map")
     except LookupError:
         raise Problem(f"{module.debug_file_path} has no debug information of Rust code",
-                      "build the module for a kernel with CONFIG_DEBUG_INFO, and do not strip it") from None
+                      "build it with make DEBUG_INFO=y, and do not strip it") from None
     check_addresses(prog, module, found)
 
 

@@ -2,7 +2,8 @@
 """Values of Rust types, by the module's debug information.
 
 drgn knows no Rust, but it reads the types as those of C++: `stackmap_main::map::Map`. Fields of tuples are `__0`,
-`__1`; fields have the names of the source. Only the variants of an enum it does not show.
+`__1`; fields have the names of the source. Only the variants of an enum it does not show. `Vec`, `Mutex` and `Arc`
+are those of `rust/kernel`, or with `RUST=kernel` those of the kernel.
 """
 
 import struct
@@ -20,10 +21,15 @@ def static(prog, name):
     return prog[f"{CRATE}::{name}"]
 
 
+def member(obj, *names):
+    """The member that has the first of these names that the type has."""
+    return obj.member_(next(name for name in names if obj.type_.has_member(name)))
+
+
 def plain(obj):
     """What is in a type around one value: AtomicU64, CachePadded, NonNull, Published."""
     while obj.type_.kind == TypeKind.STRUCT:
-        inner = [member for member in obj.type_.members if sizeof(member.type)]
+        inner = [part for part in obj.type_.members if sizeof(part.type)]
         if len(inner) != 1:
             raise LookupError(f"{obj.type_.type_name()} is not around one value")
         obj = obj.member_(inner[0].name)
@@ -34,7 +40,7 @@ def locked(obj):
     """What is behind a `Mutex`, or a lock of `global_lock!`, whoever holds it."""
     if obj.type_.has_member("inner"):
         obj = obj.inner
-    return obj.data.value
+    return member(obj, "data", "value").value
 
 
 def number(obj):
@@ -52,17 +58,18 @@ def optional_arc(obj):
     """What an `Option<Arc<T>>` leads to, or None. `None` is a null: Rust guarantees that for pointers."""
     # drgn shows nothing of an enum but its name.
     arc = obj.prog_.type(obj.type_.tag.removeprefix("Option<").removesuffix(">"))
-    inner = plain(Object(obj.prog_, arc, address=obj.address_).member_("ptr"))
-    return inner.data if inner else None
+    inner = plain(Object(obj.prog_, arc, address=obj.address_))
+    return member(inner[0], "data", "value") if inner else None
 
 
 class Vector:
     """A `Vec`, or a type around one, such as the map's `Array`."""
 
     def __init__(self, obj):
-        while not obj.type_.has_member("ptr"):
+        while not obj.type_.has_member("len"):
             obj = obj.member_("__0")
-        pointer = plain(obj.ptr)
+        memory = obj.memory if obj.type_.has_member("memory") else obj
+        pointer = plain(memory.ptr)
         self.prog = obj.prog_
         self.address = pointer.value_()
         self.type = pointer.type_.type

@@ -8,7 +8,7 @@ from drgn import FaultError
 
 from . import DAMAGE
 from .maps import Map
-from .rust import Vector, locked, number, published, static
+from .rust import Vector, locked, number, plain, published, static
 
 IN_BINARY, PROCESS, ADDRESS_MIN = 1 << 63, 1 << 62, 4096
 OFFSET_BITS, INDEX_BITS = 40, 23
@@ -32,7 +32,7 @@ class Binary:
     def __init__(self, obj):
         self.build_id = Vector(obj.build_id).bytes()
         self.path = shown(Vector(obj.path).bytes())
-        self.dev, self.ino, self.size = (obj.member_(name).value_() for name in ("dev", "ino", "size"))
+        self.dev, self.ino, self.size = (obj.file.member_(name).value_() for name in ("dev", "ino", "size"))
 
     def line(self, index):
         """Its line in stack_map_binaries."""
@@ -53,7 +53,7 @@ class Users:
 
     def _read(self, state):
         if state is not None:
-            binaries = locked(state.binaries)
+            binaries = locked(plain(state.binaries)[0])
             self.first = number(binaries.first)
             self.binaries = [Binary(obj) for obj in Vector(binaries.list)]
             self.files = len(Vector(binaries.files.list))
