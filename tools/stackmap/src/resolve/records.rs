@@ -73,10 +73,11 @@ impl Resolver<'_> {
         let symbols = &self.loaded.symbols;
         match (format, format.map(|format| format.special)) {
             (Some(format), Some(Special::StackId)) => {
-                let id = formats.number(format, "stack_id", data).unwrap_or_default();
+                let [id, cookie] = format.special_numbers(data);
                 let form = self.form(Form::Kernel);
-                let user = binds.user(head.pid as u32, time, trace.cookie(format, data));
-                self.stack(line.as_bytes(), id as u32, User::Known(user), form, out)?;
+                let user = binds.user(head.pid as u32, time, cookie);
+                let id = id.unwrap_or_default() as u32;
+                self.stack(line.as_bytes(), id, User::Known(user), form, out)?;
                 return Ok(out.write_all(b"\n")?);
             }
             (Some(format), Some(Special::KernelStack)) => {
@@ -87,15 +88,15 @@ impl Resolver<'_> {
                 return Ok(out.write_all(b"\n")?);
             }
             (Some(format), Some(Special::UserStackId)) => {
-                let (id, cookie) = trace.bind(format, data).unwrap_or_default();
+                let [id, cookie] = format.special_numbers(data).map(Option::unwrap_or_default);
                 let (cpu, count) = (cookie as u32, cookie >> 32);
                 // Writing into a string does not fail.
                 let _ = writeln!(line, "<user_stack_id {id}> for {cpu}:{count}");
                 return Ok(out.write_all(line.as_bytes())?);
             }
             (Some(format), Some(Special::Function)) => {
-                let (ip, _) = trace.function(format, data);
-                crate::ring::fields::function(symbols, ip, false, line);
+                let [ip, _] = format.special_numbers(data);
+                crate::ring::fields::function(symbols, ip.unwrap_or_default(), false, line);
                 line.push_str(" <-");
             }
             (Some(format), _) => {
@@ -105,7 +106,7 @@ impl Resolver<'_> {
             // Writing into a string does not fail.
             (None, _) => drop(write!(line, "event_{}: ", head.id)),
         }
-        line.push_str(&trace.fields(&head, data).text(symbols));
+        line.push_str(&trace.fields(&head, data.to_vec()).text(symbols));
         line.push('\n');
         Ok(out.write_all(line.as_bytes())?)
     }

@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     source::Loaded,
     symbols::texts::ByNumber,
-    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time},
+    trace::{Binds, Event, Flags, Pairs, Sides, StackRef, Time},
 };
 use std::{io::Read, ops::Range, rc::Rc};
 
@@ -53,24 +53,6 @@ impl Trace {
         self.about.formats.get(head.id)
     }
 
-    /// The function that was called, and its caller.
-    pub fn function(&self, format: &Format, data: &[u8]) -> (u64, u64) {
-        let number = |name| self.about.formats.number(format, name, data);
-        let [ip, caller] = ["ip", "parent_ip"].map(|name| number(name).unwrap_or_default());
-        (ip, caller)
-    }
-
-    /// The cookie that binds an event with an id to its user stack.
-    pub fn cookie(&self, format: &Format, data: &[u8]) -> Option<Cookie> {
-        self.about.formats.number(format, "cookie", data)
-    }
-
-    /// The id of a user stack, and the cookie that is bound to it.
-    pub fn bind(&self, format: &Format, data: &[u8]) -> Option<(u32, Cookie)> {
-        let number = |name| self.about.formats.number(format, name, data);
-        Some((number("user_stack_id")? as u32, number("cookie")?))
-    }
-
     /// Which user stack each entry into the kernel had. Nothing is read if there can be none.
     pub fn binds(&self, mut pages: Pages<impl Read>) -> Result<Binds> {
         let mut binds = Binds::default();
@@ -92,18 +74,19 @@ impl Trace {
                 };
                 match format.special {
                     Special::UserStackId => {
-                        if let Some((id, cookie)) = self.bind(format, data) {
-                            binds.bind(record.time, cookie, id);
+                        if let [Some(id), Some(cookie)] = format.special_numbers(data) {
+                            binds.bind(record.time, cookie, id as u32);
                         }
                     }
                     Special::StackId => {
-                        if let Some(cookie) = self.cookie(format, data) {
+                        if let [_, Some(cookie)] = format.special_numbers(data) {
                             binds.event(head.pid as u32, record.time, cookie);
                         }
                     }
                     _ => {}
                 }
             }
+            pages.recycle(cursor);
         }
         binds.finish();
         Ok(binds)
@@ -126,11 +109,11 @@ impl Trace {
     }
 
     /// The fields of an event.
-    pub fn fields(&self, head: &Head, data: &[u8]) -> Fields {
+    pub fn fields(&self, head: &Head, data: Vec<u8>) -> Fields {
         Fields {
             about: self.about.clone(),
             format: self.format(head).cloned(),
-            data: data.to_vec(),
+            data,
         }
     }
 }
@@ -155,6 +138,8 @@ pub struct Decoder<'a> {
     /// The tasks as they were last.
     tasks: ByNumber<u32, NamedTask>,
     ips: Vec<u64>,
+    /// The memory of the data of an event, for the next one.
+    spare: Vec<u8>,
     /// Of stacks of the map, whether tracing itself caused their events.
     own: ByNumber<u32, bool>,
     /// Records that are no events.
@@ -172,6 +157,7 @@ impl<'a> Decoder<'a> {
             functions: ByNumber::default(),
             tasks: ByNumber::default(),
             ips: Vec::new(),
+            spare: Vec::new(),
             own: ByNumber::default(),
             damaged: 0,
         }
@@ -202,12 +188,14 @@ impl<'a> Decoder<'a> {
             None => format!("event {}", head.id).into(),
             Some(format) => match format.special {
                 Special::StackId => {
-                    let id = trace.about.formats.number(format, "stack_id", data);
-                    let user = self.binds.user(pid, time, trace.cookie(format, data));
+                    let [id, cookie] = format.special_numbers(data);
+                    let user = self.binds.user(pid, time, cookie);
                     return match (self.pairs.take(cpu, pid, flags, out)?, id) {
                         (Some(mut event), Some(id)) => {
                             event.own |= !event.flags.interrupts && self.is_own(id as u32);
-                            out(&event, Sides::of_id(id as u32, user))
+                            out(&event, Sides::of_id(id as u32, user))?;
+                            self.spare = event.fields.data;
+                            Ok(())
                         }
                         (Some(event), None) => out(&event, StackRef::None.into()),
                         (None, _) => Ok(()),
@@ -225,7 +213,10 @@ impl<'a> Decoder<'a> {
                     };
                 }
                 Special::UserStackId | Special::UserStack => return Ok(()),
-                Special::Function => self.function(trace.function(format, data).0),
+                Special::Function => {
+                    let [function, _] = format.special_numbers(data);
+                    self.function(function.unwrap_or_default())
+                }
                 _ => format.name.clone(),
             },
         };
@@ -239,9 +230,12 @@ impl<'a> Decoder<'a> {
         if !task.span.contains(&time) {
             *task = named();
         }
+        let mut copy = std::mem::take(&mut self.spare);
+        copy.clear();
+        copy.extend_from_slice(data);
         let event = Event {
             name,
-            fields: trace.fields(&head, data),
+            fields: trace.fields(&head, copy),
             comm: task.comm.clone(),
             pid,
             tgid: task.tgid,

@@ -124,13 +124,21 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The number in 1, 2, 4 or 8 bytes.
-fn number<'a>(bytes: &[u8], signed: bool) -> Value<'a> {
+/// Returns the number in 1, 2, 4 or 8 bytes; one with a sign is extended to 64 bits.
+fn extended(bytes: &[u8], signed: bool) -> u64 {
     let number = super::number(bytes).unwrap_or_default();
     let unused = 64 - 8 * bytes.len() as u32;
     match signed {
-        true => Value::Signed((number << unused) as i64 >> unused),
-        false => Value::Unsigned(number),
+        true => ((number << unused) as i64 >> unused) as u64,
+        false => number,
+    }
+}
+
+/// Returns the same as a value.
+fn number<'a>(bytes: &[u8], signed: bool) -> Value<'a> {
+    match signed {
+        true => Value::Signed(extended(bytes, true) as i64),
+        false => Value::Unsigned(extended(bytes, false)),
     }
 }
 
@@ -174,6 +182,16 @@ impl Special {
         }
     }
 
+    /// The names of its numbers that [`Format::special_numbers`] returns.
+    fn numbers(self) -> [&'static str; 2] {
+        match self {
+            Self::Function => ["ip", "parent_ip"],
+            Self::StackId => ["stack_id", "cookie"],
+            Self::UserStackId => ["user_stack_id", "cookie"],
+            _ => [""; 2],
+        }
+    }
+
     /// Returns whether it is no event, but the stack of one.
     pub fn is_stack(self) -> bool {
         matches!(
@@ -196,12 +214,22 @@ pub struct Format {
     pub special: Special,
     /// Its own fields.
     pub fields: Vec<Field>,
+    /// Where those are that every event of its kind has.
+    numbers: [Option<usize>; 2],
 }
 
 impl Format {
     /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// Returns the numbers of an event that is special: of [`Special::Function`] the function and its caller, of the
+    /// others the id of the stack and the cookie.
+    #[inline]
+    pub fn special_numbers(&self, data: &[u8]) -> [Option<u64>; 2] {
+        self.numbers
+            .map(|index| self.fields.get(index?)?.number(data))
     }
 
     /// Sets how the fields are shown by their `print fmt`.
@@ -293,11 +321,7 @@ impl Formats {
 
     /// The number in a field of the event `data`.
     pub fn number(&self, format: &Format, name: &str, data: &[u8]) -> Option<u64> {
-        match self.value(format.field(name)?, data)? {
-            Value::Unsigned(number) => Some(number),
-            Value::Signed(number) => Some(number as u64),
-            _ => None,
-        }
+        format.field(name)?.number(data)
     }
 
     /// The frames of a full stack, innermost first.
@@ -348,6 +372,7 @@ impl Formats {
             name: name.into(),
             special: Special::of(system, name),
             fields: Vec::new(),
+            numbers: [None; 2],
         };
         let mut common = [None; 4];
         for line in text.lines() {
@@ -368,6 +393,11 @@ impl Formats {
         let [Some(kind), Some(flags), Some(preempt_count), Some(pid)] = common else {
             return Err(Damage("an event lacks a common field"));
         };
+        let fields = &format.fields;
+        format.numbers = format
+            .special
+            .numbers()
+            .map(|name| fields.iter().position(|field| field.name == name));
         if let Some((_, print)) = text.split_once("\nprint fmt: ") {
             format.set_shows(print);
         }
@@ -480,6 +510,13 @@ impl Field {
             place: Place::Rest,
             ..self.clone()
         }
+    }
+
+    /// Its number in the event `data`.
+    #[inline]
+    fn number(&self, data: &[u8]) -> Option<u64> {
+        let bytes = self.bytes(data)?;
+        (self.kind == Kind::Number).then(|| extended(bytes, self.signed))
     }
 
     /// The bytes of the field in the event `data`.

@@ -193,6 +193,11 @@ impl Cursor {
         &self.page
     }
 
+    /// Returns the memory of the page.
+    pub fn into_page(self) -> Vec<u8> {
+        self.page
+    }
+
     /// The page; only the data of records may be changed.
     pub fn page_mut(&mut self) -> &mut [u8] {
         &mut self.page
@@ -264,9 +269,9 @@ impl Cursor {
     }
 
     fn word(&self, at: usize) -> Result<u32, Damage> {
-        let bytes = self.page.get(at..at + 4).filter(|_| at + 4 <= self.end);
+        let bytes = self.page.get(at..self.end).and_then(<[u8]>::first_chunk);
         let bytes = bytes.ok_or(Damage("a record ends after the end of its page"))?;
-        Ok(number(bytes).unwrap_or_default() as u32)
+        Ok(u32::from_le_bytes(*bytes))
     }
 }
 

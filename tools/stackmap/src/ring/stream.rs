@@ -13,10 +13,11 @@ use super::{
 use crate::{
     error::{Error, Result},
     files::read_full,
+    symbols::texts::ByNumber,
 };
 use std::{
     cmp::Reverse,
-    collections::{binary_heap::PeekMut, BTreeMap, BinaryHeap, VecDeque},
+    collections::{binary_heap::PeekMut, BinaryHeap, VecDeque},
     io::{self, Read, Write},
 };
 
@@ -42,6 +43,8 @@ pub struct Pages<R> {
     layout: Layout,
     source: String,
     offset: u64,
+    /// The memory of pages that were read.
+    spare: Vec<Vec<u8>>,
 }
 
 impl<R: Read> Pages<R> {
@@ -52,12 +55,18 @@ impl<R: Read> Pages<R> {
             layout,
             source: source.to_owned(),
             offset: 0,
+            spare: Vec::new(),
         }
     }
 
     /// How many bytes were read.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Takes the memory of a page, for a later one.
+    pub fn recycle(&mut self, cursor: Cursor) {
+        self.spare.push(cursor.into_page());
     }
 
     /// The next page and its CPU; [`None`] at the end.
@@ -73,7 +82,8 @@ impl<R: Read> Pages<R> {
         if cpu > MAX_CPU.into() || len > self.layout.page_size() as u64 {
             return Err(self.damage(start, Damage("this is not the header of a page")));
         }
-        let mut page = vec![0; len as usize];
+        let mut page = self.spare.pop().unwrap_or_default();
+        page.resize(len as usize, 0);
         if self.fill(&mut page)? < page.len() {
             return Err(self.damage(start, Damage("the stream is truncated inside a page")));
         }
@@ -101,7 +111,7 @@ pub struct Records<R> {
     pages: Pages<R>,
     /// The page that was read last. No later page of the stream begins before it.
     ahead: Option<(u32, Cursor)>,
-    queues: BTreeMap<u32, VecDeque<Cursor>>,
+    queues: ByNumber<u32, VecDeque<Cursor>>,
     /// The next record of each CPU that has one.
     next: BinaryHeap<Next>,
     waiting: usize,
@@ -120,7 +130,7 @@ impl<R: Read> Records<R> {
         Self {
             pages,
             ahead: None,
-            queues: BTreeMap::new(),
+            queues: ByNumber::default(),
             next: BinaryHeap::new(),
             waiting: 0,
             waiting_bytes: 0,
@@ -215,7 +225,9 @@ impl<R: Read> Records<R> {
             }
             self.waiting -= 1;
             self.waiting_bytes -= cursor.page().len();
-            queue.pop_front();
+            if let Some(cursor) = queue.pop_front() {
+                self.pages.recycle(cursor);
+            }
         }
         Ok(None)
     }

@@ -7,16 +7,33 @@
 
 use super::UserRef;
 use crate::symbols::texts::ByNumber;
-use std::cell::Cell;
 
-/// The number of an entry into the kernel: that of the CPU below, a count above.
+/// The number of an entry into the kernel: that of the CPU in the low 32 bits, a count in the high ones, which grows by 2.
 pub type Cookie = u64;
 
-/// Times are shifted by this: in nanoseconds, about a second is left. There may be millions of binds.
+/// Times are shifted by this: in nanoseconds, about a second is left.
 const TIME_SHIFT: u32 = 30;
 /// Set in the cookie of a task that exits.
 const EXITING: Cookie = 1 << 31;
+/// The bits of a cookie that tell the binds of a block apart.
+const INDEX: Cookie = (BLOCK as Cookie - 1) << INDEX_SHIFT;
+const INDEX_SHIFT: u32 = 33;
+/// How many cookies are in a block.
+const BLOCK: usize = 32;
+/// No id.
+const UNBOUND: u32 = u32::MAX;
+/// Cookies repeat after days. Binds that are this far apart, in the unit of [`TIME_SHIFT`], are of different entries.
+const REPEATED: u32 = 1 << 11;
 
+/// The ids of cookies that differ in [`INDEX`] alone.
+#[derive(Debug)]
+struct Block {
+    /// When the first of them was bound.
+    time: u32,
+    ids: [u32; BLOCK],
+}
+
+/// A bind that is in no block.
 #[derive(Clone, Copy, Debug)]
 struct Bind {
     cookie: Cookie,
@@ -27,20 +44,29 @@ struct Bind {
 /// The binds of a trace.
 #[derive(Debug, Default)]
 pub struct Binds {
-    binds: Vec<Bind>,
+    blocks: ByNumber<Cookie, Box<Block>>,
+    /// Those that are [`REPEATED`] from the first of their block.
+    others: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
     entries: ByNumber<u32, (u64, Cookie)>,
     /// Records from before this time are lost.
     lost_until: u64,
-    /// Where the binds of the cookie are that was looked up last: an entry often has several events.
-    last: Cell<usize>,
 }
 
 impl Binds {
     /// A cookie is bound to an id; 0: the stack is not kept.
     pub fn bind(&mut self, time: u64, cookie: Cookie, id: u32) {
+        let (key, index) = parts(cookie);
         let time = coarse(time);
-        self.binds.push(Bind { cookie, time, id });
+        let ids = [UNBOUND; BLOCK];
+        let new = || Box::new(Block { time, ids });
+        let block = self.blocks.entry(key).or_insert_with(new);
+        if block.time.abs_diff(time) > REPEATED {
+            self.others.push(Bind { cookie, time, id });
+        } else if matches!(block.ids[index], UNBOUND | 0) {
+            // A stack that was kept is rather it than one that was not.
+            block.ids[index] = id;
+        }
     }
 
     /// A task has an event in this entry.
@@ -56,8 +82,7 @@ impl Binds {
 
     /// All of the trace was read.
     pub fn finish(&mut self) {
-        // A stack that was kept is rather it than one that was not.
-        self.binds
+        self.others
             .sort_unstable_by_key(|bind| (bind.cookie, bind.time, bind.id == 0));
     }
 
@@ -74,34 +99,24 @@ impl Binds {
 
     /// What the cookie was bound to. Cookies repeat after days: the bind that is nearest in time.
     fn nearest(&self, cookie: Cookie, time: u64) -> Option<u32> {
-        let mut start = self.last.get();
-        if self
-            .binds
-            .get(start)
-            .is_none_or(|bind| bind.cookie != cookie)
-        {
-            start = self.binds.partition_point(|bind| bind.cookie < cookie);
-            self.last.set(start);
-        }
-        // Nearly all cookies are bound once.
-        match self.binds.get(start..)? {
-            [first, ..] if first.cookie != cookie => return None,
-            [first, next, ..] if next.cookie != cookie => return Some(first.id),
-            [first] => return Some(first.id),
-            _ => {}
-        }
+        let (key, index) = parts(cookie);
         let time = coarse(time);
+        let of_block = |block: &Block| Bind {
+            cookie,
+            time: block.time,
+            id: block.ids[index],
+        };
+        let near = self.blocks.get(&key).map(|block| of_block(block));
         let key = |bind: &Bind| (bind.cookie, bind.time);
-        let later = self
-            .binds
-            .partition_point(|bind| key(bind) < (cookie, time));
+        let others = &self.others;
+        let later = others.partition_point(|bind| key(bind) < (cookie, time));
         // Of those of one time, the first is one that was kept, if any was.
-        let first = |bind: &Bind| self.binds.partition_point(|other| key(other) < key(bind));
-        let earlier = self.binds[..later]
-            .last()
-            .and_then(|bind| self.binds.get(first(bind)));
-        let around = earlier.into_iter().chain(self.binds.get(later));
-        let same = around.filter(|bind| bind.cookie == cookie);
+        let first = |bind: &Bind| others.partition_point(|other| key(other) < key(bind));
+        let earlier = others[..later].last();
+        let earlier = earlier.and_then(|bind| others.get(first(bind)));
+        let around = earlier.into_iter().chain(others.get(later)).copied();
+        let same = near.into_iter().chain(around);
+        let same = same.filter(|bind| bind.cookie == cookie && bind.id != UNBOUND);
         let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
         nearest.map(|bind| bind.id)
     }
@@ -115,6 +130,11 @@ impl Binds {
             false => UserRef::Lost,
         }
     }
+}
+
+/// Returns the key of the block of a cookie, and its index there.
+fn parts(cookie: Cookie) -> (Cookie, usize) {
+    (cookie & !INDEX, ((cookie & INDEX) >> INDEX_SHIFT) as usize)
 }
 
 fn coarse(time: u64) -> u32 {
