@@ -7,7 +7,6 @@ use super::{
     show::{self, Show},
     Damage,
 };
-use crate::symbols::texts::ByNumber;
 use std::rc::Rc;
 
 /// More than any event's description has, in bytes.
@@ -276,7 +275,7 @@ pub struct Head {
 pub struct Formats {
     /// By how many bits the word of the common fields is shifted to get each of them.
     common: Option<[u32; 4]>,
-    by_id: ByNumber<u16, Rc<Format>>,
+    by_id: Vec<Option<Rc<Format>>>,
 }
 
 impl Formats {
@@ -287,13 +286,17 @@ impl Formats {
         if self.common.get_or_insert(common) != &common {
             return Err(Damage("events differ in their common fields"));
         }
-        self.by_id.insert(id, Rc::new(format));
+        let index = usize::from(id);
+        if index >= self.by_id.len() {
+            self.by_id.resize(index + 1, None);
+        }
+        self.by_id[index] = Some(Rc::new(format));
         Ok(id)
     }
 
     /// The description of the events with this number.
     pub fn get(&self, id: u16) -> Option<&Rc<Format>> {
-        self.by_id.get(&id)
+        self.by_id.get(usize::from(id))?.as_ref()
     }
 
     /// Whether there is an event of this kind.
@@ -303,7 +306,7 @@ impl Formats {
 
     /// All descriptions.
     pub fn iter(&self) -> impl Iterator<Item = &Rc<Format>> {
-        self.by_id.values()
+        self.by_id.iter().flatten()
     }
 
     /// The common fields of an event; [`None`]: it is too short, or there is no format yet.

@@ -101,12 +101,17 @@ impl Binds {
     fn nearest(&self, cookie: Cookie, time: u64) -> Option<u32> {
         let (key, index) = parts(cookie);
         let time = coarse(time);
-        let of_block = |block: &Block| Bind {
+        let block = self.blocks.get(&key);
+        if self.others.is_empty() {
+            return block
+                .map(|block| block.ids[index])
+                .filter(|id| *id != UNBOUND);
+        }
+        let near = block.map(|block| Bind {
             cookie,
             time: block.time,
             id: block.ids[index],
-        };
-        let near = self.blocks.get(&key).map(|block| of_block(block));
+        });
         let key = |bind: &Bind| (bind.cookie, bind.time);
         let others = &self.others;
         let later = others.partition_point(|bind| key(bind) < (cookie, time));
