@@ -25,7 +25,7 @@ all: modules
 
 modules: ## build stackmap.ko for the running kernel or KDIR
 	@tools/check-kdir "$(KDIR)" "$(RUST)"
-	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" RUST="$(RUST)" $(if $(DEBUG_INFO),CONFIG_DEBUG_INFO_BTF_MODULES=) modules
+	$(MAKE) -C "$(KDIR)" M="$(CURDIR)" RUST="$(RUST)" $(if $(filter y,$(DEBUG_INFO)),CONFIG_DEBUG_INFO_BTF_MODULES=) modules
 
 tool: ## build the tool; tool-static: without shared libraries
 	cargo build --release --package stackmap

@@ -99,8 +99,10 @@ def prepare(prog, options):
     try:
         prog.type("stackmap_main::map::Map")
     except LookupError:
+        taken = options.module and not os.path.samefile(options.module, module.debug_file_path)
         raise Problem(f"{module.debug_file_path} has no debug information of Rust code",
-                      "build it with make DEBUG_INFO=y, and do not strip it") from None
+                      "drgn takes this file before that of --module: add --no-default-symbols, and give vmlinux alone with -s"
+                      if taken else "build it with make DEBUG_INFO=y, and do not strip it") from None
     check_addresses(prog, module, found)
 
 

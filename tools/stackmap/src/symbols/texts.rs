@@ -6,7 +6,7 @@ use super::{Frame, Place, Symbols};
 use indexmap::{Equivalent, IndexMap, IndexSet};
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+    hash::{BuildHasherDefault, Hash, Hasher},
 };
 
 /// How much text is kept, in bytes.
@@ -123,9 +123,8 @@ pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
 pub type InOrder<K, V> = IndexMap<K, V, BuildHasherDefault<AddressHasher>>;
 
 /// Returns the number of a value: how many different ones came before its first occurrence.
-pub fn number_of<T, Q, S>(values: &mut IndexSet<T, S>, value: &Q) -> u32
+pub fn number_of<T, Q>(values: &mut IndexSet<T>, value: &Q) -> u32
 where
-    S: BuildHasher,
     T: Eq + Hash + for<'q> From<&'q Q>,
     Q: Equivalent<T> + Hash + ?Sized,
 {
