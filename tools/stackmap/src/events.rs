@@ -28,12 +28,13 @@ pub fn for_each(
     notes: &mut Notes,
     out: &mut dyn FnMut(&Event, Sides<'_>) -> Result,
 ) -> Result {
-    let binds = match wants_user(loaded) {
-        true => {
+    // Not only if there are user stacks: events may be bound to none, or to some that were forgotten.
+    let binds = match loaded.shown {
+        Shown::Kernel => Binds::default(),
+        _ => {
             let (trace, pages, _) = source.ring()?;
             trace.binds(pages)?
         }
-        false => Binds::default(),
     };
     let (trace, pages, size) = source.ring()?;
     for_each_record(&trace, pages, size, &binds, loaded, notes, out)?;
@@ -46,12 +47,6 @@ fn add_losses(loaded: &Loaded, notes: &mut Notes) {
     if let Some(manifest) = &loaded.manifest {
         notes.losses.lost = notes.losses.lost.max(manifest.lost());
     }
-}
-
-/// Whether it is of interest which user stacks events have. They may be bound to none, or to some that were
-/// forgotten: so not only if there are any.
-fn wants_user(loaded: &Loaded) -> bool {
-    loaded.shown != Shown::Kernel
 }
 
 /// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the

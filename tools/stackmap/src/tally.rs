@@ -6,7 +6,7 @@ use crate::{
     source::{Loaded, Missing},
     stacks::Stacks,
     symbols::{
-        texts::{number_of, AddressHasher, InOrder},
+        texts::{number_of, InOrder},
         Frame,
     },
     trace::{Event, Sides, StackRef, Time, UserRef},
@@ -14,7 +14,7 @@ use crate::{
     weight::{Unit, Weight},
 };
 use indexmap::IndexSet;
-use std::{borrow::Cow, cmp::Reverse, hash::BuildHasherDefault};
+use std::{borrow::Cow, cmp::Reverse};
 
 /// As many stacks are compared one by one.
 const MAX_COMPARED: usize = 16;
@@ -280,7 +280,7 @@ impl Group<'_> {
 pub struct Tally {
     weight: Weight,
     unit: Unit,
-    groups: IndexSet<String, BuildHasherDefault<AddressHasher>>,
+    groups: IndexSet<String>,
     /// The group of the last event.
     last_group: u32,
     keys: Keys,

@@ -193,6 +193,11 @@ impl Cursor {
         &self.page
     }
 
+    /// Returns how much memory the page takes, in bytes.
+    pub fn capacity(&self) -> usize {
+        self.page.capacity()
+    }
+
     /// Returns the memory of the page.
     pub fn into_page(self) -> Vec<u8> {
         self.page

@@ -43,8 +43,8 @@ pub struct Pages<R> {
     layout: Layout,
     source: String,
     offset: u64,
-    /// The memory of pages that were read.
-    spare: Vec<Vec<u8>>,
+    /// The memory of a page that was read.
+    spare: Vec<u8>,
 }
 
 impl<R: Read> Pages<R> {
@@ -66,7 +66,7 @@ impl<R: Read> Pages<R> {
 
     /// Takes the memory of a page, for a later one.
     pub fn recycle(&mut self, cursor: Cursor) {
-        self.spare.push(cursor.into_page());
+        self.spare = cursor.into_page();
     }
 
     /// The next page and its CPU; [`None`] at the end.
@@ -82,7 +82,7 @@ impl<R: Read> Pages<R> {
         if cpu > MAX_CPU.into() || len > self.layout.page_size() as u64 {
             return Err(self.damage(start, Damage("this is not the header of a page")));
         }
-        let mut page = self.spare.pop().unwrap_or_default();
+        let mut page = std::mem::take(&mut self.spare);
         page.resize(len as usize, 0);
         if self.fill(&mut page)? < page.len() {
             return Err(self.damage(start, Damage("the stream is truncated inside a page")));
@@ -120,8 +120,6 @@ pub struct Records<R> {
     has_given: bool,
     /// Records that are missing, as far as their number is known.
     pub lost: u64,
-    /// Records from before this time are missing.
-    pub lost_until: u64,
 }
 
 impl<R: Read> Records<R> {
@@ -136,7 +134,6 @@ impl<R: Read> Records<R> {
             waiting_bytes: 0,
             has_given: false,
             lost: 0,
-            lost_until: 0,
         }
     }
 
@@ -186,11 +183,8 @@ impl<R: Read> Records<R> {
         if let Missed::Count(lost) = cursor.missed {
             self.lost = self.lost.saturating_add(lost);
         }
-        if cursor.missed != Missed::None {
-            self.lost_until = self.lost_until.max(cursor.time());
-        }
         self.waiting += 1;
-        self.waiting_bytes += cursor.page().len();
+        self.waiting_bytes += cursor.capacity();
         let queue = self.queues.entry(cpu).or_default();
         queue.push_back(cursor);
         if queue.len() == 1 {
@@ -224,7 +218,7 @@ impl<R: Read> Records<R> {
                 return Ok(Some(Reverse((time, cpu, data.start, data.end))));
             }
             self.waiting -= 1;
-            self.waiting_bytes -= cursor.page().len();
+            self.waiting_bytes -= cursor.capacity();
             if let Some(cursor) = queue.pop_front() {
                 self.pages.recycle(cursor);
             }

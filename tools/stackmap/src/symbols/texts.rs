@@ -146,14 +146,6 @@ impl Hasher for AddressHasher {
         rest.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 
-    fn write_u16(&mut self, word: u16) {
-        self.write_u64(word.into());
-    }
-
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(byte.into());
-    }
-
     fn write_u32(&mut self, word: u32) {
         self.write_u64(word.into());
     }

@@ -45,7 +45,7 @@ struct Bind {
 #[derive(Debug, Default)]
 pub struct Binds {
     blocks: ByNumber<Cookie, Box<Block>>,
-    /// Those that are [`REPEATED`] from the first of their block.
+    /// Those that are [`REPEATED`] from the first of their block, or of another stack.
     others: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
     entries: ByNumber<u32, (u64, Cookie)>,
@@ -61,11 +61,14 @@ impl Binds {
         let ids = [UNBOUND; BLOCK];
         let new = || Box::new(Block { time, ids });
         let block = self.blocks.entry(key).or_insert_with(new);
-        if block.time.abs_diff(time) > REPEATED {
-            self.others.push(Bind { cookie, time, id });
-        } else if matches!(block.ids[index], UNBOUND | 0) {
+        let known = &mut block.ids[index];
+        let is_far = block.time.abs_diff(time) > REPEATED;
+        match (*known, id) {
             // A stack that was kept is rather it than one that was not.
-            block.ids[index] = id;
+            (UNBOUND | 0, _) if !is_far => *known = id,
+            (_, 0) if !is_far => {}
+            (known, id) if known == id && !is_far => {}
+            _ => self.others.push(Bind { cookie, time, id }),
         }
     }
 
@@ -152,17 +155,22 @@ mod tests {
 
     const DAY: u64 = 24 * 60 * 60 * 1_000_000_000;
 
+    /// The cookie of an entry on the second CPU.
+    fn entry(number: u64) -> Cookie {
+        (2 * number + 1) << 32 | 2
+    }
+
     #[test]
     fn a_cookie_is_bound_before_and_after() {
         let mut binds = Binds::default();
-        binds.event(7, 10, 1);
-        binds.event(7, 30, 5);
-        binds.bind(20, 1, 40);
-        binds.bind(25, 9, 0);
+        binds.event(7, 10, entry(1));
+        binds.event(7, 30, entry(5));
+        binds.bind(20, entry(1), 40);
+        binds.bind(25, entry(9), 0);
         // The same cookie, days later.
-        binds.bind(DAY, 1, 41);
+        binds.bind(DAY, entry(1), 41);
         binds.finish();
-        let user = |time, cookie| binds.user(7, time, Some(cookie));
+        let user = |time, cookie| binds.user(7, time, Some(entry(cookie)));
         assert_eq!(user(10, 1), UserRef::Id(40));
         assert_eq!(user(21, 1), UserRef::Id(40));
         assert_eq!(user(DAY - 100, 1), UserRef::Id(41));
@@ -171,7 +179,7 @@ mod tests {
         assert_eq!(user(10, 3), UserRef::Lost);
         binds.lost(30);
         binds.lost(20);
-        let user = |time, cookie| binds.user(7, time, Some(cookie));
+        let user = |time, cookie| binds.user(7, time, Some(entry(cookie)));
         assert_eq!(user(30, 5), UserRef::Pending);
         assert_eq!(user(29, 5), UserRef::Lost);
         assert_eq!(binds.user(7, 0, None), UserRef::None);
@@ -179,26 +187,16 @@ mod tests {
 
     #[test]
     fn a_kept_stack_wins_over_none() {
-        for ids in [[0, 5], [5, 0]] {
+        for ids in [[0, 5, 0], [5, 0, 0]] {
             let mut binds = Binds::default();
-            binds.bind(10, 1, ids[0]);
-            binds.bind(20, 1, ids[1]);
+            for (time, id) in [10, 20, 30].into_iter().zip(ids) {
+                binds.bind(time, entry(1), id);
+            }
             binds.finish();
-            let user = binds.user(7, 15, Some(1));
-            assert_eq!(user, UserRef::Id(5));
-        }
-    }
-
-    #[test]
-    fn a_kept_stack_wins_for_later_events_too() {
-        let mut binds = Binds::default();
-        for (time, id) in [(10, 5), (20, 0), (30, 0)] {
-            binds.bind(time, 1, id);
-        }
-        binds.finish();
-        for time in [0, 25, 3 << TIME_SHIFT] {
-            let user = binds.user(7, time, Some(1));
-            assert_eq!(user, UserRef::Id(5), "{time}");
+            for time in [0, 25, 3 << TIME_SHIFT] {
+                let user = [1, 2].map(|number| binds.user(7, time, Some(entry(number))));
+                assert_eq!(user, [UserRef::Id(5), UserRef::Lost], "{time}");
+            }
         }
     }
 
@@ -206,11 +204,11 @@ mod tests {
     fn the_nearest_bind_of_a_cookie_is_its_own() {
         let mut binds = Binds::default();
         for day in 0..100 {
-            binds.bind(day * DAY, 1, day as u32 + 1);
-            binds.bind(day * DAY, 3, 1000);
+            binds.bind(day * DAY, entry(1), day as u32 + 1);
+            binds.bind(day * DAY, entry(3), 1000);
         }
         binds.finish();
-        let user = |time| binds.user(7, time, Some(1));
+        let user = |time| binds.user(7, time, Some(entry(1)));
         for day in 0..100 {
             let time = day * DAY;
             assert_eq!(user(time), UserRef::Id(day as u32 + 1));
@@ -220,6 +218,22 @@ mod tests {
                 UserRef::Id(day as u32 + 1)
             );
         }
+    }
+
+    #[test]
+    fn a_cookie_that_another_stack_is_bound_to_has_the_nearest() {
+        let mut binds = Binds::default();
+        for (time, number, id) in [(2000, 1, 5), (3000, 1, 9), (100, 2, 6), (5000, 3, 7)] {
+            binds.bind(time << TIME_SHIFT, entry(number), id);
+        }
+        binds.finish();
+        let user = |time: u64, number| binds.user(7, time << TIME_SHIFT, Some(entry(number)));
+        assert_eq!(
+            [2400, 2600].map(|time| user(time, 1)),
+            [5, 9].map(UserRef::Id)
+        );
+        assert_eq!([user(0, 2), user(0, 3)], [6, 7].map(UserRef::Id));
+        assert_eq!(user(0, 4), UserRef::Lost);
     }
 
     #[test]

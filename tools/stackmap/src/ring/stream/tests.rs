@@ -50,6 +50,16 @@ fn records_come_in_the_order_of_time() {
 }
 
 #[test]
+fn a_page_has_nothing_of_the_one_whose_memory_it_has() {
+    let mut bytes = stream(&[(0, 1, &[0; 3])]);
+    write_page(&mut bytes, 0, &page(2, 0, &record(0, &[0; 8]))[..20]).unwrap();
+    let mut pages = Pages::new(&bytes[..], layout(), "input");
+    let (_, first) = pages.next_page().unwrap().unwrap();
+    pages.recycle(first);
+    assert!(pages.next_page().is_err());
+}
+
+#[test]
 fn at_the_same_time_the_lower_cpu_comes_first() {
     let bytes = stream(&[(1, 5, &[0, 0]), (0, 5, &[0])]);
     assert_eq!(read(&bytes).unwrap(), [(0, 5), (1, 5), (1, 5)]);
