@@ -133,7 +133,7 @@ fn extended(bytes: &[u8], signed: bool) -> u64 {
     }
 }
 
-/// Returns the same as a value.
+/// Returns that number as a value.
 fn number<'a>(bytes: &[u8], signed: bool) -> Value<'a> {
     match signed {
         true => Value::Signed(extended(bytes, true) as i64),
@@ -213,7 +213,7 @@ pub struct Format {
     pub special: Special,
     /// Its own fields.
     pub fields: Vec<Field>,
-    /// Where those are that every event of its kind has.
+    /// The indices of the fields that [`Format::special_numbers`] reads.
     numbers: [Option<usize>; 2],
 }
 

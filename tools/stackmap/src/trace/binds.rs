@@ -15,7 +15,7 @@ pub type Cookie = u64;
 const TIME_SHIFT: u32 = 30;
 /// Set in the cookie of a task that exits.
 const EXITING: Cookie = 1 << 31;
-/// The bits of a cookie that tell the binds of a block apart.
+/// The bits of a cookie that are its index in a block.
 const INDEX: Cookie = (BLOCK as Cookie - 1) << INDEX_SHIFT;
 const INDEX_SHIFT: u32 = 33;
 /// How many cookies are in a block.
@@ -45,7 +45,7 @@ struct Bind {
 #[derive(Debug, Default)]
 pub struct Binds {
     blocks: ByNumber<Cookie, Box<Block>>,
-    /// Those that are [`REPEATED`] from the first of their block, or of another stack.
+    /// Binds more than [`REPEATED`] before or after the first of their block, and binds of a cookie to a second stack.
     others: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
     entries: ByNumber<u32, (u64, Cookie)>,
