@@ -71,12 +71,19 @@ static __attribute_noinline__ void wake_the_sleeper(void)
 		exit(1);
 }
 
-static __attribute_noinline__ void compute(void)
+/*
+ * Returns for how many nanoseconds the caller did not run in here. CLOCK_MONOTONIC is read first
+ * and last, so a preemption between two readings counts, too.
+ */
+static __attribute_noinline__ long long compute(void)
 {
-	long long end = now(CLOCK_THREAD_CPUTIME_ID) + rounds * milliseconds * 500000LL;
+	long long since = now(CLOCK_MONOTONIC);
+	long long began = now(CLOCK_THREAD_CPUTIME_ID), ran;
 
-	while (now(CLOCK_THREAD_CPUTIME_ID) < end)
-		;
+	do
+		ran = now(CLOCK_THREAD_CPUTIME_ID) - began;
+	while (ran < rounds * milliseconds * 500000LL);
+	return now(CLOCK_MONOTONIC) - since - ran;
 }
 
 static void *task(void *name)
@@ -99,9 +106,7 @@ static void *task(void *name)
 			wake_the_sleeper();
 		}
 	}
-	if (what == 'b')
-		compute();
-	since = idle(since);
+	since = what == 'b' ? compute() : idle(since);
 	slept = sleeps() - slept;
 	printf("%s %d %lld %ld\n", (char *)name, gettid(), since / 1000, slept);
 	poll(NULL, 0, 1);
