@@ -62,7 +62,7 @@ pub mod member {
     pub const BINARIES: &str = "stack_map_binaries";
     /// The counters of user stacks after the recording.
     pub const USER_STAT: &str = "stack_map_user_stat";
-    /// Where files of programs are loaded, by build-id.
+    /// Where files of programs are loaded, by index.
     pub const SEGMENTS: &str = "segments.json";
     /// The image of the 64-bit vDSO.
     pub const VDSO: &str = "vdso";

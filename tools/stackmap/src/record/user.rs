@@ -119,7 +119,7 @@ fn segments(stacks: &Stacks, binaries: &Binaries) -> Recorded {
     let segments = indices
         .into_iter()
         .filter_map(|index| Some((index, segments_of(binaries.get(index)?)?)));
-    Recorded::ByIndex(segments.collect())
+    Recorded::new(segments)
 }
 
 #[cfg(test)]

@@ -217,11 +217,8 @@ impl Names {
             // A table that is read later may have it.
             return;
         };
-        let build_id = binaries
-            .get(index)
-            .and_then(|binary| binary.build_id.as_deref());
         let mut request = Request {
-            segments: self.segments.get(index, build_id).cloned(),
+            segments: self.segments.get(index).cloned(),
             of,
             debug: true,
             debug_dirs: self.places.debug_dirs.iter().map(Into::into).collect(),

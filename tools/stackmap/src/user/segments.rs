@@ -10,10 +10,10 @@ use super::{
     files::open,
 };
 use serde::{
-    de::{Error, MapAccess, SeqAccess, Visitor},
+    de::{Error, SeqAccess, Visitor},
     Deserialize, Deserializer, Serialize,
 };
-use std::{collections::BTreeMap, fmt, fs::File};
+use std::{fmt, fs::File, marker::PhantomData};
 
 /// A part of a file that is loaded with the right to execute it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -58,113 +58,67 @@ const FILE_LEN: usize = 16;
 /// How long [`Recorded`] is at most as JSON, in bytes.
 pub const MAX_JSON: u64 = (MAX_FILES * (FILE_LEN + MAX_SEGMENTS * SEGMENT_LEN)) as u64;
 
-/// The segments of executables in a recording.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Recorded {
-    /// By index, in their order.
-    ByIndex(Vec<(u32, Vec<Segment>)>),
-    /// By build-id, in older recordings.
-    ByBuildId(BTreeMap<String, Vec<Segment>>),
-}
-
-impl Default for Recorded {
-    fn default() -> Self {
-        Recorded::ByIndex(Vec::new())
-    }
-}
+/// The segments of executables in a recording, in the order of the indices of the files.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(from = "Files")]
+pub struct Recorded(Vec<(u32, Vec<Segment>)>);
 
 impl Recorded {
-    /// Those of a file.
-    pub fn get(&self, index: u32, build_id: Option<&str>) -> Option<&Vec<Segment>> {
-        match self {
-            Recorded::ByIndex(segments) => {
-                let at = segments.binary_search_by_key(&index, |(of, _)| *of).ok()?;
-                segments.get(at).map(|(_, segments)| segments)
-            }
-            Recorded::ByBuildId(segments) => segments.get(build_id?),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Recorded {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Read)
-    }
-}
-
-/// Reads [`Recorded`], which tells its kinds apart by how they begin. A capture may be anybody's, so all of it has
-/// limits.
-struct Read;
-
-impl<'de> Visitor<'de> for Read {
-    type Value = Recorded;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("segments by index or by build-id")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<Recorded, A::Error> {
-        let segments = elements(from, MAX_FILES, "files")?.into_iter();
-        let mut segments: Vec<_> = segments
-            .map(|(index, OfFile(of_file))| (index, of_file))
-            .collect();
+    /// Takes the segments of files in any order.
+    pub fn new(segments: impl Iterator<Item = (u32, Vec<Segment>)>) -> Self {
+        let mut segments: Vec<_> = segments.collect();
         segments.sort_by_key(|(index, _)| *index);
-        Ok(Recorded::ByIndex(segments))
+        Self(segments)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Recorded, A::Error> {
-        let mut segments = BTreeMap::new();
-        while let Some((build_id, OfFile(of_file))) = from.next_entry()? {
-            segments.insert(build_id, of_file);
-            bounded(segments.len(), MAX_FILES, "files")?;
-        }
-        Ok(Recorded::ByBuildId(segments))
+    /// Returns the segments of the file with this index, if they were recorded.
+    pub fn get(&self, index: u32) -> Option<&Vec<Segment>> {
+        let at = self.0.binary_search_by_key(&index, |(of, _)| *of).ok()?;
+        self.0.get(at).map(|(_, segments)| segments)
     }
 }
 
-/// The segments of one file.
-struct OfFile(Vec<Segment>);
+type Files = Bounded<(u32, Bounded<Segment, MAX_SEGMENTS>), MAX_FILES>;
 
-impl<'de> Deserialize<'de> for OfFile {
+impl From<Files> for Recorded {
+    fn from(files: Files) -> Self {
+        Self::new(
+            files
+                .0
+                .into_iter()
+                .map(|(index, segments)| (index, segments.0)),
+        )
+    }
+}
+
+/// Up to `MAX` elements: a capture may be anybody's, so all of it has limits.
+struct Bounded<T, const MAX: usize>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_seq(ReadFile)
+        from.deserialize_seq(Elements(PhantomData))
     }
 }
 
-/// Reads [`OfFile`].
-struct ReadFile;
+/// Reads [`Bounded`].
+struct Elements<T, const MAX: usize>(PhantomData<T>);
 
-impl<'de> Visitor<'de> for ReadFile {
-    type Value = OfFile;
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Elements<T, MAX> {
+    type Value = Bounded<T, MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("segments")
+        write!(f, "up to {MAX} elements")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<OfFile, A::Error> {
-        elements(from, MAX_SEGMENTS, "segments of a file").map(OfFile)
-    }
-}
-
-/// At most `max` elements.
-fn elements<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(
-    mut from: A,
-    max: usize,
-    what: &str,
-) -> Result<Vec<T>, A::Error> {
-    let mut elements = Vec::new();
-    while let Some(element) = from.next_element()? {
-        elements.push(element);
-        bounded(elements.len(), max, what)?;
-    }
-    Ok(elements)
-}
-
-fn bounded<E: Error>(nr: usize, max: usize, what: &str) -> Result<(), E> {
-    match nr > max {
-        true => Err(E::custom(format!("more than {max} {what}"))),
-        false => Ok(()),
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = from.next_element()? {
+            elements.push(element);
+            if elements.len() > MAX {
+                return Err(A::Error::custom(format!("more than {MAX} elements")));
+            }
+        }
+        Ok(Bounded(elements))
     }
 }
 
@@ -175,24 +129,16 @@ mod tests {
     #[test]
     fn segments_of_too_many_files_are_refused() {
         let list = |files| format!("[{}[9,[]]]", "[1,[]],".repeat(files - 1));
-        let ids = (0..=MAX_FILES).map(|id| format!("\"{id}\":[],"));
-        let by_id = format!("{{{}\"x\":[]}}", ids.collect::<String>());
-        for text in [list(MAX_FILES + 1), by_id] {
-            let error = serde_json::from_str::<Recorded>(&text).unwrap_err();
-            assert!(error.to_string().starts_with("more than 8194 files"));
-        }
-        let Ok(Recorded::ByIndex(all)) = serde_json::from_str(&list(MAX_FILES)) else {
-            panic!("these are not too many");
-        };
-        assert_eq!(all.last(), Some(&(9, Vec::new())));
+        let error = serde_json::from_str::<Recorded>(&list(MAX_FILES + 1)).unwrap_err();
+        assert!(error.to_string().starts_with("more than 8194 elements"));
+        let all: Recorded = serde_json::from_str(&list(MAX_FILES)).unwrap();
+        assert_eq!(all.get(9), Some(&Vec::new()));
         assert!(serde_json::from_str::<Recorded>("3").is_err());
         let of_one = |nr| format!("[[7,[{}[1,2,3]]]]", "[0,0,1],".repeat(nr - 1));
         let error = serde_json::from_str::<Recorded>(&of_one(MAX_SEGMENTS + 1)).unwrap_err();
-        assert!(error
-            .to_string()
-            .starts_with("more than 64 segments of a file"));
+        assert!(error.to_string().starts_with("more than 64 elements"));
         let all: Recorded = serde_json::from_str(&of_one(MAX_SEGMENTS)).unwrap();
-        assert_eq!(all.get(7, None).map(Vec::len), Some(MAX_SEGMENTS));
+        assert_eq!(all.get(7).map(Vec::len), Some(MAX_SEGMENTS));
     }
 
     #[test]
@@ -204,7 +150,7 @@ mod tests {
         };
         let of_file = (u32::MAX, vec![longest; MAX_SEGMENTS]);
         let len = |nr| {
-            let recorded = Recorded::ByIndex(vec![of_file.clone(); nr]);
+            let recorded = Recorded(vec![of_file.clone(); nr]);
             serde_json::to_vec(&recorded).unwrap().len()
         };
         let each = len(3) - len(2);
@@ -214,12 +160,9 @@ mod tests {
     #[test]
     fn segments_of_a_file_are_found_by_its_index() {
         let all: Recorded = serde_json::from_str("[[9,[[1,2,3]]],[4,[]],[7,[[4,5,6]]]]").unwrap();
-        assert_eq!(all.get(9, None).unwrap()[0].offset, 1);
-        assert_eq!(all.get(7, None).unwrap()[0].size, 6);
-        assert_eq!(
-            (all.get(4, None).map(Vec::len), all.get(5, None)),
-            (Some(0), None)
-        );
+        assert_eq!(all.get(9).unwrap()[0].offset, 1);
+        assert_eq!(all.get(7).unwrap()[0].size, 6);
+        assert_eq!((all.get(4).map(Vec::len), all.get(5)), (Some(0), None));
     }
 
     #[test]

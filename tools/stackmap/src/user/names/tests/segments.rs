@@ -9,7 +9,7 @@ use super::*;
 fn recorded_segments_are_those_of_the_file_that_ran() {
     let program = Program::new();
     let with = |segments: &[Segment]| {
-        let recorded = Recorded::ByIndex(vec![(INDEX, segments.to_vec())]);
+        let recorded = Recorded::new([(INDEX, segments.to_vec())].into_iter());
         Names::new(Places::default()).with_segments(recorded)
     };
     program.has_debug_names(&mut with(&program.segments));
