@@ -38,15 +38,10 @@ pub fn for_each(
     };
     let (trace, pages, size) = source.ring()?;
     for_each_record(&trace, pages, size, &binds, loaded, notes, out)?;
-    add_losses(loaded, notes);
-    Ok(())
-}
-
-/// Counts the losses that the manifest knows.
-fn add_losses(loaded: &Loaded, notes: &mut Notes) {
     if let Some(manifest) = &loaded.manifest {
         notes.losses.lost = notes.losses.lost.max(manifest.lost());
     }
+    Ok(())
 }
 
 /// Counts all events of `source`, and in `notes` what is missing. `loaded` is what was read from the
@@ -114,7 +109,9 @@ fn give(
 /// Counts in `notes` an event with these stacks.
 fn count(notes: &mut Notes, loaded: &Loaded, sides: Sides<'_>) {
     match sides.kernel {
-        StackRef::Id(id) if loaded.stack(id).is_none() => notes.missing.count(loaded.missing(id)),
+        StackRef::Id(id) if loaded.stack_index(id).is_none() => {
+            notes.missing.count(loaded.missing(id))
+        }
         StackRef::Id(_) => {}
         StackRef::Whole(_) => notes.whole += 1,
         StackRef::None if sides.user == UserRef::None => notes.without += 1,

@@ -192,11 +192,8 @@ fn join(words: impl Iterator<Item = String>) -> String {
 }
 
 fn count_stacks(tally: &Tally) -> u64 {
-    let mut keys: Vec<Key> = tally
-        .iter()
-        .map(|(_, key, _)| key)
-        .filter(|key| *key != Key::NONE)
-        .collect();
+    let keys = tally.iter().map(|(_, key, _)| key);
+    let mut keys: Vec<Key> = keys.filter(|key| *key != Key::NONE).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.len() as u64

@@ -16,8 +16,8 @@ const MAX_FRAMES: usize = 1 << 28;
 struct Head {
     id: u32,
     ref_count: u32,
+    /// Where its frames begin; they end where those of the next stack begin.
     start: u32,
-    depth: u32,
 }
 
 /// The ids of stacks that are not read.
@@ -162,7 +162,6 @@ impl Stacks {
             id: stack.id,
             ref_count: stack.ref_count,
             start: self.ips.len() as u32,
-            depth: stack.ips.len() as u32,
         });
         self.ips.extend_from_slice(stack.ips);
         Ok(())
@@ -186,17 +185,23 @@ impl Stacks {
     /// The stack at `index`, which is below [`len`](Self::len).
     pub fn at(&self, index: usize) -> Stack<'_> {
         let head = self.heads[index];
-        let start = head.start as usize;
+        let next = self.heads.get(index + 1);
+        let end = next.map_or(self.ips.len(), |next| next.start as usize);
         Stack {
             id: head.id,
             ref_count: head.ref_count,
-            ips: &self.ips[start..start + head.depth as usize],
+            ips: &self.ips[head.start as usize..end],
         }
     }
 
-    /// The stack with this id.
+    /// Returns the index of the stack with this id.
+    pub fn index(&self, id: u32) -> Option<usize> {
+        self.by_id.get(&id).map(|index| *index as usize)
+    }
+
+    /// Returns the stack with this id.
     pub fn get(&self, id: u32) -> Option<Stack<'_>> {
-        self.by_id.get(&id).map(|index| self.at(*index as usize))
+        self.index(id).map(|index| self.at(index))
     }
 
     /// All of them, in the order of the file.

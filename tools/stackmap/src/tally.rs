@@ -281,8 +281,6 @@ pub struct Tally {
     weight: Weight,
     unit: Unit,
     groups: IndexSet<String>,
-    /// The group of the last event.
-    last_group: u32,
     keys: Keys,
     /// By the number of the group and the stack.
     counts: InOrder<(u32, Key), Count>,
@@ -323,7 +321,7 @@ impl Tally {
         let Ok(weight) = self.weight.of(event) else {
             return;
         };
-        let group = self.group_of(by, event);
+        let group = self.group(&by.name_of(event));
         let key = self.keys.key(sides);
         self.count(group, key, &Count::one(weight, event.time));
     }
@@ -402,16 +400,13 @@ impl Tally {
         &self.keys
     }
 
-    fn group_of(&mut self, by: By, event: &Event) -> u32 {
-        self.group(&by.name_of(event))
-    }
-
     fn group(&mut self, name: &str) -> u32 {
-        let last = self.groups.get_index(self.last_group as usize);
-        if last.is_none_or(|last| last != name) {
-            self.last_group = number_of(&mut self.groups, name);
+        // Few groups are compared in less time than a name is hashed.
+        let mut few = self.groups.iter().take(8);
+        match few.position(|group| group == name) {
+            Some(number) => number as u32,
+            None => number_of(&mut self.groups, name),
         }
-        self.last_group
     }
 }
 

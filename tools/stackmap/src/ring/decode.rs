@@ -12,6 +12,7 @@ use super::{
 use crate::{
     error::Result,
     source::Loaded,
+    stack_map_bin::Stack,
     symbols::texts::ByNumber,
     trace::{Binds, Event, Flags, Pairs, Sides, StackRef, Time},
 };
@@ -140,8 +141,8 @@ pub struct Decoder<'a> {
     ips: Vec<u64>,
     /// The memory of the data of an event, for the next one.
     spare: Vec<u8>,
-    /// Of stacks of the map, whether tracing itself caused their events.
-    own: ByNumber<u32, bool>,
+    /// Of each stack of the map, whether tracing itself caused its events.
+    own: Vec<bool>,
     /// Records that are no events.
     pub damaged: u64,
 }
@@ -149,6 +150,7 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// One that has seen nothing yet. `binds` are those of the whole trace.
     pub fn new(trace: &'a Trace, binds: &'a Binds, loaded: &'a Loaded) -> Self {
+        let is_own = |stack: Stack<'_>| loaded.symbols.is_own(stack.ips);
         Self {
             trace,
             binds,
@@ -158,7 +160,7 @@ impl<'a> Decoder<'a> {
             tasks: ByNumber::default(),
             ips: Vec::new(),
             spare: Vec::new(),
-            own: ByNumber::default(),
+            own: loaded.stacks.iter().map(is_own).collect(),
             damaged: 0,
         }
     }
@@ -252,14 +254,10 @@ impl<'a> Decoder<'a> {
         self.pairs.finish(out)
     }
 
-    /// Whether tracing itself caused events with a stack of the map.
-    fn is_own(&mut self, id: u32) -> bool {
-        let loaded = self.loaded;
-        let is_own = || {
-            let stack = loaded.stack(id);
-            stack.is_some_and(|stack| loaded.symbols.is_own(stack.ips))
-        };
-        *self.own.entry(id).or_insert_with(is_own)
+    /// Returns whether tracing itself caused events with a stack of the map.
+    fn is_own(&self, id: u32) -> bool {
+        let index = self.loaded.stack_index(id);
+        index.is_some_and(|index| self.own[index])
     }
 
     /// The name of the event that a call of a function is.

@@ -126,11 +126,16 @@ impl Loaded {
         }
     }
 
-    /// The stack behind an id of the trace.
+    /// Returns the stack of an id of the trace.
     pub fn stack(&self, id: u32) -> Option<Stack<'_>> {
+        self.stack_index(id).map(|index| self.stacks.at(index))
+    }
+
+    /// Returns the index of that stack in [`stacks`](Self::stacks).
+    pub fn stack_index(&self, id: u32) -> Option<usize> {
         match self.is_gone() {
             true => None,
-            false => self.stacks.get(id),
+            false => self.stacks.index(id),
         }
     }
 

@@ -19,18 +19,73 @@ const EXITING: Cookie = 1 << 31;
 const INDEX: Cookie = (BLOCK as Cookie - 1) << INDEX_SHIFT;
 const INDEX_SHIFT: u32 = 33;
 /// How many cookies are in a block.
-const BLOCK: usize = 32;
+const BLOCK: usize = 256;
 /// No id.
 const UNBOUND: u32 = u32::MAX;
 /// Cookies repeat after days. Binds that are this far apart, in the unit of [`TIME_SHIFT`], are of different entries.
 const REPEATED: u32 = 1 << 11;
 
-/// The ids of cookies that differ in [`INDEX`] alone.
+/// The ids of cookies that differ in [`INDEX`] alone. Most programs enter the kernel from few places again and again.
 #[derive(Debug)]
-struct Block {
-    /// When the first of them was bound.
-    time: u32,
-    ids: [u32; BLOCK],
+enum Block {
+    Few(Box<Few>),
+    Many(Box<[u32; BLOCK]>),
+}
+
+/// Up to 15 different ids, and for each cookie four bits: the position of its id.
+#[derive(Debug)]
+struct Few {
+    positions: [u8; BLOCK / 2],
+    /// The last one is always [`UNBOUND`].
+    ids: [u32; 16],
+}
+
+impl Block {
+    fn new() -> Self {
+        Self::Few(Box::new(Few {
+            positions: [u8::MAX; BLOCK / 2],
+            ids: [UNBOUND; 16],
+        }))
+    }
+
+    fn id(&self, index: usize) -> u32 {
+        match self {
+            Self::Few(few) => few.id(index),
+            Self::Many(ids) => ids[index],
+        }
+    }
+
+    fn set(&mut self, index: usize, id: u32) {
+        match self {
+            Self::Few(few) => {
+                if !few.set(index, id) {
+                    let mut ids = std::array::from_fn(|index| few.id(index));
+                    ids[index] = id;
+                    *self = Self::Many(Box::new(ids));
+                }
+            }
+            Self::Many(ids) => ids[index] = id,
+        }
+    }
+}
+
+impl Few {
+    fn id(&self, index: usize) -> u32 {
+        let position = self.positions[index / 2] >> (index % 2 * 4) & 15;
+        self.ids[usize::from(position)]
+    }
+
+    /// Binds a cookie, and returns whether its id is one of the few.
+    fn set(&mut self, index: usize, id: u32) -> bool {
+        let fits = |known: &u32| *known == id || *known == UNBOUND;
+        let Some(position) = self.ids[..15].iter().position(fits) else {
+            return false;
+        };
+        self.ids[position] = id;
+        let (byte, shift) = (&mut self.positions[index / 2], index % 2 * 4);
+        *byte = *byte & !(15 << shift) | (position as u8) << shift;
+        true
+    }
 }
 
 /// A bind that is in no block.
@@ -44,7 +99,8 @@ struct Bind {
 /// The binds of a trace.
 #[derive(Debug, Default)]
 pub struct Binds {
-    blocks: ByNumber<Cookie, Box<Block>>,
+    /// With the time at which the first cookie of the block was bound.
+    blocks: ByNumber<Cookie, (u32, Block)>,
     /// Binds more than [`REPEATED`] before or after the first of their block, and binds of a cookie to a second stack.
     others: Vec<Bind>,
     /// The last entry of each task that has an event, and when.
@@ -58,14 +114,12 @@ impl Binds {
     pub fn bind(&mut self, time: u64, cookie: Cookie, id: u32) {
         let (key, index) = parts(cookie);
         let time = coarse(time);
-        let ids = [UNBOUND; BLOCK];
-        let new = || Box::new(Block { time, ids });
-        let block = self.blocks.entry(key).or_insert_with(new);
-        let known = &mut block.ids[index];
-        let is_far = block.time.abs_diff(time) > REPEATED;
-        match (*known, id) {
+        let block = self.blocks.entry(key);
+        let (first, block) = block.or_insert_with(|| (time, Block::new()));
+        let is_far = first.abs_diff(time) > REPEATED;
+        match (block.id(index), id) {
             // A stack that was kept is rather it than one that was not.
-            (UNBOUND | 0, _) if !is_far => *known = id,
+            (UNBOUND | 0, _) if !is_far => block.set(index, id),
             (_, 0) if !is_far => {}
             (known, id) if known == id && !is_far => {}
             _ => self.others.push(Bind { cookie, time, id }),
@@ -105,16 +159,15 @@ impl Binds {
         let (key, index) = parts(cookie);
         let time = coarse(time);
         let block = self.blocks.get(&key);
-        if self.others.is_empty() {
-            return block
-                .map(|block| block.ids[index])
-                .filter(|id| *id != UNBOUND);
-        }
-        let near = block.map(|block| Bind {
+        let near = block.map(|(time, block)| Bind {
             cookie,
-            time: block.time,
-            id: block.ids[index],
+            time: *time,
+            id: block.id(index),
         });
+        let near = near.filter(|bind| bind.id != UNBOUND);
+        if self.others.is_empty() {
+            return near.map(|bind| bind.id);
+        }
         let key = |bind: &Bind| (bind.cookie, bind.time);
         let others = &self.others;
         let later = others.partition_point(|bind| key(bind) < (cookie, time));
@@ -124,7 +177,7 @@ impl Binds {
         let earlier = earlier.and_then(|bind| others.get(first(bind)));
         let around = earlier.into_iter().chain(others.get(later)).copied();
         let same = near.into_iter().chain(around);
-        let same = same.filter(|bind| bind.cookie == cookie && bind.id != UNBOUND);
+        let same = same.filter(|bind| bind.cookie == cookie);
         let nearest = same.min_by_key(|bind| bind.time.abs_diff(time));
         nearest.map(|bind| bind.id)
     }
@@ -211,12 +264,9 @@ mod tests {
         let user = |time| binds.user(7, time, Some(entry(1)));
         for day in 0..100 {
             let time = day * DAY;
-            assert_eq!(user(time), UserRef::Id(day as u32 + 1));
-            assert_eq!(user(time + DAY / 3), UserRef::Id(day as u32 + 1));
-            assert_eq!(
-                user(time.saturating_sub(DAY / 3)),
-                UserRef::Id(day as u32 + 1)
-            );
+            for time in [time, time + DAY / 3, time.saturating_sub(DAY / 3)] {
+                assert_eq!(user(time), UserRef::Id(day as u32 + 1));
+            }
         }
     }
 
@@ -228,12 +278,28 @@ mod tests {
         }
         binds.finish();
         let user = |time: u64, number| binds.user(7, time << TIME_SHIFT, Some(entry(number)));
-        assert_eq!(
-            [2400, 2600].map(|time| user(time, 1)),
-            [5, 9].map(UserRef::Id)
-        );
+        assert_eq!([user(2400, 1), user(2600, 1)], [5, 9].map(UserRef::Id));
         assert_eq!([user(0, 2), user(0, 3)], [6, 7].map(UserRef::Id));
         assert_eq!(user(0, 4), UserRef::Lost);
+    }
+
+    #[test]
+    fn a_block_has_few_ids_or_many() {
+        for nr_ids in [1, 15, 16, 1000] {
+            let mut binds = Binds::default();
+            let id = |number| 7 + number as u32 * 5 % nr_ids;
+            for number in (0..1000).filter(|number| number % 3 != 0) {
+                binds.bind(number, entry(number), id(number));
+            }
+            binds.finish();
+            for number in 0..1000 {
+                let want = match number % 3 {
+                    0 => UserRef::Lost,
+                    _ => UserRef::Id(id(number)),
+                };
+                assert_eq!(binds.user(7, number, Some(entry(number))), want, "{number}");
+            }
+        }
     }
 
     #[test]
