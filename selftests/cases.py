@@ -288,7 +288,7 @@ def every_case(kernel):
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
     "deb13": ("kprobe", "oracle jump instance"),
-    "stable": ("reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug"),
+    "stable": ("cycles jump", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug"),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
@@ -379,7 +379,7 @@ def long_cases(kernel):
     for hook in hooks(kernel):
         yield guest("storm", kernel, hook, str(seconds), timeout=20 * 60)
     if kernel in (*ARM64, *KERNEL_STACKS):
-        yield from (case for case in all_cases(kernel) if is_later(case) and "cycles" not in case.name)
+        yield from filter(is_later, all_cases(kernel))
         return
     yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
     yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
