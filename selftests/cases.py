@@ -288,7 +288,9 @@ def every_case(kernel):
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
     "deb13": ("kprobe", "oracle jump instance"),
-    "stable": ("cycles jump", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug"),
+    "stable": (
+        "cycles jump", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug",
+    ),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
