@@ -118,6 +118,7 @@ impl Binds {
         let (first, block) = block.or_insert_with(|| (time, Block::new()));
         let is_far = first.abs_diff(time) > REPEATED;
         match (block.id(index), id) {
+            (_, UNBOUND) => {}
             // A stack that was kept is rather it than one that was not.
             (UNBOUND | 0, _) if !is_far => block.set(index, id),
             (_, 0) if !is_far => {}
@@ -220,6 +221,8 @@ mod tests {
         binds.event(7, 30, entry(5));
         binds.bind(20, entry(1), 40);
         binds.bind(25, entry(9), 0);
+        binds.bind(25, entry(3), UNBOUND);
+        binds.bind(25, entry(7), 42);
         // The same cookie, days later.
         binds.bind(DAY, entry(1), 41);
         binds.finish();
@@ -262,8 +265,7 @@ mod tests {
         }
         binds.finish();
         let user = |time| binds.user(7, time, Some(entry(1)));
-        for day in 0..100 {
-            let time = day * DAY;
+        for (day, time) in (0..100).map(|day| (day, day * DAY)) {
             for time in [time, time + DAY / 3, time.saturating_sub(DAY / 3)] {
                 assert_eq!(user(time), UserRef::Id(day as u32 + 1));
             }
@@ -306,7 +308,6 @@ mod tests {
     fn an_exit_that_is_not_bound_is_lost() {
         let mut binds = Binds::default();
         binds.event(7, 10, EXITING | 5);
-        let user = binds.user(7, 10, Some(EXITING | 5));
-        assert_eq!(user, UserRef::Lost);
+        assert_eq!(binds.user(7, 10, Some(EXITING | 5)), UserRef::Lost);
     }
 }
