@@ -194,9 +194,10 @@ impl Binds {
     }
 }
 
-/// Returns the key of the block of a cookie, and its index there.
+/// Returns the key of a cookie's block, with its count in the low bits as hashes collide less so, and the index in the block.
 fn parts(cookie: Cookie) -> (Cookie, usize) {
-    (cookie & !INDEX, ((cookie & INDEX) >> INDEX_SHIFT) as usize)
+    let key = (cookie & !INDEX).rotate_right(INDEX_SHIFT + BLOCK.ilog2());
+    (key, ((cookie & INDEX) >> INDEX_SHIFT) as usize)
 }
 
 fn coarse(time: u64) -> u32 {
@@ -275,14 +276,16 @@ mod tests {
     #[test]
     fn a_cookie_that_another_stack_is_bound_to_has_the_nearest() {
         let mut binds = Binds::default();
-        for (time, number, id) in [(2000, 1, 5), (3000, 1, 9), (100, 2, 6), (5000, 3, 7)] {
-            binds.bind(time << TIME_SHIFT, entry(number), id);
+        let bound = [(20, 1, 5), (30, 1, 9), (1, 2, 6), (50, 3, 7), (25, 3, 8)];
+        for (time, number, id) in bound {
+            binds.bind(time * 100 << TIME_SHIFT, entry(number), id);
         }
         binds.finish();
-        let user = |time: u64, number| binds.user(7, time << TIME_SHIFT, Some(entry(number)));
-        assert_eq!([user(2400, 1), user(2600, 1)], [5, 9].map(UserRef::Id));
-        assert_eq!([user(0, 2), user(0, 3)], [6, 7].map(UserRef::Id));
-        assert_eq!(user(0, 4), UserRef::Lost);
+        let events = [(24, 1), (26, 1), (0, 2), (20, 3), (50, 3)];
+        let ids = events
+            .map(|(time, number)| binds.user(7, time * 100 << TIME_SHIFT, Some(entry(number))));
+        assert_eq!(ids, [5, 9, 6, 8, 7].map(UserRef::Id));
+        assert_eq!(binds.user(7, 0, Some(entry(4))), UserRef::Lost);
     }
 
     #[test]

@@ -82,12 +82,8 @@ type Files = Bounded<(u32, Bounded<Segment, MAX_SEGMENTS>), MAX_FILES>;
 
 impl From<Files> for Recorded {
     fn from(files: Files) -> Self {
-        Self::new(
-            files
-                .0
-                .into_iter()
-                .map(|(index, segments)| (index, segments.0)),
-        )
+        let files = files.0.into_iter();
+        Self::new(files.map(|(index, segments)| (index, segments.0)))
     }
 }
 
