@@ -278,12 +278,12 @@ mod tests {
         let mut binds = Binds::default();
         let bound = [(20, 1, 5), (30, 1, 9), (1, 2, 6), (50, 3, 7), (25, 3, 8)];
         for (time, number, id) in bound {
-            binds.bind(time * 100 << TIME_SHIFT, entry(number), id);
+            binds.bind((time * 100) << TIME_SHIFT, entry(number), id);
         }
         binds.finish();
         let events = [(24, 1), (26, 1), (0, 2), (20, 3), (50, 3)];
         let ids = events
-            .map(|(time, number)| binds.user(7, time * 100 << TIME_SHIFT, Some(entry(number))));
+            .map(|(time, number)| binds.user(7, (time * 100) << TIME_SHIFT, Some(entry(number))));
         assert_eq!(ids, [5, 9, 6, 8, 7].map(UserRef::Id));
         assert_eq!(binds.user(7, 0, Some(entry(4))), UserRef::Lost);
     }
