@@ -269,8 +269,6 @@ fn help_opens_with_examples() {
         let help = stdout(format!("{command} --help"));
         assert!(help.starts_with("examples:\n  "), "{command}");
     }
-    let help = stdout("help record");
-    assert!(help.starts_with("examples:\n") && help.contains("--clock"));
 }
 
 #[test]
