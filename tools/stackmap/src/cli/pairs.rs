@@ -30,12 +30,10 @@ const PAIR: &str = "Events (without these, all pairs of the kernel's events that
 #[derive(Args, Debug)]
 pub(super) struct PairArgs {
     /// Event that begins: system:event or event
-    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name)]
-    #[arg(visible_alias = "alloc", requires = "to")]
+    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name, requires = "to")]
     from: Option<String>,
     /// Event that ends what has begun
-    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name)]
-    #[arg(visible_alias = "free", requires = "from")]
+    #[arg(long, help_heading = PAIR, value_name = "EVENT", value_parser = pairs::event_name, requires = "from")]
     to: Option<String>,
     /// Fields that are the same in both events: FIELD, or FIRST=LAST if their names differ; common_pid is
     /// the thread, common_tgid its process, common_cpu the CPU

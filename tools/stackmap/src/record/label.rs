@@ -2,14 +2,11 @@
 
 //! What a user says of a recording: `--label service=web`.
 
-use crate::error::{Error, Result};
 use std::{collections::BTreeMap, str::FromStr};
 
 /// So many bytes has the name of a label at most, and its value.
 const MAX_NAME: usize = 64;
 const MAX_VALUE: usize = 256;
-/// A recording has so many labels at most.
-pub const MAX_LABELS: usize = 64;
 
 /// A label: a name and a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,16 +41,6 @@ impl FromStr for Label {
 }
 
 impl Label {
-    /// Refuses labels that are too many.
-    pub fn check(labels: &[Self]) -> Result {
-        match labels.len() {
-            0..=MAX_LABELS => Ok(()),
-            nr => Err(Error::Refused(format!(
-                "a recording has at most {MAX_LABELS} labels, not {nr}"
-            ))),
-        }
-    }
-
     /// All of them, by their names. Of several with one name, the last one counts, as with options.
     pub fn all(labels: &[Self]) -> BTreeMap<String, String> {
         let pair = |label: &Self| (label.name.clone(), label.value.clone());
@@ -91,8 +78,6 @@ mod tests {
             assert_eq!(text.parse::<Label>().is_ok(), is_label, "{text}");
         }
         let labels: [Label; 3] = ["a=1", "b=2", "a=3=4"].map(|text| text.parse().unwrap());
-        let many = vec![labels[0].clone(); MAX_LABELS + 1];
-        assert!(Label::check(&many).is_err() && Label::check(&many[1..]).is_ok());
         let all = Label::all(&labels).into_iter();
         let all: Vec<_> = all.map(|(name, value)| format!("{name}:{value}")).collect();
         assert_eq!(all, ["a:3=4", "b:2"]);

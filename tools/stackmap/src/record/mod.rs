@@ -37,7 +37,7 @@ mod wait;
 mod window;
 
 pub use events::Selected;
-pub use label::{Label, MAX_LABELS};
+pub use label::Label;
 pub(crate) use options::parse_seconds;
 pub use options::Options;
 
@@ -62,7 +62,6 @@ use wait::Signals;
 impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
     pub fn run(mut self, tracefs: Option<&Path>) -> Result {
-        Label::check(&self.label)?;
         let top = Tracefs::find(tracefs)?;
         kernel::require_addresses()?;
         if let Some(name) = top.instance_name() {

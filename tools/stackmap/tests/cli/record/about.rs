@@ -49,6 +49,7 @@ fn clocks_are_read_when_it_begins_and_ends() {
             [begin.realtime_ns + 200_000_000, end.realtime_ns],
             [end.realtime_ns, after],
             [begin.monotonic_ns + 200_000_000, end.monotonic_ns],
+            [end.monotonic_ns, begin.realtime_ns],
         ] {
             assert!(one <= other, "{one} {other}");
         }
@@ -87,18 +88,6 @@ fn a_capture_says_where_it_is_from() {
     let report = fake.ran("report");
     assert!(report.contains("labels: a.b=, service=d\u{fffd}[31m\u{fffd}b; "));
     assert!(!fake.ran("stat stackmap.data").contains('\u{1b}'));
-}
-
-#[test]
-fn labels_that_are_none_are_refused() {
-    let fake = Fake::new();
-    let before = fake.state();
-    let ran = fake.record(&format!("{KMALLOC} --label web"), "true");
-    ran.failed(2, "a label is NAME=VALUE: service=web");
-    let many: String = (0..65).map(|nr| format!(" --label n{nr}=x")).collect();
-    let ran = fake.record(&format!("{KMALLOC}{many}"), "true");
-    ran.failed(1, "a recording has at most 64 labels, not 65");
-    assert_eq!(fake.state(), before);
 }
 
 #[test]
