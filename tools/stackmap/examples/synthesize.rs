@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes inputs as large as they may get, to measure with: a map, kallsyms and a trace; the
-//! stacks of the map as `perf script` prints them; a capture of the map and of so many events, and
-//! another with as many user stacks and a bind for every second event. Formats of events are those of
+//! Writes inputs as large as they may get, to measure with: a map, kallsyms and a trace; a capture of the map and of so
+//! many events, and another with as many user stacks and a bind for every second event. Formats of events are those of
 //! `tests/data/user.data`.
 //!
 //! `cargo run --release -p stackmap --example synthesize -- DIR [STACKS [DEPTH [TRACE_MB
@@ -117,16 +116,6 @@ fn main() -> io::Result<()> {
     stack_map_bin::write(&mut out, Order::Little, None, stacks)?;
     out.flush()?;
 
-    let mut out = create(dir, "perf.script")?;
-    for stack in frames.chunks(depth.max(1) as usize) {
-        writeln!(out, "task 100 1.000000: 1 event:")?;
-        for ip in stack {
-            writeln!(out, "\t{ip:16x} {} ([kernel.kallsyms])", call_name(*ip))?;
-        }
-        writeln!(out)?;
-    }
-    out.flush()?;
-
     let mut frames: Vec<u64> = (0..nr_stacks * depth)
         .map(|_| numbers.user_call())
         .collect();
@@ -210,19 +199,6 @@ fn write_capture(dir: &Path, name: &str, files: &[&[(&str, &str)]]) -> io::Resul
         ..Manifest::default()
     };
     capture.finish(&manifest).map(drop).map_err(failed)
-}
-
-/// The name of the function that an address of [`Numbers::call`] is in, and the offset.
-fn call_name(ip: u64) -> String {
-    let (base, first) = match ip >= MODULES {
-        true => (MODULES, SYMBOLS - IN_MODULES),
-        false => (TEXT, 0),
-    };
-    let symbol = (ip - base) / SIZE + first;
-    format!(
-        "some_function_of_the_kernel_{symbol}+0x{:x}",
-        (ip - base) % SIZE
-    )
 }
 
 /// Writes the text of a trace, of at least so many bytes.
