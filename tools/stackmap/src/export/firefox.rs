@@ -92,8 +92,6 @@ pub struct Builder<'a> {
     names: Names,
     known: Known<NameOfFrame>,
     title: String,
-    /// When the recording began, in milliseconds since 1970.
-    start: f64,
     /// The time of the earliest event, in nanoseconds of the trace. Events are not in the order of time.
     begin: u64,
     /// What the JSON takes at least, in bytes.
@@ -106,10 +104,6 @@ impl<'a> Builder<'a> {
     /// A profile without events, called `name`. `addresses`: whether it shows kernel addresses.
     pub fn new(loaded: &'a Loaded, name: &str, addresses: bool) -> Self {
         let manifest = loaded.manifest.as_ref();
-        // The time in the manifest is that of the end.
-        let start = manifest.map_or(0.0, |manifest| {
-            manifest.time as f64 * 1e3 - manifest.duration_ns as f64 / 1e6
-        });
         let zero = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
         let mut profile = Profile::new(name, zero, SamplingInterval::from_millis(1));
         profile.set_symbolicated(true);
@@ -137,7 +131,6 @@ impl<'a> Builder<'a> {
             names: Names::default(),
             known: Known::new(name_of_frame(addresses)),
             title: name.to_owned(),
-            start,
             begin: u64::MAX,
             len: 0,
             nr_cut: 0,
@@ -258,9 +251,14 @@ impl<'a> Builder<'a> {
             self.title = format!("stackmap ({})", notes.join("; "));
         }
         self.profile.set_product(&self.title);
-        if self.begin != u64::MAX {
-            let zero = self.start - self.begin as f64 / 1e6;
-            let zero = ReferenceTimestamp::from_millis_since_unix_epoch(zero);
+        let manifest = self.loaded.manifest.as_ref();
+        if let Some(manifest) = manifest.filter(|_| self.begin != u64::MAX) {
+            let begin = manifest
+                .clocks
+                .begin
+                .map_or(self.begin, |clock| clock.trace);
+            let zero = manifest.began_ns() as f64 - begin as f64;
+            let zero = ReferenceTimestamp::from_millis_since_unix_epoch(zero / 1e6);
             self.profile.set_reference_timestamp(zero);
         }
         let mut out = Bounded {
