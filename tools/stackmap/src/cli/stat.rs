@@ -264,7 +264,7 @@ impl Reset {
 
 /// Why the kernel refused a reset.
 const REFUSED: &str = "\
-the map cannot be reset: the top level or an instance records ids, or another reset runs
+the map cannot be reset: a trace array that records ids has tracing on, or another reset runs
   hint: --stop ends tracing at the top level; stack_map_instances in tracefs lists the instances";
 
 #[cfg(test)]
