@@ -300,6 +300,9 @@ def kernel_stack_cases(kernel):
     """The scripts that make sense on a kernel without user stacks. On arm64 that excludes the tool, which is built for
     the host, and the Debian userland, whose packages only a machine of that architecture can configure.
     """
+    # Here this is one option for all instances.
+    if kernel == "stable":
+        yield tool(kernel, "functions")
     yield guest("reload", kernel)
     yield from (guest("cycles", kernel, hook, *CYCLES, timeout=900) for hook in hooks(kernel))
     yield race(kernel)

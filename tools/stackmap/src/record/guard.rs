@@ -81,6 +81,7 @@ pub fn main(name: &str, top: &Path) -> Result {
     let mut messages = Vec::new();
     io::stdin().read_to_end(&mut messages).map_err(failed)?;
     if messages.last() == Some(&OPTION_ON) {
+        let _lock = settings::lock(&top)?;
         settings::switch_off(&top)?;
     }
     recover::for_the_dead(&top, name)

@@ -24,8 +24,8 @@ use std::{
 /// The instances whose stacks become ids.
 const LIST: &str = "stack_map_instances";
 /// How often, and after which time, an instance that another process uses is taken or removed again.
-const RETRIES: usize = 100;
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const RETRIES: usize = 100;
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// An instance that this process owns.
 pub(super) struct Instance {
@@ -87,12 +87,9 @@ impl Instance {
         };
         let path = tracefs.root();
         let lock = File::open(path).map_err(|error| Error::read(path, error))?;
-        match flock(&lock, operation) {
-            // Before it was locked, it was removed, and one of this name may have been made again.
-            Ok(()) if !is_at(&lock, path) => return Ok(None),
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(Error::io(format!("lock {}", path.display()), error.into())),
+        // Before it was locked, it was removed, and one of this name may have been made again.
+        if !try_lock(&lock, operation)? || !is_at(&lock, path) {
+            return Ok(None);
         }
         Ok(Some(Self {
             top: top.clone(),
@@ -148,7 +145,7 @@ impl Instance {
     /// Stops recording, and keeps what was recorded.
     pub(super) fn stop(&self) -> Result {
         // A marker that this buffer refused would not come to the others.
-        self.copy_markers(false)?;
+        copy_markers(&self.tracefs, false)?;
         self.tracefs.write("tracing_on", "0")?;
         if let Some(comms) = &self.comms {
             comms.write("tracing_on", "0")?;
@@ -159,17 +156,6 @@ impl Instance {
             true => self.top.append(LIST, &format!("!{}\n", self.name)),
             false => Ok(()),
         }
-    }
-
-    /// Sets whether what programs write to `trace_marker` of the top level is recorded; returns whether this kernel
-    /// can do that.
-    pub(super) fn copy_markers(&self, on: bool) -> Result<bool> {
-        let option = "options/copy_trace_marker";
-        if !self.tracefs.has(option) {
-            return Ok(false);
-        }
-        self.tracefs.write(option, if on { "1" } else { "0" })?;
-        Ok(true)
     }
 
     /// Returns whether nothing was recorded.
@@ -186,6 +172,17 @@ impl Instance {
         unmake(&self.tracefs)?;
         stopped
     }
+}
+
+/// Sets whether what programs write to `trace_marker` of the top level is recorded; returns whether this kernel can do
+/// that.
+pub(super) fn copy_markers(tracefs: &Tracefs, on: bool) -> Result<bool> {
+    let option = "options/copy_trace_marker";
+    if !tracefs.has(option) {
+        return Ok(false);
+    }
+    tracefs.write(option, if on { "1" } else { "0" })?;
+    Ok(true)
 }
 
 /// Removes an instance.
@@ -210,6 +207,15 @@ pub(super) fn unmake(tracefs: &Tracefs) -> Result {
                 )));
             }
         }
+    }
+}
+
+/// Locks a file; returns whether no other process holds it.
+pub(super) fn try_lock(file: &File, operation: FlockOperation) -> Result<bool> {
+    match flock(file, operation) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(Error::io("lock a file of tracefs", error.into())),
     }
 }
 

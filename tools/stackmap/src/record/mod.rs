@@ -34,6 +34,7 @@ mod tasks;
 mod trigger;
 mod user;
 mod wait;
+mod watch;
 mod window;
 
 pub use events::Selected;

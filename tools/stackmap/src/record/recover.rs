@@ -18,6 +18,7 @@ use crate::{
     output::{say, warn, Out},
     tracefs::Tracefs,
 };
+use indexmap::IndexSet;
 use std::{io::Write, path::Path, thread::sleep, time::Duration};
 
 /// What a recorder has left, or a recorder that runs.
@@ -166,8 +167,7 @@ fn warn_of(name: &str, error: &Error) {
     warn(format_args!("{name} was left: {error}"));
 }
 
-/// How often, and after which time, it is looked again whether a process is gone that is being killed.
-const RETRIES: usize = 40;
+/// After which time it is looked again whether a process is gone that is being killed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes the capture, at `output`.
@@ -186,18 +186,17 @@ fn make(
 /// Finishes a recording whose process has died.
 pub(super) fn for_the_dead(top: &Tracefs, name: &str) -> Result {
     // The process may not have closed its files yet, one of which is the lock.
-    let found = (0..RETRIES).find_map(|_| match Leftover::find(top, name) {
-        Ok(None) => {
-            sleep(PAUSE);
-            None
+    let found = loop {
+        match Leftover::find(top, name) {
+            Ok(None) => sleep(PAUSE),
+            found => break found,
         }
-        found => Some(found),
-    });
+    };
     let left = match found {
-        Some(Ok(Some(left))) => left,
+        Ok(Some(left)) => left,
         // All was done already, or somebody else does it.
-        Some(Ok(None) | Err(Error::Refused(_))) | None => return Ok(()),
-        Some(Err(error)) => return Err(error),
+        Ok(None) | Err(Error::Refused(_)) => return Ok(()),
+        Err(error) => return Err(error),
     };
     if left.is_empty() {
         return left.remove();
@@ -236,10 +235,13 @@ pub(super) fn look(top: &Tracefs) {
             Some(left) if left.is_empty() => {
                 left.remove().unwrap_or_else(|error| warn_of(&name, &error));
             }
-            Some(_) => say(format_args!(
-                "note: a recorder was killed and has left a recording: \"stackmap recover {name}\" saves it, \
-                 \"stackmap recover --remove {name}\" removes it"
-            )),
+            Some(left) => {
+                left.stop().unwrap_or_else(|error| warn_of(&name, &error));
+                say(format_args!(
+                    "note: a recorder was killed and has left a recording: \"stackmap recover {name}\" saves it, \
+                     \"stackmap recover --remove {name}\" removes it"
+                ));
+            }
             None => {}
         }
     }
@@ -326,8 +328,7 @@ pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path
     }
     let mut recording = Recording::of_buffer(output);
     recording.recorded.instance = tracefs.instance_name();
-    let events = tracefs.read("set_event")?;
-    recording.recorded.events = events.lines().map(str::to_owned).collect();
+    recording.recorded.events = enabled(&tracefs)?.into_iter().collect();
     let ending = Ending {
         clock: clocks::read(&tracefs),
         ..Ending::default()
@@ -339,4 +340,17 @@ pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path
     made?;
     say("note: the buffer is empty now: what it had is in the capture");
     Ok(())
+}
+
+/// Returns the enabled events; `SYSTEM:*` where all of a system are.
+fn enabled(tracefs: &Tracefs) -> Result<IndexSet<String>> {
+    let name = |event: &str| {
+        let system = event.split(':').next().unwrap_or_default();
+        let are_all = tracefs.read(&format!("events/{system}/enable"));
+        match are_all.is_ok_and(|text| text.starts_with('1')) {
+            true => format!("{system}:*"),
+            false => event.to_owned(),
+        }
+    };
+    Ok(tracefs.read("set_event")?.lines().map(name).collect())
 }

@@ -6,7 +6,7 @@ use super::{
     buffer::{Buffer, Header, Written},
     loss,
     recording::{Begun, Recording},
-    settings, sleepers,
+    sleepers,
     spool::{self, Spool},
     user::UserSide,
     wait::Signals,
@@ -27,6 +27,7 @@ use crate::{
     tracefs::{self, Tracefs},
 };
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Read},
     path::Path,
@@ -51,6 +52,8 @@ pub(super) struct Ending {
     /// The event that ended it.
     pub(super) triggered: Option<String>,
     pub(super) switched_off: bool,
+    /// Files of the instance that another process wrote to.
+    pub(super) written: BTreeSet<&'static str>,
     /// Whether the buffer is gone, and only what was taken from it is left.
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
@@ -319,18 +322,25 @@ impl<'a> Surroundings<'a> {
         if self.ending.gone || self.recording.begun.is_none() {
             return changed;
         }
-        let now = settings::watched(self.tracefs);
         let before = self.begun.settings.iter();
-        let differs = |(file, text): &(&String, &String)| now.get(*file) != Some(*text);
+        let differs = |(file, text): &(&String, &String)| {
+            self.tracefs.read(file).unwrap_or_default() != **text
+        };
         changed.extend(before.filter(differs).map(|(file, _)| file.clone()));
         // Then the kernel counts from 0 again.
         let is_cleared = |cpu: &CpuStat| {
             let of = written.cpus.get(&cpu.cpu);
             of.is_some_and(|of| of.streamed > cpu.read)
         };
-        if self.cpus.iter().any(is_cleared) {
-            changed.push("trace".to_owned());
-        }
+        let is_cleared = self.cpus.iter().any(is_cleared).then_some("trace");
+        let seen: BTreeSet<_> = self
+            .ending
+            .written
+            .iter()
+            .copied()
+            .chain(is_cleared)
+            .collect();
+        changed.extend(seen.into_iter().map(str::to_owned));
         changed
     }
 

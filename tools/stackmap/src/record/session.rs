@@ -7,7 +7,7 @@ use super::{
     clocks, comms,
     events::{self, Events},
     guard::Guard,
-    instance::{Instance, UserStacks},
+    instance::{copy_markers, Instance, UserStacks},
     limits::Limits,
     recording::{Begun, Recording},
     save::{self, cpus, Ending},
@@ -15,6 +15,7 @@ use super::{
     spool::{Directory, Spool, Streaming, OF_COMMS, OF_EVENTS},
     tasks, trigger,
     wait::{self, Ends, Signals, Stopped},
+    watch::Watcher,
     window::Window,
     Options,
 };
@@ -150,11 +151,15 @@ impl Session<'_> {
         }
         let begun = Instant::now();
         tracefs.write("tracing_on", "1")?;
-        self.copy_markers()?;
+        let watcher = Watcher::start(tracefs, self.copies_markers()?);
         // Not before: an event that nothing records yet would end the recording.
         self.limits.triggers.set(tracefs)?;
         let stopped = wait::wait(&options.command, options.duration, ends, signals);
+        let mut written = watcher.end();
         let switched_off = trigger::is_off(tracefs);
+        if switched_off {
+            written.remove("tracing_on");
+        }
         if user_stacks == UserStacks::Recorded && !switched_off {
             self.settle();
         }
@@ -184,6 +189,7 @@ impl Session<'_> {
                 // A flight recorder ends by that, also after its event.
                 switched_off: switched_off
                     && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
+                written,
                 map: Some(map),
                 comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()
@@ -245,18 +251,18 @@ impl Session<'_> {
         })
     }
 
-    /// Records what programs write to `trace_marker`, too. The kernel writes a marker to one buffer after the other, and
+    /// Records what programs write to `trace_marker`, too, if that is possible; returns whether it is. The kernel writes a marker to one buffer after the other, and
     /// ends with the first one that refuses it: so not while this one is off, or does not record on all CPUs.
-    fn copy_markers(&self) -> Result {
+    fn copies_markers(&self) -> Result<bool> {
         let why = match self.limits.cpus() {
             Some(_) => "only some CPUs record",
-            None if self.instance.copy_markers(true)? => return Ok(()),
+            None if copy_markers(self.instance.tracefs(), true)? => return Ok(true),
             None => "this kernel does not copy them to instances",
         };
         say(format_args!(
             "note: what programs write to trace_marker is not recorded: {why}"
         ));
-        Ok(())
+        Ok(false)
     }
 
     /// Binds the user stacks of tasks that stay in the kernel. It needs tracing to be on.

@@ -7,12 +7,23 @@
 //! `trace_printk_dest`, which would take the messages of `trace_printk()` from the top level; and options for the text of a
 //! trace.
 
-use super::{guard, spool, Options};
+use super::{
+    events::file_of,
+    guard,
+    instance::{try_lock, PAUSE, RETRIES},
+    spool, Options,
+};
 use crate::{
     error::{Error, Result},
     tracefs::Tracefs,
 };
-use std::{collections::BTreeMap, fs, io};
+use rustix::fs::FlockOperation;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    thread::sleep,
+};
 
 /// Options of an instance, of which a kernel has some or all.
 const OPTIONS: [(&str, &str); 8] = [
@@ -31,20 +42,21 @@ const FUNCTION_STACKS: &str = "options/func_stack_trace";
 const OWN_FUNCTION_OPTIONS: [&str; 2] = ["options/func-args", "options/func-no-repeats"];
 
 /// Files that decide which records the buffer gets; to write to `trace_clock` also clears it.
-const WATCHED: [&str; 4] = [
-    "set_event",
-    "current_tracer",
-    "tracing_cpumask",
-    "trace_clock",
-];
+const WATCHED: &str =
+    "set_event set_event_pid set_ftrace_filter set_ftrace_notrace set_ftrace_pid \
+                       current_tracer options/stacktrace tracing_cpumask trace_clock";
 
-/// Returns what is in the files that decide which records the buffer gets.
+/// Returns what is in the files that decide which records the buffer gets, filters of enabled events included. Lists of
+/// threads change as these start and end, and are left out.
 pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
     let text = |file: &str| tracefs.read(file).unwrap_or_default();
-    WATCHED
-        .map(|file| (file.to_owned(), text(file)))
-        .into_iter()
-        .collect()
+    let events = text("set_event");
+    let filters = events.lines().map(|event| file_of(event, "filter"));
+    let files = WATCHED.split_ascii_whitespace().map(str::to_owned);
+    let texts = files.chain(filters).map(|file| (text(&file), file));
+    let is_of_threads = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
+    let fixed = texts.filter(|(text, file)| !(file.ends_with("_pid") && is_of_threads(text)));
+    fixed.map(|(text, file)| (file, text)).collect()
 }
 
 /// Sets the instance up, except for what limits a recording, functions and events.
@@ -125,6 +137,7 @@ pub(super) fn set_functions(
             functions.join(" -f ")
         )));
     }
+    let _lock = lock(top)?;
     let is_on = |tracefs: &Tracefs| {
         tracefs
             .read(FUNCTION_STACKS)
@@ -150,6 +163,23 @@ pub(super) fn set_functions(
         tell(guard::OPTION_OFF);
     }
     started
+}
+
+/// Locks the option [`FUNCTION_STACKS`] against other recorders, which read, set and restore it, too.
+pub(super) fn lock(top: &Tracefs) -> Result<Option<File>> {
+    if !top.has(FUNCTION_STACKS) {
+        return Ok(None);
+    }
+    let file = top.open(FUNCTION_STACKS)?;
+    for _ in 0..RETRIES {
+        if try_lock(&file, FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(Some(file));
+        }
+        sleep(PAUSE);
+    }
+    Err(Error::Refused(format!(
+        "{FUNCTION_STACKS}: another recorder holds the lock"
+    )))
 }
 
 /// Switches the option off for all instances, by way of a new one; where each instance has its own, that changes nothing.

@@ -66,6 +66,9 @@ fn markers_are_copied_only_while_the_instance_records() {
     let text = fake.recorded(KMALLOC, script);
     assert_eq!((&fake.get("seen")[..], &fake.get(option)[..]), ("1", "0"));
     assert!(!text.contains("trace_marker"), "{text}");
+    // Nor while another process has switched it off.
+    fake.recorded(KMALLOC, &format!("echo 0 >tracing_on; sleep 0.5; {script}"));
+    assert_eq!(fake.get("seen"), "0");
     // A CPU that does not record would keep them from others.
     let text = fake.recorded("-e kmem:kmalloc -C 0", script);
     assert_eq!(fake.get("seen"), "0");
@@ -90,17 +93,21 @@ fn functions_are_recorded_with_their_stacks() {
 #[test]
 fn what_others_change_in_the_instance_is_reported() {
     let fake = Fake::new();
-    for (script, files) in [
-        ("true", &[][..]),
-        ("echo >set_event", &["set_event"]),
-        (
-            "echo 1 >tracing_cpumask; echo '[x]' >trace_clock",
-            &["trace_clock", "tracing_cpumask"],
-        ),
+    // Scripts, and the files that are reported.
+    for script in [
+        "true # ",
+        "echo >set_event # set_event",
+        "echo 1 >tracing_cpumask; echo '[x]' >trace_clock # trace_clock, tracing_cpumask",
+        "echo 7 >set_event_pid; echo 0 >options/stacktrace # options/stacktrace, set_event_pid",
+        "echo x >events/kmem/kmalloc/filter # events/kmem/kmalloc/filter",
+        // Also for a while.
+        "echo 0 >tracing_on; sleep 0.3; echo 1 >tracing_on # tracing_on",
+        "sleep 0.3; echo 'entries: 1' >per_cpu/cpu0/stats # trace",
     ] {
+        let (_, files) = script.split_once(" # ").unwrap();
         let text = fake.recorded(KMALLOC, script);
-        assert_eq!(fake.manifest().settings_changed, files);
-        let said = format!("another process wrote to {} of", files.join(", "));
+        assert_eq!(fake.manifest().settings_changed.join(", "), files);
+        let said = format!("another process wrote to {files} of");
         assert_eq!(text.contains(&said), !files.is_empty(), "{text}");
     }
 }

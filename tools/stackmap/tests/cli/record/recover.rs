@@ -301,7 +301,9 @@ fn a_buffer_of_others_is_saved_and_stays() {
     // Of an event that nobody has enabled any more.
     for place in ["t", "t/instances/mine"] {
         fake.put(&format!("{place}/events/kmem/kmalloc/id"), "7\n");
-        fake.put(&format!("{place}/set_event"), "kmem:kfree\n");
+        let events = "kmem:kfree\nsched:sched_switch\nkmem:kmalloc\n";
+        fake.put(&format!("{place}/set_event"), events);
+        fake.put(&format!("{place}/events/kmem/enable"), "1\n");
     }
     let before = fake.state();
     for (option, instance) in [("", None), ("--instance mine", Some("mine"))] {
@@ -309,7 +311,7 @@ fn a_buffer_of_others_is_saved_and_stays() {
         assert!(text.contains("the buffer is empty now"), "{text}");
         has_the_page(&fake, "saved");
         let manifest = fake.capture("saved").manifest;
-        assert_eq!(manifest.recorded.events, ["kmem:kfree"]);
+        assert_eq!(manifest.recorded.events, ["kmem:*", "sched:sched_switch"]);
         assert_eq!(manifest.recorded.instance.as_deref(), instance);
         // What is in the pages, whatever the kernel counts.
         assert_eq!(manifest.cpus[0].entries, 2);
