@@ -110,7 +110,7 @@ fn files_are_written_if_there_is_something_to_write() {
     let write = |arguments: &str| run(format!("{arguments} {path}"));
     let read = || fs::read_to_string(&path).unwrap();
     // It says that there is nothing, and why.
-    let ran = write("offcpu mixed.data --comm kdamond* --flame");
+    let ran = write("offcpu mixed.data --comm ksoftirqd* --flame");
     ran.failed(1, "no stacks to draw").failed(1, "still waited");
     assert_eq!(dir.nr_files(), 0);
     for command in ["offcpu", "leaks", "latency"] {
@@ -133,7 +133,7 @@ fn files_are_written_if_there_is_something_to_write() {
     // In microseconds.
     let cache = "--from kmem_cache_alloc --to kmem_cache_free --key ptr";
     let sum = folded(&format!("latency mixed.data {cache}"));
-    assert!(sum.abs_diff(9_517_000) < 1_000, "{sum}");
+    assert!(sum.abs_diff(9_512_000) < 1_000, "{sum}");
     // By stack, nothing stands before the first function.
     let stacks = stdout("leaks --folded - --by stack mixed.data");
     let mut lines = stacks.lines();
@@ -148,7 +148,7 @@ fn the_user_stacks_of_first_events_are_shown() {
         let report = stdout(pair);
         let stacks = report.split("user stack, complete:\n").skip(1);
         let stacks: Vec<_> = stacks.map(str::trim_start).collect();
-        assert!(stacks.len() > 1, "{report}");
+        assert!(!stacks.is_empty(), "{report}");
         assert!(stacks[0].starts_with("known+0x2ac37\n"), "{report}");
     }
 }
@@ -195,13 +195,13 @@ fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
     // By a field, it is that of the switch away from the task.
     let waits = stdout("offcpu --by prev_pid --top 0 mixed.data");
     let by_pid = stdout("offcpu --by pid --top 0 mixed.data");
-    assert_eq!(rows(&waits)["26"], rows(&by_pid)["ksoftirqd/1-26"]);
+    assert_eq!(rows(&waits)["15"], rows(&by_pid)["rcu_preempt-15"]);
     let blocked: u64 = all.values().map(|times| times[0] + times[1]).sum();
     let futex = found("mixed.data --stack ^futex_do_wait$");
     assert!(total(&futex) > 0 && total(&futex) < blocked, "{futex:?}");
     // By the name that the task had; the share is another one with a filter.
     let report = stdout("offcpu --top 0 mixed.data");
-    assert!(rows(&report)["exe"][0] == "6", "{report}");
+    assert!(rows(&report)["sleeper"][0] == "4", "{report}");
     for (name, words) in rows(&report) {
         let of_one = stdout(format!("offcpu --top 0 mixed.data --comm {name}"));
         let (rows, of_one) = (rows(&of_one), &words[3..]);

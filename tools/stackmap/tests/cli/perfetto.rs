@@ -252,7 +252,7 @@ fn frames_are_offsets_in_mappings_with_build_ids() {
         assert_eq!(trace.build_ids[&kernel.build_id][..3], [0xb3, 0x99, 0x7c]);
         assert_eq!(trace.build_ids[&known.build_id].len(), 20);
         // The sizes of files are those of stack_map_binaries.
-        assert_eq!((known.start, known.end), (0, 802_552));
+        assert_eq!((known.start, known.end), (0, 802_560));
         assert_eq!(named("bin/busybox").unwrap().end, 2_024_544);
         let unnamed = trace.frames.values().filter(|frame| frame.1 == known.iid);
         for (name, _, offset, kind) in unnamed {
@@ -330,7 +330,7 @@ fn switches_that_may_be_missing_are_not_shown_by_cpu() {
         change(&mut capture.manifest);
         capture.write(&path);
         let trace = Reader::of(&path);
-        assert_eq!(trace.recorded().count(), 2788);
+        assert_eq!(trace.recorded().count(), 3740);
         trace.sched.len()
     };
     let nr_switches = |change: &dyn Fn(&mut Manifest)| nr_switches_on(1, change);
