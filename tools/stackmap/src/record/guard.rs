@@ -80,9 +80,9 @@ pub fn main(name: &str, top: &Path) -> Result {
     }
     let mut messages = Vec::new();
     io::stdin().read_to_end(&mut messages).map_err(failed)?;
-    if messages.last() == Some(&OPTION_ON) {
-        let _lock = settings::lock(&top)?;
-        settings::switch_off(&top)?;
-    }
-    recover::for_the_dead(&top, name)
+    let switched = match messages.last() {
+        Some(&OPTION_ON) => settings::lock(&top).and_then(|_lock| settings::switch_off(&top)),
+        _ => Ok(()),
+    };
+    recover::for_the_dead(&top, name).and(switched)
 }

@@ -24,8 +24,8 @@ use std::{
 /// The instances whose stacks become ids.
 const LIST: &str = "stack_map_instances";
 /// How often, and after which time, an instance that another process uses is taken or removed again.
-pub(super) const RETRIES: usize = 100;
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
+const RETRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// An instance that this process owns.
 pub(super) struct Instance {
@@ -87,9 +87,12 @@ impl Instance {
         };
         let path = tracefs.root();
         let lock = File::open(path).map_err(|error| Error::read(path, error))?;
-        // Before it was locked, it was removed, and one of this name may have been made again.
-        if !try_lock(&lock, operation)? || !is_at(&lock, path) {
-            return Ok(None);
+        match flock(&lock, operation) {
+            // Before it was locked, it was removed, and one of this name may have been made again.
+            Ok(()) if !is_at(&lock, path) => return Ok(None),
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(Error::io(format!("lock {}", path.display()), error.into())),
         }
         Ok(Some(Self {
             top: top.clone(),
@@ -207,15 +210,6 @@ pub(super) fn unmake(tracefs: &Tracefs) -> Result {
                 )));
             }
         }
-    }
-}
-
-/// Locks a file; returns whether no other process holds it.
-pub(super) fn try_lock(file: &File, operation: FlockOperation) -> Result<bool> {
-    match flock(file, operation) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(Error::io("lock a file of tracefs", error.into())),
     }
 }
 

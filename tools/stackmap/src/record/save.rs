@@ -324,7 +324,8 @@ impl<'a> Surroundings<'a> {
         }
         let before = self.begun.settings.iter();
         let differs = |(file, text): &(&String, &String)| {
-            self.tracefs.read(file).unwrap_or_default() != **text
+            // That of an event whose module was unloaded is gone.
+            self.tracefs.has(file) && self.tracefs.read(file).unwrap_or_default() != **text
         };
         changed.extend(before.filter(differs).map(|(file, _)| file.clone()));
         // Then the kernel counts from 0 again.

@@ -7,22 +7,16 @@
 //! `trace_printk_dest`, which would take the messages of `trace_printk()` from the top level; and options for the text of a
 //! trace.
 
-use super::{
-    events::file_of,
-    guard,
-    instance::{try_lock, PAUSE, RETRIES},
-    spool, Options,
-};
+use super::{events::file_of, guard, spool, Options};
 use crate::{
     error::{Error, Result},
     tracefs::Tracefs,
 };
-use rustix::fs::FlockOperation;
+use rustix::fs::{flock, FlockOperation};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
-    thread::sleep,
 };
 
 /// Options of an instance, of which a kernel has some or all.
@@ -46,6 +40,9 @@ const WATCHED: &str =
     "set_event set_event_pid set_ftrace_filter set_ftrace_notrace set_ftrace_pid \
                        current_tracer options/stacktrace tracing_cpumask trace_clock";
 
+/// Longer texts are not compared, such as that of `-f '*'`, in bytes.
+const MAX_WATCHED: usize = 64 << 10;
+
 /// Returns what is in the files that decide which records the buffer gets, filters of enabled events included. Lists of
 /// threads change as these start and end, and are left out.
 pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
@@ -55,7 +52,10 @@ pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
     let files = WATCHED.split_ascii_whitespace().map(str::to_owned);
     let texts = files.chain(filters).map(|file| (text(&file), file));
     let is_of_threads = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
-    let fixed = texts.filter(|(text, file)| !(file.ends_with("_pid") && is_of_threads(text)));
+    let is_fixed = |(text, file): &(String, String)| {
+        text.len() <= MAX_WATCHED && !(file.ends_with("_pid") && is_of_threads(text))
+    };
+    let fixed = texts.filter(is_fixed);
     fixed.map(|(text, file)| (file, text)).collect()
 }
 
@@ -137,7 +137,7 @@ pub(super) fn set_functions(
             functions.join(" -f ")
         )));
     }
-    let _lock = lock(top)?;
+    let lock = lock(top)?;
     let is_on = |tracefs: &Tracefs| {
         tracefs
             .read(FUNCTION_STACKS)
@@ -155,6 +155,7 @@ pub(super) fn set_functions(
     for option in own.filter(|_| was_off && !is_shared) {
         tracefs.write(option, "0")?;
     }
+    let _lock = lock.filter(|_| is_shared);
     let started = tracefs.write("current_tracer", "function");
     if is_shared {
         switch_off(top)?;
@@ -165,21 +166,15 @@ pub(super) fn set_functions(
     started
 }
 
-/// Locks the option [`FUNCTION_STACKS`] against other recorders, which read, set and restore it, too.
+/// Locks the option [`FUNCTION_STACKS`] against other recorders, which read, set and restore it, too. Waits for them.
 pub(super) fn lock(top: &Tracefs) -> Result<Option<File>> {
     if !top.has(FUNCTION_STACKS) {
         return Ok(None);
     }
     let file = top.open(FUNCTION_STACKS)?;
-    for _ in 0..RETRIES {
-        if try_lock(&file, FlockOperation::NonBlockingLockExclusive)? {
-            return Ok(Some(file));
-        }
-        sleep(PAUSE);
-    }
-    Err(Error::Refused(format!(
-        "{FUNCTION_STACKS}: another recorder holds the lock"
-    )))
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|error| Error::io(format!("lock {FUNCTION_STACKS}"), error.into()))?;
+    Ok(Some(file))
 }
 
 /// Switches the option off for all instances, by way of a new one; where each instance has its own, that changes nothing.

@@ -5,7 +5,7 @@
 use super::{instance::copy_markers, save::cpu_stats, trigger::is_off};
 use crate::tracefs::Tracefs;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::mpsc::{self, RecvTimeoutError, Sender},
     thread::{self, JoinHandle},
     time::Duration,
@@ -23,28 +23,33 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts the thread. With `markers`, it has none copied while tracing is off: the kernel would not write them to
-    /// the top level either.
+    /// Starts the thread. With `markers`, it has none copied while a CPU does not record: the kernel would not write
+    /// them to the top level either.
     pub(super) fn start(tracefs: &Tracefs, markers: bool) -> Self {
         let (stop, stopped) = mpsc::channel();
         let tracefs = tracefs.clone();
-        let (mut written, mut totals, mut copies) = (BTreeSet::new(), Vec::new(), markers);
+        let mask = |tracefs: &Tracefs| tracefs.read("tracing_cpumask").unwrap_or_default();
+        let all = mask(&tracefs);
+        let (mut written, mut copies) = (BTreeSet::new(), markers);
+        let mut known = BTreeMap::new();
         let mut intervals = (0..SAMPLE).cycle();
         let thread = thread::spawn(move || loop {
             let end = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
             let is_on = !is_off(&tracefs);
             written.extend((!is_on).then_some("tracing_on"));
-            if markers && copies != is_on && copy_markers(&tracefs, is_on).is_ok() {
-                copies = is_on;
+            let may_copy = markers && is_on && mask(&tracefs) == all;
+            if copies != may_copy && copy_markers(&tracefs, may_copy).is_ok() {
+                copies = may_copy;
             }
             if intervals.next() == Some(0) || end {
-                let stats = cpu_stats(&tracefs).unwrap_or_default().into_iter();
-                let now: Vec<_> = stats
-                    .map(|cpu| cpu.entries + cpu.read + cpu.overrun)
-                    .collect();
-                let is_cleared = totals.iter().zip(&now).any(|(before, now)| now < before);
-                written.extend(is_cleared.then_some("trace"));
-                totals = now;
+                for cpu in cpu_stats(&tracefs).unwrap_or_default() {
+                    let (least, gone) = known.entry(cpu.cpu).or_insert((0, 0));
+                    let now_gone = cpu.read + cpu.overrun;
+                    written.extend((cpu.entries + now_gone < *least).then_some("trace"));
+                    // The kernel counts what is left before what is gone: with what was gone a sample before, no more
+                    // than were written then.
+                    (*least, *gone) = (cpu.entries + *gone, now_gone);
+                }
             }
             if end {
                 return written;
