@@ -135,10 +135,17 @@ impl Export {
                 }
             }
             Format::Perfetto => {
-                let mut writer = perfetto::Writer::new(&mut out, &loaded, addresses)?;
+                // A CPU also runs what is hidden.
+                let hides_own = loaded.filter.hides_own;
+                loaded.filter.hides_own &= !perfetto::has_switches(&loaded);
+                let (mut writer, mut own) =
+                    (perfetto::Writer::new(&mut out, &loaded, addresses)?, 0);
                 events::for_each(&mut source, &loaded, &mut notes, &mut |event, sides| {
-                    writer.event(event, sides)
+                    let is_hidden = hides_own && event.own;
+                    own += u64::from(is_hidden);
+                    writer.event(event, sides, is_hidden)
                 })?;
+                notes.own = notes.own.max(own);
                 writer.finish(&notes.lines(Some(&loaded)))?;
             }
             Format::Json => {

@@ -186,17 +186,14 @@ fn make(
 /// Finishes a recording whose process has died.
 pub(super) fn for_the_dead(top: &Tracefs, name: &str) -> Result {
     // The process may not have closed its files yet, one of which is the lock.
-    let found = loop {
+    let left = loop {
         match Leftover::find(top, name) {
+            Ok(Some(left)) => break left,
             Ok(None) => sleep(PAUSE),
-            found => break found,
+            // All was done already, or somebody else does it.
+            Err(Error::Refused(_)) => return Ok(()),
+            Err(error) => return Err(error),
         }
-    };
-    let left = match found {
-        Ok(Some(left)) => left,
-        // All was done already, or somebody else does it.
-        Ok(None) | Err(Error::Refused(_)) => return Ok(()),
-        Err(error) => return Err(error),
     };
     if left.is_empty() {
         return left.remove();

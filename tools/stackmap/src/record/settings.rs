@@ -40,11 +40,8 @@ const WATCHED: &str =
     "set_event set_event_pid set_ftrace_filter set_ftrace_notrace set_ftrace_pid \
                        current_tracer options/stacktrace tracing_cpumask trace_clock";
 
-/// Longer texts are not compared, such as that of `-f '*'`, in bytes.
-const MAX_WATCHED: usize = 64 << 10;
-
 /// Returns what is in the files that decide which records the buffer gets, filters of enabled events included. Lists of
-/// threads change as these start and end, and are left out.
+/// threads change as these start and end, and are left out, as are long texts such as that of `-f '*'`.
 pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
     let text = |file: &str| tracefs.read(file).unwrap_or_default();
     let events = text("set_event");
@@ -53,7 +50,7 @@ pub(super) fn watched(tracefs: &Tracefs) -> BTreeMap<String, String> {
     let texts = files.chain(filters).map(|file| (text(&file), file));
     let is_of_threads = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
     let is_fixed = |(text, file): &(String, String)| {
-        text.len() <= MAX_WATCHED && !(file.ends_with("_pid") && is_of_threads(text))
+        text.len() < 1 << 16 && !(file.ends_with("_pid") && is_of_threads(text))
     };
     let fixed = texts.filter(is_fixed);
     fixed.map(|(text, file)| (file, text)).collect()

@@ -244,14 +244,16 @@ mod tests {
 
     #[test]
     fn a_kept_stack_wins_over_none() {
-        for ids in [[0, 5, 0], [5, 0, 0]] {
+        // Also long after the first bind of their block.
+        for (ids, late) in [([0, 5, 0], 0), ([5, 0, 0], 0), ([0, 5, 0], DAY)] {
             let mut binds = Binds::default();
+            binds.bind(0, entry(3), 1);
             for (time, id) in [10, 20, 30].into_iter().zip(ids) {
-                binds.bind(time, entry(1), id);
+                binds.bind(late + time, entry(1), id);
             }
             binds.finish();
             for time in [0, 25, 3 << TIME_SHIFT] {
-                let user = [1, 2].map(|number| binds.user(7, time, Some(entry(number))));
+                let user = [1, 2].map(|number| binds.user(7, late + time, Some(entry(number))));
                 assert_eq!(user, [UserRef::Id(5), UserRef::Lost], "{time}");
             }
         }

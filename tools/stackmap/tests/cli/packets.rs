@@ -120,7 +120,7 @@ fn sched(event: &Json) -> Option<Sched> {
 
 /// Compares them, and returns the switches.
 fn switches(file: &str) -> Vec<SchedSwitch> {
-    let all = json(file);
+    let all = json(format!("--plumbing {file}"));
     let wanted = events(&all).iter();
     let wanted = wanted.filter_map(|event| {
         let numbers = ["cpu", "pid"].map(|name| event[name].as_u64());

@@ -123,8 +123,8 @@ impl<'a, W: Write> Writer<'a, W> {
         Ok(())
     }
 
-    /// Writes an event, unless it has no weight.
-    pub fn event(&mut self, event: &Event, sides: Sides<'_>) -> Result {
+    /// Writes an event, unless it has no weight. Of a hidden one, only what a CPU runs is written.
+    pub fn event(&mut self, event: &Event, sides: Sides<'_>, is_hidden: bool) -> Result {
         let loaded = self.loaded;
         let Ok(weight) = loaded.weight.of(event) else {
             return Ok(());
@@ -136,6 +136,9 @@ impl<'a, W: Write> Writer<'a, W> {
         }
         if let Some(sched) = self.has_switches.then(|| sched(event)).flatten() {
             self.sched(event, sched)?;
+        }
+        if is_hidden {
+            return Ok(());
         }
         let (track_uuid, comm) = self.track(event)?;
         let callstack_iid = self.interned.callstack(sides);
@@ -310,8 +313,8 @@ fn clock(manifest: &Manifest) -> Option<u32> {
     }
 }
 
-/// Whether a trace has all switches of tasks: if some are missing, a task would seem to run on.
-fn has_switches(loaded: &Loaded) -> bool {
+/// Returns whether a trace has all switches of tasks: if some are missing, a task would seem to run on.
+pub fn has_switches(loaded: &Loaded) -> bool {
     let Some(manifest) = &loaded.manifest else {
         return false;
     };
