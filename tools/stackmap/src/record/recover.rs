@@ -167,7 +167,7 @@ fn warn_of(name: &str, error: &Error) {
     warn(format_args!("{name} was left: {error}"));
 }
 
-/// After which time it is looked again whether a process is gone that is being killed.
+/// The time between two attempts to lock the instance of a process that is being killed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes the capture, at `output`.

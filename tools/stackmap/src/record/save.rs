@@ -333,15 +333,9 @@ impl<'a> Surroundings<'a> {
             let of = written.cpus.get(&cpu.cpu);
             of.is_some_and(|of| of.streamed > cpu.read)
         };
-        let is_cleared = self.cpus.iter().any(is_cleared).then_some("trace");
-        let seen: BTreeSet<_> = self
-            .ending
-            .written
-            .iter()
-            .copied()
-            .chain(is_cleared)
-            .collect();
-        changed.extend(seen.into_iter().map(str::to_owned));
+        let mut written = self.ending.written.clone();
+        written.extend(self.cpus.iter().any(is_cleared).then_some("trace"));
+        changed.extend(written.into_iter().map(str::to_owned));
         changed
     }
 

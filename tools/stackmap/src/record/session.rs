@@ -251,8 +251,9 @@ impl Session<'_> {
         })
     }
 
-    /// Records what programs write to `trace_marker`, too, if that is possible; returns whether it is. The kernel writes a marker to one buffer after the other, and
-    /// ends with the first one that refuses it: so not while this one is off, or does not record on all CPUs.
+    /// Has what programs write to `trace_marker` copied to the instance, if that is possible; returns whether it is. The
+    /// kernel writes a marker to one buffer after the other, and ends with the first one that refuses it: so not while the
+    /// instance is off, or does not record on all CPUs.
     fn copies_markers(&self) -> Result<bool> {
         let why = match self.limits.cpus() {
             Some(_) => "only some CPUs record",
