@@ -105,7 +105,7 @@ static u64 inode_of(const struct inode *inode)
 	return inode->i_sb->s_magic == BTRFS_SUPER_MAGIC ? (uintptr_t)inode : 0;
 }
 
-static void describe(const struct vm_area_struct *vma, struct stackmap_mapping *mapping)
+static void describe(struct vm_area_struct *vma, struct stackmap_mapping *mapping)
 {
 	const struct mm_struct *mm __maybe_unused = vma->vm_mm;
 	const struct inode *inode;
