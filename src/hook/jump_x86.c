@@ -15,9 +15,10 @@
  *	  0:	push %r15			  0:	jmp  -5
  *	  2:	...				  2:	...
  *
- * With CONFIG_CFI, the hash of the function's type is at -16, and 11 NOPs follow it: they are
- * enough, and the hash stays. With FineIBT or call depth tracking the padding is full of code, and
- * the jump does not fit.
+ * With CONFIG_CFI, the instruction with the hash of the function's type is at -16, and 11 NOPs
+ * follow it: they are enough for an ENDBR64, and the hash stays. The bypass of a push, below, needs
+ * all 16 bytes. With FineIBT or call depth tracking the padding is full of code. Where there are too
+ * few NOPs, the jump does not fit.
  *
  * ENDBR64 is four bytes long in any form (also the NOP that sealing makes of it), the push is two
  * bytes long, and nothing after them changes. So no CPU can be interrupted inside what changes. A
@@ -25,24 +26,25 @@
  * at -5 while the padding is restored runs NOPs into the entry. An interrupt at -5 finds the stack
  * as at the entry, and objtool has given the padding the ORC of the entry.
  *
- * Linux 6.12 has a static function there, hence the push. Its arguments are in the same registers:
- * a compiler that passes them in another way changes the name. A caller of a static function may
+ * In Linux 6.12 the function is static and never called by a pointer, so it has no ENDBR64, and
+ * begins with a push. Its arguments are in the same registers: a compiler that passes them in
+ * another way changes the name. A caller of a static function may
  * rely on registers that this one leaves alone (-fipa-ra); but it calls functions of other files,
  * which may change all that calls may change.
  *
- * What goes on to the original function skips the ENDBR64, which a direct call does not need. The
- * push is executed by stackmap_original_push() in the module's text, where the ORC is right before
- * and after it. stackmap_hook_drain() waits for all that are inside. It goes on at 2. A jump of an
- * optimized kprobe at 0 would cover that; but kprobes optimizes neither a short jump nor a kprobe
- * with a post-handler, so there is none while a hook is installed. After that kprobes waits as the
- * drain does, by RCU tasks and an interrupt on each CPU, before it writes such a jump.
+ * What goes on to the original function skips the ENDBR64, which a direct call does not need.
+ * stackmap_original_push(), in the module's text, executes the push, with the right ORC before and
+ * after it, and jumps to 2. stackmap_hook_drain() waits until no task is inside it. The jump of an
+ * optimized kprobe at 0 would overwrite 2. But the kprobes code optimizes neither a short jump nor a
+ * kprobe with a post-handler, so it writes no such jump while a hook is installed. Before it writes
+ * one later, it waits for RCU tasks and interrupts each CPU, as the drain does.
  *
- * kprobes refuses the padding, which has a symbol of its own (__pfx_ or __cfi_), and what is not
+ * The kprobes code refuses the padding, which has a symbol of its own (__pfx_ or __cfi_), and what is not
  * the start of an instruction. So no other user can place a kprobe on bytes that are restored
  * later, except at 0. kprobe_mutex excludes registration and removal of kprobes during the check
  * and the change.
  *
- * A kprobe on the function's entry is placed at 4 while the entry is an ENDBR64, which does no
+ * While the entry is an ENDBR64, the kernel places a kprobe on the function at 4, where it does no
  * harm. While it is a push, a kprobe is placed at 0, and would restore a byte of the push under the
  * hook: the jump does not fit until that kprobe is removed.
  *
@@ -94,7 +96,10 @@ static const u8 jump_past_endbr[] = { JMP32_INSN_OPCODE, ENDBR_LEN, 0, 0, 0 };
 static const u8 movabs[] = { 0x48, 0xb8 };
 static const u8 nops[] = { BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1, BYTES_NOP1 };
 
-/* Emulated for a CPU that hits the change in progress; jumps count from the end of the change. */
+/*
+ * What a CPU does that hits the INT3 of a change in progress. A jump counts from the end of the
+ * bytes that change.
+ */
 static const u8 do_nothing[] = { BYTES_NOP2 };
 static const u8 do_nothing_5[] = { BYTES_NOP5 };
 static const u8 to_padding[] = { JMP8_INSN_OPCODE, (u8)(JUMP - ENDBR_LEN) };
@@ -173,7 +178,8 @@ static bool is_endbr_or_sealed(const u8 *text)
 #ifdef CONFIG_X86_KERNEL_IBT
 	const u32 word = get_unaligned((const u32 *)text);
 
-#if STACKMAP_HAS_IS_ENDBR_OF_VALUE
+/* is_endbr() takes the value in Linux 6.12, and its address later. */
+#if STACKMAP_HAS_UNDERSCORE_IS_ENDBR
 	return __is_endbr(word);
 #else
 	return is_endbr(word);
@@ -275,7 +281,7 @@ int stackmap_jump_install(void)
 
 	if (!stackmap_symbols.can_poke)
 		return -ENOENT;
-	/* From the end of the padding, where the entry is. */
+	/* The jump ends at the entry. */
 	jump.disp = (u8 *)stackmap_hook_entry - entry();
 	/* While the module was loaded, a kprobe may have hidden what is replaced. */
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
@@ -284,7 +290,7 @@ int stackmap_jump_install(void)
 	ret = stackmap_jump_fits();
 	len = length(entry());
 	if (!ret && static_call_query(stackmap_trace_stack_orig) == (void *)entry()) {
-		/* The kprobe was removed after that. */
+		/* A kprobe hid the entry from stackmap_jump_original(), and is gone now: try again. */
 		ret = -EBUSY;
 	} else if (!ret && replaced(was)) {
 		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);

@@ -9,6 +9,11 @@
 
 #include "../shim/shim.h"
 
+/* The older name, also in the first versions of Linux 6.12. */
+#if !STACKMAP_HAS_SYSTEM_PERCPU_WQ
+#define system_percpu_wq	system_wq
+#endif
+
 static void grow(struct work_struct *work);
 static DECLARE_DELAYED_WORK(grow_work, grow);
 
