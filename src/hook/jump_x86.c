@@ -16,9 +16,9 @@
  *	  2:	...				  2:	...
  *
  * With CONFIG_CFI, the instruction with the hash of the function's type is at -16, and 11 NOPs
- * follow it: they are enough for an ENDBR64, and the hash stays. The bypass of a push, below, needs
- * all 16 bytes. With FineIBT or call depth tracking the padding is full of code. Where there are too
- * few NOPs, the jump does not fit.
+ * follow it: they are enough for an ENDBR64, and the hash stays. The bypass of a push, below,
+ * needs all 16 bytes. With FineIBT or call depth tracking the padding is full of code. Where there
+ * are too few NOPs, the jump does not fit.
  *
  * ENDBR64 is four bytes long in any form (also the NOP that sealing makes of it), the push is two
  * bytes long, and nothing after them changes. So no CPU can be interrupted inside what changes. A
@@ -34,15 +34,15 @@
  *
  * What goes on to the original function skips the ENDBR64, which a direct call does not need.
  * stackmap_original_push(), in the module's text, executes the push, with the right ORC before and
- * after it, and jumps to 2. stackmap_hook_drain() waits until no task is inside it. The jump of an
- * optimized kprobe at 0 would overwrite 2. But the kprobes code optimizes neither a short jump nor a
- * kprobe with a post-handler, so it writes no such jump while a hook is installed. Before it writes
- * one later, it waits for RCU tasks and interrupts each CPU, as the drain does.
+ * after it, and jumps to 2. stackmap_hook_drain() waits until no task is inside it. The jump of
+ * an optimized kprobe at 0 would overwrite 2. But the kprobes code optimizes neither a short jump
+ * nor a kprobe with a post-handler, so it writes no such jump while a hook is installed. Before it
+ * writes one later, it waits for RCU tasks and interrupts each CPU, as the drain does.
  *
- * The kprobes code refuses the padding, which has a symbol of its own (__pfx_ or __cfi_), and what is not
- * the start of an instruction. So no other user can place a kprobe on bytes that are restored
- * later, except at 0. kprobe_mutex excludes registration and removal of kprobes during the check
- * and the change.
+ * The kprobes code refuses the padding, which has a symbol of its own (__pfx_ or __cfi_), and what
+ * is not the start of an instruction. So no other user can place a kprobe on bytes that are
+ * restored later, except at 0. kprobe_mutex excludes registration and removal of kprobes during the
+ * check and the change.
  *
  * While the entry is an ENDBR64, the kernel places a kprobe on the function at 4, where it does no
  * harm. While it is a push, a kprobe is placed at 0, and would restore a byte of the push under the
@@ -54,7 +54,7 @@
  * the module, so it can be unloaded. The text is restored when the hook is removed, or the module
  * unloaded, after that kprobe is gone; the bypass, when nobody is inside it. The operand of the
  * movabs holds the original bytes, also for a module loaded later. The ORC of -14, after the push
- * of the bypass, is wrong: the stack of an interrupt there may end at once.
+ * of the bypass, is wrong: the stack of an interrupt there may end at once, or have a wrong frame.
  */
 #include <linux/bug.h>
 #include <linux/cache.h>
@@ -106,10 +106,11 @@ static const u8 to_padding[] = { JMP8_INSN_OPCODE, (u8)(JUMP - ENDBR_LEN) };
 static const u8 past_endbr[] = { JMP8_INSN_OPCODE, ENDBR_LEN - TAIL };
 static const u8 to_entry[] = { JMP32_INSN_OPCODE, 0, 0, 0, 0 };
 
-/* The instruction after the push at the entry. */
-STACKMAP_STATIC_CALL(NULL, stackmap_behind_push, __ftrace_trace_stack);
-
-/* The kernel's own function, where it begins with a push, hooked or not. */
+/*
+ * The kernel's own function, where it begins with a push, hooked or not. stackmap_jump_original()
+ * sets where the jump goes. The trampoline of a static call would have the ORC of a function's
+ * entry, without the push.
+ */
 void stackmap_original_push(struct trace_array *tr, struct trace_buffer *buffer,
 			    unsigned int trace_ctx, int skip, struct pt_regs *regs);
 
@@ -121,7 +122,10 @@ asm(".pushsection .text, \"ax\", @progbits\n"
 	ANNOTATE_NOENDBR "\n"
 	UNWIND_HINT_FUNC "\n"
 	"	push	%r15\n"
-	"	jmp	" STATIC_CALL_TRAMP_STR(stackmap_behind_push) "\n"
+	ANNOTATE_NOENDBR "\n"
+	"	.byte	" __stringify(JMP32_INSN_OPCODE) "\n"
+	"	.long	0\n"
+	"	ud2\n"
 	".size stackmap_original_push, . - stackmap_original_push\n"
 	".popsection\n");
 
@@ -156,6 +160,17 @@ static u8 *entry(void)
 static void poke(int at, const u8 *text, size_t len, const u8 *emulate)
 {
 	static_call(stackmap_text_poke)(entry() + at, text, len, emulate);
+}
+
+/* Has stackmap_original_push() jump to what follows the push at the entry. */
+static void aim(void)
+{
+	u8 *site = (u8 *)stackmap_original_push + PUSH_LEN;
+	union text_poke_insn jump = { .opcode = JMP32_INSN_OPCODE };
+
+	jump.disp = entry() + PUSH_LEN - (site + JMP32_INSN_SIZE);
+	if (memcmp(site, jump.text, JMP32_INSN_SIZE))
+		static_call(stackmap_text_poke)(site, jump.text, JMP32_INSN_SIZE, NULL);
 }
 
 /* The kprobe at the entry, or NULL. */
@@ -266,11 +281,10 @@ void *stackmap_jump_original(void)
 		text[0] = first();
 		len = length(text);
 	}
+	if (len == PUSH_LEN)
+		aim();
 	jump_unlock();
-	if (len != PUSH_LEN)
-		return entry() + len;
-	static_call_update(stackmap_behind_push, (void *)(entry() + PUSH_LEN));
-	return stackmap_original_push;
+	return len == PUSH_LEN ? stackmap_original_push : (void *)(entry() + len);
 }
 
 int stackmap_jump_install(void)
@@ -290,7 +304,7 @@ int stackmap_jump_install(void)
 	ret = stackmap_jump_fits();
 	len = length(entry());
 	if (!ret && static_call_query(stackmap_trace_stack_orig) == (void *)entry()) {
-		/* A kprobe hid the entry from stackmap_jump_original(), and is gone now: try again. */
+		/* A kprobe hid the entry from stackmap_jump_original(), and is gone: try again. */
 		ret = -EBUSY;
 	} else if (!ret && replaced(was)) {
 		poke(JUMP, jump.text, JMP32_INSN_SIZE, NULL);
