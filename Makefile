@@ -5,7 +5,8 @@
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 PREFIX ?= /usr/local
-# bundled: the module has Rust's core library of its own. kernel: it uses the crates of a kernel with CONFIG_RUST.
+# bundled: Rust's core library and rust/kernel are compiled into the module. kernel: it is built with the crates of a
+# kernel with CONFIG_RUST; for tests.
 RUST ?= bundled
 # The tool to install, if it is not to be built, and what runs it, if this machine does not.
 TOOL ?=
@@ -19,7 +20,7 @@ release = $(shell cat "$(KDIR)/include/config/kernel.release")
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
 	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps bench stale
 
-##@ Build and install (KDIR=TREE DESTDIR=DIR PREFIX=DIR DEBUG_INFO=y)
+##@ Build and install (KDIR=TREE RUST=kernel DESTDIR=DIR PREFIX=DIR DEBUG_INFO=y)
 
 all: modules
 

@@ -289,8 +289,8 @@ def every_case(kernel):
 LATER = {
     "deb13": ("kprobe", "oracle jump instance"),
     "stable": (
-        "cycles jump", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols", "hotplug",
-    ),
+        "cycles kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
+        "hotplug"),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
