@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The kernel's C side, as the facade uses it. Functions that are macros or inline in some kernel
- * are in rust/helpers.c.
+ * are in rust/helpers.c. Upstream: rust/bindings/bindings_helper.h.
  */
 #ifndef STACKMAP_RUST_BINDINGS_H
 #define STACKMAP_RUST_BINDINGS_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Functions of the kernel that are macros or inline, for the facade.
+ * Functions of the kernel that are macros or inline, for the facade. Upstream: rust/helpers/.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -17,7 +17,7 @@
 
 #include "bindings.h"
 
-/* By this name objtool knows that it does not return. */
+/* objtool's list of functions that do not return has this name. */
 void rust_helper_BUG(void)
 {
 	BUG();
@@ -48,7 +48,7 @@ void stackmap_rust_mutex_init(struct mutex *mutex, struct lock_class_key *key)
 	__mutex_init(mutex, KBUILD_MODNAME, key);
 }
 
-/* A macro where lockdep is. */
+/* A macro with CONFIG_DEBUG_LOCK_ALLOC. */
 void stackmap_rust_mutex_lock(struct mutex *mutex)
 {
 	mutex_lock(mutex);

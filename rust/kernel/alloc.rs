@@ -11,7 +11,7 @@ pub use kvec::{PushError, RemoveError, Vec};
 use crate::bindings;
 use core::{marker::PhantomData, ptr::NonNull};
 
-/// Without memory.
+/// Memory could not be allocated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AllocError;
 
@@ -30,7 +30,7 @@ pub mod flags {
     pub const GFP_NOWAIT: Flags = Flags(bindings::stackmap_rust_gfp_STACKMAP_RUST_GFP_NOWAIT);
 }
 
-/// The kernel's allocators. All memory is freed by `kvfree()`.
+/// The kernel's allocators, with less than upstream's trait: all memory is freed by `kvfree()`.
 pub trait Allocator {
     /// Returns memory, or null. If the size is a power of two, the memory is aligned to it, up to a page.
     fn alloc(size: usize, flags: Flags) -> *mut u8;

@@ -74,12 +74,6 @@ impl From<AllocError> for Error {
     }
 }
 
-impl From<core::convert::Infallible> for Error {
-    fn from(never: core::convert::Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// Returns `Err` for a negative errno.
 pub fn to_result(errno: c_int) -> Result {
     if errno < 0 {
@@ -89,21 +83,12 @@ pub fn to_result(errno: c_int) -> Result {
     }
 }
 
-/// Returns the pointer, or the error that it is.
+/// Returns the pointer, or `Err` if it is an `ERR_PTR()`.
 pub fn from_err_ptr<T>(ptr: *mut T) -> Result<*mut T> {
     match ptr as isize {
         errno if (-(MAX_ERRNO as isize)..0).contains(&errno) => {
             Err(Error::from_errno(errno as c_int))
         }
         _ => Ok(ptr),
-    }
-}
-
-/// Returns the value of a closure, or its negative errno.
-pub fn from_result<T: From<i16>>(closure: impl FnOnce() -> Result<T>) -> T {
-    match closure() {
-        Ok(value) => value,
-        // An errno is at least -4095.
-        Err(error) => T::from(error.to_errno() as i16),
     }
 }

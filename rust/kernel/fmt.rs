@@ -2,4 +2,4 @@
 
 //! Formatting. Upstream: `rust/kernel/fmt.rs`.
 
-pub use core::fmt::{Arguments, Display, Error, Formatter, Result, Write};
+pub use core::fmt::{Arguments, Display, Formatter, Result, Write};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The facade of the bundled build: the paths and signatures of the kernel's own crate `kernel` that `src/` uses,
+//! The facade of the bundled build: what `src/` uses of the crate `kernel` of Linux 7.2, with its paths and signatures,
 //! over C, so that the module needs no `CONFIG_RUST`.
 //!
 //! Each file names the upstream file that it mirrors. An item that `src/` does not use does not belong here.
@@ -25,14 +25,15 @@ pub mod time;
 pub mod types;
 pub mod uaccess;
 
-/// The loaded module, as [`Module::init`] gets it. Upstream: `rust/kernel/lib.rs`.
+/// The loaded module, as [`Module::init`] gets it. Upstream: `rust/kernel/lib.rs`, from 7.3 on `module.rs`.
 pub struct ThisModule(());
 
-/// The value that [`module!`] passes to [`Module::init`].
+/// The value that [`module!`] passes to [`Module::init`]. Upstream: `rust/macros/module.rs`, a static of each module.
 #[doc(hidden)]
 pub static THIS_MODULE: ThisModule = ThisModule(());
 
-/// A module: made when it is loaded, dropped when it is unloaded. Upstream: `rust/kernel/lib.rs`.
+/// A module: made when it is loaded, dropped when it is unloaded. Upstream: `rust/kernel/lib.rs`, from 7.3 on
+/// `module.rs`.
 pub trait Module: Sized + Sync + Send {
     /// Initialises the module. Context: process. An error is the errno of `insmod`.
     fn init(module: &'static ThisModule) -> error::Result<Self>;

@@ -6,11 +6,8 @@ pub use crate::{
     alloc::{flags::*, KBox, KVVec, KVec, VVec},
     current,
     error::{code::*, Error, Result},
-    ffi::{
-        c_char, c_int, c_long, c_longlong, c_schar, c_short, c_uchar, c_uint, c_ulong, c_ulonglong,
-        c_ushort, c_void, CStr,
-    },
-    init::{PinInit, Zeroable},
+    ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void, CStr},
+    init::Zeroable,
     module, pr_err, pr_info, pr_notice, pr_warn,
     str::CStrExt,
     ThisModule,

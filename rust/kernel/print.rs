@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's log. Upstream: `rust/kernel/print.rs`, whose `%pA` of printk() needs `CONFIG_RUST`.
+//! The kernel's log. Upstream: `rust/kernel/print.rs`, which formats with `%pA`: printk() has that with `CONFIG_RUST` only.
 
 use crate::bindings;
 use core::fmt::{self, Write};
@@ -24,7 +24,7 @@ impl Write for Line {
     }
 }
 
-/// Prints a line with a level of `KERN_SOH`, after the module's name. Context: any.
+/// Prints a line at a level (`LOGLEVEL_ERR` and so on), after the module's name. Context: any.
 #[doc(hidden)]
 pub fn call_printk(level: u8, args: fmt::Arguments<'_>) {
     let mut line = Line {

@@ -41,7 +41,7 @@ impl fmt::Display for BStr {
 
 /// The kernel's `char` in strings of C.
 pub trait CStrExt {
-    /// Wraps a string of C.
+    /// Wraps a string that ends with NUL.
     ///
     /// # Safety
     ///

@@ -110,6 +110,9 @@ pub fn flags_of(address: usize) -> u32 {
     MEMORY.lock().unwrap()[&address].flags
 }
 
+/// The most that `kmalloc()` allocates, in bytes.
+pub const KMALLOC_MAX_SIZE: usize = 4 << 20;
+
 /// As `kmalloc()` aligns: to the size if that is a power of two, otherwise to 8 bytes and no more.
 fn alignment(size: usize) -> usize {
     match size.is_power_of_two() {
@@ -128,7 +131,7 @@ fn outer(address: usize, size: usize) -> (*mut u8, Layout) {
 }
 
 unsafe fn allocate(size: usize, flags: u32) -> *mut ffi::c_void {
-    assert_ne!(size, 0);
+    assert!((1..=isize::MAX as usize).contains(&size));
     if size > 1 << 30 {
         return core::ptr::null_mut();
     }
@@ -150,7 +153,10 @@ unsafe fn allocate(size: usize, flags: u32) -> *mut ffi::c_void {
 }
 
 pub unsafe fn stackmap_rust_kmalloc(size: usize, flags: u32) -> *mut ffi::c_void {
-    allocate(size, flags)
+    match size {
+        ..=KMALLOC_MAX_SIZE => allocate(size, flags),
+        _ => core::ptr::null_mut(),
+    }
 }
 
 pub unsafe fn stackmap_rust_vmalloc(size: usize, flags: u32) -> *mut ffi::c_void {

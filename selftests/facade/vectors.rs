@@ -205,7 +205,12 @@ fn a_vector_grows_by_doubling() {
 #[test]
 fn a_capacity_that_no_memory_has_is_an_error() {
     assert!(KVec::<u64>::with_capacity(usize::MAX / 4, GFP_KERNEL).is_err());
+    assert!(KVec::<u8>::with_capacity(isize::MAX as usize + 1, GFP_KERNEL).is_err());
     assert!(VVec::<Aligned>::with_capacity(isize::MAX as usize / 100, GFP_KERNEL).is_err());
+    let more = bindings::KMALLOC_MAX_SIZE + 1;
+    assert!(KVec::<u8>::with_capacity(more, GFP_KERNEL).is_err());
+    assert!(VVec::<u8>::with_capacity(more, GFP_KERNEL).is_ok());
+    assert!(KVVec::<u8>::with_capacity(more, GFP_KERNEL).is_ok());
     assert_eq!(bindings::allocated(), 0);
 }
 

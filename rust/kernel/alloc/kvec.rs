@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A growable array. Upstream: `rust/kernel/alloc/kvec.rs`.
+//! A growable array. Upstream: `rust/kernel/alloc/kvec.rs` and `kvec/errors.rs`.
 
 use super::{AllocError, Allocator, Flags, RawMemory};
 use crate::error::{code::EINVAL, Error};
@@ -13,7 +13,7 @@ use core::{
     slice,
 };
 
-/// The vector is full; the value that was not added.
+/// The vector is full. Has the value that was not added.
 pub struct PushError<T>(pub T);
 
 impl<T> fmt::Debug for PushError<T> {
@@ -66,7 +66,7 @@ impl<T, A: Allocator> Vec<T, A> {
         })
     }
 
-    /// Has memory for `additional` more values; at least doubles the capacity if it grows.
+    /// Reserves memory for `additional` more values; at least doubles the capacity if it grows.
     pub fn reserve(&mut self, additional: usize, flags: Flags) -> Result<(), AllocError> {
         let needed = self.len.checked_add(additional).ok_or(AllocError)?;
         if needed <= self.memory.capacity {
@@ -92,7 +92,7 @@ impl<T, A: Allocator> Vec<T, A> {
         self.insert_within_capacity(self.len, value)
     }
 
-    /// Counts values that were written into the memory after the last one.
+    /// Adds `additional` to the length, for values that were written after the last one.
     ///
     /// # Safety
     ///

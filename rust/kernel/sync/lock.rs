@@ -72,7 +72,7 @@ impl<T> Mutex<T> {
         unsafe { bindings::stackmap_rust_mutex_init(self.mutex.get(), self.class.0.get()) }
     }
 
-    /// Waits until no other task has the value. Context: process, may sleep.
+    /// Locks the mutex. Context: process, may sleep.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         // SAFETY: By the type invariant.
         unsafe { bindings::stackmap_rust_mutex_lock(self.mutex.get()) };
