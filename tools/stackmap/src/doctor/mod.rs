@@ -80,7 +80,7 @@ const REQUIRED: [(&str, &str); 5] = [
     ("CONFIG_KALLSYMS", "symbol names"),
 ];
 
-/// The oldest kernel that the module builds for, and what is said of older ones: as `make` and DKMS say it.
+/// The oldest kernel that the module builds for, and the error for older ones, as `make` has it.
 const OLDEST: (u32, u32) = (6, 12);
 const NEEDED_KERNEL: &str = "the module needs Linux 6.12 or newer";
 
@@ -224,7 +224,7 @@ impl System {
                 .advise("use a kernel with kprobes (CONFIG_KPROBES)"),
             true => Check::new(Good, "kernel symbols", "all symbols that the module needs"),
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
-                .advise("this kernel is too old or too new for the module"),
+                .advise("the module does not load here: report this kernel's release"),
         });
         let missing = missing_of(FOR_USER_STACKS);
         checks.push(match missing.is_empty() {
@@ -268,8 +268,8 @@ impl System {
                 "module.sig_enforce"
             };
             let check = Check::new(Warning, "signatures", format!("required, by {why}"));
-            let advice = "sign the module with a key that the kernel trusts (mokutil --import), \
-                          or turn Secure Boot off";
+            let advice = "sign the module with a key that the kernel trusts (mokutil --import), or turn off \
+                          what requires it: Secure Boot, or a parameter of the kernel";
             checks.push(check.advise(advice));
         }
         checks
@@ -318,7 +318,7 @@ fn check_recording(tracefs: &Tracefs) -> Vec<Check> {
             "unwind",
             "unwinder",
             "cached",
-            "an id costs as much as a full stack",
+            "an id costs up to 1.3 times a full stack",
         ),
     ] {
         let check = match stat.text(key) {

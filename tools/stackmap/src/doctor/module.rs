@@ -25,8 +25,8 @@ pub(super) fn check_installed(root: &Path, release: &str) -> Check {
             what,
             format!("not loaded, and not installed below {}", dir.display()),
         );
-        let advice = "build and install it for this kernel: make && make install, or the package \
-                      stackmap-dkms";
+        let advice =
+            "install this kernel's headers, then: dkms autoinstall, or make && make install-module";
         return check.advise(match log_of_dkms(root) {
             Some(log) => format!("DKMS could not build it, see {}", log.display()),
             None => advice.to_owned(),
