@@ -122,7 +122,6 @@ asm(".pushsection .text, \"ax\", @progbits\n"
 	ANNOTATE_NOENDBR "\n"
 	UNWIND_HINT_FUNC "\n"
 	"	push	%r15\n"
-	ANNOTATE_NOENDBR "\n"
 	"	.byte	" __stringify(JMP32_INSN_OPCODE) "\n"
 	"	.long	0\n"
 	"	ud2\n"
@@ -165,9 +164,12 @@ static void poke(int at, const u8 *text, size_t len, const u8 *emulate)
 /* Has stackmap_original_push() jump to what follows the push at the entry. */
 static void aim(void)
 {
-	u8 *site = (u8 *)stackmap_original_push + PUSH_LEN;
+	u8 *site = (u8 *)stackmap_original_push;
 	union text_poke_insn jump = { .opcode = JMP32_INSN_OPCODE };
 
+	/* A relocation to what is no function's entry would want an ENDBR64 there. */
+	OPTIMIZER_HIDE_VAR(site);
+	site += PUSH_LEN;
 	jump.disp = entry() + PUSH_LEN - (site + JMP32_INSN_SIZE);
 	if (memcmp(site, jump.text, JMP32_INSN_SIZE))
 		static_call(stackmap_text_poke)(site, jump.text, JMP32_INSN_SIZE, NULL);
@@ -284,7 +286,7 @@ void *stackmap_jump_original(void)
 	if (len == PUSH_LEN)
 		aim();
 	jump_unlock();
-	return len == PUSH_LEN ? stackmap_original_push : (void *)(entry() + len);
+	return len == PUSH_LEN ? (void *)stackmap_original_push : entry() + len;
 }
 
 int stackmap_jump_install(void)
