@@ -20,10 +20,12 @@ CELL = 160
 
 
 def commit():
-    """What git calls the code."""
-    done = subprocess.run(("git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"), cwd=TOP,
-                          check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return done.stdout.strip() or "unknown"
+    """What git calls the code, of which results of earlier runs are no part."""
+    def git(*arguments):
+        return subprocess.run(("git", *arguments), cwd=TOP, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True).stdout.strip()
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!Documentation/results")
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
 
 
 # When the run begins: commits may come while it lasts.
