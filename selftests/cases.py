@@ -242,7 +242,7 @@ def every_case(kernel):
         yield tool(kernel, "beside", "4")
         yield tool(kernel, "user")
         yield tool(kernel, "names", oracle=(TOOL,), judge=TOP / "tools/stackmap/tests/names")
-        yield from (tool(kernel, name) for name in ("offcpu", "pairs", "filters", "flight"))
+        yield from (tool(kernel, name) for name in ("offcpu", "pairs", "filters", "flight", "bpf"))
         yield guest("reload", kernel)
     # It compares /proc/slabinfo, which this kernel lacks.
     if kernel != DEBUG_RT:

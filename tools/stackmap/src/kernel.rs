@@ -71,18 +71,25 @@ pub fn modules_text() -> Result<Vec<u8>> {
     }
 }
 
-/// The names of everything in the kernel.
+/// Returns the names of everything in the kernel.
 pub fn kallsyms() -> Result<Kallsyms> {
+    parse_kallsyms(kallsyms_text()?)
+}
+
+/// Reads the text of `/proc/kallsyms`.
+pub fn kallsyms_text() -> Result<String> {
     let path = proc("kallsyms");
     let mut text = Vec::with_capacity(16 << 20);
     File::open(&path)
         .and_then(|file| file.take(kallsyms::MAX_LEN).read_to_end(&mut text))
         .map_err(|error| Error::read(&path, error))?;
-    Kallsyms::parse(
-        text,
-        &modules().unwrap_or_default(),
-        &path.display().to_string(),
-    )
+    Ok(kallsyms::utf8(text))
+}
+
+/// Returns the names of a text of `/proc/kallsyms` of this kernel.
+pub fn parse_kallsyms(text: String) -> Result<Kallsyms> {
+    let source = proc("kallsyms").display().to_string();
+    Kallsyms::parse(text.into_bytes(), &modules().unwrap_or_default(), &source)
 }
 
 /// Returns an error if the addresses of the kernel's symbols are hidden from this process.

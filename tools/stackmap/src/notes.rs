@@ -31,8 +31,6 @@ pub struct Notes {
     pub user: UserNotes,
     /// What the trace says is missing.
     pub losses: Losses,
-    /// Frames that nothing names, and all frames.
-    pub unnamed: (u64, u64),
     /// Events that are hidden, as tracing itself caused them. All else is of the others.
     pub own: u64,
     /// What a filter has kept, if there is one. All else is of these events, but for the losses.
@@ -233,9 +231,11 @@ impl Notes {
         lines.extend(
             drops.map(|(count, why)| format!("{} recorded: {why}", count_of(count, "full stack"))),
         );
-        let (unnamed, frames) = self.unnamed;
-        if unnamed > 0 && loaded.is_some_and(|loaded| !loaded.symbols.is_empty()) {
-            lines.push(format!("{unnamed} of {frames} frames have no name"));
+        let (unnamed, all) = loaded.map_or((0, 0), Loaded::unnamed);
+        if unnamed > 0 {
+            lines.push(format!(
+                "{unnamed} of {all} addresses in stacks of the kernel have no name"
+            ));
         }
         lines
     }

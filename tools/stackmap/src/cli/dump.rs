@@ -249,7 +249,6 @@ impl TextWriter {
         self.texts.fetch(stack.ips);
         for at in loaded.symbols.stack(stack.ips) {
             let frames = self.texts.of(&loaded.symbols, at.ip, at.exact);
-            self.notes.unnamed.0 += u64::from(!frames.named);
             for frame in frames.lines() {
                 text.extend_from_slice(b"  [");
                 text.extend_from_slice(itoa::Buffer::new().format(at.depth).as_bytes());
@@ -259,7 +258,6 @@ impl TextWriter {
             }
         }
         text.push(b'\n');
-        self.notes.unnamed.1 += depth as u64;
         Ok(out.write_all(text)?)
     }
 }

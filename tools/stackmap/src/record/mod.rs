@@ -8,6 +8,7 @@
 //! switched off in the instance. When space for the capture is reserved, the rest of the buffer is read, and the capture is
 //! written ([`save`]). [`recover`] does the same with what a recorder has left.
 
+mod bpf;
 mod buffer;
 mod clocks;
 mod comms;

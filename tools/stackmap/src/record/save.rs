@@ -3,6 +3,7 @@
 //! Makes a capture of a buffer: what is in tracefs besides the pages, where it is written, and what was lost.
 
 use super::{
+    bpf::{self, BpfSymbols},
     buffer::{Buffer, Header, Written},
     loss,
     recording::{Begun, Recording},
@@ -54,6 +55,8 @@ pub(super) struct Ending {
     pub(super) switched_off: bool,
     /// Files of the instance that another process wrote to.
     pub(super) written: BTreeSet<&'static str>,
+    /// The BPF programs that were loaded meanwhile, if they are known.
+    pub(super) bpf: Option<BpfSymbols>,
     /// Whether the buffer is gone, and only what was taken from it is left.
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
@@ -154,7 +157,13 @@ impl<'a> Surroundings<'a> {
             bin,
             user,
             modules: kernel::modules_text()?,
-            kallsyms: kernel::kallsyms()?,
+            kallsyms: match &recording.begun {
+                Some(_) => {
+                    let text = bpf::named(&kernel::kallsyms_text()?, ending.bpf.as_ref());
+                    kernel::parse_kallsyms(text)?
+                }
+                None => kernel::kallsyms()?,
+            },
             clock: match &recording.clock {
                 Some(clock) => clock.clone(),
                 None => clock(&tracefs.read("trace_clock")?),

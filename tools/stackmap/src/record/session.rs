@@ -3,6 +3,7 @@
 //! A recording in its instance, from the first setting until tracing is off.
 
 use super::{
+    bpf::BpfWatch,
     buffer::Header,
     clocks, comms,
     events::{self, Events},
@@ -143,6 +144,7 @@ impl Session<'_> {
             false => (None, spool),
         };
         let comms = self.start_comms(&dir)?;
+        let bpf = BpfWatch::start();
         recording.begun = Some(self.begun(&recording.recorder)?);
         recording.store()?;
         if signals.count() > 0 {
@@ -169,6 +171,10 @@ impl Session<'_> {
         let clock = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose();
         drop(comms);
+        let bpf = bpf.map(BpfWatch::end).unwrap_or_else(|error| {
+            warn(format_args!("BPF programs have no names: {error}"));
+            None
+        });
         let duration = begun.elapsed();
         let (stopped, command) = stopped?;
         if let Some(command) = command {
@@ -190,6 +196,7 @@ impl Session<'_> {
                 switched_off: switched_off
                     && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
                 written,
+                bpf,
                 map: Some(map),
                 comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()

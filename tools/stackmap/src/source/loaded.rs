@@ -10,7 +10,7 @@ use crate::{
     stack_map_bin::{LoadId, Stack},
     stacks::Stacks,
     stat::Stat,
-    symbols::{modules::Modules, Symbols},
+    symbols::{modules::Modules, texts::ByNumber, Place, Symbols},
     tally::Key,
     trace::{Sides, StackRef, UserRef},
     user::User,
@@ -137,6 +137,21 @@ impl Loaded {
             true => None,
             false => self.stacks.index(id),
         }
+    }
+
+    /// Returns how many addresses in the kernel's stacks have no name, if there is any source of names, and how many
+    /// there are.
+    pub fn unnamed(&self) -> (usize, usize) {
+        if self.symbols.is_empty() {
+            return (0, 0);
+        }
+        let addresses: ByNumber<u64, bool> = self.stacks.frames().collect();
+        let has_name = |(ip, exact): (&u64, &bool)| {
+            let mut frames = self.symbols.frames(*ip, *exact);
+            frames.any(|frame| frame.place != Place::Unknown)
+        };
+        let named = addresses.iter().filter(|address| has_name(*address));
+        (addresses.len() - named.count(), addresses.len())
     }
 
     /// Of the two maps, the one that is wanted where only one can be shown, and what its ids are.

@@ -34,6 +34,8 @@ const MAX_DEMANGLED: usize = 64 << 20;
 
 /// How many addresses are searched behind the one that `Kallsyms::firsts` leads to.
 const BLOCK: usize = 64;
+/// The name of a symbol whose name is not known.
+pub(crate) const UNKNOWN: &str = "?";
 /// Not in a module.
 const CORE: u16 = 0;
 /// How labels of assembly begin.
@@ -74,8 +76,7 @@ impl Kallsyms {
     /// Reads the text of `/proc/kallsyms`. `modules` bound their last functions; `source` names
     /// the text in errors.
     pub fn parse(text: Vec<u8>, modules: &Modules, source: &str) -> Result<Self> {
-        let text = String::from_utf8(text)
-            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let text = utf8(text);
         if text.len() as u64 > MAX_LEN {
             return Err(Error::input_at(
                 source,
@@ -122,7 +123,9 @@ impl Kallsyms {
         exact: bool,
         name: impl Fn(&'a Self, Entry) -> &'a str,
     ) -> Option<Symbol<'a>> {
-        let (mut start, mut entry, mut end) = self.find(lookup_address(ip, exact))?;
+        let found = self.find(lookup_address(ip, exact));
+        let (mut start, mut entry, mut end) =
+            found.filter(|(_, entry, _)| self.raw_name(*entry) != UNKNOWN)?;
         if let Some(function) = self.raw_name(entry).strip_prefix(PREFIX) {
             // What is executed there is part of the function that follows.
             let prefix = entry;
@@ -441,6 +444,12 @@ impl Table {
             stext: self.stext,
         }
     }
+}
+
+/// Returns a text in which replacement characters are in place of what is no UTF-8.
+pub fn utf8(text: Vec<u8>) -> String {
+    String::from_utf8(text)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Returns whether one of sorted ranges has an address.

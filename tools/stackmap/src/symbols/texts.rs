@@ -2,7 +2,7 @@
 
 //! Frames as text, kept for the next time: the same few calls are on most stacks.
 
-use super::{Frame, Place, Symbols};
+use super::{Frame, Symbols};
 use indexmap::{Equivalent, IndexMap, IndexSet};
 use std::{
     collections::HashMap,
@@ -28,7 +28,6 @@ pub struct Texts {
 #[derive(Clone, Copy)]
 struct Kept {
     start: u32,
-    /// The length, shifted by one, and whether there is a name.
     len: u32,
 }
 
@@ -37,8 +36,6 @@ struct Kept {
 pub struct Text<'a> {
     /// Each frame ends with a newline: those that were inlined, and the last one.
     lines: &'a [u8],
-    /// Whether there is a name.
-    pub named: bool,
 }
 
 impl<'a> Text<'a> {
@@ -73,8 +70,7 @@ impl Texts {
         };
         let start = kept.start as usize;
         Text {
-            lines: &self.arena[start..start + (kept.len >> 1) as usize],
-            named: kept.len & 1 != 0,
+            lines: &self.arena[start..start + kept.len as usize],
         }
     }
 
@@ -95,16 +91,13 @@ impl Texts {
             self.clear();
         }
         let start = self.arena.len();
-        let mut named = false;
         for frame in symbols.frames(ip, exact) {
-            named |= frame.place != Place::Unknown;
             (self.format)(&frame, &mut self.arena);
             self.arena.push(b'\n');
         }
-        let len = (self.arena.len() - start) as u32;
         let kept = Kept {
             start: start as u32,
-            len: len << 1 | u32::from(named),
+            len: (self.arena.len() - start) as u32,
         };
         self.kept[usize::from(exact)].insert(ip, kept);
         kept
@@ -180,11 +173,10 @@ mod tests {
         for _ in 0..2 {
             let text = texts.of(&symbols, 0x1234, true);
             assert_eq!(text.lines().collect::<Vec<_>>(), [b"<0x1234>"]);
-            assert!(!text.named);
         }
         assert_eq!(texts.arena.len(), 9);
         let marker = super::super::TRAMPOLINE_MARKER;
-        assert!(texts.of(&symbols, marker, false).named);
+        texts.of(&symbols, marker, false);
         assert_eq!(texts.kept.each_ref().map(HashMap::len), [1, 1]);
     }
 }
