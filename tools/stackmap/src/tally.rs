@@ -418,3 +418,29 @@ pub fn missing_name(what: &str, id: u32, missing: Missing) -> String {
         Missing::Unknown => format!("<{what} {id}: unknown>"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::fields::Fields;
+
+    #[test]
+    fn groups_have_whole_names() {
+        let loaded = Loaded::default();
+        let mut tally = Tally::new(&loaded.weight);
+        for comm in ["cat", "ca", "c", "cat"] {
+            let event = Event {
+                comm: comm.into(),
+                ..Event::example("event", Fields::default())
+            };
+            tally.add(By::Comm, &event, StackRef::None.into());
+        }
+        let groups = tally.groups(9);
+        let mut counts: Vec<_> = groups
+            .iter()
+            .map(|group| (&*group.name, group.total.weight))
+            .collect();
+        counts.sort();
+        assert_eq!(counts, [("c", 1), ("ca", 1), ("cat", 2)]);
+    }
+}
