@@ -53,23 +53,25 @@ impl BpfWatch {
         })
     }
 
-    /// Ends it. Returns the symbols, or none if events were lost.
-    pub(super) fn end(self) -> Option<BpfSymbols> {
+    /// Ends it. Returns the symbols, or an error if events were lost.
+    pub(super) fn end(self) -> Result<BpfSymbols> {
+        let lost = |what: &str| Error::Refused(format!("perf events {what}"));
         let mut symbols = BpfSymbols(self.before.into_iter().map(|start| (start, None)).collect());
         for mut sampler in self.samplers {
             while let Some(record) = sampler.next_record() {
-                match record.parse_record().ok()? {
+                let record = record.parse_record();
+                match record.map_err(|_| lost("cannot be read"))? {
                     Record::KSymbol(symbol) if symbol.ksym_type == KSymbolType::BPF => {
                         let name = String::from_utf8_lossy(&symbol.name);
                         let start = (symbol.addr, name.trim_end_matches('\0').to_owned());
                         symbols.0.insert(start, Some(symbol.len.into()));
                     }
-                    Record::Lost(_) => return None,
+                    Record::Lost(_) => return Err(lost("were lost")),
                     _ => {}
                 }
             }
         }
-        Some(symbols)
+        Ok(symbols)
     }
 }
 
@@ -77,7 +79,7 @@ impl BpfWatch {
 /// may have been two of them, or it is not known which, there is no name.
 pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
     let last = symbols_of(kallsyms);
-    // A CPU may have come online later.
+    // A program that no CPU has reported: it was loaded by one that came online meanwhile, or after the end.
     let symbols = symbols.filter(|symbols| last.iter().all(|start| symbols.0.contains_key(start)));
     let mut text: String = kallsyms
         .split_inclusive('\n')

@@ -171,10 +171,10 @@ impl Session<'_> {
         let clock = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose();
         drop(comms);
-        let bpf = bpf.map(BpfWatch::end).unwrap_or_else(|error| {
+        let bpf = bpf.and_then(BpfWatch::end);
+        if let Err(error) = &bpf {
             warn(format_args!("BPF programs have no names: {error}"));
-            None
-        });
+        }
         let duration = begun.elapsed();
         let (stopped, command) = stopped?;
         if let Some(command) = command {
@@ -196,7 +196,7 @@ impl Session<'_> {
                 switched_off: switched_off
                     && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
                 written,
-                bpf,
+                bpf: bpf.ok(),
                 map: Some(map),
                 comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()
