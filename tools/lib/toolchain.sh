@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
-# The toolchain chroot of a kernel's suite: the very compilers that the kernel was built with.
+# The toolchain chroot of a kernel's suite: its compilers build the module, as on a user's machine with that kernel.
 
 # bootstrap VARIANT PACKAGES TARGET [OPTION...]: mmdebstrap of $suite with the settings found by
 # the look-up. TARGET is a directory or, ending in .tar, an archive. A package that is NAME:arm64 is of
