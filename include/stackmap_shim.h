@@ -230,11 +230,12 @@ struct stackmap_file {
 	struct folio *folio;	/* that was read last, with a reference; or NULL */
 };
 
-/* A task in the kernel that has a request of ours pending, and where it left user space. */
+/* A task that does not run, and where it left user space. */
 struct stackmap_sleeper {
 	struct stackmap_process process;
-	__u64 cookie;		/* of this entry into the kernel */
-	__u64 requested;	/* the bits of the works that have requested the stack */
+	bool unasked;		/* no request is needed; set before stackmap_sleeper_begin() */
+	__u64 cookie;		/* of this entry into the kernel; unasked: of the task */
+	__u64 requested;	/* the bits of the works to bind for */
 	__u64 switches;		/* counts how often the task has left a CPU */
 	struct stackmap_registers registers;
 };
@@ -429,7 +430,7 @@ void stackmap_file_want(struct file *file, __u64 offset);
 void stackmap_readahead_drain(void);
 
 /* user/settle.c: stacks of tasks that stay in the kernel. Process context, callers serialise. */
-unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max);
+unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max, pid_t pid);
 bool stackmap_sleeper_begin(struct task_struct *task, struct stackmap_sleeper *sleeper);
 bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper);
 int stackmap_sleeper_word(const struct stackmap_sleeper *sleeper, unsigned long address,

@@ -147,13 +147,17 @@ pub(crate) fn set_user(on: bool) -> Result {
     Ok(())
 }
 
-/// Binds the user stacks that are requested and not delivered, as far as their tasks stay in the kernel.
-/// EINTR: a signal is pending; EBUSY: a reset runs. Context: process.
-pub(crate) fn settle() -> Result {
+/// Binds the user stacks that are requested and not delivered, as far as their tasks stay in the kernel; or, if
+/// `pid` is not 0, the user stack of this thread, requested or not. EINTR: a signal is pending; EBUSY: a reset
+/// runs; ESRCH: there is no such thread, or it is the current one. Context: process.
+pub(crate) fn settle(pid: i32) -> Result {
     let tasks = {
         let _control = CONTROL.lock();
-        user::settle::tasks()?
+        user::settle::tasks(pid)?
     };
+    if pid != 0 && tasks.is_empty() {
+        return Err(ESRCH);
+    }
     for task in &tasks {
         if current!().signal_pending() {
             return Err(EINTR);
@@ -163,7 +167,7 @@ pub(crate) fn settle() -> Result {
         if control.resetting {
             return Err(EBUSY);
         }
-        user::settle::settle(task)?;
+        user::settle::settle(task, pid != 0)?;
     }
     Ok(())
 }

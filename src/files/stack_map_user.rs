@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `stack_map_user`: the user stacks as text; writing `settle` binds the stacks of tasks that stay in the
-//! kernel. `stack_map_user_stat`: what is counted of them. `stack_map_binaries`: the files that they have
-//! frames in.
+//! `stack_map_user`: the user stacks as text; writing `settle` or `settle PID` binds the stacks of
+//! tasks that stay in the kernel. `stack_map_user_stat`: what is counted of them. `stack_map_binaries`:
+//! the files that they have frames in.
 
 use super::stack_map_bin::Walk;
 use crate::{
@@ -26,10 +26,17 @@ impl File for StackMapUser {
 
     fn write(data: &[u8]) -> Result {
         match super::trim_newline(data) {
-            b"settle" => control::settle(),
-            _ => Err(EINVAL),
+            b"settle" => control::settle(0),
+            command => control::settle(thread(command).ok_or(EINVAL)?),
         }
     }
+}
+
+/// Returns the thread ID of `settle PID`.
+fn thread(command: &[u8]) -> Option<i32> {
+    let pid = command.strip_prefix(b"settle ")?;
+    let pid = core::str::from_utf8(pid).ok()?.parse().ok()?;
+    (pid > 0).then_some(pid)
 }
 
 /// One block a stack. A reset meanwhile ends the reading.

@@ -131,9 +131,12 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Looks at a task. [`None`]: it is no longer one. Context: process, may sleep.
-    pub(super) fn begin(task: &Task) -> Option<Self> {
-        let mut sleeper = stackmap_sleeper::default();
+    /// Looks at a task, if it sleeps, and has a request pending unless `unasked`. Context: process, may sleep.
+    pub(super) fn begin(task: &Task, unasked: bool) -> Option<Self> {
+        let mut sleeper = stackmap_sleeper {
+            unasked,
+            ..Default::default()
+        };
         // SAFETY: The task is there as long as the reference.
         let begun = unsafe { shim::stackmap_sleeper_begin(task.as_ptr(), &mut sleeper) };
         // INVARIANT: Set just now. A value that is made is dropped, so none is made otherwise.

@@ -29,22 +29,30 @@
 
 STACKMAP_STATIC_CALL(NULL, stackmap_put_task_stack, put_task_stack);
 
+/* The bits of our works. */
+static unsigned long works(void)
+{
+	const struct stackmap_slot *slot;
+	unsigned long ours = 0;
+
+	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
+		if (slot->has_work)
+			ours |= BIT(slot->work.bit);
+	return ours;
+}
+
 /* The bits of our works that a task has requested and not delivered. */
 static unsigned long requested(struct task_struct *task)
 {
 	struct unwind_task_info *info = stackmap_unwind_info(task);
-	unsigned long mask = atomic_long_read(&info->unwind_mask), ours = 0;
-	const struct stackmap_slot *slot;
+	unsigned long mask = atomic_long_read(&info->unwind_mask);
 	/* It stays until the task is freed. */
 	const struct unwind_cache *cache = READ_ONCE(info->cache);
 
 	if (!(mask & UNWIND_PENDING))
 		return 0;
-	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
-		if (slot->has_work)
-			ours |= BIT(slot->work.bit);
 	/* A delivery changes it after the bit of pending requests. */
-	return mask & ours & ~(cache ? data_race(cache->unwind_completed) : 0);
+	return mask & works() & ~(cache ? data_race(cache->unwind_completed) : 0);
 }
 
 /*
@@ -71,18 +79,19 @@ bool stackmap_user_execs(void)
  * stackmap_sleepers - find the other tasks that have a request of ours pending
  * @tasks: set to the first @max of them, with a reference each
  * @max: room for so many
+ * @pid: if not 0, find the thread with this ID, with or without a request
  *
  * Context: process; callers serialise with stackmap_user_begin() and stackmap_user_cancel().
  * Return: the number of tasks that there are.
  */
-unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max)
+unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max, pid_t pid)
 {
 	struct task_struct *group, *task;
 	unsigned int nr = 0;
 
 	guard(rcu)();
 	for_each_process_thread(group, task) {
-		if (task == current || !requested(task))
+		if (task == current || !(pid ? task_pid_nr(task) == pid : requested(task)))
 			continue;
 		if (nr < max)
 			tasks[nr] = get_task_struct(task);
@@ -99,8 +108,9 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 
 	/* The task may run: then this is not what stackmap_sleeper_stays() finds. */
 	sleeper->switches = data_race(task->nvcsw + task->nivcsw);
-	sleeper->requested = requested(task);
-	sleeper->cookie = READ_ONCE(stackmap_unwind_info(task)->id.id);
+	sleeper->requested = sleeper->unasked ? works() : requested(task);
+	sleeper->cookie = sleeper->unasked ? stackmap_sleeper_cookie(task) :
+					     READ_ONCE(stackmap_unwind_info(task)->id.id);
 	/* The same. */
 	sleeper->registers = data_race(stackmap_registers_of(regs));
 	/* Inside exec, registers and memory are not of one program. */
@@ -112,7 +122,7 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 }
 
 /**
- * stackmap_sleeper_begin - look at a task that has a request of ours pending
+ * stackmap_sleeper_begin - look at a task that has a request of ours pending, or needs none
  * @task: the task
  * @sleeper: set to what is found
  *
@@ -149,7 +159,7 @@ bool stackmap_sleeper_begin(struct task_struct *task, struct stackmap_sleeper *s
 bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper)
 {
 	const struct stackmap_process *process = &sleeper->process;
-	struct stackmap_sleeper now;
+	struct stackmap_sleeper now = { .unasked = sleeper->unasked };
 
 	/*
 	 * What was read comes before what tells whether it changed. Pairs with the full barrier of

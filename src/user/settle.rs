@@ -25,16 +25,17 @@ enum Outcome {
     Lost,
 }
 
-/// The tasks that have a user stack requested and not delivered. Context: process; the caller holds the
-/// lock of the control path.
-pub(crate) fn tasks() -> Result<KVVec<ARef<Task>>> {
+/// The tasks that have a user stack requested and not delivered, or the thread `pid` if that is not 0.
+/// Context: process; the caller holds the lock of the control path.
+pub(crate) fn tasks(pid: i32) -> Result<KVVec<ARef<Task>>> {
     let mut max = 64;
     loop {
         let mut pointers: KVVec<*mut bindings::task_struct> =
             KVVec::with_capacity(max, GFP_KERNEL)?;
         let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
         // SAFETY: `max` pointers can be written.
-        let nr = unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32) } as usize;
+        let nr =
+            unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32, pid) } as usize;
         // SAFETY: At most `max`, and `nr`, were written.
         unsafe { pointers.inc_len(nr.min(max)) };
         for task in &pointers {
@@ -50,14 +51,14 @@ pub(crate) fn tasks() -> Result<KVVec<ARef<Task>>> {
     }
 }
 
-/// Binds the user stack of such a task, if it stays in the kernel. Context: process, may sleep; the
-/// caller holds the lock of the control path.
-pub(crate) fn settle(task: &Task) -> Result {
+/// Binds the user stack of such a task, if it stays in the kernel; with `unasked`, whether or not it is
+/// requested. Context: process, may sleep; the caller holds the lock of the control path.
+pub(crate) fn settle(task: &Task, unasked: bool) -> Result {
     let Some(state) = super::state() else {
         return Ok(());
     };
     for _ in 0..TRIES {
-        let Some(sleeper) = Sleeper::begin(task) else {
+        let Some(sleeper) = Sleeper::begin(task, unasked) else {
             break;
         };
         match state.settle(&sleeper) {
