@@ -4,9 +4,12 @@
 
 use crate::{
     ring::{decode::Trace, fields::Fields},
-    trace::{Event, Flags},
+    trace::{Cookie, Event, Flags},
 };
 use serde::{Deserialize, Serialize};
+
+/// Set in the cookie that a task's user stack is bound to while it sleeps; the high half is the task's ID.
+const ASLEEP: Cookie = 1 << 30;
 
 /// A task that waited, with the frames of its kernel stack, innermost first.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -19,9 +22,24 @@ pub struct Sleeper<Frame> {
     pub cpu: u32,
     /// Where it waited.
     pub stack: Vec<Frame>,
+    /// Whether its user stack was requested by its ID.
+    #[serde(default)]
+    pub has_user: bool,
+    /// Whether it did not run until the recording ended.
+    #[serde(default)]
+    pub slept_on: bool,
+    /// How often it had left a CPU, as `/proc/PID/status` has it.
+    #[serde(skip)]
+    pub switches: String,
 }
 
 impl<Frame> Sleeper<Frame> {
+    /// Returns the cookie of its user stack, if it may have one.
+    pub fn cookie(&self) -> Option<Cookie> {
+        let pid = Cookie::from(self.pid.cast_unsigned());
+        self.has_user.then_some(pid << 32 | ASLEEP)
+    }
+
     /// Returns the switch with which it would have begun to wait at `time`, without fields.
     pub fn switch(&self, trace: &Trace, time: u64) -> Event {
         Event {

@@ -18,7 +18,7 @@ use crate::{
     pairs::{self, KeyField, Limits, Pairs, Preset},
     report,
     source::{Loaded, Source},
-    trace::{Event, StackRef},
+    trace::{Event, Sides, StackRef},
 };
 use clap::Args;
 use std::{io::Write, path::PathBuf};
@@ -108,7 +108,7 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
     // What ends something is wanted if its beginning is.
     let filter = std::mem::take(&mut loaded.filter);
     let hint = format!("\n  hint: stackmap record {}", events_of(pairs.preset()));
-    let (trace, pages, _) = source.ring()?;
+    let (_, pages, _) = source.ring()?;
     let gaps = Gaps::of(pages)?;
     let manifest = loaded.manifest.as_ref();
     if let Some(page_size) = manifest.and_then(|manifest| manifest.page_size) {
@@ -126,15 +126,19 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
         .and_then(|manifest| manifest.clocks.begin);
     if let (true, Some(begin), Some(capture)) = (pairs.preset().is_waits(), begin, source.capture())
     {
-        for sleeper in capture.sleepers()? {
+        let sleepers = capture.sleepers()?;
+        let (trace, pages, _) = source.ring()?;
+        let binds = trace.binds(pages)?;
+        for sleeper in sleepers {
             let kernel = match sleeper.stack.is_empty() {
                 true => StackRef::None,
                 false => StackRef::Whole(&sleeper.stack),
             };
-            let sides = loaded.shown.of(kernel.into());
+            let user = binds.user(sleeper.pid as u32, begin.trace, sleeper.cookie());
+            let sides = loaded.shown.of(Sides { kernel, user });
             let keeps = &mut |event: &Event| selection.keeps(event, sides);
             let switch = sleeper.switch(&trace, begin.trace);
-            pairs.add_sleeper(&switch, sides, loaded, keeps);
+            pairs.add_sleeper(&switch, sleeper.slept_on, sides, loaded, keeps);
         }
     }
     notes.own = selection.own;

@@ -45,6 +45,8 @@ pub(super) struct First {
     pub(super) goes_on: bool,
     /// Whether it began before the trace.
     pub(super) is_before: bool,
+    /// Whether it is known to have no last event.
+    pub(super) slept_on: bool,
 }
 
 /// What happens between a first and a last event.
@@ -228,13 +230,14 @@ impl<'a> Joiner<'a> {
     fn pair(&self, open: Open, end: End, early: Option<(u64, Waker)>, until: u64) -> Pair {
         let since = open.since;
         let early = early.filter(|(time, _)| !self.gaps.overlap(*time, since));
+        let first = self.firsts[open.first as usize];
         Pair {
-            first: self.firsts[open.first as usize],
+            first,
             since,
             until,
             middle: open.middle.or(early.map(|(_, waker)| (since, waker))),
             end,
-            is_known: !self.gaps.overlap(since, until),
+            is_known: first.slept_on || !self.gaps.overlap(since, until),
             len: open.len,
             of: open.of,
         }

@@ -209,10 +209,12 @@ impl Pairs {
         }
     }
 
-    /// Takes the switch of a task that waits since before the trace. `keeps` says whether a filter keeps it.
+    /// Takes the switch of a task that waits since before the trace, and does all the time if it `slept_on`. `keeps` says
+    /// whether a filter keeps it.
     pub fn add_sleeper(
         &mut self,
         event: &Event,
+        slept_on: bool,
         sides: Sides<'_>,
         loaded: &Loaded,
         keeps: &mut dyn FnMut(&Event) -> bool,
@@ -230,6 +232,7 @@ impl Pairs {
             is_blocked: true,
             goes_on: false,
             is_before: true,
+            slept_on,
         };
         self.steps.push(Step {
             time: event.time.value(),
@@ -286,6 +289,7 @@ impl Pairs {
                     is_blocked: state & BLOCKED != 0,
                     goes_on: role.goes_on,
                     is_before: false,
+                    slept_on: false,
                 };
                 self.firsts.push(first);
                 self.firsts.len() - 1

@@ -42,9 +42,10 @@ fn pairs_of(preset: Preset, by: &str, steps: &str) -> Pairs {
                     size: 1 << order.parse::<u32>().unwrap(),
                     group,
                     is_wanted: what != "unwanted",
-                    is_blocked: what == "sleeps",
+                    is_blocked: what.starts_with("sleeps"),
                     goes_on: what == "raised",
                     is_before: false,
+                    slept_on: what == "sleeps-on",
                 });
                 (Part::First, pairs.firsts.len() - 1)
             }
@@ -145,6 +146,9 @@ fn waits_with_missing_records_are_not_counted() {
     let case = format!("10:1 sleeps a, 25:3 last b => 1 wait of 15 ns {MISSING}");
     check(WAITS, "comm", &[(11, 15)], &case);
     check(UNFINISHED, "comm", &[(11, 15)], &case);
+    // Unless it is known that the task did not run.
+    let case = "10:1 sleeps-on a, 25:3 last b => a: [15, 0, 0] (unknown)";
+    check(UNFINISHED, "comm", &[(11, 15)], case);
 }
 
 #[test]

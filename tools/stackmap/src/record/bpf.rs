@@ -8,6 +8,7 @@
 use crate::{
     error::{Error, Result},
     kernel,
+    output::warn,
     symbols::kallsyms::UNKNOWN,
 };
 use perf_event::{
@@ -75,12 +76,23 @@ impl BpfWatch {
     }
 }
 
+/// Returns what `result` has; prints why programs have no names if it is an error.
+pub(super) fn reported<T>(result: Result<T>) -> Option<T> {
+    let warn_of = |error: &Error| warn(format_args!("BPF programs have no names: {error}"));
+    result.inspect_err(warn_of).ok()
+}
+
 /// Returns the text of a kallsyms that names the BPF programs of a recording in place of those at its end. Where there
 /// may have been two of them, or it is not known which, there is no name.
 pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
     let last = symbols_of(kallsyms);
-    // A program that no CPU has reported: it was loaded by one that came online meanwhile, or after the end.
-    let symbols = symbols.filter(|symbols| last.iter().all(|start| symbols.0.contains_key(start)));
+    let symbols = symbols.filter(|symbols| {
+        let has_all = last.iter().all(|start| symbols.0.contains_key(start));
+        if !has_all {
+            warn("BPF programs have no names: a CPU that was offline has loaded one");
+        }
+        has_all
+    });
     let mut text: String = kallsyms
         .split_inclusive('\n')
         .filter(|line| !line.contains(MARK))

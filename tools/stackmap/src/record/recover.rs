@@ -156,7 +156,7 @@ impl Leftover {
             comms: comms::read(&self.top, comms::find(&self.top, &self.name).as_ref(), &dir),
             ..Ending::default()
         };
-        make(&recording, output, &ending, tracefs, spool)?;
+        make(&recording, output, ending, tracefs, spool)?;
         recording.remove_files();
         self.remove()
     }
@@ -174,7 +174,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 fn make(
     recording: &Recording,
     output: &Path,
-    ending: &Ending,
+    ending: Ending,
     tracefs: &Tracefs,
     spool: Spool,
 ) -> Result {
@@ -332,7 +332,7 @@ pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path
     };
     let dir = Directory::create(&recording.spool)?;
     let spool = dir.spool(&cpus(&tracefs)?, OF_EVENTS)?;
-    let made = make(&recording, output, &ending, &tracefs, spool);
+    let made = make(&recording, output, ending, &tracefs, spool);
     dir.remove();
     made?;
     say("note: the buffer is empty now: what it had is in the capture");

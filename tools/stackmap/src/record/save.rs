@@ -3,7 +3,7 @@
 //! Makes a capture of a buffer: what is in tracefs besides the pages, where it is written, and what was lost.
 
 use super::{
-    bpf::{self, BpfSymbols},
+    bpf::{self, BpfWatch},
     buffer::{Buffer, Header, Written},
     loss,
     recording::{Begun, Recording},
@@ -56,7 +56,7 @@ pub(super) struct Ending {
     /// Files of the instance that another process wrote to.
     pub(super) written: BTreeSet<&'static str>,
     /// The BPF programs that were loaded meanwhile, if they are known.
-    pub(super) bpf: Option<BpfSymbols>,
+    pub(super) bpf: Option<BpfWatch>,
     /// Whether the buffer is gone, and only what was taken from it is left.
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
@@ -69,13 +69,14 @@ pub(super) struct Ending {
 /// buffer, or in the files of `spool`; what could not be written to these either is lost, and the error says so.
 pub(super) fn save(
     recording: &Recording,
-    ending: &Ending,
+    mut ending: Ending,
     tracefs: &Tracefs,
     spool: Spool,
     writer: Writer,
     signals: &Signals,
 ) -> Result {
-    let around = Surroundings::read(recording, ending, tracefs, &spool)?;
+    let bpf = ending.bpf.take();
+    let around = Surroundings::read(recording, &ending, bpf, tracefs, &spool)?;
     writer.reserve(around.at_most())?;
     let spool = match ending.gone {
         true => spool,
@@ -119,6 +120,7 @@ impl<'a> Surroundings<'a> {
     fn read(
         recording: &'a Recording,
         ending: &'a Ending,
+        bpf: Option<BpfWatch>,
         tracefs: &'a Tracefs,
         spool: &Spool,
     ) -> Result<Self> {
@@ -159,8 +161,10 @@ impl<'a> Surroundings<'a> {
             modules: kernel::modules_text()?,
             kallsyms: match &recording.begun {
                 Some(_) => {
-                    let text = bpf::named(&kernel::kallsyms_text()?, ending.bpf.as_ref());
-                    kernel::parse_kallsyms(text)?
+                    let text = kernel::kallsyms_text()?;
+                    // Not before: it then knows all programs that the text has.
+                    let symbols = bpf.and_then(|bpf| bpf::reported(bpf.end()));
+                    kernel::parse_kallsyms(bpf::named(&text, symbols.as_ref()))?
                 }
                 None => kernel::kallsyms()?,
             },
@@ -174,7 +178,7 @@ impl<'a> Surroundings<'a> {
 
     /// Has also the stacks that a buffer of others, which records on, got while it was read.
     fn with_later_stacks(self, spool: &Spool) -> Self {
-        match Self::read(self.recording, self.ending, self.tracefs, spool) {
+        match Self::read(self.recording, self.ending, None, self.tracefs, spool) {
             Ok(later) => Self {
                 cpus: self.cpus,
                 ..later

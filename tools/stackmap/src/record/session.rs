@@ -3,7 +3,7 @@
 //! A recording in its instance, from the first setting until tracing is off.
 
 use super::{
-    bpf::BpfWatch,
+    bpf::{self, BpfWatch},
     buffer::Header,
     clocks, comms,
     events::{self, Events},
@@ -91,7 +91,7 @@ impl Session<'_> {
                 spool,
             } = ended;
             let tracefs = self.instance.tracefs();
-            let saved = save::save(recording, &ending, tracefs, spool, writer, self.signals);
+            let saved = save::save(recording, ending, tracefs, spool, writer, self.signals);
             saved.map_err(|error| match error {
                 Error::Status(_) => Failed::Lost(error),
                 error => kept(recording, error),
@@ -144,7 +144,7 @@ impl Session<'_> {
             false => (None, spool),
         };
         let comms = self.start_comms(&dir)?;
-        let bpf = BpfWatch::start();
+        let bpf = bpf::reported(BpfWatch::start());
         recording.begun = Some(self.begun(&recording.recorder)?);
         recording.store()?;
         if signals.count() > 0 {
@@ -153,6 +153,10 @@ impl Session<'_> {
         }
         let begun = Instant::now();
         tracefs.write("tracing_on", "1")?;
+        let binds = user_stacks == UserStacks::Recorded;
+        if let (true, Some(begun)) = (binds, &mut recording.begun) {
+            sleepers::begin(&mut begun.sleepers, self.top);
+        }
         let watcher = Watcher::start(tracefs, self.copies_markers()?);
         // Not before: an event that nothing records yet would end the recording.
         self.limits.triggers.set(tracefs)?;
@@ -162,8 +166,12 @@ impl Session<'_> {
         if switched_off {
             written.remove("tracing_on");
         }
-        if user_stacks == UserStacks::Recorded && !switched_off {
+        let binds = binds && !switched_off;
+        if binds {
             self.settle();
+        }
+        if let Some(begun) = &mut recording.begun {
+            sleepers::end(&mut begun.sleepers, binds.then_some(self.top));
         }
         // To stop takes long on a busy machine.
         let window = options.last.map(|last| Window::read(tracefs, last));
@@ -171,10 +179,6 @@ impl Session<'_> {
         let clock = clocks::read(tracefs);
         let spool = streaming.map(Streaming::end).transpose();
         drop(comms);
-        let bpf = bpf.and_then(BpfWatch::end);
-        if let Err(error) = &bpf {
-            warn(format_args!("BPF programs have no names: {error}"));
-        }
         let duration = begun.elapsed();
         let (stopped, command) = stopped?;
         if let Some(command) = command {
@@ -196,7 +200,7 @@ impl Session<'_> {
                 switched_off: switched_off
                     && !matches!(stopped, Stopped::Off | Stopped::Triggered(_)),
                 written,
-                bpf: bpf.ok(),
+                bpf,
                 map: Some(map),
                 comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()

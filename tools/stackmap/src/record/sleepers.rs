@@ -7,6 +7,9 @@ use super::{limits::Limits, tasks};
 use crate::{capture::Sleeper, kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
 use std::{collections::BTreeSet, fs};
 
+/// Set in the flags of a kernel thread (`PF_KTHREAD`).
+const KERNEL_THREAD: u32 = 0x20_0000;
+
 /// Returns the waiting tasks of the recorded processes, without the `recorder`. There are none if the recording lacks
 /// some of their switches, since then the end of their wait is not known.
 pub(super) fn find(
@@ -38,7 +41,8 @@ fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
     // The name before may be anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
-    let cpu = fields.nth(35)?.trim().parse().ok()?;
+    let flags: u32 = fields.nth(5)?.parse().ok()?;
+    let cpu = fields.nth(29)?.trim().parse().ok()?;
     let frame = |line: &str| Some(line.strip_prefix("[<0>] ")?.to_owned());
     let waits = !['R', 'X', 'Z'].contains(&state);
     waits.then(|| Sleeper {
@@ -46,7 +50,40 @@ fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
         state,
         cpu,
         stack: stack.lines().filter_map(frame).collect(),
+        has_user: flags & KERNEL_THREAD == 0,
+        slept_on: false,
+        switches: switches(thread),
     })
+}
+
+/// Returns how often a thread has left a CPU, as a text; nothing if it has ended.
+fn switches(thread: i32) -> String {
+    let status = fs::read_to_string(kernel::proc(&format!("{thread}/status"))).unwrap_or_default();
+    let lines = status
+        .lines()
+        .filter(|line| line.contains("ctxt_switches:"));
+    lines.collect()
+}
+
+/// Has the module bind the user stacks of the tasks, once tracing is on. A task that has run since it was found has none.
+pub(super) fn begin(sleepers: &mut [Sleeper<String>], top: &Tracefs) {
+    for sleeper in sleepers {
+        let command = format!("settle {}", sleeper.pid);
+        let bound = sleeper.has_user && top.write("stack_map_user", &command).is_ok();
+        sleeper.has_user = bound && switches(sleeper.pid) == sleeper.switches;
+    }
+}
+
+/// Finds the tasks that have not run since they were found. If `top` is given, their user stacks are bound again: the first
+/// binds may have been overwritten. Tracing must be on for that.
+pub(super) fn end(sleepers: &mut [Sleeper<String>], top: Option<&Tracefs>) {
+    let slept_on = |sleeper: &Sleeper<String>| switches(sleeper.pid) == sleeper.switches;
+    for sleeper in sleepers {
+        sleeper.slept_on = slept_on(sleeper);
+        if let (true, true, Some(top)) = (sleeper.slept_on, sleeper.has_user, top) {
+            begin(std::slice::from_mut(sleeper), top);
+        }
+    }
 }
 
 /// Returns the tasks with the addresses of their frames; 0 for a frame of no known function.
@@ -59,6 +96,9 @@ pub(super) fn located(sleepers: &[Sleeper<String>], kallsyms: &Kallsyms) -> Vec<
             pid: sleeper.pid,
             state: sleeper.state,
             cpu: sleeper.cpu,
+            has_user: sleeper.has_user,
+            slept_on: sleeper.slept_on,
+            switches: String::new(),
             stack: frames
                 .map(|frame| addresses.get(&frame[..]).copied().unwrap_or_default())
                 .collect(),
