@@ -376,4 +376,48 @@ mod tests {
             assert!(svg.contains(frame), "{frame}: {svg}");
         }
     }
+
+    #[test]
+    fn a_difference_is_of_what_is_compared() {
+        let mut names = Names::default();
+        let [a, b] = ["a", "b"].map(|name| (name, Kind::Kernel));
+        let before = folded(&[(&[a], 30), (&[b], 10)], &mut names);
+        let after = folded(&[(&[a], 60), (&[b], 60)], &mut names);
+        // 75 % and 25 % of 120 events; twice as many in a second, or the same number.
+        for (scale, wanted) in [
+            (Scale::Shares, ["-25.00%", "+25.00%"]),
+            (Scale::Before(2.0), ["0.00%", "+33.33%"]),
+            (Scale::Before(1.0), ["+25.00%", "+41.67%"]),
+        ] {
+            let mut svg = Vec::new();
+            let look = Look::default();
+            draw_difference(&before, &after, &names, scale, &look, &mut svg).unwrap();
+            let svg = String::from_utf8(svg).unwrap();
+            for (name, grown) in ["a", "b"].iter().zip(wanted) {
+                let frame = format!("{name} (60 events, 50.00%; {grown})");
+                assert!(svg.contains(&frame), "{frame}: {svg}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_narrow_to_see_does_not_colour_what_is_below() {
+        let mut names = Names::default();
+        let main = names.number("main", Kind::Kernel);
+        let mut after = Folded::default();
+        after.push([main], 10);
+        for index in 0..20_000 {
+            let number = names.number(&format!("f{index}"), Kind::Kernel);
+            after.push([main, number], 1);
+        }
+        after.sort(&names);
+        let mut before = Folded::default();
+        before.push([main], 10);
+        let mut svg = Vec::new();
+        let (scale, look) = (Scale::Before(1.0), Look::default());
+        draw_difference(&before, &after, &names, scale, &look, &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        let frame = "main (20,010 events, 100.00%; 0.00%)";
+        assert!(svg.contains(frame), "{frame}: {svg}");
+    }
 }

@@ -45,6 +45,14 @@ pub fn is_confidential(root: &Path) -> bool {
     lockdown(root).contains("[confidentiality]")
 }
 
+/// Returns whether this process has the numbers of processes that the kernel's traces have: those of the first PID
+/// namespace.
+pub fn has_initial_pids() -> bool {
+    // PROC_PID_INIT_INO.
+    let initial = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new(initial))
+}
+
 /// The id of this boot.
 pub fn boot_id() -> Option<String> {
     line("/proc/sys/kernel/random/boot_id")

@@ -222,6 +222,13 @@ impl Notes {
             let text = "modules were loaded or unloaded during the recording: addresses in them may have no name";
             lines.push(text.to_owned());
         }
+        let skipped = manifest.map_or(0, |manifest| manifest.skipped_pages);
+        if skipped > 0 {
+            let pages = count_of(skipped, "page");
+            lines.push(format!(
+                "{pages} of the buffer, or more, were damaged: their records are missing"
+            ));
+        }
         // The counters of a capture are those of all that used the map.
         let live = loaded.filter(|loaded| loaded.manifest.is_none());
         let drops = live

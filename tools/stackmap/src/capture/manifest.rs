@@ -64,6 +64,9 @@ pub struct Manifest {
     pub clocks: Clocks,
     /// Whether modules were loaded or unloaded during the recording.
     pub modules_changed: bool,
+    /// How many pages were left out, at least, because they were damaged.
+    #[serde(skip_serializing_if = "is_default")]
+    pub skipped_pages: u64,
     /// Whether the map was reset during the recording: ids from before are stale.
     #[serde(skip_serializing_if = "is_default")]
     pub reset: bool,

@@ -47,7 +47,7 @@ impl<Frame> Sleeper<Frame> {
             fields: Fields::default(),
             comm: trace.tasks.comm(self.pid, time).0.into(),
             pid: self.pid as u32,
-            tgid: trace.tasks.tgid(self.pid),
+            tgid: trace.tasks.tgid(self.pid, time).0,
             cpu: self.cpu,
             time: trace.time(time),
             flags: Flags::default(),

@@ -269,3 +269,19 @@ proptest! {
         prop_assert!(has([&shown[..], &shown].join("..")));
     }
 }
+
+#[test]
+fn the_id_of_a_process_selects_its_threads() {
+    let event = Event {
+        pid: 8,
+        tgid: Some(7),
+        ..Event::example("a", crate::ring::fields::Fields::default())
+    };
+    for (pid, fits) in [(7, true), (8, true), (9, false)] {
+        let filter = Filter {
+            pids: vec![pid],
+            ..Filter::default()
+        };
+        assert_eq!(filter.fits(&event), fits, "{pid}");
+    }
+}

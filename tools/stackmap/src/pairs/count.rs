@@ -5,13 +5,12 @@
 use super::{
     join::{End, Joiner, Pair, Step, Waker},
     rules::Part,
-    By, Pairs, Preset, INTERRUPT, PREEMPTED, UNKNOWN,
+    By, Pairs, Preset, PREEMPTED, UNKNOWN,
 };
 use crate::{
     gaps::Gaps,
     notes::{count_of, Note},
     output::safe,
-    symbols::texts::ByNumber,
     tally::{Count, Key, Tally},
     trace::{Time, UserRef},
     weight::{duration, Unit},
@@ -79,9 +78,6 @@ impl Pairs {
         let is_before =
             |step: &Step| step.part == Part::First && self.firsts[step.number as usize].is_before;
         steps.sort_by_key(|step| (!is_before(step), step.time));
-        if self.preset.is_waits() {
-            self.name_wakers(&mut steps);
-        }
         let unit = match (self.preset, self.rules.has_sizes()) {
             (Preset::Leaks { .. }, false) => Unit::Events,
             (Preset::Leaks { .. }, true) => Unit::Bytes,
@@ -112,19 +108,6 @@ impl Pairs {
             };
             let group = self.names.get(row.group).0;
             self.tally.add_to(group, row.key, &count);
-        }
-    }
-
-    /// Names wakers as they were called when they woke somebody up, as far as switches say it.
-    fn name_wakers(&self, steps: &mut [Step]) {
-        let mut comms = ByNumber::<u64, u32>::default();
-        for step in steps {
-            if step.part != Part::Middle {
-                comms.insert(step.start, step.comm);
-            } else if step.comm != INTERRUPT {
-                let by = self.middles[step.number as usize].by;
-                step.comm = comms.get(&by.into()).copied().unwrap_or(step.comm);
-            }
         }
     }
 

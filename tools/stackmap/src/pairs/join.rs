@@ -25,8 +25,6 @@ pub(super) struct Step {
     pub(super) part: Part,
     /// Among the first events or the middle ones, which it is.
     pub(super) number: u32,
-    /// The number of the name of the task that it is about, or that wakes another one up.
-    pub(super) comm: u32,
 }
 
 /// What begins with a first event.
@@ -53,8 +51,8 @@ pub(super) struct First {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Middle {
     pub(super) key: Key,
-    /// The task that did it.
-    pub(super) by: u32,
+    /// The number of the name of the task that did it.
+    pub(super) comm: u32,
 }
 
 /// Who did it: the number of the task's name, or of what stands for none, and its stacks.
@@ -176,7 +174,7 @@ impl<'a> Joiner<'a> {
     }
 
     fn middle(&mut self, step: &Step) {
-        let (comm, key) = (step.comm, self.middles[step.number as usize].key);
+        let Middle { comm, key } = self.middles[step.number as usize];
         let middle = (step.time, Waker { comm, key });
         let open = self.open.get_mut(&step.place());
         let open = open.map(|open| (&self.firsts[open.first as usize], open));

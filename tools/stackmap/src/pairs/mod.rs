@@ -220,12 +220,11 @@ impl Pairs {
         keeps: &mut dyn FnMut(&Event) -> bool,
     ) {
         self.end.get_or_insert(event.time);
-        let comm = self.comm(&event.comm);
         let first = First {
             key: self.keys.key(sides),
             size: 1,
             group: match self.by {
-                By::Key(tally::By::Comm) => comm,
+                By::Key(tally::By::Comm) => self.comm(&event.comm),
                 _ => self.group(event, &event.name, loaded),
             },
             is_wanted: keeps(event),
@@ -242,7 +241,6 @@ impl Pairs {
             order: 0,
             part: Part::First,
             number: self.firsts.len() as u32,
-            comm,
         });
         self.firsts.push(first);
     }
@@ -262,12 +260,6 @@ impl Pairs {
         }
         let (order, size) = self.size(role, event)?;
         let is_waits = self.preset.is_waits();
-        let comm = match role.part {
-            _ if !is_waits => UNKNOWN,
-            Part::Middle if event.flags.interrupts => INTERRUPT,
-            Part::First | Part::Middle => self.comm(&event.comm),
-            Part::Last => self.comm(&event.fields.string("next_comm")?),
-        };
         let number = match role.part {
             Part::First => {
                 let state = match is_waits {
@@ -282,7 +274,7 @@ impl Pairs {
                     },
                     size,
                     group: match self.by {
-                        By::Key(tally::By::Comm) if is_waits => comm,
+                        By::Key(tally::By::Comm) if is_waits => self.comm(&event.comm),
                         _ => self.group(event, &role.name, loaded),
                     },
                     is_wanted,
@@ -295,8 +287,12 @@ impl Pairs {
                 self.firsts.len() - 1
             }
             Part::Middle => {
-                let (key, by) = (self.keys.key(sides), event.pid);
-                self.middles.push(Middle { key, by });
+                let key = self.keys.key(sides);
+                let comm = match event.flags.interrupts {
+                    true => INTERRUPT,
+                    false => self.comm(&event.comm),
+                };
+                self.middles.push(Middle { key, comm });
                 self.middles.len() - 1
             }
             Part::Last => {
@@ -311,7 +307,6 @@ impl Pairs {
             order,
             part: role.part,
             number: number as u32,
-            comm,
         });
         Some(())
     }

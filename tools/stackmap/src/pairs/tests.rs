@@ -27,9 +27,8 @@ fn pairs_of(preset: Preset, by: &str, steps: &str) -> Pairs {
         let (part, number) = match words[2] {
             "last" => (Part::Last, 0),
             "wakes" => {
-                let (stack, by) = (words[4].parse().unwrap(), words[5].parse().unwrap());
-                let key = Key::of_user_id(stack);
-                pairs.middles.push(Middle { key, by });
+                let key = Key::of_user_id(words[4].parse().unwrap());
+                pairs.middles.push(Middle { key, comm });
                 (Part::Middle, pairs.middles.len() - 1)
             }
             what => {
@@ -42,9 +41,9 @@ fn pairs_of(preset: Preset, by: &str, steps: &str) -> Pairs {
                     size: 1 << order.parse::<u32>().unwrap(),
                     group,
                     is_wanted: what != "unwanted",
-                    is_blocked: what.starts_with("sleeps"),
+                    is_blocked: what.starts_with("sleeps") || what == "asleep",
                     goes_on: what == "raised",
-                    is_before: false,
+                    is_before: what == "asleep",
                     slept_on: what == "sleeps-on",
                 });
                 (Part::First, pairs.firsts.len() - 1)
@@ -57,7 +56,6 @@ fn pairs_of(preset: Preset, by: &str, steps: &str) -> Pairs {
             order: order.parse().unwrap(),
             part,
             number: number as u32,
-            comm,
         });
         let last = pairs.steps.iter().map(|step| step.time).max();
         pairs.end = last.map(Time::Nanos);
@@ -110,13 +108,13 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
     // Whoever wakes it up first; or nobody that the trace knows, while another task is; while it was about to leave;
     // and for another time. One that could run on is preempted. Who woke it up is forgotten when it runs.
     let cases = "
-        10:1 sleeps a, 30:1 wakes x 1 9, 31:1 wakes y 2 9, 35:1 last a => : [20, 5, 0] x 1
-        10:1 sleeps a, 30:2 wakes x 1 9, 35:1 last a => : [25, 0, 0] (unknown)
-        9:1 wakes x 1 9, 10:1 sleeps a, 35:1 last a => : [0, 25, 0] x 1
-        9:1 wakes x 1 9, 10:1 sleeps a, 30:1 wakes y 2 9, 35:1 last a => : [20, 5, 0] y 2
-        10:1 runs a, 12:1 wakes x 1 9, 35:1 last a => : [0, 0, 25] (preempted)
-        1:1 sleeps a, 2:1 wakes x 1 9, 4:1 last a, 5:1 sleeps a, 7:1 last a => : [1, 2, 0] x 1; : [2, 0, 0] (unknown)
-        1:1 wakes x 1 9, 2:1 sleeps a, 5:1 last a, 7:1 sleeps a, 9:1 last a => : [0, 3, 0] x 1; : [2, 0, 0] (unknown)";
+        10:1 sleeps a, 30:1 wakes x 1, 31:1 wakes y 2, 35:1 last a => : [20, 5, 0] x 1
+        10:1 sleeps a, 30:2 wakes x 1, 35:1 last a => : [25, 0, 0] (unknown)
+        9:1 wakes x 1, 10:1 sleeps a, 35:1 last a => : [0, 25, 0] x 1
+        9:1 wakes x 1, 10:1 sleeps a, 30:1 wakes y 2, 35:1 last a => : [20, 5, 0] y 2
+        10:1 runs a, 12:1 wakes x 1, 35:1 last a => : [0, 0, 25] (preempted)
+        1:1 sleeps a, 2:1 wakes x 1, 4:1 last a, 5:1 sleeps a, 7:1 last a => : [1, 2, 0] x 1; : [2, 0, 0] (unknown)
+        1:1 wakes x 1, 2:1 sleeps a, 5:1 last a, 7:1 sleeps a, 9:1 last a => : [0, 3, 0] x 1; : [2, 0, 0] (unknown)";
     check(WAITS, "stack", &[], cases);
 }
 
@@ -124,23 +122,23 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
 fn waits_that_are_not_wanted_end_those_before() {
     // The record that a task came back may be missing. A waking before what is not wanted ends no later wait.
     let cases = "
-        1:1 sleeps a, 2:1 last a, 3:1 unwanted a, 4:1 wakes x 1 9, 5:1 last a => a: [1, 0, 0] (unknown)
-        1:1 sleeps a, 3:1 unwanted a, 4:1 wakes x 1 9, 5:1 last a => 1 wait of 2 ns MISSING
+        1:1 sleeps a, 2:1 last a, 3:1 unwanted a, 4:1 wakes x 1, 5:1 last a => a: [1, 0, 0] (unknown)
+        1:1 sleeps a, 3:1 unwanted a, 4:1 wakes x 1, 5:1 last a => 1 wait of 2 ns MISSING
         1:1 sleeps a, 3:1 sleeps a, 8:1 last a => a: [5, 0, 0] (unknown); 1 wait of 2 ns MISSING
-        1:1 wakes x 1 9, 2:1 unwanted a, 3:1 last a, 4:1 sleeps a, 6:1 last a => a: [2, 0, 0] (unknown)
-        1:1 wakes x 1 9, 2:1 unwanted a, 4:1 sleeps a, 6:1 last a => a: [2, 0, 0] (unknown)
-        1:1 unwanted a, 2:1 wakes x 1 9, 4:1 sleeps a, 6:1 last a => a: [0, 2, 0] x 1";
+        1:1 wakes x 1, 2:1 unwanted a, 3:1 last a, 4:1 sleeps a, 6:1 last a => a: [2, 0, 0] (unknown)
+        1:1 wakes x 1, 2:1 unwanted a, 4:1 sleeps a, 6:1 last a => a: [2, 0, 0] (unknown)
+        1:1 unwanted a, 2:1 wakes x 1, 4:1 sleeps a, 6:1 last a => a: [0, 2, 0] x 1";
     check(WAITS, "comm", &[], &cases.replace("MISSING", MISSING));
 }
 
 #[test]
 fn waits_with_missing_records_are_not_counted() {
-    let case = "10:1 sleeps a, 20:1 wakes x 1 9, 21:1 last a, 30:2 sleeps a, 40:2 wakes x 1 9, 41:2 last a => \
+    let case = "10:1 sleeps a, 20:1 wakes x 1, 21:1 last a, 30:2 sleeps a, 40:2 wakes x 1, 41:2 last a => \
                 a: [10, 1, 0] x 1; 1 wait of 11 ns ";
     let case = case.to_owned() + MISSING;
     check(WAITS, "comm", &[(0, 5), (21, 31)], &case);
     // Nor is who woke a task up before.
-    let case = "10:1 wakes x 1 9, 30:1 sleeps a, 40:1 last a => a: [10, 0, 0] (unknown)";
+    let case = "10:1 wakes x 1, 30:1 sleeps a, 40:1 last a => a: [10, 0, 0] (unknown)";
     check(WAITS, "comm", &[(15, 25)], case);
     // It may have ended in a gap.
     let case = format!("10:1 sleeps a, 25:3 last b => 1 wait of 15 ns {MISSING}");
@@ -153,26 +151,31 @@ fn waits_with_missing_records_are_not_counted() {
 
 #[test]
 fn waits_that_last_are_counted_if_they_are_wanted() {
-    let steps = "10:1 sleeps a, 15:2 runs b, 25:3 last c, 30:1 wakes x 1 9, 5:4 unwanted d => ";
+    let steps = "10:1 sleeps a, 15:2 runs b, 25:3 last c, 30:1 wakes x 1, 5:4 unwanted d => ";
     let why = "2 waits of 35 ns not counted: the tasks still waited when the trace ended \
                (--unfinished counts them)";
     check(WAITS, "comm", &[], &[steps, why].concat());
     let want = "a: [20, 0, 0] x 1; b: [0, 0, 15] (preempted)";
     check(UNFINISHED, "comm", &[], &[steps, want].concat());
     // Whoever woke the task up before has not ended the wait. The trace may end later.
-    let steps = "5:1 wakes x 1 9, 10:1 sleeps a";
+    let steps = "5:1 wakes x 1, 10:1 sleeps a";
     let mut pairs = pairs_of(UNFINISHED, "comm", steps);
     pairs.end = Some(Time::Nanos(200));
     assert_eq!(found(pairs, &[]), ["a: [190, 0, 0] (unknown)"]);
 }
 
 #[test]
+fn who_slept_before_and_then_ran_is_not_missing() {
+    let case = "1:1 asleep a, 5:1 sleeps a, 9:1 last a => a: [4, 0, 0] (unknown)";
+    check(WAITS, "comm", &[], case);
+    check(UNFINISHED, "comm", &[], case);
+}
+
+#[test]
 fn a_waker_has_the_name_that_it_had() {
-    // Of the last one, nothing is known but what the event says.
-    let case = "1:5 last first, 10:1 sleeps a, 12:1 wakes then 1 5, 13:1 last a, 20:5 last then, \
-                30:1 sleeps a, 37:1 wakes other 1 6, 38:1 last a, 40:1 sleeps a, \
-                45:1 wakes (interrupt) 1 5, 46:1 last a => (interrupt): [5, 1, 0] (interrupt) 1; \
-                first: [2, 1, 0] first 1; other: [7, 1, 0] other 1";
+    let case = "1:5 last sh, 10:1 sleeps a, 12:1 wakes prog 1, 13:1 last a, 40:1 sleeps a, \
+                45:1 wakes (interrupt) 1, 46:1 last a => (interrupt): [5, 1, 0] (interrupt) 1; \
+                prog: [2, 1, 0] prog 1";
     check(WAITS, "waker", &[], case);
     // No task is called as what is none.
     let mut pairs = Pairs::new(WAITS, Rules::waits(), By::Waker);
@@ -310,7 +313,8 @@ fn groups_have_those_first_that_took_longest() {
     ];
     let places = lines.map(|line| text.find(line).unwrap());
     assert!(places.is_sorted(), "{text}");
-    let steps = "0:1 sleeps b, 10:1 wakes x 1 9, 12:1 last b, 20:2 sleeps a, 50:2 wakes y 2 9, 51:2 last a, \
+    let steps =
+        "0:1 sleeps b, 10:1 wakes x 1, 12:1 last b, 20:2 sleeps a, 50:2 wakes y 2, 51:2 last a, \
                  60:1 sleeps b, 61:1 last b, 62:1 runs b, 64:1 last b";
     let limits = Limits {
         stacks: 9,
@@ -382,7 +386,7 @@ fn what_an_interrupt_interrupted_is_not_shown() {
         ("(interrupt)", ["wakes", "asm_sysvec_reboot"].as_slice()),
         ("x", &["wakes", "asm_sysvec_reboot", "interrupted"]),
     ] {
-        let steps = format!("0:1 sleeps a, 1000:1 wakes {waker} 1 9, 1999:1 last a");
+        let steps = format!("0:1 sleeps a, 1000:1 wakes {waker} 1, 1999:1 last a");
         let (pairs, loaded) = with_stacks("comm", &steps);
         let limits = Limits {
             stacks: 9,

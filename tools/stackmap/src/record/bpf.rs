@@ -8,18 +8,21 @@
 use crate::{
     error::{Error, Result},
     kernel,
+    notes::count_of,
     output::warn,
     symbols::kallsyms::UNKNOWN,
 };
 use perf_event::{
     data::{KSymbolType, Record},
     events::Software,
-    Builder, Sampler,
+    Builder, ReadFormat, Sampler,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How `/proc/kallsyms` marks BPF programs.
 const MARK: &str = "\t[bpf]";
+/// How the names of the prefixes of functions begin that the kernel gives BPF programs with `CONFIG_FINEIBT`.
+const PREFIX: &str = "__cfi_";
 /// The size of the buffer of a CPU, in bytes: about 600 programs that come or go there.
 const BUFFER_LEN: usize = 64 << 10;
 
@@ -33,8 +36,8 @@ pub(super) struct BpfWatch {
     before: Vec<Start>,
 }
 
-/// The symbols of BPF programs that were loaded at some time of a recording. Of a symbol that was never unloaded, the
-/// length is not known, and no other one is in its memory.
+/// The symbols of BPF programs that were loaded at some time of a recording, with their lengths as far as perf events have
+/// told these.
 #[derive(Default)]
 pub(super) struct BpfSymbols(BTreeMap<Start, Option<u64>>);
 
@@ -44,35 +47,59 @@ impl BpfWatch {
         let sampler = |cpu: u32| {
             let mut builder = Builder::new(Software::DUMMY);
             builder.any_pid().one_cpu(cpu as usize).ksymbol(true);
-            builder.enabled(true).build()?.sampled(BUFFER_LEN)
+            sampler(&mut builder)
         };
         let samplers = kernel::online_cpus().into_iter().map(sampler);
-        let samplers = samplers.collect::<Result<_, _>>();
         Ok(Self {
-            samplers: samplers.map_err(|error| Error::io("watch BPF programs", error))?,
+            samplers: samplers.collect::<Result<_>>()?,
             before: symbols_of(&kernel::kallsyms_text()?),
         })
     }
 
     /// Ends it. Returns the symbols, or an error if events were lost.
     pub(super) fn end(self) -> Result<BpfSymbols> {
-        let lost = |what: &str| Error::Refused(format!("perf events {what}"));
         let mut symbols = BpfSymbols(self.before.into_iter().map(|start| (start, None)).collect());
         for mut sampler in self.samplers {
-            while let Some(record) = sampler.next_record() {
-                let record = record.parse_record();
-                match record.map_err(|_| lost("cannot be read"))? {
-                    Record::KSymbol(symbol) if symbol.ksym_type == KSymbolType::BPF => {
-                        let name = String::from_utf8_lossy(&symbol.name);
-                        let start = (symbol.addr, name.trim_end_matches('\0').to_owned());
-                        symbols.0.insert(start, Some(symbol.len.into()));
-                    }
-                    Record::Lost(_) => return Err(lost("were lost")),
-                    _ => {}
+            records(&mut sampler, |record| {
+                let Record::KSymbol(symbol) = record else {
+                    return;
+                };
+                if symbol.ksym_type == KSymbolType::BPF {
+                    let name = String::from_utf8_lossy(&symbol.name);
+                    let start = (symbol.addr, name.trim_end_matches('\0').to_owned());
+                    // What is made again at its address can have another length.
+                    let len = symbols.0.entry(start).or_default();
+                    *len = (*len).max(Some(symbol.len.into()));
                 }
-            }
+            })?;
         }
         Ok(symbols)
+    }
+}
+
+/// Returns a sampler that counts what it loses.
+fn sampler(builder: &mut Builder<'_>) -> Result<Sampler> {
+    let builder = builder.enabled(true).read_format(ReadFormat::LOST);
+    let counter = builder.build();
+    counter
+        .and_then(|counter| counter.sampled(BUFFER_LEN))
+        .map_err(|error| Error::io("watch BPF programs", error))
+}
+
+/// Gives `out` all records of a sampler. Returns an error if some were lost. The kernel writes no record that says so before
+/// there is space for it.
+fn records(sampler: &mut Sampler, mut out: impl FnMut(Record<'_>)) -> Result {
+    while let Some(record) = sampler.next_record() {
+        let record = record.parse_record();
+        out(record.map_err(|_| Error::Refused("perf events cannot be read".to_owned()))?);
+    }
+    let value = sampler.as_counter_mut().read_full();
+    match value
+        .map_err(|error| Error::io("watch BPF programs", error))?
+        .lost()
+    {
+        Some(0) => Ok(()),
+        _ => Err(Error::Refused("perf events were lost".to_owned())),
     }
 }
 
@@ -83,38 +110,88 @@ pub(super) fn reported<T>(result: Result<T>) -> Option<T> {
 }
 
 /// Returns the text of a kallsyms that names the BPF programs of a recording in place of those at its end. Where there
-/// may have been two of them, or it is not known which, there is no name.
+/// may have been two of them, or a module, or it is not known which, there is no name.
 pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
-    let last = symbols_of(kallsyms);
-    let symbols = symbols.filter(|symbols| {
-        let has_all = last.iter().all(|start| symbols.0.contains_key(start));
-        if !has_all {
-            warn("BPF programs have no names: a CPU that was offline has loaded one");
-        }
-        has_all
-    });
+    let last: BTreeSet<_> = symbols_of(kallsyms).into_iter().collect();
     let mut text: String = kallsyms
         .split_inclusive('\n')
         .filter(|line| !line.contains(MARK))
         .collect();
+    let functions = functions(kallsyms);
     let mut write =
         |start: u64, name: &str| text.push_str(&format!("{start:016x} t {name}{MARK}\n"));
     let Some(BpfSymbols(symbols)) = symbols else {
         last.iter().for_each(|(start, _)| write(*start, UNKNOWN));
         return text;
     };
+    // What was there all the time shares its memory with nothing.
+    let stays = |(start, len): &(&Start, &Option<u64>)| len.is_none() && last.contains(*start);
+    let fixed: BTreeSet<u64> = symbols
+        .iter()
+        .filter(stays)
+        .map(|(start, _)| start.0)
+        .collect();
+    let mut all: BTreeMap<&Start, Option<u64>> = last.iter().map(|start| (start, None)).collect();
+    all.extend(symbols.iter().map(|(start, len)| (start, *len)));
     let mut end_before = 0;
-    let mut symbols = symbols.iter().peekable();
-    while let Some(((start, name), len)) = symbols.next() {
-        let end = start.saturating_add(len.unwrap_or(0)).max(end_before);
-        let is_shared = *start < end_before
-            || symbols
-                .peek()
-                .is_some_and(|((next, _), _)| *next == *start || *next < end);
-        write(*start, if is_shared { UNKNOWN } else { name });
-        end_before = end;
+    let mut nr_unseen = 0;
+    let mut all = all.into_iter().peekable();
+    while let Some((symbol, len)) = all.next() {
+        let (start, name) = (symbol.0, &symbol.1[..]);
+        let is_fixed = fixed.contains(&start);
+        // A CPU that came online has loaded it, or unloaded it: it may reach up to the next one.
+        let is_unseen = len.is_none() && !is_fixed;
+        nr_unseen += u64::from(is_unseen);
+        let next_fixed = fixed.range(start.saturating_add(1)..).next();
+        let end = match len {
+            Some(len) => start.saturating_add(len),
+            None if is_fixed => start,
+            None => next_fixed.copied().unwrap_or(u64::MAX),
+        };
+        let next = all.peek().map(|(next, _)| next.0);
+        let is_shared = start < end_before
+            || next.is_some_and(|next| next == start || next < end)
+            || is_in_module(&functions, start);
+        write(
+            start,
+            if is_unseen || is_shared {
+                UNKNOWN
+            } else {
+                name
+            },
+        );
+        end_before = end.max(end_before);
+        if len.is_some() && next.is_none_or(|next| next > end_before) {
+            write(end_before, UNKNOWN);
+        }
+    }
+    if nr_unseen > 0 {
+        let programs = count_of(nr_unseen, "BPF program");
+        warn(format_args!("{programs} and what may be in the same memory have no names: a CPU was offline at first"));
     }
     text
+}
+
+/// Returns the functions of a kallsyms by their addresses, each with its module.
+fn functions(kallsyms: &str) -> BTreeMap<u64, &str> {
+    let function = |line| {
+        let (address, rest) = str::split_once(line, ' ')?;
+        let (_, module) = rest.split_once('\t').unwrap_or_default();
+        let is_code = rest.starts_with(['t', 'T', 'w', 'W']);
+        Some((u64::from_str_radix(address, 16).ok()?, module)).filter(|_| is_code)
+    };
+    let lines = kallsyms.lines().filter(|line| !line.ends_with(MARK));
+    lines.filter_map(function).collect()
+}
+
+/// Returns whether the functions around an address are of one module.
+fn is_in_module(functions: &BTreeMap<u64, &str>, address: u64) -> bool {
+    let before = functions.range(..=address).next_back();
+    let behind = functions.range(address..).next();
+    match (before, behind) {
+        (Some((_, before)), Some((_, behind))) => before == behind && !before.is_empty(),
+        _ => false,
+    }
 }
 
 /// Returns the BPF programs of a kallsyms.
@@ -123,7 +200,8 @@ fn symbols_of(kallsyms: &str) -> Vec<Start> {
     let start = |line: &str| {
         let mut words = line.split(' ');
         let start = u64::from_str_radix(words.next()?, 16).ok()?;
-        Some((start, words.nth(1)?.to_owned()))
+        let name = words.nth(1).filter(|name| !name.starts_with(PREFIX))?;
+        Some((start, name.to_owned()))
     };
     lines.filter_map(start).collect()
 }
@@ -131,65 +209,116 @@ fn symbols_of(kallsyms: &str) -> Vec<Start> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::symbols::{kallsyms::Kallsyms, modules::Modules};
 
-    fn symbols(of: &[(u64, &str, Option<u64>)]) -> BpfSymbols {
-        let symbols = of
+    const KERNEL: &str =
+        "ffffffff81000000 T _text\nffffffffb0000000 t f\t[m]\nffffffffb0003000 t g\t[m]\n";
+    const BASE: u64 = 0xffff_ffff_c000_0000;
+
+    /// Returns the names at offsets from [`BASE`], if `last` are the programs at the end and `symbols` those that are known.
+    fn names(
+        last: &[(u64, &str)],
+        symbols: &[(u64, &str, Option<u64>)],
+        at: &[u64],
+    ) -> Vec<String> {
+        let line = |(at, name): &(u64, &str)| format!("{:016x} t {name}{MARK}\n", BASE + at);
+        let text = KERNEL.to_owned() + &last.iter().map(line).collect::<String>();
+        let known = symbols
             .iter()
-            .map(|(start, name, len)| ((*start, (*name).to_owned()), *len));
-        BpfSymbols(symbols.collect())
+            .map(|(at, name, len)| ((BASE.wrapping_add(*at), (*name).to_owned()), *len));
+        let text = named(&text, Some(&BpfSymbols(known.collect())));
+        let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
+        let name = |at: &u64| {
+            let symbol = kallsyms.symbol(BASE.wrapping_add(*at), true);
+            symbol.map_or_else(String::new, |symbol| symbol.name.to_string())
+        };
+        at.iter().map(name).collect()
     }
 
     #[test]
     fn memory_that_two_programs_had_has_no_name() {
-        let kallsyms = "ffff0000 T _text\nffff1000 t early\t[bpf]\nffff3000 t late\t[bpf]\nffff0100 t f\t[module]\n";
-        let kernel = "ffff0000 T _text\nffff0100 t f\t[module]\n";
-        let line = |(start, name): (u64, &str)| format!("{start:016x} t {name}\t[bpf]\n");
-        let (early, late) = ((0xffff1000, "early"), (0xffff3000, "late"));
-        for (others, want) in [
-            (&[][..], &[early, late][..]),
-            // One that has gone.
+        let last = [(0x1000, "early"), (0x3000, "late")];
+        let at = [0x1010, 0x2010, 0x2f10, 0x3010, 0x3110];
+        for (gone, want) in [
+            (&[][..], ["early", "early", "early", "late", ""]),
             (
-                &[(0xffff2000, "gone", Some(0x100))],
-                &[early, (0xffff2000, "gone"), late],
+                &[(0x2000, "gone", Some(0x100))],
+                ["early", "gone", "", "late", ""],
             ),
             // Another one was there, and in its last bytes; the one after it is not concerned.
             (
-                &[(0xffff3000, "gone", Some(0x10))],
-                &[early, (0xffff3000, UNKNOWN), (0xffff3000, UNKNOWN)],
+                &[(0x3000, "gone", Some(0x10))],
+                ["early", "early", "early", "", ""],
             ),
             (
-                &[
-                    (0xffff2f00, "gone", Some(0x101)),
-                    (0xffff3100, "last", Some(8)),
-                ],
-                &[
-                    early,
-                    (0xffff2f00, UNKNOWN),
-                    (0xffff3000, UNKNOWN),
-                    (0xffff3100, "last"),
-                ],
+                &[(0x2f00, "gone", Some(0x101)), (0x3100, "next", Some(0x20))],
+                ["early", "early", "", "", "next"],
             ),
         ] {
-            let mut known = symbols(&[(early.0, early.1, None), (late.0, late.1, Some(0x100))]);
-            known.0.extend(symbols(others).0);
-            let want = want.iter().copied().map(line);
-            let want = [kernel.to_owned()]
-                .into_iter()
-                .chain(want)
-                .collect::<String>();
-            assert_eq!(named(kallsyms, Some(&known)), want, "{others:?}");
+            let known = [(0x1000, "early", None), (0x3000, "late", Some(0x100))];
+            assert_eq!(
+                names(&last, &[&known, gone].concat(), &at),
+                want,
+                "{gone:?}"
+            );
         }
     }
 
     #[test]
-    fn programs_that_nobody_saw_have_no_names() {
-        let kallsyms = "ffff1000 t one\t[bpf]\nffff2000 t other\t[bpf]\n";
-        let want =
-            format!("00000000ffff1000 t {UNKNOWN}{MARK}\n00000000ffff2000 t {UNKNOWN}{MARK}\n");
-        assert_eq!(named(kallsyms, None), want);
+    fn memory_of_a_module_has_no_name_of_a_program() {
+        let gone = 0xffff_ffff_b000_1800_u64.wrapping_sub(BASE);
         assert_eq!(
-            named(kallsyms, Some(&symbols(&[(0xffff1000, "one", None)]))),
-            want
+            names(&[], &[(gone, "gone", Some(0x100))], &[gone + 0x10]),
+            [""]
         );
+    }
+
+    #[test]
+    fn programs_that_no_cpu_has_reported_have_no_names() {
+        // One that is loaded, and one that is gone, with another one in its memory.
+        let always = (0x5000, "always", None);
+        let known = [
+            (0x1000, "gone", None),
+            (0x1080, "second", Some(0x100)),
+            always,
+        ];
+        let last = [(0x5000, "always"), (0x6000, "late")];
+        let at = [0x1010, 0x1090, 0x5010, 0x6010];
+        assert_eq!(names(&last, &known, &at), ["", "", "always", ""]);
+        assert_eq!(
+            named("ffff1000 t one\t[bpf]\n", None),
+            format!("00000000ffff1000 t {UNKNOWN}{MARK}\n")
+        );
+    }
+
+    #[test]
+    fn prefixes_of_programs_are_none() {
+        let last = [
+            (0xff0, "__cfi_new"),
+            (0x1000, "new"),
+            (0x2000, "__cfi_old"),
+            (0x2010, "old"),
+        ];
+        let known = [(0x1000, "new", Some(0x100)), (0x2010, "old", None)];
+        assert_eq!(names(&last, &known, &[0x1010, 0x2020]), ["new", "old"]);
+    }
+
+    #[test]
+    fn lost_records_are_noticed() {
+        let mut builder = Builder::new(Software::DUMMY);
+        let mut sampler = sampler(builder.observe_self().any_cpu().comm(true)).unwrap();
+        let mut rename = |times: u32| {
+            (0..times).for_each(|number| {
+                std::fs::write("/proc/thread-self/comm", format!("n{number}")).unwrap();
+            });
+            let mut nr_records = 0;
+            (
+                records(&mut sampler, |_| nr_records += 1).is_ok(),
+                nr_records,
+            )
+        };
+        assert_eq!(rename(10), (true, 10));
+        let (is_complete, nr_records) = rename(6000);
+        assert!(!is_complete && nr_records < 6000, "{nr_records}");
     }
 }

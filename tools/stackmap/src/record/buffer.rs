@@ -5,7 +5,7 @@
 use super::{
     cpu_buffer::CpuBuffer,
     spool::Spool,
-    tasks,
+    tasks::{self, Running},
     wait::{Signals, INTERRUPTED},
     window::Window,
 };
@@ -46,6 +46,7 @@ pub(super) struct Buffer<'a> {
     pub(super) threads: &'a BTreeMap<i32, u32>,
     /// Tasks that get names although they may have no event.
     pub(super) named: &'a [i32],
+    pub(super) running: &'a Running,
     pub(super) comms: &'a RecordedComms,
 }
 
@@ -69,6 +70,9 @@ pub(super) struct WrittenCpu {
     pub(super) first: Option<u64>,
     /// When the last record was.
     pub(super) last: u64,
+    /// How many pages were damaged, and whether any of them came after the last one that was written.
+    pub(super) skipped: u64,
+    is_cut: bool,
 }
 
 /// What is collected while pages are read.
@@ -153,7 +157,7 @@ impl Buffer<'_> {
     }
 
     fn write_tasks(&self, to: &mut Writer, pids: &BTreeSet<i32>) -> Result {
-        let mut tasks = tasks::find(self.tracefs, pids, self.threads, self.comms);
+        let mut tasks = tasks::find(self.tracefs, pids, self.threads, self.running, self.comms);
         let forgotten = tasks.bound();
         if forgotten > 0 {
             let tasks = count_of(forgotten as u64, "task");
@@ -189,6 +193,8 @@ impl Buffer<'_> {
             let more = source.advance();
             let cpu = written.entry(source.cpu).or_default();
             (cpu.older, cpu.first) = (source.older, source.first);
+            cpu.skipped += u64::from(source.is_cut);
+            cpu.is_cut |= source.is_cut;
             more
         };
         sources.retain_mut(|source| advance(source, &mut written));
@@ -201,8 +207,11 @@ impl Buffer<'_> {
             }
             let source = &mut sources[first];
             match seen.page(&layout, std::mem::take(&mut source.page)) {
-                Ok((page, nr_records, last)) => {
+                Ok((mut page, nr_records, last)) => {
                     let cpu = written.entry(source.cpu).or_default();
+                    if std::mem::take(&mut cpu.is_cut) {
+                        layout.set_missed(&mut page);
+                    }
                     cpu.events += seen.nr_events;
                     cpu.entries += nr_records;
                     if source.is_streamed() {
@@ -213,14 +222,27 @@ impl Buffer<'_> {
                     done += page.len() as u64;
                     progress.set(done);
                 }
-                Err(damage) => warn(format_args!(
-                    "CPU {}: {damage}: the page is skipped",
-                    source.cpu
-                )),
+                Err(damage) => {
+                    warn(format_args!(
+                        "CPU {}: {damage}: the page is skipped",
+                        source.cpu
+                    ));
+                    let cpu = written.entry(source.cpu).or_default();
+                    (cpu.skipped, cpu.is_cut) = (cpu.skipped + 1, true);
+                }
             }
             if !advance(source, &mut written) {
                 sources.swap_remove(first);
             }
+        }
+        let last = written
+            .values()
+            .map(|cpu| cpu.last)
+            .max()
+            .unwrap_or_default();
+        for (cpu, _) in written.iter().filter(|(_, written)| written.is_cut) {
+            let page = layout.gap(last);
+            to.add(|zip| write_page(zip, *cpu, &page))?;
         }
         Ok(written)
     }

@@ -17,7 +17,7 @@ use crate::{
     notes::count_of,
     output::warn,
     ring::{
-        comms::{RecordedComms, EVENTS},
+        comms::{RecordedComms, EVENTS, MODULE},
         format::Formats,
         page::Cursor,
     },
@@ -42,7 +42,8 @@ pub(super) fn set(tracefs: &Tracefs, clock: &str) -> Result {
     settings::set_buffer(tracefs, clock, false)?;
     settings::set_streamed(tracefs)?;
     for (system, event, _) in EVENTS {
-        tracefs.append("set_event", &format!("{system}:{event}\n"))?;
+        let set = tracefs.append("set_event", &format!("{system}:{event}\n"));
+        set.or_else(|error| if system == MODULE { Ok(()) } else { Err(error) })?;
     }
     tracefs.write("tracing_on", "1")
 }
@@ -55,6 +56,7 @@ pub(super) fn read(top: &Tracefs, instance: Option<&Tracefs>, dir: &Directory) -
             "tasks that were renamed or have ended may lack their names: {error}"
         ));
     }
+    comms.sort();
     comms
 }
 
@@ -80,8 +82,11 @@ fn add(
     }
     let mut formats = Formats::default();
     for (system, event, _) in EVENTS {
-        let text = tracefs.read(&format!("events/{system}/{event}/format"))?;
-        let _ = formats.add(system, &text);
+        match tracefs.read(&format!("events/{system}/{event}/format")) {
+            Ok(text) => drop(formats.add(system, &text)),
+            Err(error) if system != MODULE => return Err(error),
+            Err(_) => {}
+        }
     }
     for taken in spool.values() {
         let mut pages = taken.read()?;

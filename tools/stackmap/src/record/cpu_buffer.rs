@@ -27,6 +27,8 @@ pub(super) struct CpuBuffer<'a> {
     /// The page that is next, and when it begins.
     pub(super) page: Vec<u8>,
     pub(super) time: u64,
+    /// Whether what is left of the pages cannot be read.
+    pub(super) is_cut: bool,
 }
 
 impl<'a> CpuBuffer<'a> {
@@ -48,6 +50,7 @@ impl<'a> CpuBuffer<'a> {
             first: None,
             page: Vec::new(),
             time: 0,
+            is_cut: false,
         })
     }
 
@@ -93,6 +96,7 @@ impl<'a> CpuBuffer<'a> {
                 "the pages of CPU {}: {error}: the rest of them is skipped",
                 self.cpu
             ));
+            self.is_cut = true;
             Vec::new()
         });
         self.read += 4 + page.len() as u64;

@@ -21,6 +21,7 @@ mod label;
 mod limits;
 mod load;
 mod loss;
+mod modules;
 mod options;
 mod processes;
 mod recording;
@@ -48,7 +49,7 @@ use crate::{
     error::{Error, Result},
     filter::CpuRange,
     kernel,
-    output::is_replaced,
+    output::{is_replaced, say},
     tracefs::Tracefs,
 };
 use events::Events;
@@ -96,7 +97,14 @@ impl Options {
         };
         let mut recording = Recording::new(&self, &limits);
         let guard = Guard::start(recording.name(), top.root())?;
-        recording.recorder.push(guard.id());
+        match kernel::has_initial_pids() {
+            true => recording.recorder.push(guard.id()),
+            false => {
+                recording.recorder.clear();
+                say("note: in a PID namespace, events of record itself are shown, and only tasks that start, are renamed or \
+                     end during the recording have names");
+            }
+        }
         let stopped = match Instance::create(&top, recording.name()) {
             Ok(instance) => {
                 let session = Session {

@@ -4,7 +4,7 @@
 //!
 //! The files are in `/run/stackmap`, one for each recording, with the name of its instance.
 
-use super::{label::Label, limits::Limits, spool::Directory, Options};
+use super::{label::Label, limits::Limits, modules::Builds, spool::Directory, Options};
 use crate::{
     capture::{ClockReading, Recorded, Sleeper},
     error::{Error, Result},
@@ -60,6 +60,7 @@ pub(super) struct Begun {
     pub(super) clock: Option<ClockReading>,
     /// The text of `/proc/modules`.
     pub(super) modules: String,
+    pub(super) builds: Builds,
     pub(super) map: MapState,
     /// The tasks that waited.
     pub(super) sleepers: Vec<Sleeper<String>>,

@@ -9,6 +9,7 @@ use super::{
     recording::{is_newer, Recording},
     save::{self, cpu_stats, cpus, Ending},
     spool::{Directory, Spool, OF_EVENTS},
+    tasks,
     wait::Signals,
 };
 use crate::{
@@ -153,6 +154,7 @@ impl Leftover {
         let ending = Ending {
             clock: clocks::read(tracefs),
             gone: self.instance.is_none(),
+            running: tasks::running(),
             comms: comms::read(&self.top, comms::find(&self.top, &self.name).as_ref(), &dir),
             ..Ending::default()
         };
@@ -328,6 +330,7 @@ pub fn save_buffer(tracefs: Option<&Path>, instance: Option<&str>, output: &Path
     recording.recorded.events = enabled(&tracefs)?.into_iter().collect();
     let ending = Ending {
         clock: clocks::read(&tracefs),
+        running: tasks::running(),
         ..Ending::default()
     };
     let dir = Directory::create(&recording.spool)?;

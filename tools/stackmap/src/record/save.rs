@@ -5,10 +5,11 @@
 use super::{
     bpf::{self, BpfWatch},
     buffer::{Buffer, Header, Written},
-    loss,
+    loss, modules,
     recording::{Begun, Recording},
     sleepers,
     spool::{self, Spool},
+    tasks::Running,
     user::UserSide,
     wait::Signals,
     window::Window,
@@ -24,7 +25,7 @@ use crate::{
     stack_map_bin::{self, Order},
     stacks::Stacks,
     stat::Stat,
-    symbols::kallsyms::Kallsyms,
+    symbols::{kallsyms::Kallsyms, modules::Modules},
     tracefs::{self, Tracefs},
 };
 use std::{
@@ -61,6 +62,8 @@ pub(super) struct Ending {
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
     pub(super) map: Option<File>,
+    /// The tasks that ran, before the changes of names end.
+    pub(super) running: Running,
     /// The names of tasks, and when they had them.
     pub(super) comms: RecordedComms,
 }
@@ -160,8 +163,14 @@ impl<'a> Surroundings<'a> {
             user,
             modules: kernel::modules_text()?,
             kallsyms: match &recording.begun {
-                Some(_) => {
-                    let text = kernel::kallsyms_text()?;
+                Some(begun) => {
+                    let (before, now) = (Modules::parse(&begun.modules), kernel::modules()?);
+                    let text = modules::named(
+                        kernel::kallsyms_text()?,
+                        (&before, &begun.builds),
+                        (&now, &modules::builds(&now)),
+                        &ending.comms.freed,
+                    );
                     // Not before: it then knows all programs that the text has.
                     let symbols = bpf.and_then(|bpf| bpf::reported(bpf.end()));
                     kernel::parse_kallsyms(bpf::named(&text, symbols.as_ref()))?
@@ -232,6 +241,7 @@ impl<'a> Surroundings<'a> {
             hide_tasks: recording.anonymous,
             threads: &self.begun.threads,
             named: &named,
+            running: &ending.running,
             comms: &ending.comms,
         };
         let written = buffer.write(&mut to, signals)?;
@@ -313,6 +323,7 @@ impl<'a> Surroundings<'a> {
                 begin: begun.clock,
                 end: ending.clock,
             },
+            skipped_pages: written.cpus.values().map(|cpu| cpu.skipped).sum(),
             modules_changed: is_new && loaded(begun.modules.as_bytes()) != loaded(&self.modules),
             recorded: recording.recorded.clone(),
             recorder: recording.recorder.clone(),
@@ -461,7 +472,7 @@ pub(super) fn clock(text: &str) -> String {
 
 /// The names and places of modules; how often they are used changes all the time.
 fn loaded(modules: &[u8]) -> Vec<(String, u64)> {
-    let modules = crate::symbols::modules::Modules::parse(&String::from_utf8_lossy(modules));
+    let modules = Modules::parse(&String::from_utf8_lossy(modules));
     let mut loaded: Vec<_> = modules
         .iter()
         .map(|module| (module.name.clone(), module.base))

@@ -10,6 +10,7 @@ use super::{
     guard::Guard,
     instance::{copy_markers, Instance, UserStacks},
     limits::Limits,
+    modules,
     recording::{Begun, Recording},
     save::{self, cpus, Ending},
     settings, sleepers,
@@ -25,6 +26,7 @@ use crate::{
     error::{Error, Result},
     kernel,
     output::{say, warn},
+    symbols::modules::Modules,
     tracefs::Tracefs,
     user::live::since_boot,
 };
@@ -202,6 +204,7 @@ impl Session<'_> {
                 written,
                 bpf,
                 map: Some(map),
+                running: tasks::running(),
                 comms: comms::read(self.top, instance.comms(), &dir),
                 ..Ending::default()
             },
@@ -250,10 +253,12 @@ impl Session<'_> {
 
     fn begun(&self, recorder: &[u32]) -> Result<Begun> {
         let modules = kernel::modules_text().unwrap_or_default();
+        let modules = String::from_utf8_lossy(&modules).into_owned();
         let tracefs = self.instance.tracefs();
         Ok(Begun {
             map: tracefs.map_state()?,
-            modules: String::from_utf8_lossy(&modules).into_owned(),
+            builds: modules::builds(&Modules::parse(&modules)),
+            modules,
             threads: tasks::threads(),
             settings: settings::watched(tracefs),
             sleepers: sleepers::find(tracefs, self.limits, recorder),

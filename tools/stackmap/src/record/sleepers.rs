@@ -20,7 +20,8 @@ pub(super) fn find(
     let of_switches = |file: &str| tracefs.read(&format!("events/sched/sched_switch/{file}"));
     let has_all = of_switches("enable").is_ok_and(|text| text.starts_with('1'))
         && of_switches("filter").is_ok_and(|text| text.trim() == "none")
-        && limits.cpus().is_none();
+        && limits.cpus().is_none()
+        && kernel::has_initial_pids();
     if !has_all {
         return Vec::new();
     }

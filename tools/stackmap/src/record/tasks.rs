@@ -6,8 +6,8 @@
 //! [`comms`](super::comms). `saved_cmdlines` and `saved_tgids`, which the kernel fills for all instances or not at all, only
 //! add to this.
 
-use super::processes;
 use crate::{
+    kernel,
     ring::{comms::RecordedComms, tasks::Tasks},
     tracefs::Tracefs,
 };
@@ -17,11 +17,31 @@ use std::{
     path::Path,
 };
 
+/// The tasks that run, each with its process and its name.
+pub(super) type Running = BTreeMap<i32, (u32, Vec<u8>)>;
+
 /// Returns the processes of all threads that run, except for those with the number of their process.
 pub(super) fn threads() -> BTreeMap<i32, u32> {
-    all(Path::new("/proc"))
+    of_kernel()
         .filter(|(thread, process)| thread.cast_unsigned() != *process)
         .collect()
+}
+
+/// Returns all tasks that run.
+pub(super) fn running() -> Running {
+    let task = |(thread, process)| {
+        let mut name = fs::read(format!("/proc/{process}/task/{thread}/comm")).ok()?;
+        name.pop_if(|last| *last == b'\n');
+        Some((thread, (process, name)))
+    };
+    of_kernel().filter_map(task).collect()
+}
+
+/// Returns all threads that run, and the process of each, by the numbers that the trace has: none in a PID namespace, whose
+/// numbers are others.
+fn of_kernel() -> impl Iterator<Item = (i32, u32)> {
+    let proc = kernel::has_initial_pids().then(|| all(Path::new("/proc")));
+    proc.into_iter().flatten()
 }
 
 /// Returns all threads that `proc` has, and the process of each.
@@ -36,43 +56,24 @@ pub(super) fn all(proc: &Path) -> impl Iterator<Item = (i32, u32)> + use<'_> {
     })
 }
 
-/// Returns the names of the tasks `pids`, and their processes. `threads` are those from the beginning.
+/// Returns the names of the tasks `pids`, and their processes. `threads` are those from the beginning, `running` the tasks
+/// at the end.
 pub(super) fn find(
     tracefs: &Tracefs,
     pids: &BTreeSet<i32>,
     threads: &BTreeMap<i32, u32>,
+    running: &Running,
     comms: &RecordedComms,
 ) -> Tasks {
     let read = |name: &str| fs::read(tracefs.path(name)).unwrap_or_default();
-    let running = |pid: i32| {
-        let mut name = fs::read(format!("/proc/{pid}/comm")).ok()?;
-        if name.ends_with(b"\n") {
-            name.pop();
-        }
-        Some(name)
-    };
+    let name = |pid: i32| running.get(&pid).map(|(_, name)| name.clone());
     let process = |pid: i32| {
-        let mut pid = pid;
-        // A thread may have been started by a thread that was started by a thread, and so on.
-        for _ in 0..comms.started.len() + 1 {
-            match comms.started.get(&pid) {
-                Some(by) => pid = *by,
-                None => break,
-            }
-        }
-        let known = threads.get(&pid).copied();
-        let running = || processes::tgid(u32::try_from(pid).ok()?);
-        // What has ended and was no thread was a process.
-        let process = || {
-            u32::try_from(pid)
-                .ok()
-                .filter(|_| comms.ended.contains(&pid))
-        };
-        known.or_else(running).or_else(process)
+        let at_end = || running.get(&pid).map(|(process, _)| *process);
+        threads.get(&pid).copied().or_else(at_end)
     };
     let tgids = String::from_utf8_lossy(&read("saved_tgids")).into_owned();
-    let mut tasks = Tasks::new(pids, &read("saved_cmdlines"), &tgids, running, process);
-    tasks.add(pids, comms);
+    let mut tasks = Tasks::new(pids, &read("saved_cmdlines"), &tgids, name, process);
+    tasks.add(pids, comms, threads);
     tasks
 }
 

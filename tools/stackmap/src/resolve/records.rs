@@ -119,7 +119,7 @@ fn context(trace: &Trace, head: &Head, cpu: u32, time: u64, line: &mut String) {
     escape(name.as_bytes(), false, &mut comm);
     let _ = write!(line, "{comm:>16}-{:<7} ", head.pid);
     if trace.tasks.has_tgids() {
-        let _ = match trace.tasks.tgid(head.pid) {
+        let _ = match trace.tasks.tgid(head.pid, time).0 {
             Some(tgid) => write!(line, "({tgid:>7}) "),
             None => write!(line, "(-------) "),
         };

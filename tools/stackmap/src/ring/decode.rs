@@ -96,7 +96,7 @@ impl Trace {
     /// Returns a task as it is at a time. `recorder`: the processes that recorded.
     fn named(&self, pid: i32, time: u64, recorder: &[u32]) -> NamedTask {
         let (comm, span) = self.tasks.comm(pid, time);
-        let tgid = self.tasks.tgid(pid);
+        let (tgid, of_tgid) = self.tasks.tgid(pid, time);
         // What becomes the command has the name of the recorder until then.
         let is_renamed = span.start == 0 && span.end != u64::MAX;
         let is_recorder = |recorder: u32| self.tasks.comm(recorder as i32, time).0 == comm;
@@ -104,7 +104,7 @@ impl Trace {
             own: recorder.contains(&tgid.unwrap_or(pid as u32))
                 || is_renamed && recorder.first().copied().is_some_and(is_recorder),
             comm: comm.into(),
-            span,
+            span: span.start.max(of_tgid.start)..span.end.min(of_tgid.end),
             tgid,
         }
     }

@@ -104,6 +104,14 @@ impl Layout {
         page[self.commit..self.commit + LONG].copy_from_slice(&commit.to_le_bytes());
     }
 
+    /// Returns a page that says of the time before `time` that records are missing, and has none.
+    pub fn gap(&self, time: u64) -> Vec<u8> {
+        let mut page = vec![0; self.data];
+        self.set_time(&mut page, time);
+        self.set_missed(&mut page);
+        page
+    }
+
     /// How many bytes of `page` are used.
     pub fn used(&self, page: &[u8]) -> Result<usize, Damage> {
         let (commit, data) = self.commit_of(page)?;

@@ -38,9 +38,35 @@ pub struct Tasks {
     /// The names that they had before, each with the time when it ended, in this order.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     earlier: BTreeMap<i32, Vec<(u64, String)>>,
-    /// Their processes, if the trace has them.
+    /// Their last processes, if the trace has them.
     #[serde(default)]
     tgids: BTreeMap<i32, u32>,
+    /// The same for processes: other tasks have had the number; 0: one that is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    earlier_tgids: BTreeMap<i32, Vec<(u64, u32)>>,
+}
+
+/// Returns the last of some values with the times when they began, and the others with the times when they ended.
+fn ends<T>(mut values: Vec<(u64, T)>) -> Option<(T, Vec<(u64, T)>)> {
+    let ends: Vec<_> = values.iter().skip(1).map(|(begin, _)| *begin).collect();
+    let (_, last) = values.pop()?;
+    let values = values.into_iter().map(|(_, value)| value);
+    Some((last, ends.into_iter().zip(values).collect()))
+}
+
+/// Returns the value at a time, and from when until when it is that.
+fn at<'a, T>(
+    earlier: Option<&'a Vec<(u64, T)>>,
+    last: Option<&'a T>,
+    time: u64,
+) -> (Option<&'a T>, Range<u64>) {
+    let earlier = earlier.map_or(&[][..], Vec::as_slice);
+    let at = earlier.partition_point(|(end, _)| *end <= time);
+    let begin = at.checked_sub(1).map_or(0, |before| earlier[before].0);
+    match earlier.get(at) {
+        Some((end, value)) => (Some(value), begin..*end),
+        None => (last, begin..u64::MAX),
+    }
 }
 
 impl Tasks {
@@ -74,24 +100,32 @@ impl Tasks {
         tgids.extend(pids.iter().filter_map(|pid| Some((*pid, process(*pid)?))));
         Self {
             comms: pids.iter().filter_map(name).collect(),
-            earlier: BTreeMap::new(),
             tgids,
+            ..Self::default()
         }
     }
 
-    /// Adds the names that the tasks `pids` had by time.
-    pub fn add(&mut self, pids: &BTreeSet<i32>, recorded: &RecordedComms) {
+    /// Adds the names and processes that the tasks `pids` had by time. `threads`: see [`RecordedComms::processes`].
+    pub fn add(
+        &mut self,
+        pids: &BTreeSet<i32>,
+        recorded: &RecordedComms,
+        threads: &BTreeMap<i32, u32>,
+    ) {
         for pid in pids {
-            let mut names = recorded.of(*pid);
-            let ends: Vec<_> = names.iter().skip(1).map(|(begin, _)| *begin).collect();
-            let Some((_, last)) = names.pop() else {
-                continue;
-            };
-            self.comms.insert(*pid, last);
-            if !names.is_empty() {
-                let names = names.into_iter().map(|(_, name)| name);
-                self.earlier
-                    .insert(*pid, ends.into_iter().zip(names).collect());
+            if let Some((last, earlier)) = ends(recorded.names(*pid)) {
+                self.comms.insert(*pid, last);
+                if !earlier.is_empty() {
+                    self.earlier.insert(*pid, earlier);
+                }
+            }
+            if let Some((last, earlier)) = ends(recorded.processes(*pid, threads)) {
+                if last != 0 {
+                    self.tgids.insert(*pid, last);
+                }
+                if !earlier.is_empty() {
+                    self.earlier_tgids.insert(*pid, earlier);
+                }
             }
         }
     }
@@ -101,10 +135,12 @@ impl Tasks {
         let mut nr_names = 0;
         let first = self.comms.keys().copied().find(|pid| {
             nr_names += 1 + self.earlier.get(pid).map_or(0, Vec::len);
+            nr_names += self.earlier_tgids.get(pid).map_or(0, Vec::len);
             nr_names > MAX_NAMES
         });
         first.map_or(0, |first| {
             self.earlier.split_off(&first);
+            self.earlier_tgids.split_off(&first);
             self.comms.split_off(&first).len()
         })
     }
@@ -122,18 +158,12 @@ impl Tasks {
 
     /// Returns the name that a task has at a time, and from when until when.
     pub fn comm(&self, pid: i32, time: u64) -> (&str, Range<u64>) {
-        let earlier = self.earlier.get(&pid).map_or(&[][..], Vec::as_slice);
-        let at = earlier.partition_point(|(end, _)| *end <= time);
-        let begin = at.checked_sub(1).map_or(0, |before| earlier[before].0);
-        let (end, name) = match earlier.get(at) {
-            Some((end, name)) => (*end, Some(name)),
-            None => (u64::MAX, self.comms.get(&pid)),
-        };
+        let (name, span) = at(self.earlier.get(&pid), self.comms.get(&pid), time);
         let name = match pid {
             0 => IDLE,
             _ => name.map_or(UNKNOWN, String::as_str),
         };
-        (name, begin..end)
+        (name, span)
     }
 
     /// All tasks whose name is known, by their ids, with their last names.
@@ -141,9 +171,10 @@ impl Tasks {
         self.comms.iter().map(|(pid, comm)| (*pid, &comm[..]))
     }
 
-    /// The process of a task.
-    pub fn tgid(&self, pid: i32) -> Option<u32> {
-        self.tgids.get(&pid).copied()
+    /// Returns the process of a task at a time, and from when until when.
+    pub fn tgid(&self, pid: i32, time: u64) -> (Option<u32>, Range<u64>) {
+        let (tgid, span) = at(self.earlier_tgids.get(&pid), self.tgids.get(&pid), time);
+        (tgid.copied().filter(|tgid| *tgid != 0), span)
     }
 
     /// Whether processes are known at all.
@@ -213,7 +244,7 @@ mod tests {
         tasks.number();
         let comms: Vec<_> = pids.iter().map(|pid| tasks.comm(*pid, 0).0).collect();
         assert_eq!(comms, ["<idle>", "task-1", "task-2", "task-1", "task-1"]);
-        assert_eq!((tasks.comm(9, 0).0, tasks.tgid(5)), ("<...>", Some(4)));
+        assert_eq!((tasks.comm(9, 0).0, tasks.tgid(5, 0).0), ("<...>", Some(4)));
     }
 
     fn tasks(pids: &[i32], cmdlines: &str, alive: &[(i32, &str)]) -> Tasks {
@@ -240,6 +271,7 @@ mod tests {
                     .map(|pid| (pid, vec![(u64::MAX, name())]))
                     .collect(),
                 tgids: pids.map(|pid| (pid, pid as u32)).collect(),
+                ..Tasks::default()
             };
             let forgotten = tasks.bound();
             (forgotten, serde_json::to_vec(&tasks).unwrap().len())
@@ -268,10 +300,10 @@ mod tests {
         let names = [0, 1, 7, 12, 99].map(|pid| tasks.comm(pid, 0).0.to_owned());
         assert_eq!(names, ["<idle>", "init", "a b", "kworker/0:1-eve", "<...>"]);
         assert_eq!(
-            [7, 1, 12].map(|pid| tasks.tgid(pid)),
+            [7, 1, 12].map(|pid| tasks.tgid(pid, 0).0),
             [Some(11), None, Some(11)]
         );
-        assert_eq!(super::tests::tasks(&[8], text, &[]).tgid(8), Some(4));
+        assert_eq!(super::tests::tasks(&[8], text, &[]).tgid(8, 0).0, Some(4));
     }
 
     #[test]

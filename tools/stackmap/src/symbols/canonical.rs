@@ -65,6 +65,7 @@ mod tests {
             ("foo.__uniq.123.llvm.456", "foo"),
             ("foo(int) [clone .isra.0] [clone .cold]", "foo(int)"),
             ("foo.cold", "foo"),
+            ("foo.cold.llvm.12", "foo"),
             ("foo", "foo"),
             ("foo [a.b]", "foo [a.b]"),
             ("bpf_prog_1.2_x", "bpf_prog_1.2_x"),

@@ -3,7 +3,7 @@
 //! `/proc/modules`: which modules were loaded, and where.
 
 /// A loaded module.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Module {
     /// Its name, with underscores.
     pub name: String,

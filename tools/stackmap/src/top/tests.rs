@@ -75,16 +75,17 @@ fn screen(model: &Model, width: u16, height: u16) -> String {
 fn new_stacks_have_rates_as_known_ones_do() {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &[u8]| fs::write(dir.path().join(name), text).unwrap();
-    let count = |counts: &[(u32, u32)]| {
+    let count_of_load = |load, counts: &[(u32, u32)]| {
         let stacks = counts.iter().map(|(id, ref_count)| Stack {
             id: *id,
             ref_count: *ref_count,
             ips: &[],
         });
         let mut bin = Vec::new();
-        stack_map_bin::write_user(&mut bin, Order::Little, LoadId::new(1), stacks).unwrap();
+        stack_map_bin::write_user(&mut bin, Order::Little, LoadId::new(load), stacks).unwrap();
         put("stack_map_user_bin", &bin);
     };
+    let count = |counts: &[(u32, u32)]| count_of_load(1, counts);
     fs::create_dir(dir.path().join("options")).unwrap();
     for name in ["options/stackmap", "options/stackmap-user", "tracing_on"] {
         put(name, b"1\n");
@@ -102,6 +103,14 @@ fn new_stacks_have_rates_as_known_ones_do() {
     let new = rows.iter().find(|row| row.id == 9).unwrap();
     assert!(new.rate > 0.0);
     assert_eq!(twice.rate / new.rate, 2.0);
+    // In another load, an id is of another stack.
+    count_of_load(2, &[(7, 3)]);
+    assert!(sampler.sample().unwrap().rows[0].rate > 0.0);
+    // Of a counter that was not known, no rate is.
+    put("stack_map_user_stat", b"hits: 50\n");
+    assert_eq!(sampler.sample().unwrap().ids_per_second, 0.0);
+    put("stack_map_user_stat", b"hits: 60\n");
+    assert!(sampler.sample().unwrap().ids_per_second > 0.0);
 }
 
 #[test]

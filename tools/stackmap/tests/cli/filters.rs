@@ -191,3 +191,37 @@ fn what_tracing_itself_causes_is_hidden_and_counted() {
         assert!(begin.starts_with(&nr.to_string()), "{report}");
     }
 }
+
+#[test]
+fn what_interrupts_tracing_is_not_caused_by_it() {
+    let kallsyms = b"ffffffff81000000 T work\nffffffff81000100 T _end\n\
+                     ffffffffc0000000 t find\t[stackmap]\nffffffffc0000100 t end\t[stackmap]\n";
+    let [work, find] = [0xffff_ffff_8100_0010, 0xffff_ffff_c000_0010];
+    // A softirq may run on the stack of the task, without an entry.
+    let events = "\
+        prog-7 (7) [000] FLAGS 1.000001: a: x\n\
+        prog-7 (7) [000] FLAGS 1.000002: <stack_id 1>\n\
+        prog-7 (7) [000] FLAGS 1.000003: a: x\n\
+        prog-7 (7) [000] FLAGS 1.000004: <stack trace> ffffffff81000010 ffffffffc0000010\n\
+        stackmap-9 (9) [000] FLAGS 1.000005: a: x\n";
+    let manifest = Manifest {
+        recorder: vec![9],
+        ..Manifest::default()
+    };
+    let dir = Dir::new();
+    for (flags, nr) in [("....", 0), ("..h.", 3), ("..s.", 3), ("..Z.", 3)] {
+        let text = Text {
+            trace: &events.replace("FLAGS", flags),
+            stack_map_bin: &bin(None, &[(1, &[work, find])]),
+            kallsyms,
+        };
+        let path = dir.at(&format!("{}.data", &flags[2..3]));
+        capture(&text, &manifest).write(&path);
+        let report = stdout(format!("report {path}"));
+        let begin = report.lines().nth(2).unwrap();
+        assert!(
+            begin.starts_with(&format!("{nr} event")),
+            "{flags}: {report}"
+        );
+    }
+}

@@ -25,7 +25,7 @@ pub(crate) fn bin(load_id: Option<LoadId>, stacks: &[(u32, &[u64])]) -> Vec<u8> 
 #[derive(Default)]
 pub(crate) struct Text<'a> {
     /// The records in their order, a line for each: `comm-pid (tgid) [cpu] flags time: event: fields`, in
-    /// which the thread group may be missing, or `<stack_id N>` or `<stack trace> ADDRESS...` in place of
+    /// which the thread group may be missing, the third flag says what interrupts (`h`, `s`, `Z`), or `<stack_id N>` or `<stack trace> ADDRESS...` in place of
     /// the event. An event has one field, `fields`.
     pub(crate) trace: &'a str,
     pub(crate) stack_map_bin: &'a [u8],
@@ -119,7 +119,14 @@ impl Records {
         let pid = pid.parse::<u32>().unwrap() as i32;
         self.comms.insert(pid, comm.trim_start().to_owned());
         self.tgids.extend(tgid.parse().map(|tgid| (pid, tgid)));
-        let (secs, micros) = rest.trim_start_matches([' ', '.']).split_once('.').unwrap();
+        let (shown, time) = rest.trim_start().split_once(' ').unwrap_or(("", rest));
+        let flags = match shown.as_bytes().get(2) {
+            Some(b'h') => 0x08,
+            Some(b's') => 0x10,
+            Some(b'Z') => 0x40,
+            _ => 0u8,
+        };
+        let (secs, micros) = time.trim_start().split_once('.').unwrap();
         let [secs, micros] = [secs, micros].map(|digits| digits.parse::<u64>().unwrap());
 
         let (number, fields) = if let Some(id) = body.strip_prefix("<stack_id ") {
@@ -142,7 +149,7 @@ impl Records {
             let text = [&place.to_le_bytes(), fields.as_bytes(), b"\0"].concat();
             (*number, text)
         };
-        let mut data = [&number.to_le_bytes(), &[0, 0][..], &pid.to_le_bytes()].concat();
+        let mut data = [&number.to_le_bytes(), &[flags, 0][..], &pid.to_le_bytes()].concat();
         data.extend(fields);
         data.resize(data.len().next_multiple_of(4), 0);
         // The length is in the word behind the head.

@@ -3,6 +3,7 @@
 //! Tests of the program: what it prints, writes and refuses.
 
 mod corpus;
+mod diff;
 mod filters;
 mod hostile;
 mod inputs;

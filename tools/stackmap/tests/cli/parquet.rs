@@ -294,6 +294,7 @@ fn captures_say_where_and_when() {
         begin: Some(reading(5_000_000_000, 1_700_000_000_000_000_000, 700)),
         end: Some(reading(6_000_000_000, 1_700_000_002_000_000_000, 800)),
     };
+    (manifest.cpus[0].overrun, manifest.cpus[0].dropped) = (3, 4);
     capture.write(&path);
     assert!(compare(&path, "") > 0);
 
@@ -305,6 +306,7 @@ fn captures_say_where_and_when() {
         ("begin_real_time_ns", 1_700_000_000_000_000_000),
         ("end_real_time_ns", 1_700_000_002_000_000_000),
         ("clock_error_ns", 800_u64),
+        ("lost_events", 7),
     ] {
         assert_eq!(captures[0][name], want, "{name}");
     }

@@ -224,3 +224,48 @@ fn names_of_events_have_no_wildcards() {
     assert_eq!(key_field("ret=fd"), field("ret", "fd"));
     assert_eq!(key_field("ptr"), field("ptr", "ptr"));
 }
+
+#[test]
+fn the_state_of_a_task_says_whether_it_waits() {
+    let description = "\tfield:pid_t prev_pid;\toffset:8;\tsize:4;\tsigned:1;
+\tfield:pid_t next_pid;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:long prev_state;\toffset:16;\tsize:8;\tsigned:1;
+\tfield:char prev_comm[4];\toffset:24;\tsize:4;\tsigned:0;
+\tfield:char next_comm[4];\toffset:28;\tsize:4;\tsigned:0;
+";
+    let switch = |time, prev: u32, next: u32, state: u64| {
+        let data = [
+            &prev.to_le_bytes()[..],
+            &next.to_le_bytes(),
+            &state.to_le_bytes(),
+            b"one\0two\0",
+        ];
+        Event {
+            pid: prev,
+            time: Time::Nanos(time),
+            ..Event::example(
+                "sched_switch",
+                fields_of("sched", description, "\"\"", &data.concat()),
+            )
+        }
+    };
+    // It runs, is preempted, sleeps, is in state D, is idle, is a zombie, is dead.
+    for (state, want) in [
+        (0, Some([0, 0, 25])),
+        (0x100, Some([0, 0, 25])),
+        (1, Some([25, 0, 0])),
+        (2, Some([25, 0, 0])),
+        (0x80, Some([25, 0, 0])),
+        (0x20, None),
+        (0x10, None),
+    ] {
+        let mut pairs = Pairs::new(WAITS, Rules::waits(), By::Waker);
+        for event in [switch(10, 7, 8, state), switch(35, 8, 7, 1)] {
+            let keeps = &mut |_: &Event| true;
+            pairs.add(&event, StackRef::None.into(), &Loaded::default(), keeps);
+        }
+        pairs.join(&Gaps::default());
+        let found: Vec<_> = pairs.waits.values().map(|split| split.times).collect();
+        assert_eq!(found, Vec::from_iter(want), "{state:#x}");
+    }
+}

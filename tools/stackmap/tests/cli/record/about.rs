@@ -154,7 +154,8 @@ fn tasks_that_wait_when_it_begins_are_kept_with_their_stacks() {
     };
     // bar is on this stack alone.
     let foo = 0xffff_ffff_8100_0018_u64;
-    let want = json!([{ "pid": 77, "state": "D", "cpu": 1, "stack": [foo, 0] }]);
+    let want = json!([{ "pid": 77, "state": "D", "cpu": 1, "stack": [foo, 0],
+        "has_user": true, "slept_on": true }]);
     assert_eq!(member("1\n", ""), Some(want));
     // Without the switches of all CPUs, nothing tells what becomes of them.
     assert_eq!(member("0\n", ""), None);

@@ -50,7 +50,8 @@ fn events_count_for_the_name_that_their_task_had() {
     let script =
         "cat ../stackmap_names-*/set_event ../stackmap_names-*/options/stacktrace > $out/seen";
     fake.recorded(KMALLOC, script);
-    let events = "task:task_newtask\ntask:task_rename\nsched:sched_process_exit\n0";
+    let events =
+        "task:task_newtask\ntask:task_rename\nsched:sched_process_exit\nmodule:module_free\n0";
     assert_eq!(fake.get("seen"), events);
     assert_eq!(fake.get("i.names/tracing_on"), "0");
 
@@ -125,4 +126,39 @@ fn what_tells_names_is_lost_or_missing_aloud() {
     let text = fake.recorded(KMALLOC, "true");
     assert!(text.contains("names of tasks are not recorded: "), "{text}");
     assert_eq!(groups(&fake, ""), "kmalloc 6");
+}
+
+#[test]
+fn what_takes_the_name_of_the_recorder_is_shown() {
+    let fake = reused();
+    // Before an exec, what becomes the command has this name; but not from then on.
+    let names = [(2_000, ["sh", "stackmap"]), (30_000, ["stackmap", "other"])];
+    let names = names.map(|(at, names)| of_task(at, "task_rename", PID, PID, &names));
+    fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+    fake.put("i.names/per_cpu/cpu1/trace_pipe_raw", "");
+    fake.recorded(KMALLOC, "true");
+    assert_eq!(groups(&fake, "--by comm"), "stackmap 4, other 1, sh 1");
+}
+
+#[test]
+fn threads_are_told_from_processes() {
+    let process = PID - 1;
+    let fake = Fake::new();
+    let fields = u32::to_ne_bytes(64).to_vec();
+    fake.put(
+        "i/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&[(12_000, KMALLOC_ID, PID, fields)]),
+    );
+    for (flags, want) in [(0x1_0000u32, process), (0, PID)] {
+        let mut begun = of_task(10_000, "task_newtask", process, PID, &["one"]);
+        let at = begun.3.len() - 4;
+        begun.3[at..].copy_from_slice(&flags.to_ne_bytes());
+        let ended = [(20_000, PID), (30_000, process)]
+            .map(|(at, pid)| of_task(at, "sched_process_exit", pid, pid, &["one"]));
+        let names = [&[begun][..], &ended].concat();
+        fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+        fake.recorded(KMALLOC, "true");
+        let export = fake.export("stackmap.data");
+        assert_eq!(export["events"][0]["tgid"], want, "{flags:#x}");
+    }
 }

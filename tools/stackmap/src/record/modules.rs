@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Modules that are loaded and unloaded during a recording: `/proc/kallsyms` has the names of its end.
+
+use crate::symbols::{
+    kallsyms::UNKNOWN,
+    modules::{Module, Modules},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+/// The build-ids of modules.
+pub(super) type Builds = BTreeMap<String, Vec<u8>>;
+
+/// Returns the build-ids of these modules, as far as they have any.
+pub(super) fn builds(modules: &Modules) -> Builds {
+    let build = |module: &Module| {
+        let path = format!("/sys/module/{}/notes/.note.gnu.build-id", module.name);
+        Some((module.name.clone(), fs::read(path).ok()?))
+    };
+    modules.iter().filter_map(build).collect()
+}
+
+/// Returns the text of a kallsyms without the names of modules in whose memory another one may have been. `before` and `now`
+/// are the modules at the beginning and at the end with their builds, `freed` those that were unloaded in between.
+pub(super) fn named(
+    kallsyms: String,
+    before: (&Modules, &Builds),
+    now: (&Modules, &Builds),
+    freed: &BTreeSet<String>,
+) -> String {
+    // Where it was, nobody knows.
+    let came_and_went = freed.iter().any(|name| before.0.get(name).is_none());
+    let overlaps = |one: &Module, other: &Module| {
+        one.base < other.base.saturating_add(other.size)
+            && other.base < one.base.saturating_add(one.size)
+    };
+    let is_replaced = |module: &&Module| {
+        let name = &module.name;
+        let build = now.1.get(name);
+        match before.0.get(name) == Some(*module) {
+            true => freed.contains(name) && (build.is_none() || build != before.1.get(name)),
+            false => came_and_went || before.0.iter().any(|other| overlaps(module, other)),
+        }
+    };
+    let replaced: BTreeSet<_> = now.0.iter().filter(is_replaced).collect();
+    if replaced.is_empty() {
+        return kallsyms;
+    }
+    let is_of = |line: &str, module: &Module| {
+        let of = line
+            .split_once("\t[")
+            .and_then(|(_, of)| of.split_once(']'));
+        of.is_some_and(|(of, _)| of == module.name)
+    };
+    let line = |line: &str| match replaced.iter().any(|module| is_of(line, module)) {
+        true => {
+            let (symbol, module) = line.split_once('\t').unwrap_or_default();
+            let (start, _) = symbol.rsplit_once(' ').unwrap_or_default();
+            format!("{start} {UNKNOWN}\t{module}")
+        }
+        false => line.to_owned(),
+    };
+    kallsyms.split_inclusive('\n').map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_two_modules_had_has_no_name() {
+        let modules = |text: &str| {
+            let line = |line: &str| {
+                let (name, at) = line.split_once(' ').unwrap();
+                format!("{name} 8192 0 - Live 0xffffffffc00{at}\n")
+            };
+            Modules::parse(&text.split(", ").map(line).collect::<String>())
+        };
+        let builds = |of: &str| {
+            let build = |word: &str| {
+                word.split_once(':')
+                    .map(|(name, id)| (name.to_owned(), id.into()))
+            };
+            of.split(' ').filter_map(build).collect::<Builds>()
+        };
+        let line =
+            |name: &str| format!("ffffffffc0000000 t {name}\t[m]\nffffffff81000000 T other\n");
+        for (before, now, freed, has_name) in [
+            (("m 00000", ""), ("m 00000", ""), "", true),
+            // It is the same again, another build, or nobody knows.
+            (("m 00000", "m:1"), ("m 00000", "m:1"), "m", true),
+            (("m 00000", "m:1"), ("m 00000", "m:2"), "m", false),
+            (("m 00000", ""), ("m 00000", ""), "m", false),
+            // It is new.
+            (("x 20000", ""), ("x 20000, m 00000", ""), "", true),
+            (("x 01000", ""), ("m 00000", ""), "x", false),
+            (("m 20000", "m:1"), ("m 00000", "m:1"), "m", true),
+            (("x 20000", ""), ("x 20000, m 00000", ""), "y", false),
+        ] {
+            let (now, before) = (
+                (modules(now.0), builds(now.1)),
+                (modules(before.0), builds(before.1)),
+            );
+            let freed = freed
+                .split(' ')
+                .map(str::to_owned)
+                .filter(|name| !name.is_empty());
+            let text = named(
+                line("f"),
+                (&before.0, &before.1),
+                (&now.0, &now.1),
+                &freed.collect(),
+            );
+            assert_eq!(
+                text,
+                line(if has_name { "f" } else { UNKNOWN }),
+                "{before:?} {now:?}"
+            );
+        }
+    }
+}

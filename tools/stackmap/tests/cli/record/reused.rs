@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Names and numbers of tasks, modules and pages that are others later.
+
+use super::fake::{of_task, page_of, Fake, KALLSYMS, KMALLOC, KMALLOC_ID, STACK_ID};
+use crate::made;
+use stackmap::stack_map_bin::LoadId;
+use std::process::Command;
+
+const PID: u32 = 4_194_303;
+const PROCESS: u32 = 4_194_302;
+
+fn kmallocs(times: &[u32]) -> Vec<super::fake::Record> {
+    let mut events = Vec::new();
+    for at in times {
+        for (at, id, field) in [(*at, KMALLOC_ID, 64u32), (at + 1, STACK_ID, 0x0010_0005)] {
+            events.push((at, id, PID, u32::to_ne_bytes(field).to_vec()));
+        }
+    }
+    events
+}
+
+/// A process that starts, and no thread.
+fn process(at: u32, name: &str) -> super::fake::Record {
+    let mut record = of_task(at, "task_newtask", 1, PID, &[name]);
+    let flags = record.3.len() - 4;
+    record.3[flags..].fill(0);
+    record
+}
+
+#[test]
+fn modules_at_one_address_have_no_names() {
+    let fake = Fake::new();
+    let old = "old 4096 0 - Live 0xffffffffc0000000\n";
+    fake.put("proc/modules", old);
+    fake.put(
+        "proc/kallsyms",
+        format!("{KALLSYMS}ffffffffc0000000 t old_f\t[old]\n"),
+    );
+    fake.put(
+        "t/stack_map_bin",
+        made::bin(
+            LoadId::new(7),
+            &[(0x0010_0005, &[0xffff_ffff_c000_0010, 0xffff_ffff_8100_0010])],
+        ),
+    );
+    let script = "echo 'new 4096 0 - Live 0xffffffffc0000000' > $out/proc/modules; \
+                  printf 'ffffffff81000000 T _text\\nffffffff81000008 T foo\\nffffffff81000100 T bar\\nffffffffc0000000 t new_f\\t[new]\\n' > $out/proc/kallsyms";
+    fake.recorded(KMALLOC, script);
+    let text = fake.ran("report --top 9 stackmap.data");
+    assert!(!text.contains("new_f+"), "{text}");
+}
+
+#[test]
+fn a_thread_that_ended_is_no_thread_of_its_process_later() {
+    let fake = Fake::new();
+    fake.put(
+        "i/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&kmallocs(&[12_000, 31_000])),
+    );
+    let names = [
+        of_task(10_000, "task_newtask", PROCESS, PID, &["thread"]),
+        of_task(20_000, "sched_process_exit", PID, PID, &["thread"]),
+        process(30_000, "other"),
+        of_task(32_000, "sched_process_exit", PID, PID, &["other"]),
+        of_task(40_000, "sched_process_exit", PROCESS, PROCESS, &["process"]),
+    ];
+    fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+    fake.recorded(KMALLOC, "true");
+    let export = fake.export("stackmap.data");
+    let events = export["events"].as_array().unwrap().iter();
+    let tgids: Vec<_> = events.map(|event| event["tgid"].as_u64()).collect();
+    assert_eq!(tgids, [Some(PROCESS.into()), Some(PID.into())]);
+}
+
+#[test]
+fn a_process_that_ended_was_no_thread() {
+    let fake = Fake::new();
+    fake.put(
+        "i/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&kmallocs(&[1_000, 31_000])),
+    );
+    let names = [
+        of_task(2_000, "sched_process_exit", PID, PID, &["alpha"]),
+        of_task(30_000, "task_newtask", PROCESS, PID, &["thread"]),
+        of_task(40_000, "sched_process_exit", PROCESS, PROCESS, &["process"]),
+    ];
+    fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+    fake.recorded(KMALLOC, "true");
+    let text = fake.ran(&format!("report --by comm --pid {PROCESS}"));
+    assert!(!text.contains("alpha"), "{text}");
+}
+
+#[test]
+fn in_a_container_the_first_process_outside_is_not_the_recorder() {
+    let fake = Fake::new();
+    let mut command = Command::new("unshare");
+    let inner = fake.command(KMALLOC, "true");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    command.current_dir(fake.dir.path());
+    for (name, value) in inner.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    let text = fake.ran("report --by comm stackmap.data");
+    assert!(text.contains("1 event,"), "{text}");
+}
+
+#[test]
+fn a_name_that_has_ended_is_not_that_of_the_next_task() {
+    // That the second task began was overwritten.
+    let fake = Fake::new();
+    fake.put(
+        "i/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&kmallocs(&[12_000])),
+    );
+    let names = [
+        of_task(2_000, "sched_process_exit", PID, PID, &["alpha"]),
+        of_task(30_000, "task_rename", PID, PID, &["beta", "gamma"]),
+    ];
+    fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+    fake.recorded(KMALLOC, "true");
+    let text = fake.ran("report --by comm stackmap.data");
+    assert!(!text.contains("alpha"), "{text}");
+}
+
+#[test]
+fn a_page_that_was_skipped_is_missing_later_too() {
+    let fake = Fake::new();
+    let good = page_of(&kmallocs(&[12_000]));
+    let mut damaged = page_of(&kmallocs(&[22_000, 32_000]));
+    // It says that it is longer than a page is.
+    damaged[8..12].copy_from_slice(&5000u32.to_le_bytes());
+    fake.put("i/per_cpu/cpu0/trace_pipe_raw", [good, damaged].concat());
+    fake.recorded(KMALLOC, "true");
+    let text = fake.ran("report stackmap.data");
+    assert!(
+        text.contains("missing") || text.contains("skipped") || text.contains("lost"),
+        "{text}"
+    );
+}
+
+#[test]
+fn events_of_one_time_are_in_the_order_of_a_life() {
+    // Clocks such as uptime have few times.
+    let fake = Fake::new();
+    fake.put(
+        "i/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&kmallocs(&[12_000])),
+    );
+    let renamed = of_task(10_000, "task_rename", PID, PID, &["sh", "prog"]);
+    let ended = of_task(20_000, "sched_process_exit", PID, PID, &["prog"]);
+    fake.put(
+        "i.names/per_cpu/cpu0/trace_pipe_raw",
+        page_of(&[renamed, ended]),
+    );
+    fake.put(
+        "i.names/per_cpu/cpu1/trace_pipe_raw",
+        page_of(&[process(10_000, "sh")]),
+    );
+    fake.recorded(KMALLOC, "true");
+    let text = fake.ran("report --by comm stackmap.data");
+    assert!(text.contains("prog"), "{text}");
+}
