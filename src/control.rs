@@ -167,7 +167,7 @@ pub(crate) fn settle(pid: i32) -> Result {
         if control.resetting {
             return Err(EBUSY);
         }
-        user::settle::settle(task, pid != 0)?;
+        user::settle::settle(task, pid != 0);
     }
     Ok(())
 }

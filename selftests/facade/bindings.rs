@@ -29,6 +29,7 @@ pub const ENOSPC: u32 = 28;
 pub const ENXIO: u32 = 6;
 pub const EPERM: u32 = 1;
 pub const ERANGE: u32 = 34;
+pub const ESRCH: u32 = 3;
 pub const O_ACCMODE: u32 = 3;
 pub const O_RDONLY: u32 = 0;
 pub const O_WRONLY: u32 = 1;

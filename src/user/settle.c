@@ -109,7 +109,8 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 	/* The task may run: then this is not what stackmap_sleeper_stays() finds. */
 	sleeper->switches = data_race(task->nvcsw + task->nivcsw);
 	sleeper->requested = sleeper->unasked ? works() : requested(task);
-	sleeper->cookie = sleeper->unasked ? stackmap_sleeper_cookie(task) :
+	/* No CPU number has bit 30. */
+	sleeper->cookie = sleeper->unasked ? (u64)(u32)task->pid << 32 | BIT(30) :
 					     READ_ONCE(stackmap_unwind_info(task)->id.id);
 	/* The same. */
 	sleeper->registers = data_race(stackmap_registers_of(regs));

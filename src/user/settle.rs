@@ -53,9 +53,9 @@ pub(crate) fn tasks(pid: i32) -> Result<KVVec<ARef<Task>>> {
 
 /// Binds the user stack of such a task, if it stays in the kernel; with `unasked`, whether or not it is
 /// requested. Context: process, may sleep; the caller holds the lock of the control path.
-pub(crate) fn settle(task: &Task, unasked: bool) -> Result {
+pub(crate) fn settle(task: &Task, unasked: bool) {
     let Some(state) = super::state() else {
-        return Ok(());
+        return;
     };
     for _ in 0..TRIES {
         let Some(sleeper) = Sleeper::begin(task, unasked) else {
@@ -65,13 +65,12 @@ pub(crate) fn settle(task: &Task, unasked: bool) -> Result {
             Outcome::Busy => {}
             Outcome::Settled => {
                 shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLED);
-                return Ok(());
+                return;
             }
             Outcome::Lost => break,
         }
     }
     shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLE_LOST);
-    Ok(())
 }
 
 impl State {

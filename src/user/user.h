@@ -31,12 +31,6 @@ static inline u64 stackmap_exit_cookie(void)
 	       ((current->start_time >> 20) & 0x3fffff) << 9 | (current->self_exec_id & 0x1ff);
 }
 
-/* The cookie of a task that sleeps, without a request. No CPU number has bit 30. */
-static inline u64 stackmap_sleeper_cookie(const struct task_struct *task)
-{
-	return (u64)(u32)task->pid << 32 | BIT(30);
-}
-
 /* Where a task left user space. */
 static inline struct stackmap_registers stackmap_registers_of(struct pt_regs *regs)
 {
