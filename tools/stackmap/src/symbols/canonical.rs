@@ -5,11 +5,12 @@
 /// Words after the name of a function that the linker's optimisation has made unique; a number follows.
 const UNIQUE: [&str; 2] = ["llvm", "__uniq"];
 /// All words after the name of a clone or a part, with a number after most of them.
-const CLONED: [&str; 7] = [
+const CLONED: [&str; 8] = [
     "cold",
     "constprop",
     "isra",
     "llvm",
+    "localalias",
     "lto_priv",
     "part",
     "__uniq",
@@ -60,6 +61,7 @@ mod tests {
         for (name, want) in [
             ("do_syscall_64.llvm.4477738147604602593", "do_syscall_64"),
             ("foo.isra.0", "foo"),
+            ("foo.localalias", "foo"),
             ("foo.constprop.0.isra.12.cold", "foo"),
             ("foo.part.3 [ext4]", "foo [ext4]"),
             ("foo.__uniq.123.llvm.456", "foo"),
