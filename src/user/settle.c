@@ -12,6 +12,8 @@
 #include <linux/highmem.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
@@ -79,7 +81,7 @@ bool stackmap_user_execs(void)
  * stackmap_sleepers - find the other tasks that have a request of ours pending
  * @tasks: set to the first @max of them, with a reference each
  * @max: room for so many
- * @pid: if not 0, find the thread with this ID, with or without a request
+ * @pid: if not 0, find only this thread, with or without a request; @max must not be 0
  *
  * Context: process; callers serialise with stackmap_user_begin() and stackmap_user_cancel().
  * Return: the number of tasks that there are.
@@ -90,8 +92,15 @@ unsigned int stackmap_sleepers(struct task_struct **tasks, unsigned int max, pid
 	unsigned int nr = 0;
 
 	guard(rcu)();
+	if (pid) {
+		task = pid_task(find_pid_ns(pid, &init_pid_ns), PIDTYPE_PID);
+		if (!task || task == current)
+			return 0;
+		tasks[0] = get_task_struct(task);
+		return 1;
+	}
 	for_each_process_thread(group, task) {
-		if (task == current || !(pid ? task_pid_nr(task) == pid : requested(task)))
+		if (task == current || !requested(task))
 			continue;
 		if (nr < max)
 			tasks[nr] = get_task_struct(task);

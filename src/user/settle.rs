@@ -33,9 +33,9 @@ pub(crate) fn tasks(pid: i32) -> Result<KVVec<ARef<Task>>> {
         let mut pointers: KVVec<*mut bindings::task_struct> =
             KVVec::with_capacity(max, GFP_KERNEL)?;
         let mut tasks = KVVec::with_capacity(max, GFP_KERNEL)?;
+        let list = pointers.as_mut_ptr();
         // SAFETY: `max` pointers can be written.
-        let nr =
-            unsafe { shim::stackmap_sleepers(pointers.as_mut_ptr(), max as u32, pid) } as usize;
+        let nr = unsafe { shim::stackmap_sleepers(list, max as u32, pid) } as usize;
         // SAFETY: At most `max`, and `nr`, were written.
         unsafe { pointers.inc_len(nr.min(max)) };
         for task in &pointers {
