@@ -33,6 +33,8 @@ pub(super) fn named(
 ) -> String {
     // Where it was, nobody knows.
     let came_and_went = freed.iter().any(|name| before.0.get(name).is_none());
+    // What is there still was there all the time. The size is that of all parts, which may be apart.
+    let went = |other: &&Module| now.0.get(&other.name) != Some(*other);
     let overlaps = |one: &Module, other: &Module| {
         one.base < other.base.saturating_add(other.size)
             && other.base < one.base.saturating_add(one.size)
@@ -41,8 +43,18 @@ pub(super) fn named(
         let name = &module.name;
         let build = now.1.get(name);
         match before.0.get(name) == Some(*module) {
-            true => freed.contains(name) && (build.is_none() || build != before.1.get(name)),
-            false => came_and_went || before.0.iter().any(|other| overlaps(module, other)),
+            true => {
+                let is_same = build.is_some() && build == before.1.get(name);
+                freed.contains(name) && (came_and_went || !is_same)
+            }
+            false => {
+                came_and_went
+                    || before
+                        .0
+                        .iter()
+                        .filter(went)
+                        .any(|other| overlaps(module, other))
+            }
         }
     };
     let replaced: BTreeSet<_> = now.0.iter().filter(is_replaced).collect();
@@ -94,8 +106,10 @@ mod tests {
             (("m 00000", "m:1"), ("m 00000", "m:1"), "m", true),
             (("m 00000", "m:1"), ("m 00000", "m:2"), "m", false),
             (("m 00000", ""), ("m 00000", ""), "m", false),
+            (("m 00000", "m:1"), ("m 00000", "m:1"), "m y", false),
             // It is new.
             (("x 20000", ""), ("x 20000, m 00000", ""), "", true),
+            (("x 01000", ""), ("x 01000, m 00000", ""), "", true),
             (("x 01000", ""), ("m 00000", ""), "x", false),
             (("m 20000", "m:1"), ("m 00000", "m:1"), "m", true),
             (("x 20000", ""), ("x 20000, m 00000", ""), "y", false),
