@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How `/proc/kallsyms` marks BPF programs.
 const MARK: &str = "\t[bpf]";
-/// How the names of the prefixes of functions begin that the kernel gives BPF programs with `CONFIG_FINEIBT`.
+/// The prefix of the symbols that the kernel adds before BPF programs with `CONFIG_FINEIBT`.
 const PREFIX: &str = "__cfi_";
 /// The size of the buffer of a CPU, in bytes: about 600 programs that come or go there.
 const BUFFER_LEN: usize = 64 << 10;
@@ -36,8 +36,8 @@ pub(super) struct BpfWatch {
     before: Vec<Start>,
 }
 
-/// The symbols of BPF programs that were loaded at some time of a recording, with their lengths as far as perf events have
-/// told these.
+/// The symbols of BPF programs that were loaded at some time of a recording, with their lengths. [`None`]: no perf event
+/// reported the symbol.
 #[derive(Default)]
 pub(super) struct BpfSymbols(BTreeMap<Start, Option<u64>>);
 
@@ -67,7 +67,7 @@ impl BpfWatch {
                 if symbol.ksym_type == KSymbolType::BPF {
                     let name = String::from_utf8_lossy(&symbol.name);
                     let start = (symbol.addr, name.trim_end_matches('\0').to_owned());
-                    // What is made again at its address can have another length.
+                    // A trampoline that is made again at its address can have another length.
                     let len = symbols.0.entry(start).or_default();
                     *len = (*len).max(Some(symbol.len.into()));
                 }
@@ -124,7 +124,7 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
         last.iter().for_each(|(start, _)| write(*start, UNKNOWN));
         return text;
     };
-    // What was there all the time shares its memory with nothing.
+    // A program that stayed loaded shares its memory with no other.
     let stays = |(start, len): &(&Start, &Option<u64>)| len.is_none() && last.contains(*start);
     let fixed: BTreeSet<u64> = symbols
         .iter()
@@ -139,7 +139,7 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
     while let Some((symbol, len)) = all.next() {
         let (start, name) = (symbol.0, &symbol.1[..]);
         let is_fixed = fixed.contains(&start);
-        // A CPU that came online has loaded it, or unloaded it: it may reach up to the next one.
+        // A CPU that came online has loaded or unloaded it. Its end is not known: at most the next program that stayed.
         let is_unseen = len.is_none() && !is_fixed;
         nr_unseen += u64::from(is_unseen);
         let next_fixed = fixed.range(start.saturating_add(1)..).next();
@@ -187,9 +187,9 @@ fn functions(kallsyms: &str) -> BTreeMap<u64, &str> {
 /// Returns whether the functions around an address are of one module.
 fn is_in_module(functions: &BTreeMap<u64, &str>, address: u64) -> bool {
     let before = functions.range(..=address).next_back();
-    let behind = functions.range(address..).next();
-    match (before, behind) {
-        (Some((_, before)), Some((_, behind))) => before == behind && !before.is_empty(),
+    let after = functions.range(address..).next();
+    match (before, after) {
+        (Some((_, before)), Some((_, after))) => before == after && !before.is_empty(),
         _ => false,
     }
 }

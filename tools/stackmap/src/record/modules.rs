@@ -31,9 +31,9 @@ pub(super) fn named(
     now: (&Modules, &Builds),
     freed: &BTreeSet<String>,
 ) -> String {
-    // Where it was, nobody knows.
+    // The address of such a module is not known.
     let came_and_went = freed.iter().any(|name| before.0.get(name).is_none());
-    // What is there still was there all the time. The size is that of all parts, which may be apart.
+    // A module that is still loaded shares its memory with no other. Sizes are those of all parts, which may be apart.
     let went = |other: &&Module| now.0.get(&other.name) != Some(*other);
     let overlaps = |one: &Module, other: &Module| {
         one.base < other.base.saturating_add(other.size)
@@ -102,12 +102,12 @@ mod tests {
             |name: &str| format!("ffffffffc0000000 t {name}\t[m]\nffffffff81000000 T other\n");
         for (before, now, freed, has_name) in [
             (("m 00000", ""), ("m 00000", ""), "", true),
-            // It is the same again, another build, or nobody knows.
+            // Reloaded: the same build, another one, one without a build-id, and with another module in between.
             (("m 00000", "m:1"), ("m 00000", "m:1"), "m", true),
             (("m 00000", "m:1"), ("m 00000", "m:2"), "m", false),
             (("m 00000", ""), ("m 00000", ""), "m", false),
             (("m 00000", "m:1"), ("m 00000", "m:1"), "m y", false),
-            // It is new.
+            // Loaded during the recording.
             (("x 20000", ""), ("x 20000, m 00000", ""), "", true),
             (("x 01000", ""), ("x 01000, m 00000", ""), "", true),
             (("x 01000", ""), ("m 00000", ""), "x", false),

@@ -62,7 +62,7 @@ pub(super) struct Ending {
     pub(super) gone: bool,
     /// The map, open since the beginning: it cannot be read after a reset.
     pub(super) map: Option<File>,
-    /// The tasks that ran, before the changes of names end.
+    /// The tasks that ran at the end; read before the events of names end.
     pub(super) running: Running,
     /// The names of tasks, and when they had them.
     pub(super) comms: RecordedComms,
@@ -171,7 +171,7 @@ impl<'a> Surroundings<'a> {
                         (&now, &modules::builds(&now)),
                         &ending.comms.freed,
                     );
-                    // Not before: it then knows all programs that the text has.
+                    // After the text is read, so that all of its programs were reported.
                     let symbols = bpf.and_then(|bpf| bpf::reported(bpf.end()));
                     kernel::parse_kallsyms(bpf::named(&text, symbols.as_ref()))?
                 }

@@ -120,8 +120,8 @@ impl RecordedComms {
         names.collect()
     }
 
-    /// Returns the processes of a task, each with the time when the task began to be of it; 0 for one that is not known.
-    /// `threads` are those that ran at the beginning, without the first one of each process.
+    /// Returns the processes of a task, each with the time from which the task belongs to it; 0: not known. `threads` has
+    /// the processes of the threads that ran at the beginning, without the first thread of each process.
     pub fn processes(&self, pid: i32, threads: &BTreeMap<i32, u32>) -> Vec<(u64, u32)> {
         let mut lives = Vec::new();
         let mut ended = None;
@@ -131,7 +131,7 @@ impl RecordedComms {
                     lives.push((*time, self.process(pid, *time, threads)));
                 }
                 (_, None, _) => lives.push((0, self.process(pid, 0, threads))),
-                // That another task has the number now was lost; or a thread has called exec, and has it.
+                // The start of another task with this ID was lost, or a thread has called exec and has taken the ID over.
                 (_, Some((_, process)), Some(end)) if *process != pid as u32 => {
                     lives.push((end, 0))
                 }

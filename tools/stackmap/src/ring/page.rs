@@ -104,7 +104,7 @@ impl Layout {
         page[self.commit..self.commit + LONG].copy_from_slice(&commit.to_le_bytes());
     }
 
-    /// Returns a page that says of the time before `time` that records are missing, and has none.
+    /// Returns a page without records, with the flag that records before `time` are missing.
     pub fn gap(&self, time: u64) -> Vec<u8> {
         let mut page = vec![0; self.data];
         self.set_time(&mut page, time);

@@ -41,7 +41,7 @@ pub struct Tasks {
     /// Their last processes, if the trace has them.
     #[serde(default)]
     tgids: BTreeMap<i32, u32>,
-    /// The same for processes: other tasks have had the number; 0: one that is not known.
+    /// The processes that a task had before, each with the time when it ended, in this order; 0: not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     earlier_tgids: BTreeMap<i32, Vec<(u64, u32)>>,
 }
@@ -54,7 +54,7 @@ fn ends<T>(mut values: Vec<(u64, T)>) -> Option<(T, Vec<(u64, T)>)> {
     Some((last, ends.into_iter().zip(values).collect()))
 }
 
-/// Returns the value at a time, and from when until when it is that.
+/// Returns the value at a time, and the span of time of the value.
 fn at<'a, T>(
     earlier: Option<&'a Vec<(u64, T)>>,
     last: Option<&'a T>,
@@ -171,7 +171,7 @@ impl Tasks {
         self.comms.iter().map(|(pid, comm)| (*pid, &comm[..]))
     }
 
-    /// Returns the process of a task at a time, and from when until when.
+    /// Returns the process of a task at a time, and the span of time for which it is that.
     pub fn tgid(&self, pid: i32, time: u64) -> (Option<u32>, Range<u64>) {
         let (tgid, span) = at(self.earlier_tgids.get(&pid), self.tgids.get(&pid), time);
         (tgid.copied().filter(|tgid| *tgid != 0), span)
