@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Initialisation in place. Upstream: `rust/kernel/init.rs` and the crate `pin_init`, of which `src/` needs only what
-//! [`new_mutex!`](crate::sync::new_mutex) returns.
+//! Initialisation in place. Upstream: `rust/kernel/init.rs` and the crate `pin_init` (`rust/pin-init/src/lib.rs`), of which
+//! `src/` needs only what [`new_mutex!`](crate::sync::new_mutex) returns.
 
 /// Initialises a `T` where it stays.
 ///

@@ -32,7 +32,7 @@ impl<T> ModuleParamAccess<T> {
         Self(UnsafeCell::new(default))
     }
 
-    /// Returns the value.
+    /// Returns the value, as up to Linux 7.2; in 7.3, `value()` returns a `T`, and `value_ref()` this.
     pub fn value(&self) -> &T {
         // SAFETY: Nobody writes it any more.
         unsafe { &*self.0.get() }

@@ -75,6 +75,7 @@ macro_rules! pr_info {
     ($($arg:tt)*) => { $crate::print_macro!(6, $($arg)*) };
 }
 
+/// Runs a statement the first time only. Upstream: `do_once_lite!`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! do_once {

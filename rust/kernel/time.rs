@@ -18,7 +18,7 @@ pub mod delay {
     use super::Delta;
     use crate::bindings;
 
-    /// Sleeps at least as long as `delta`. Context: process, may sleep.
+    /// Sleeps at least as long as `delta`, by msleep(), so at least a jiffy. Context: process, may sleep.
     pub fn fsleep(delta: Delta) {
         // SAFETY: It has no precondition but the context.
         unsafe { bindings::msleep(delta.0) }

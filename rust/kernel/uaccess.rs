@@ -13,7 +13,7 @@ use crate::{
 pub struct UserPtr(*mut c_void);
 
 impl UserPtr {
-    /// Returns a pointer of C.
+    /// Wraps a user-space pointer of C.
     pub fn from_ptr(ptr: *mut c_void) -> Self {
         Self(ptr)
     }

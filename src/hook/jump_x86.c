@@ -27,17 +27,17 @@
  * as at the entry, and objtool has given the padding the ORC of the entry.
  *
  * In Linux 6.12 the function is static and never called by a pointer, so it has no ENDBR64, and
- * begins with a push. Its arguments are in the same registers: a compiler that passes them in
- * another way changes the name. A caller of a static function may
- * rely on registers that this one leaves alone (-fipa-ra); but it calls functions of other files,
- * which may change all that calls may change.
+ * begins with a push. Its arguments are in the same registers: a compiler that passes arguments in
+ * other registers renames the function. A caller of a static function may rely on registers that
+ * the function leaves alone (-fipa-ra); but this one calls functions of other files, which may
+ * change all caller-saved registers.
  *
  * What goes on to the original function skips the ENDBR64, which a direct call does not need.
  * stackmap_original_push(), in the module's text, executes the push, with the right ORC before and
  * after it, and jumps to 2. stackmap_hook_drain() waits until no task is inside it. The jump of
  * an optimized kprobe at 0 would overwrite 2. But the kprobes code optimizes neither a short jump
- * nor a kprobe with a post-handler, so it writes no such jump while a hook is installed. Before it
- * writes one later, it waits for RCU tasks and interrupts each CPU, as the drain does.
+ * nor a kprobe with a post-handler, so it writes no such jump while a hook is installed. Before the
+ * kprobes code writes one later, it waits for RCU tasks and interrupts each CPU, as the drain does.
  *
  * The kprobes code refuses the padding, which has a symbol of its own (__pfx_ or __cfi_), and what
  * is not the start of an instruction. So no other user can place a kprobe on bytes that are
@@ -129,8 +129,8 @@ asm(".pushsection .text, \"ax\", @progbits\n"
 	".popsection\n");
 
 /*
- * On x86 each load is an acquire. The slot is the sixth argument; the registers used are those that
- * a call leaves to its target.
+ * On x86 each load is an acquire. The slot is the sixth argument, in r9; rax is caller-saved and
+ * holds no argument.
  */
 asm(".pushsection .text, \"ax\", @progbits\n"
 	".balign 16\n"

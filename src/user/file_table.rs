@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The files that rules are known of: there is room for some.
+//! The files whose rules are known, at most [`FILES_MAX`].
 //!
-//! When it is used up, the user who has most files loses one: the next in turn that was not met since its turn
-//! came last. So who runs many new ones has own ones forgotten, and what all programs use stays.
+//! When the table is full, a new file evicts one of the user who has most files, by second chance (CLOCK). So a user
+//! who runs many new programs evicts own ones, and the libraries of all programs stay.
 
 use super::rules::{Rules, INDICES};
 use crate::shim::stackmap_file_key;
 use core::mem::take;
 use kernel::prelude::*;
 
-/// The most files that are known at once.
+/// The maximum number of files in the table.
 pub(crate) const FILES_MAX: usize = 8192;
 const _: () = assert!(FILES_MAX < INDICES as usize / 8);
 
-/// Users are told apart by a hash that is below this.
+/// Users are distinguished by a hash below this.
 const CLASSES: usize = 64;
 
-/// So many are root's in any case: a container that root made has as many users as it likes.
+/// Root's files are not evicted while they are at most this many: a container of root may have any number of users.
 const ROOTS: usize = FILES_MAX / 8;
 
 /// The index of the 64-bit vDSO, which is in no file; that of 32-bit tasks follows.

@@ -12,7 +12,8 @@ use core::{
     ops::{Deref, DerefMut},
 };
 
-/// The class of a mutex for lockdep, one for each place that makes mutexes.
+/// The class of a mutex for lockdep, one for each place that makes mutexes. Upstream: `LockClassKey` in
+/// `rust/kernel/sync.rs`.
 #[doc(hidden)]
 pub struct LockClass(Opaque<bindings::lock_class_key>);
 
