@@ -4,7 +4,7 @@
 
 use crate::stack_map_bin::LoadId;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What [`Manifest::format`] is.
 pub(super) const FORMAT: &str = "stackmap-capture";
@@ -84,6 +84,9 @@ pub struct Manifest {
     /// The processes of the recorder.
     #[serde(skip_serializing_if = "is_default")]
     pub recorder: Vec<u32>,
+    /// The processes that the recorder started. Until it calls exec, such a process has the recorder's name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub children: BTreeSet<i32>,
     /// What the ring buffer says of each CPU.
     pub cpus: Vec<CpuStat>,
 }

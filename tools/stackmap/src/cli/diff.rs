@@ -103,8 +103,9 @@ impl Diff {
         let open = |path: &Path| Source::open(Some(path), global.tracefs());
         let (mut before, mut after) = (open(&self.before)?, open(&self.after)?);
         let binaries = [before.binaries()?, after.binaries()?];
-        let mut before = self.read(&self.before, before, &binaries, &mut names)?;
+        // First the later one: of two clones of a function, its name is shown.
         let mut after = self.read(&self.after, after, &binaries, &mut names)?;
+        let mut before = self.read(&self.before, before, &binaries, &mut names)?;
         if after.unmatched.is_err() {
             std::mem::replace(&mut before.unmatched, Ok(()))?;
         }

@@ -86,6 +86,19 @@ impl RecordedComms {
         }
     }
 
+    /// Returns the processes that the first threads of `parents` have started.
+    pub fn children(&self, parents: &[u32]) -> BTreeSet<i32> {
+        let is_started = |(_, change): &(u64, Change)| match change {
+            Change::Started { by, is_thread, .. } => {
+                !is_thread && parents.contains(&by.cast_unsigned())
+            }
+            _ => false,
+        };
+        let changes = self.changes.iter();
+        let children = changes.filter(|(_, changes)| changes.iter().any(is_started));
+        children.map(|(pid, _)| *pid).collect()
+    }
+
     fn changes(&self, pid: i32) -> &[(u64, Change)] {
         self.changes.get(&pid).map_or(&[], Vec::as_slice)
     }

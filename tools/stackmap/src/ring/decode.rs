@@ -10,6 +10,7 @@ use super::{
     tasks::Tasks,
 };
 use crate::{
+    capture::Manifest,
     error::Result,
     source::Loaded,
     stack_map_bin::Stack,
@@ -93,16 +94,17 @@ impl Trace {
         Ok(binds)
     }
 
-    /// Returns a task as it is at a time. `recorder`: the processes that recorded.
-    fn named(&self, pid: i32, time: u64, recorder: &[u32]) -> NamedTask {
+    /// Returns a task as it is at a time, in a recording with this manifest.
+    fn named(&self, pid: i32, time: u64, manifest: Option<&Manifest>) -> NamedTask {
         let (comm, span) = self.tasks.comm(pid, time);
         let (tgid, of_tgid) = self.tasks.tgid(pid, time);
-        // What becomes the command has the name of the recorder until then.
+        // A child of the recorder belongs to it until exec, which renames it.
         let is_renamed = span.start == 0 && span.end != u64::MAX;
-        let is_recorder = |recorder: u32| self.tasks.comm(recorder as i32, time).0 == comm;
         NamedTask {
-            own: recorder.contains(&tgid.unwrap_or(pid as u32))
-                || is_renamed && recorder.first().copied().is_some_and(is_recorder),
+            own: manifest.is_some_and(|manifest| {
+                manifest.recorder.contains(&tgid.unwrap_or(pid as u32))
+                    || is_renamed && manifest.children.contains(&pid)
+            }),
             comm: comm.into(),
             span: span.start.max(of_tgid.start)..span.end.min(of_tgid.end),
             tgid,
@@ -222,12 +224,8 @@ impl<'a> Decoder<'a> {
                 _ => format.name.clone(),
             },
         };
-        let recorder = self
-            .loaded
-            .manifest
-            .as_ref()
-            .map(|manifest| &manifest.recorder[..]);
-        let named = || trace.named(head.pid, time, recorder.unwrap_or_default());
+        let manifest = self.loaded.manifest.as_ref();
+        let named = || trace.named(head.pid, time, manifest);
         let task = self.tasks.entry(pid).or_insert_with(named);
         if !task.span.contains(&time) {
             *task = named();

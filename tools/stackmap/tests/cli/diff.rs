@@ -42,7 +42,11 @@ fn clones_of_a_function_are_no_difference() {
     let names = ["foo.isra.0", "foo", "foo.cold foo.part.3", "foo.llvm.123"];
     for names in names.windows(2) {
         let [before, after] = [0, 1].map(|side| of(&dir, names[side], 2, 1));
-        for (one, other) in [(&before, &after), (&after, &before)] {
+        for (one, other, name) in [(&before, &after, names[1]), (&after, &before, names[0])] {
+            let svg = stdout(format!("diff --flame - {one} {other}"));
+            let mut names = name.split(' ');
+            let is_shown = names.any(|name| svg.contains(&format!(">{name} (2 events")));
+            assert!(is_shown, "{svg}");
             for options in ["", "--of function"] {
                 let text = stdout(format!("diff {options} {one} {other}"));
                 assert!(text.contains("no share has changed"), "{text}");

@@ -2,7 +2,7 @@
 
 //! Names of tasks by time.
 
-use super::fake::{of_task, page_of, Fake, KMALLOC, KMALLOC_ID, STACK_ID};
+use super::fake::{of_task, page_of, send, Fake, KMALLOC, KMALLOC_ID, STACK_ID};
 use std::fs;
 
 /// No task has such a number, or the tests would fail.
@@ -99,7 +99,7 @@ fn names_of_a_killed_recorder_are_recovered() {
     let fake = reused();
     let before = fake.state();
     let mut recorder = fake.start(KMALLOC);
-    super::fake::send("-KILL", &recorder);
+    send("-KILL", &recorder);
     recorder.wait().unwrap();
     super::fake::wait_until(|| fake.get("log").contains("its recording is saved"));
     assert_eq!(groups(&fake, "--by comm"), "gamma 3, beta 2, alpha 1");

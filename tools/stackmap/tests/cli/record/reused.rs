@@ -2,10 +2,10 @@
 
 //! Names and numbers of tasks, modules and pages that are others later.
 
-use super::fake::{of_task, page_of, Fake, KALLSYMS, KMALLOC, KMALLOC_ID, STACK_ID};
+use super::fake::{of_task, page_of, send, Fake, KALLSYMS, KMALLOC, KMALLOC_ID, STACK_ID};
 use crate::made;
 use stackmap::stack_map_bin::LoadId;
-use std::process::Command;
+use std::{fs, process::Command};
 
 const PID: u32 = 4_194_303;
 const PROCESS: u32 = 4_194_302;
@@ -20,9 +20,9 @@ fn kmallocs(times: &[u32]) -> Vec<super::fake::Record> {
     events
 }
 
-/// A process that starts, and no thread.
-fn process(at: u32, name: &str) -> super::fake::Record {
-    let mut record = of_task(at, "task_newtask", 1, PID, &[name]);
+/// Returns the start of a process, and no thread, by a task.
+fn process(at: u32, by: u32, name: &str) -> super::fake::Record {
+    let mut record = of_task(at, "task_newtask", by, PID, &[name]);
     let flags = record.3.len() - 4;
     record.3[flags..].fill(0);
     record
@@ -61,7 +61,7 @@ fn a_thread_that_ended_is_no_thread_of_its_process_later() {
     let names = [
         of_task(10_000, "task_newtask", PROCESS, PID, &["thread"]),
         of_task(20_000, "sched_process_exit", PID, PID, &["thread"]),
-        process(30_000, "other"),
+        process(30_000, 1, "other"),
         of_task(32_000, "sched_process_exit", PID, PID, &["other"]),
         of_task(40_000, "sched_process_exit", PROCESS, PROCESS, &["process"]),
     ];
@@ -89,6 +89,33 @@ fn a_process_that_ended_was_no_thread() {
     fake.recorded(KMALLOC, "true");
     let text = fake.ran(&format!("report --by comm --pid {PROCESS}"));
     assert!(!text.contains("alpha"), "{text}");
+}
+
+#[test]
+fn a_child_of_the_recorder_is_its_own_until_exec() {
+    for is_own in [false, true] {
+        let fake = Fake::new();
+        let events = kmallocs(&[12_000, 22_000]);
+        fake.put("i/per_cpu/cpu0/trace_pipe_raw", page_of(&events));
+        let mut recorder = fake.start(KMALLOC);
+        let by = if is_own { recorder.id() } else { 1 };
+        let renamed = of_task(20_000, "task_rename", PID, PID, &["stackmap", "true"]);
+        let names = [process(10_000, by, "stackmap"), renamed];
+        let mut instances = fs::read_dir(fake.path("t/instances")).unwrap().flatten();
+        let instance =
+            instances.find(|entry| entry.file_name().to_string_lossy().contains("names"));
+        let instance = instance.unwrap().path();
+        fs::write(
+            instance.join("per_cpu/cpu0/trace_pipe_raw"),
+            page_of(&names),
+        )
+        .unwrap();
+        send("-INT", &recorder);
+        assert!(recorder.wait().unwrap().success());
+        let text = fake.ran("report --by comm stackmap.data");
+        assert!(text.contains("true "), "{text}");
+        assert_eq!(text.contains("stackmap "), !is_own, "{text}");
+    }
 }
 
 #[test]
@@ -160,7 +187,7 @@ fn events_of_one_time_are_in_the_order_of_a_life() {
     );
     fake.put(
         "i.names/per_cpu/cpu1/trace_pipe_raw",
-        page_of(&[process(10_000, "sh")]),
+        page_of(&[process(10_000, 1, "sh")]),
     );
     fake.recorded(KMALLOC, "true");
     let text = fake.ran("report --by comm stackmap.data");
