@@ -170,6 +170,11 @@ impl Sleeper {
         self.inner.cookie
     }
 
+    /// Returns whether its stack is read without a request of the task.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.inner.unasked
+    }
+
     /// Its process.
     pub(super) fn process(&self) -> Process<'_> {
         // INVARIANT: They are held as long as `self`.

@@ -31,14 +31,14 @@
 
 STACKMAP_STATIC_CALL(NULL, stackmap_put_task_stack, put_task_stack);
 
-/* The bits of our works. */
-static unsigned long works(void)
+/* The bits of our works; with @asked, only of the trace arrays that ask for user stacks now. */
+static unsigned long works(bool asked)
 {
 	const struct stackmap_slot *slot;
 	unsigned long ours = 0;
 
 	for (slot = stackmap_slots; slot < stackmap_slots + STACKMAP_SLOTS; slot++)
-		if (slot->has_work)
+		if (slot->has_work && (!asked || stackmap_slot_asks(slot)))
 			ours |= BIT(slot->work.bit);
 	return ours;
 }
@@ -54,7 +54,7 @@ static unsigned long requested(struct task_struct *task)
 	if (!(mask & UNWIND_PENDING))
 		return 0;
 	/* A delivery changes it after the bit of pending requests. */
-	return mask & works() & ~(cache ? data_race(cache->unwind_completed) : 0);
+	return mask & works(false) & ~(cache ? data_race(cache->unwind_completed) : 0);
 }
 
 /*
@@ -114,10 +114,15 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 		 struct stackmap_sleeper *sleeper)
 {
 	struct pt_regs *regs = task_pt_regs(task);
+	/*
+	 * Before all else: if the task has run and does not run any more, its switch is counted.
+	 * Pairs with the kernel's release in finish_task(). While it runs, nothing can be read.
+	 */
+	const bool runs = smp_load_acquire(&task->on_cpu);
 
 	/* The task may run: then this is not what stackmap_sleeper_stays() finds. */
 	sleeper->switches = data_race(task->nvcsw + task->nivcsw);
-	sleeper->requested = sleeper->unasked ? works() : requested(task);
+	sleeper->requested = sleeper->unasked ? works(true) : requested(task);
 	/* No CPU number has bit 30. */
 	sleeper->cookie = sleeper->unasked ? (u64)(u32)task->pid << 32 | BIT(30) :
 					     READ_ONCE(stackmap_unwind_info(task)->id.id);
@@ -126,8 +131,8 @@ static bool look(struct task_struct *task, const struct mm_struct *mm,
 	/* Inside exec, registers and memory are not of one program. */
 	if (data_race(!!task->in_execve))
 		return false;
-	return !READ_ONCE(task->on_cpu) && sleeper->requested && sleeper->cookie &&
-	       sleeper->registers.word && !(READ_ONCE(task->flags) & PF_EXITING) &&
+	return !runs && sleeper->requested && sleeper->cookie && sleeper->registers.word &&
+	       !(READ_ONCE(task->flags) & (PF_EXITING | PF_USER_WORKER)) &&
 	       READ_ONCE(task->mm) == mm;
 }
 
@@ -173,8 +178,7 @@ bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper)
 
 	/*
 	 * What was read comes before what tells whether it changed. Pairs with the full barrier of
-	 * the kernel's atomic_long_fetch_andnot() of the pending bit, before the task is in user
-	 * space.
+	 * the kernel's switch to the task, before the task is in user space.
 	 */
 	smp_rmb();
 	return look(process->task, process->mm, &now) && now.switches == sleeper->switches &&
@@ -195,11 +199,12 @@ void stackmap_sleeper_end(struct stackmap_sleeper *sleeper)
 
 /*
  * Whether a page that is not present may be waited for: it comes from swap. Pages of files, and
- * those that a process provides, may never come.
+ * those that a process provides, may never come. A stack that nothing has asked for is not worth
+ * the wait.
  */
-static bool may_wait(struct vm_area_struct *vma)
+static bool may_wait(const struct stackmap_sleeper *sleeper, struct vm_area_struct *vma)
 {
-	return vma_is_anonymous(vma) && !userfaultfd_armed(vma);
+	return !sleeper->unasked && vma_is_anonymous(vma) && !userfaultfd_armed(vma);
 }
 
 /**
@@ -227,7 +232,7 @@ int stackmap_sleeper_word(const struct stackmap_sleeper *sleeper, unsigned long 
 		return -EBUSY;
 	vma = vma_lookup(mm, address);
 	nr = !vma ? -ENXIO : get_user_pages_remote(mm, address, 1,
-						   may_wait(vma) ? 0 : FOLL_NOFAULT, &page,
+						   may_wait(sleeper, vma) ? 0 : FOLL_NOFAULT, &page,
 						   NULL);
 	mmap_read_unlock(mm);
 	if (nr != 1)

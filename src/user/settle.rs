@@ -85,7 +85,7 @@ impl State {
                 return Outcome::Lost
             }
             // Forgotten. A request is delivered before exec unless a probe could not.
-            None if exec_was_late() => return Outcome::Lost,
+            None if !sleeper.is_unasked() && exec_was_late() => return Outcome::Lost,
             _ => match self.id_of_sleeper(sleeper) {
                 // Unless the task has delivered it meanwhile.
                 Some(id) => self.remembered.bind(cookie, id),
