@@ -397,6 +397,8 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u6
 					    __u64 *exec_id);
 unsigned int stackmap_this_cpu(void);
 unsigned int stackmap_cpus(void);
+/* Any context. */
+unsigned int stackmap_instruction_length(const __u8 (*bytes)[16]);
 void stackmap_preempt_disable(void);
 void stackmap_preempt_enable(void);
 

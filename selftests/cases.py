@@ -21,6 +21,9 @@ PROGRAMS = {
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
+    # Its own functions have no CFI.
+    "callers-bare": ("selftests/programs/callers.c",
+                     ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS", "-fno-asynchronous-unwind-tables")),
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
     "waits": ("selftests/programs/waits.c", ("-O2", "-g", "-static-pie")),
     "keeps": ("selftests/programs/keeps.c", ("-O2", "-g", "-static-pie")),

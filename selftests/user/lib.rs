@@ -8,6 +8,8 @@ pub mod calls;
 pub mod cfi;
 #[path = "../../src/user/cookie.rs"]
 pub mod cookie;
+#[path = "../../src/user/decode/mod.rs"]
+mod decode;
 #[path = "../../src/user/rule.rs"]
 pub mod rule;
 #[path = "../../src/user/rules.rs"]

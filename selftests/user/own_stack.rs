@@ -119,6 +119,10 @@ impl Code for OwnCode<'_> {
         None
     }
 
+    fn instruction(&self, _address: u64) -> Option<([u8; 16], usize)> {
+        None
+    }
+
     fn register(&self, _register: u64) -> u64 {
         0
     }

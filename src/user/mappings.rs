@@ -235,6 +235,21 @@ impl<M: Memory> Code for Codes<'_, M> {
         Some(((both >> (8 * (address % 8))) as u64).to_le_bytes())
     }
 
+    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)> {
+        let first = self.bytes_before(address.wrapping_add(8))?;
+        // It may end before memory that cannot be read.
+        let second = self
+            .bytes_before(address.wrapping_add(16))
+            .unwrap_or_default();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&first);
+        bytes[8..].copy_from_slice(&second);
+        match shim::stackmap_instruction_length(&bytes) {
+            0 => None,
+            length => Some((bytes, length as usize)),
+        }
+    }
+
     fn guess(&mut self) {
         self.words.guess();
     }

@@ -11,6 +11,7 @@ pub(crate) mod binaries;
 pub mod calls;
 pub mod cfi;
 pub mod cookie;
+pub(crate) mod decode;
 mod deliver;
 pub(crate) mod file_table;
 mod mappings;

@@ -15,6 +15,10 @@
 #include <linux/sched.h>
 #include <linux/srcu.h>
 
+#ifdef CONFIG_X86_64
+#include <asm/insn.h>
+#endif
+
 #include "../record/slot.h"
 #include "../shim/shim.h"
 #include "user.h"
@@ -22,6 +26,10 @@
 STACKMAP_STATIC_CALL(NULL, stackmap_unwind_init, unwind_deferred_init);
 STACKMAP_STATIC_CALL(NULL, stackmap_unwind_request, unwind_deferred_request);
 STACKMAP_STATIC_CALL(NULL, stackmap_unwind_cancel, unwind_deferred_cancel);
+
+#ifdef CONFIG_X86_64
+STACKMAP_STATIC_CALL(NULL, stackmap_insn_decode, insn_decode);
+#endif
 
 /* The kernel's: it is held when its list of works changes, and its readers hold the SRCU. */
 static struct mutex *works_lock;
@@ -39,6 +47,9 @@ int stackmap_user_resolve(void)
 		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
 		"lock_vma_under_rcu", "task_work_cancel", "unwind_user_faultable",
 		"put_task_stack", "callback_mutex", "unwind_srcu",
+#ifdef CONFIG_X86_64
+		"insn_decode",
+#endif
 	};
 	void *found[ARRAY_SIZE(names)];
 	unsigned int i;
@@ -63,6 +74,27 @@ int stackmap_user_resolve(void)
 	static_call_update(stackmap_put_task_stack, found[6]);
 	works_lock = found[7];
 	works_srcu = found[8];
+#ifdef CONFIG_X86_64
+	static_call_update(stackmap_insn_decode, found[9]);
+#endif
+	return 0;
+}
+
+/**
+ * stackmap_instruction_length - decode an instruction of a 64-bit program
+ * @bytes: the instruction, and what follows it
+ *
+ * Context: any, after stackmap_user_resolve() has returned 0.
+ * Return: its length in bytes; 0 if it is none, or of a machine for which none are decoded.
+ */
+unsigned int stackmap_instruction_length(const u8 (*bytes)[16])
+{
+#ifdef CONFIG_X86_64
+	struct insn insn;
+
+	if (!static_call(stackmap_insn_decode)(&insn, bytes, sizeof(*bytes), INSN_MODE_64))
+		return insn.length;
+#endif
 	return 0;
 }
 

@@ -7,6 +7,7 @@
 use super::{
     calls::Calls,
     cfi::{Machine, Tracked},
+    decode::Decoder,
     rule::{Kind, Rule, Saved},
     words::{is_user, End, FRAMES_MAX},
 };
@@ -88,16 +89,8 @@ impl Frame {
     }
 }
 
-/// How far undescribed code is followed from the entry of its function.
-const FUNCTION_MAX: u64 = 128;
-/// The same, where the frame is marked as guessed.
+/// How large a function is at most, where the frame is marked as guessed.
 const GUESSED_FUNCTION_MAX: u64 = 1 << 16;
-
-/// The first bytes of instructions that another function may follow, or begin with: ud2 (its second), push rbp, pop
-/// rbp, ret, leave, int3, calls that may not return, jmp, hlt, endbr64 (its last).
-const BOUNDS: [u8; 14] = [
-    0x0b, 0x55, 0x5d, 0xc2, 0xc3, 0xc9, 0xcc, 0xe8, 0xe9, 0xeb, 0xf1, 0xf4, 0xfa, 0xff,
-];
 
 /// The code of a process.
 pub trait Code {
@@ -133,12 +126,16 @@ pub trait Code {
     /// Returns the eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
 
+    /// Returns the instruction of x86-64 at an address, and the bytes after it, with its length. [`None`]: it cannot be
+    /// read or decoded.
+    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)>;
+
     /// Marks the frames that are kept from now on as guessed.
     fn guess(&mut self);
 }
 
 /// Returns what a direct call leads to if these bytes, which end with it, are before `address`.
-fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
+pub(super) fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
     let [_, _, _, 0xe8, a, b, c, d] = bytes else {
         return None;
     };
@@ -147,7 +144,7 @@ fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
 
 /// Returns the length of a call of x86-64 by a register or memory, without its prefix, if the last of these bytes are
 /// one: the shortest that it can be.
-fn indirect_call(bytes: [u8; 8]) -> Option<usize> {
+pub(super) fn indirect_call(bytes: [u8; 8]) -> Option<usize> {
     let indirect = |length: usize| {
         let [opcode, form, rest @ ..] = &bytes[8 - length..] else {
             return false;
@@ -179,8 +176,8 @@ fn prologue(bytes: [u8; 8]) -> Option<u64> {
 }
 
 /// Has `code` keep the frames of a stack, the innermost first, at most [`FRAMES_MAX`]. Returns how the
-/// stack ends. A frame of undescribed code is left by its frame pointer, as far as that is
-/// [verified](Frame::by_pointer).
+/// stack ends. Code without CFI is decoded, see [`Decoder`]; where no return address is verified by that, the frame
+/// pointer gives a [guess](Frame::by_pointer).
 pub fn by_rules(
     machine: &Machine,
     registers: Registers,
@@ -192,6 +189,7 @@ pub fn by_rules(
     let mut frame = Frame { ip, sp, fp };
     // Whether the address is where the frame goes on, and no return address.
     let mut interrupted = true;
+    let mut decoder = Decoder::new();
     loop {
         if !interrupted {
             frame = code.calls().follow(machine, memory, frame);
@@ -226,9 +224,21 @@ pub fn by_rules(
             }
             // Nothing was pushed yet: it was not called.
             Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
-            Kind::Start | Kind::Unknown | Kind::Generated => {
-                frame.by_pointer(interrupted, rule == Rule::GENERATED, memory, code)
+            Kind::Start | Kind::Unknown if frame.calls_sigreturn(code) => {
+                frame.interrupted(machine, memory)
             }
+            Kind::Start | Kind::Unknown => {
+                match decoder.caller(&frame, interrupted, memory, code) {
+                    Some((caller, is_guessed)) => {
+                        if is_guessed {
+                            code.guess();
+                        }
+                        Ok((caller, false))
+                    }
+                    None => frame.by_pointer(interrupted, false, memory, code),
+                }
+            }
+            Kind::Generated => frame.by_pointer(interrupted, true, memory, code),
         };
         match next {
             Ok(next) => (frame, interrupted) = next,
@@ -317,9 +327,16 @@ impl Frame {
         Ok((Self { ip, sp, fp }, true))
     }
 
-    /// Returns the caller by the frame pointer, and has it marked as guessed unless it is verified to be the one of
-    /// this frame. Otherwise it may be an outer frame's, and callers would be missing; or none, as compilers keep
-    /// other addresses in its register.
+    /// Returns whether the frame is where a signal handler returns to, by the instructions that debuggers know.
+    fn calls_sigreturn(&self, code: &impl Code) -> bool {
+        // mov $15, %rax; syscall
+        const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
+        let instruction = code.instruction(self.ip);
+        instruction.is_some_and(|(bytes, _)| bytes.starts_with(&SIGRETURN))
+    }
+
+    /// Returns the caller by the frame pointer, marked as guessed: it may be an outer frame's, and callers would be
+    /// missing; or none, as compilers keep other addresses in its register.
     fn by_pointer(
         &self,
         interrupted: bool,
@@ -330,79 +347,51 @@ impl Frame {
         let Ok(Some(caller)) = self.caller(8, memory) else {
             return Err(End::NoCfi);
         };
-        let set = match interrupted {
-            true => self.has_frame(memory, code),
-            false => Some(true),
-        };
-        let called = self.is_called(caller.ip, interrupted, generated, code);
-        match set.unwrap_or(true).then_some(called).flatten() {
-            Some(true) if set.is_some() => {}
-            Some(_) => code.guess(),
-            None => return Err(End::NoCfi),
+        let has_frame = !interrupted || self.has_frame(memory, code);
+        if !has_frame
+            || !self
+                .may_be_called(caller.ip, generated, code)
+                .unwrap_or(false)
+        {
+            return Err(End::NoCfi);
         }
+        code.guess();
         Ok((caller, false))
     }
 
-    /// Returns whether the function has set its frame pointer, and not restored its caller's yet: neither does its
-    /// next instruction set it, nor is a return address on top of the stack. [`None`]: that cannot be read.
-    fn has_frame(&self, memory: &impl Memory, code: &impl Code) -> Option<bool> {
-        let here = code.bytes_before(self.ip.wrapping_add(8))?;
-        if matches!(here, [0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) {
-            return Some(false);
+    /// Returns whether the function may have set its frame pointer, and not restored its caller's yet: neither does its
+    /// next instruction set it, nor is a return address on top of the stack.
+    fn has_frame(&self, memory: &impl Memory, code: &impl Code) -> bool {
+        let here = code.bytes_before(self.ip.wrapping_add(8));
+        if let Some([0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) = here {
+            return false;
         }
-        let top = memory.word(self.sp).ok()?;
-        if !is_user(top, 1 << 56) {
-            return Some(true);
-        }
-        let before = code.bytes_before(top)?;
-        Some(before[3] != 0xe8 && indirect_call(before).is_none())
+        let top = memory
+            .word(self.sp)
+            .ok()
+            .filter(|top| is_user(*top, 1 << 56));
+        let before = top.and_then(|top| code.bytes_before(top));
+        before.is_none_or(|before| before[3] != 0xe8 && indirect_call(before).is_none())
     }
 
-    /// Returns whether the call before `return_address` verifies that it has led to this frame: it calls the
-    /// undescribed function that sets its frame pointer at once and reaches up to here. [`None`]: it has not led
-    /// here. `generated` code may have jumped elsewhere, and be called by a pointer.
-    fn is_called(
+    /// Returns whether the call before `return_address` may have led to this frame: it calls the function without CFI
+    /// that sets its frame pointer at once and may reach up to here. `generated` code may have jumped elsewhere, and be
+    /// called by a pointer. [`None`]: that cannot be read.
+    fn may_be_called(
         &self,
         return_address: u64,
-        interrupted: bool,
         generated: bool,
         code: &mut impl Code,
     ) -> Option<bool> {
         let before = code.bytes_before(return_address)?;
         let Some(entry) = target_of(before, return_address) else {
-            return (generated && indirect_call(before).is_some()).then_some(false);
+            return Some(generated && indirect_call(before).is_some());
         };
-        if !matches!(code.rule(entry)?.kind(), Kind::Unknown | Kind::Generated) {
-            return None;
-        }
+        let is_unknown = matches!(code.rule(entry)?.kind(), Kind::Unknown | Kind::Generated);
         let bytes = code.bytes_before(entry.wrapping_add(8))?;
         let inside = self.ip.wrapping_sub(entry);
-        match prologue(bytes) {
-            Some(length) if self.follows(entry, length, interrupted, code) => Some(true),
-            Some(length) if (length..GUESSED_FUNCTION_MAX).contains(&inside) => Some(false),
-            _ => generated.then_some(false),
-        }
-    }
-
-    /// Returns whether the frame is in the function at `entry`, whose first instructions have this `length`: nothing
-    /// in between ends a function or begins one.
-    fn follows(&self, entry: u64, length: u64, interrupted: bool, code: &impl Code) -> bool {
-        let inside = self.ip.wrapping_sub(entry);
-        // The last call is that of the callee.
-        let call = match code.bytes_before(self.ip) {
-            Some(bytes) if !interrupted => match target_of(bytes, self.ip) {
-                Some(_) => 5,
-                None => indirect_call(bytes).unwrap_or(0),
-            },
-            _ => 0,
-        };
-        let is_near = (length..FUNCTION_MAX).contains(&inside);
-        let inside = inside.saturating_sub(call as u64);
-        is_near
-            && (length..inside).step_by(8).all(|from| {
-                let bytes = code.bytes_before(entry.wrapping_add(from + 8));
-                let nr = (inside - from).min(8) as usize;
-                bytes.is_some_and(|bytes| !bytes.iter().take(nr).any(|byte| BOUNDS.contains(byte)))
-            })
+        let is_inside =
+            prologue(bytes).is_some_and(|length| (length..GUESSED_FUNCTION_MAX).contains(&inside));
+        Some(is_unknown && (generated || is_inside))
     }
 }

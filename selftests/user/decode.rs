@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Frames of code without CFI, by its instructions.
+
+use super::{call, memory, registers, Codes, SP, USER_END};
+use proptest::prelude::*;
+use stackmap_user::{
+    cfi::X86_64,
+    rule::{Base, Rule, Saved},
+    walk::by_rules,
+    words::End,
+};
+
+/// The address that the function returns to.
+const CALLER: u64 = 0x2000;
+/// Where the function is interrupted.
+const IP: u64 = 0x1000;
+
+const INDIRECT: [u8; 8] = [0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0];
+
+const PUSH_RBX: &[u8] = &[0x53];
+const POP_RBX: &[u8] = &[0x5b];
+const PUSH_RBP: &[u8] = &[0x55];
+const POP_RBP: &[u8] = &[0x5d];
+const SUB_16: &[u8] = &[0x48, 0x83, 0xec, 16];
+const ADD_16: &[u8] = &[0x48, 0x83, 0xc4, 16];
+const SUB_256: &[u8] = &[0x48, 0x81, 0xec, 0, 1, 0, 0];
+const LEA_256: &[u8] = &[0x48, 0x8d, 0xa4, 0x24, 0, 1, 0, 0];
+const SET_RBP: &[u8] = &[0x48, 0x89, 0xe5];
+const ALIGN: &[u8] = &[0x48, 0x83, 0xe4, 0xf0];
+const LEAVE: &[u8] = &[0xc9];
+const RET: &[u8] = &[0xc3];
+const UD2: &[u8] = &[0x0f, 0x0b];
+const CALL: &[u8] = &[0xe8, 0, 1, 0, 0];
+const NOP: &[u8] = &[0x0f, 0x1f, 0];
+const JMP_RAX: &[u8] = &[0xff, 0xe0];
+/// Over a byte, over two.
+const JE_1: &[u8] = &[0x74, 1];
+const JE_2: &[u8] = &[0x74, 2];
+const JMP_2: &[u8] = &[0xeb, 2];
+const MOV_TO_RSP: &[u8] = &[0x48, 0x89, 0xc4];
+
+/// A function that is called.
+struct Function {
+    /// Its instructions up to where it is interrupted.
+    before: Vec<u8>,
+    after: Vec<u8>,
+    /// The rule of the caller.
+    caller: Rule,
+}
+
+fn function(before: &[&[u8]], after: &[&[u8]]) -> Function {
+    Function {
+        before: before.concat(),
+        after: after.concat(),
+        caller: Rule::OUTERMOST,
+    }
+}
+
+impl Function {
+    /// Walks its stack, which has these words from the stack pointer on, and `fp` as the frame pointer. Returns the
+    /// number of frames, the first that is guessed, and how the stack ends.
+    fn walk(&self, call: [u8; 8], words: &[u64], fp: u64) -> (usize, usize, End) {
+        let mut codes = Codes::new(&[(CALLER - 1, self.caller), (0x2fff, Rule::OUTERMOST)]);
+        let text = [&self.before[..], &self.after].concat();
+        codes.text = Some((IP - self.before.len() as u64, text));
+        codes.calls.insert(CALLER, call);
+        let words: Vec<_> = (0..)
+            .map(|index| SP + 8 * index)
+            .zip(words.iter().copied())
+            .collect();
+        let end = by_rules(
+            &X86_64,
+            registers(fp, 8),
+            &memory(&words),
+            &mut codes,
+            USER_END,
+        );
+        (codes.words.frames(), codes.words.guessed(), end)
+    }
+
+    /// The same for a return address after so many words, which a direct call precedes, and an indirect one.
+    fn walk_both(&self, index: usize) -> [(usize, usize, End); 2] {
+        let entry = IP - self.before.len() as u64;
+        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
+        let mut words = vec![0; index];
+        words.push(CALLER);
+        [[0x90, 0x90, 0x90, 0xe8, a, b, c, d], INDIRECT].map(|call| self.walk(call, &words, 0))
+    }
+}
+
+const FOUND: (usize, usize, End) = (2, 0, End::Complete);
+const GUESSED: (usize, usize, End) = (2, 1, End::Complete);
+const CUT: (usize, usize, End) = (1, 0, End::NoCfi);
+
+#[test]
+fn the_return_address_is_where_the_function_has_pushed_it() {
+    for (before, after, index) in [
+        (&[][..], &[RET][..], 0),
+        (&[PUSH_RBX], &[POP_RBX, RET], 1),
+        (&[PUSH_RBX, SUB_16], &[ADD_16, POP_RBX, RET], 3),
+        (&[SUB_256], &[LEA_256, RET], 32),
+        (&[PUSH_RBX, JE_1, PUSH_RBX], &[POP_RBX, RET], 1),
+        (&[PUSH_RBX, JMP_2, UD2], &[POP_RBX, RET], 1),
+        (&[PUSH_RBP, SET_RBP, SUB_16], &[ADD_16, POP_RBP, RET], 3),
+    ] {
+        let function = function(before, after);
+        let is_ambiguous = before.contains(&JE_1);
+        let direct = if is_ambiguous {
+            function.walk_both(2)[0]
+        } else {
+            function.walk_both(index)[0]
+        };
+        assert_eq!(direct, FOUND, "{before:x?}");
+        if !is_ambiguous {
+            assert_eq!(function.walk_both(index)[1], FOUND, "{before:x?}");
+        }
+        assert_eq!(function.walk_both(index + 3), [CUT; 2], "{before:x?}");
+    }
+}
+
+/// The call of a function that is called by a pointer says nothing of its entry.
+#[test]
+fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
+    // It does not return.
+    assert_eq!(function(&[PUSH_RBX], &[UD2]).walk_both(1), [FOUND, CUT]);
+    // A call may not return.
+    let calls = function(&[PUSH_RBX], &[CALL, POP_RBX, RET]);
+    assert_eq!(calls.walk_both(1), [FOUND, GUESSED]);
+    // So what follows may be another function.
+    let padded = function(&[PUSH_RBX, CALL, NOP], &[POP_RBX, RET]);
+    assert_eq!(padded.walk_both(1), [FOUND, FOUND]);
+    let padded = function(&[PUSH_RBX, CALL, NOP], &[UD2]);
+    assert_eq!(padded.walk_both(1), [GUESSED, CUT]);
+    // One case of a switch.
+    let switch = function(&[PUSH_RBX, JMP_RAX], &[POP_RBX, RET]);
+    assert_eq!(switch.walk_both(1), [FOUND, FOUND]);
+    let switch = function(&[PUSH_RBX, JMP_RAX], &[UD2]);
+    assert_eq!(switch.walk_both(1), [GUESSED, CUT]);
+    // It returns in two ways.
+    let differ = function(&[PUSH_RBX, UD2], &[JE_2, POP_RBX, RET, RET]);
+    assert_eq!(differ.walk_both(1), [CUT, CUT]);
+    let unknown = function(&[PUSH_RBX, MOV_TO_RSP], &[MOV_TO_RSP, RET]);
+    assert_eq!(unknown.walk_both(1), [CUT, CUT]);
+}
+
+#[test]
+fn a_stack_that_is_aligned_is_left_by_its_frame_pointer() {
+    let function = function(&[PUSH_RBP, SET_RBP, ALIGN, SUB_16], &[LEAVE, RET]);
+    let words = [0, 0, 0, 0, SP + 96, CALLER];
+    assert_eq!(function.walk(INDIRECT, &words, SP + 32), FOUND);
+    assert_eq!(function.walk(INDIRECT, &words, SP + 24), CUT);
+}
+
+/// The caller's frame is left by the frame pointer that the function has saved.
+#[test]
+fn the_frame_pointer_of_the_caller_is_restored() {
+    let caller = call(Base::Fp, 16, Saved::No);
+    for (before, after, words) in [
+        (&[][..], &[RET][..], &[CALLER, 0, 0, 0, 0][..]),
+        (&[PUSH_RBX], &[POP_RBX, RET], &[0, CALLER, 0, 0, 0]),
+        (&[PUSH_RBP], &[POP_RBP, RET], &[SP + 24, CALLER, 0, 0, 0]),
+        (&[PUSH_RBP, SET_RBP], &[UD2], &[SP + 24, CALLER, 0, 0, 0]),
+    ] {
+        let function = Function {
+            caller,
+            ..function(before, after)
+        };
+        let entry = IP - function.before.len() as u64;
+        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
+        let direct = [0x90, 0x90, 0x90, 0xe8, a, b, c, d];
+        let mut words = words.to_vec();
+        words[4] = 0x3000;
+        let fp = if before.first() == Some(&PUSH_RBP) {
+            0
+        } else {
+            SP + 24
+        };
+        assert_eq!(
+            function.walk(direct, &words, fp),
+            (3, 0, End::Complete),
+            "{before:x?}"
+        );
+    }
+}
+
+#[test]
+fn a_signal_handler_returns_to_what_it_has_interrupted() {
+    let mut codes = Codes::new(&[(CALLER, Rule::OUTERMOST)]);
+    codes.text = Some((IP, vec![0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05]));
+    let [sp, ip, fp] = X86_64.signal.map(|offset| SP.wrapping_add_signed(offset));
+    let memory = memory(&[(sp, SP + 512), (ip, CALLER), (fp, 0)]);
+    let end = by_rules(&X86_64, registers(0, 8), &memory, &mut codes, USER_END);
+    assert_eq!((codes.words.frames(), end), (2, End::Complete));
+}
+
+proptest! {
+    /// Whatever the instructions are, decoding ends, and leads up the stack.
+    #[test]
+    fn any_instructions_can_be_decoded(
+        before in prop::collection::vec(any::<u8>(), 0..200),
+        after in prop::collection::vec(any::<u8>(), 0..200),
+        words in prop::collection::vec(prop::sample::select(vec![CALLER, IP, SP, SP + 64, 0]), 64),
+        fp in prop::sample::select(vec![0, SP, SP + 40, u64::MAX]),
+    ) {
+        let function = Function { before, after, caller: Rule::UNKNOWN };
+        let entry = IP - function.before.len() as u64;
+        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
+        for call in [[0x90, 0x90, 0x90, 0xe8, a, b, c, d], INDIRECT] {
+            let (frames, _, _) = function.walk(call, &words, fp);
+            prop_assert!(frames <= words.len() + 1);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The callers of code without CFI, by decoding its function.
+//!
+//! From the frame on, the instructions say what is popped until the function returns, so where its return address is.
+//! From the entry of the function, they say what it has pushed; its entry is the target of the call before a return
+//! address. Where both agree, or where only one can be decoded, see [`Decoder::caller`].
+
+mod state;
+
+use super::walk::{indirect_call, target_of, Code, Frame, Memory};
+use state::{is_between_functions, Flow, FrameState, Instruction};
+
+/// The maximum number of words and instructions that are read for a stack.
+const READS_MAX: u32 = 16_384;
+/// The maximum number of words of a frame.
+const WORDS_MAX: u64 = 1024;
+
+/// The instructions that are still to be decoded, and those that are.
+struct Paths {
+    next: [(u64, FrameState); Self::NEXT_MAX],
+    nr_next: usize,
+    done: [(u64, u64); Self::DONE_MAX],
+    nr_done: usize,
+}
+
+impl Paths {
+    const NEXT_MAX: usize = 32;
+    const DONE_MAX: usize = 96;
+
+    fn new(start: u64, state: FrameState) -> Self {
+        Self {
+            next: [(start, state); Self::NEXT_MAX],
+            nr_next: 1,
+            done: [(0, 0); Self::DONE_MAX],
+            nr_done: 0,
+        }
+    }
+
+    /// Adds a path, unless there are too many.
+    fn add(&mut self, address: u64, state: FrameState) {
+        if let Some(next) = self.next.get_mut(self.nr_next) {
+            *next = (address, state);
+            self.nr_next += 1;
+        }
+    }
+
+    /// Returns the next path: one that is not guessed, if there is one.
+    fn take(&mut self) -> Option<(u64, FrameState)> {
+        let last = self.nr_next.checked_sub(1)?;
+        let paths = self.next.get_mut(..=last)?;
+        let index = paths.iter().rposition(|(_, state)| !state.is_guessed);
+        paths.swap(index.unwrap_or(last), last);
+        self.nr_next = last;
+        paths.last().copied()
+    }
+
+    fn is_done(&self, address: u64) -> bool {
+        let mut done = self.done.iter().take(self.nr_done);
+        done.any(|(start, end)| (*start..*end).contains(&address))
+    }
+
+    /// Marks instructions as decoded. Returns whether there are not too many.
+    fn finish(&mut self, start: u64, end: u64) -> bool {
+        let Some(done) = self.done.get_mut(self.nr_done) else {
+            return false;
+        };
+        *done = (start, end);
+        self.nr_done += 1;
+        true
+    }
+}
+
+/// Where decoding leads to.
+#[derive(Clone, Copy, PartialEq)]
+enum Goal {
+    /// An instruction that was interrupted.
+    Instruction(u64),
+    /// The end of a call, which returns there.
+    ReturnTo(u64),
+    /// The end of the function.
+    Return,
+}
+
+/// What precedes a return address.
+enum Call {
+    To(u64),
+    Indirect,
+}
+
+/// Decodes the functions of a stack.
+pub(super) struct Decoder {
+    reads: u32,
+}
+
+impl Decoder {
+    pub(super) fn new() -> Self {
+        Self { reads: READS_MAX }
+    }
+
+    fn read(&mut self) -> Option<()> {
+        self.reads = self.reads.checked_sub(1)?;
+        Some(())
+    }
+
+    /// Decodes from an instruction on until the goal. Returns the state there. [`None`]: the goal is not met, or the
+    /// ends of the function differ.
+    #[inline(never)]
+    fn decode(
+        &mut self,
+        (start, state): (u64, FrameState),
+        goal: Goal,
+        memory: &impl Memory,
+        code: &impl Code,
+    ) -> Option<FrameState> {
+        let mut paths = Paths::new(start, state);
+        let mut end: Option<FrameState> = None;
+        while let Some((start, mut state)) = paths.take() {
+            let mut address = start;
+            let mut is_after_call = false;
+            while !paths.is_done(address) {
+                if goal == Goal::Instruction(address) {
+                    return Some(state);
+                }
+                self.read()?;
+                let Some((bytes, length)) = code.instruction(address) else {
+                    break;
+                };
+                let instruction = Instruction::new(&bytes, length, address);
+                if is_after_call && is_between_functions(&instruction) {
+                    // The call may not return.
+                    if goal != Goal::Return {
+                        state.is_guessed = true;
+                        paths.add(address, state);
+                    }
+                    break;
+                }
+                let flow = state.execute(&instruction);
+                if goal != Goal::Return && state.depth.is_some_and(|depth| depth < 0) {
+                    break;
+                }
+                address = instruction.next;
+                is_after_call = matches!(flow, Flow::Call);
+                match flow {
+                    Flow::Next => continue,
+                    Flow::Call if goal == Goal::ReturnTo(address) => return Some(state),
+                    Flow::Call => {
+                        state.pointer = None;
+                        state.has_called = true;
+                        continue;
+                    }
+                    Flow::Branch(target) => {
+                        paths.add(target, state);
+                        continue;
+                    }
+                    Flow::Jump(target) => paths.add(target, state),
+                    Flow::JumpBy(at) => {
+                        if let Ok(target) = memory.word(at) {
+                            paths.add(target, state);
+                        }
+                    }
+                    Flow::Switch if goal != Goal::Return => {
+                        state.is_guessed = true;
+                        paths.add(address, state);
+                    }
+                    Flow::Return if goal == Goal::Return => match end {
+                        Some(end) if end.depth != state.depth => return None,
+                        Some(_) => {}
+                        None => end = Some(state),
+                    },
+                    Flow::Return | Flow::Switch | Flow::End => {}
+                }
+                break;
+            }
+            if !paths.finish(start, address) {
+                break;
+            }
+        }
+        end
+    }
+
+    /// Returns the caller of a frame, and whether it is guessed. [`None`]: no return address is verified.
+    ///
+    /// The caller is verified if the way from the entry of the function, which is called directly, to the frame puts
+    /// the return address where it is; also, if the entry is not known, if the way from the frame to the end of the
+    /// function does, and has no call, which may not return.
+    #[cold]
+    pub(super) fn caller(
+        &mut self,
+        frame: &Frame,
+        interrupted: bool,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Option<(Frame, bool)> {
+        code.instruction(frame.ip)?;
+        let goal = match interrupted {
+            true => Goal::Instruction(frame.ip),
+            false => Goal::ReturnTo(frame.ip),
+        };
+        let entered = |entry| (entry, FrameState::ENTRY);
+        if let Some((slot, end)) = self.end(frame, memory, code) {
+            let caller = || end.caller_at_end(frame, slot, memory);
+            match called(memory.word(slot).ok()?, memory, code) {
+                Some(Call::To(entry)) => {
+                    let state = self.decode(entered(entry), goal, memory, code);
+                    match state.map(|state| state.slot(frame)) {
+                        Some(at) if at == Some(slot) => return Some((caller()?, false)),
+                        Some(_) => {}
+                        None => return Some((caller()?, true)),
+                    }
+                }
+                Some(Call::Indirect) => return Some((caller()?, end.has_called)),
+                None => {}
+            }
+        }
+        let mut last = None;
+        for index in 0..WORDS_MAX {
+            self.read()?;
+            let slot = frame.sp.wrapping_add(8 * index);
+            let ip = memory.word(slot).ok()?;
+            let Some(Call::To(entry)) = called(ip, memory, code) else {
+                continue;
+            };
+            let state = match last {
+                Some((before, state)) if before == entry => state,
+                _ => self.decode(entered(entry), goal, memory, code),
+            };
+            last = Some((entry, state));
+            match state {
+                Some(state) if state.slot(frame) == Some(slot) => {
+                    return Some((state.caller(frame, slot, memory)?, state.is_guessed));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Returns the address of the return address of a frame, and its state at the end of the function.
+    fn end(
+        &mut self,
+        frame: &Frame,
+        memory: &impl Memory,
+        code: &impl Code,
+    ) -> Option<(u64, FrameState)> {
+        let end = self.decode(
+            (frame.ip, FrameState::of(frame)),
+            Goal::Return,
+            memory,
+            code,
+        )?;
+        let popped = end.depth?.checked_neg().filter(|popped| *popped >= 0)?;
+        Some((frame.sp.wrapping_add_signed(popped.into()), end))
+    }
+}
+
+/// Returns the call before an address. [`None`]: there is none, or not in executable memory.
+fn called(ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
+    let before = code.bytes_before(ip)?;
+    let target = match (target_of(before, ip), before) {
+        (Some(target), _) => Some(target),
+        (None, [_, _, 0xff, 0x15, offset @ ..]) => {
+            let offset = i32::from_le_bytes(offset);
+            memory.word(ip.wrapping_add_signed(offset.into())).ok()
+        }
+        _ => {
+            indirect_call(before)?;
+            None
+        }
+    };
+    code.rule(ip)?;
+    Some(target.map_or(Call::Indirect, Call::To))
+}
