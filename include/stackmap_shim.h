@@ -397,8 +397,13 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, __u6
 					    __u64 *exec_id);
 unsigned int stackmap_this_cpu(void);
 unsigned int stackmap_cpus(void);
+/* An instruction of a program, and what follows it. */
+struct stackmap_code {
+	__u8 bytes[16];
+};
+
 /* Any context. */
-unsigned int stackmap_instruction_length(const __u8 (*bytes)[16]);
+unsigned int stackmap_instruction_length(const struct stackmap_code *code);
 void stackmap_preempt_disable(void);
 void stackmap_preempt_enable(void);
 

@@ -81,11 +81,16 @@ impl Function {
 
     /// The same for a return address after so many words, which a direct call precedes, and an indirect one.
     fn walk_both(&self, index: usize) -> [(usize, usize, End); 2] {
-        let entry = IP - self.before.len() as u64;
-        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
         let mut words = vec![0; index];
         words.push(CALLER);
-        [[0x90, 0x90, 0x90, 0xe8, a, b, c, d], INDIRECT].map(|call| self.walk(call, &words, 0))
+        [self.direct_call(), INDIRECT].map(|call| self.walk(call, &words, 0))
+    }
+
+    /// Returns the direct call of the function before [`CALLER`].
+    fn direct_call(&self) -> [u8; 8] {
+        let entry = IP - self.before.len() as u64;
+        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
+        [0x90, 0x90, 0x90, 0xe8, a, b, c, d]
     }
 }
 
@@ -137,6 +142,9 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(switch.walk_both(1), [FOUND, FOUND]);
     let switch = function(&[PUSH_RBX, JMP_RAX], &[UD2]);
     assert_eq!(switch.walk_both(1), [GUESSED, CUT]);
+    // It pops less than it has pushed.
+    let differ = function(&[PUSH_RBX, PUSH_RBX], &[POP_RBX, RET]);
+    assert_eq!(differ.walk_both(1), [CUT, FOUND]);
     // It returns in two ways.
     let differ = function(&[PUSH_RBX, UD2], &[JE_2, POP_RBX, RET, RET]);
     assert_eq!(differ.walk_both(1), [CUT, CUT]);
@@ -150,6 +158,14 @@ fn a_stack_that_is_aligned_is_left_by_its_frame_pointer() {
     let words = [0, 0, 0, 0, SP + 96, CALLER];
     assert_eq!(function.walk(INDIRECT, &words, SP + 32), FOUND);
     assert_eq!(function.walk(INDIRECT, &words, SP + 24), CUT);
+    let function = Function {
+        after: UD2.to_vec(),
+        ..function
+    };
+    assert_eq!(
+        function.walk(function.direct_call(), &words, SP + 32),
+        FOUND
+    );
 }
 
 /// The caller's frame is left by the frame pointer that the function has saved.
@@ -166,9 +182,7 @@ fn the_frame_pointer_of_the_caller_is_restored() {
             caller,
             ..function(before, after)
         };
-        let entry = IP - function.before.len() as u64;
-        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
-        let direct = [0x90, 0x90, 0x90, 0xe8, a, b, c, d];
+        let direct = function.direct_call();
         let mut words = words.to_vec();
         words[4] = 0x3000;
         let fp = if before.first() == Some(&PUSH_RBP) {
@@ -204,9 +218,7 @@ proptest! {
         fp in prop::sample::select(vec![0, SP, SP + 40, u64::MAX]),
     ) {
         let function = Function { before, after, caller: Rule::UNKNOWN };
-        let entry = IP - function.before.len() as u64;
-        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
-        for call in [[0x90, 0x90, 0x90, 0xe8, a, b, c, d], INDIRECT] {
+        for call in [function.direct_call(), INDIRECT] {
             let (frames, _, _) = function.walk(call, &words, fp);
             prop_assert!(frames <= words.len() + 1);
         }

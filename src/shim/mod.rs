@@ -85,7 +85,7 @@ safe! {
     stackmap_user_resolve() -> c_int;
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
-    stackmap_instruction_length(bytes: &[u8; 16]) -> c_uint;
+    stackmap_instruction_length(code: &stackmap_code) -> c_uint;
     stackmap_user_counted(counter: stackmap_user_counter) -> c_ulong;
     stackmap_process_current(process: &mut stackmap_process);
     stackmap_user_registers(registers: &mut stackmap_registers);

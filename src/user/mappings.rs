@@ -241,10 +241,10 @@ impl<M: Memory> Code for Codes<'_, M> {
         let second = self
             .bytes_before(address.wrapping_add(16))
             .unwrap_or_default();
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&first);
-        bytes[8..].copy_from_slice(&second);
-        match shim::stackmap_instruction_length(&bytes) {
+        let both =
+            u128::from(u64::from_le_bytes(second)) << 64 | u128::from(u64::from_le_bytes(first));
+        let bytes = both.to_le_bytes();
+        match shim::stackmap_instruction_length(&shim::stackmap_code { bytes }) {
             0 => None,
             length => Some((bytes, length as usize)),
         }

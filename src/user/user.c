@@ -82,17 +82,18 @@ int stackmap_user_resolve(void)
 
 /**
  * stackmap_instruction_length - decode an instruction of a 64-bit program
- * @bytes: the instruction, and what follows it
+ * @code: the instruction, and what follows it
  *
  * Context: any, after stackmap_user_resolve() has returned 0.
  * Return: its length in bytes; 0 if it is none, or of a machine for which none are decoded.
  */
-unsigned int stackmap_instruction_length(const u8 (*bytes)[16])
+unsigned int stackmap_instruction_length(const struct stackmap_code *code)
 {
 #ifdef CONFIG_X86_64
 	struct insn insn;
+	const int size = sizeof(code->bytes);
 
-	if (!static_call(stackmap_insn_decode)(&insn, bytes, sizeof(*bytes), INSN_MODE_64))
+	if (!static_call(stackmap_insn_decode)(&insn, code->bytes, size, INSN_MODE_64))
 		return insn.length;
 #endif
 	return 0;
