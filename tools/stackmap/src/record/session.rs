@@ -156,8 +156,9 @@ impl Session<'_> {
         let begun = Instant::now();
         tracefs.write("tracing_on", "1")?;
         let binds = user_stacks == UserStacks::Recorded;
-        if let (true, Some(begun)) = (binds, &mut recording.begun) {
-            sleepers::begin(&mut begun.sleepers, self.top);
+        if let Some(begun) = &mut recording.begun {
+            sleepers::begin(&mut begun.sleepers, binds.then_some(self.top));
+            recording.store()?;
         }
         let watcher = Watcher::start(tracefs, self.copies_markers()?);
         // Not before: an event that nothing records yet would end the recording.

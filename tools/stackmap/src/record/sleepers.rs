@@ -4,7 +4,9 @@
 //! event.
 
 use super::{limits::Limits, tasks};
-use crate::{capture::Sleeper, kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs};
+use crate::{
+    capture::Sleeper, error::Result, kernel, symbols::kallsyms::Kallsyms, tracefs::Tracefs,
+};
 use std::{collections::BTreeSet, fs};
 
 /// Set in the flags of a kernel thread (`PF_KTHREAD`).
@@ -36,6 +38,8 @@ pub(super) fn find(
 
 /// Returns a thread and where it waits, unless it runs or ends.
 fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
+    // Before the stack: if it is the same later, the stack is that of this wait.
+    let switches = switches(thread);
     let read = |file: &str| fs::read(kernel::proc(&format!("{process}/task/{thread}/{file}"))).ok();
     let stack = String::from_utf8_lossy(&read("stack")?).into_owned();
     let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
@@ -53,7 +57,7 @@ fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
         stack: stack.lines().filter_map(frame).collect(),
         has_user: flags & KERNEL_THREAD == 0,
         slept_on: false,
-        switches: switches(thread),
+        switches,
     })
 }
 
@@ -66,23 +70,33 @@ fn switches(thread: i32) -> String {
     lines.collect()
 }
 
-/// Has the module bind the user stacks of the tasks, once tracing is on. A task that has run since it was found has none.
-pub(super) fn begin(sleepers: &mut [Sleeper<String>], top: &Tracefs) {
+/// Returns whether a task has not run since it was found.
+fn sleeps_on(sleeper: &Sleeper<String>) -> bool {
+    !sleeper.switches.is_empty() && switches(sleeper.pid) == sleeper.switches
+}
+
+/// Has the module bind the user stack of a task.
+fn bind(sleeper: &Sleeper<String>, top: &Tracefs) -> Result {
+    top.write("stack_map_user", &format!("settle {}", sleeper.pid))
+}
+
+/// Keeps the tasks that have not run since they were found, once tracing is on: others may have ended or wait elsewhere, and
+/// those that run later have events. If `top` is given, the module binds their user stacks.
+pub(super) fn begin(sleepers: &mut Vec<Sleeper<String>>, top: Option<&Tracefs>) {
+    sleepers.retain(sleeps_on);
     for sleeper in sleepers {
-        let command = format!("settle {}", sleeper.pid);
-        let bound = sleeper.has_user && top.write("stack_map_user", &command).is_ok();
-        sleeper.has_user = bound && switches(sleeper.pid) == sleeper.switches;
+        let bound = sleeper.has_user && top.is_some_and(|top| bind(sleeper, top).is_ok());
+        sleeper.has_user = bound && sleeps_on(sleeper);
     }
 }
 
 /// Finds the tasks that have not run since they were found. If `top` is given, their user stacks are bound again: the first
 /// binds may have been overwritten. Tracing must be on for that.
 pub(super) fn end(sleepers: &mut [Sleeper<String>], top: Option<&Tracefs>) {
-    let slept_on = |sleeper: &Sleeper<String>| switches(sleeper.pid) == sleeper.switches;
     for sleeper in sleepers {
-        sleeper.slept_on = slept_on(sleeper);
+        sleeper.slept_on = sleeps_on(sleeper);
         if let (true, true, Some(top)) = (sleeper.slept_on, sleeper.has_user, top) {
-            begin(std::slice::from_mut(sleeper), top);
+            sleeper.has_user = bind(sleeper, top).is_ok() && sleeps_on(sleeper);
         }
     }
 }

@@ -127,37 +127,3 @@ fn an_anonymous_capture_does_not_say_whose_it_is() {
     );
     assert!(report.contains("task-1: 1 event"), "{report}");
 }
-
-#[test]
-fn tasks_that_wait_when_it_begins_are_kept_with_their_stacks() {
-    let fake = Fake::new();
-    for (pid, state) in [(77, 'D'), (78, 'R')] {
-        let dir = format!("proc/{pid}/task/{pid}");
-        fs::create_dir_all(fake.path(&dir)).unwrap();
-        let fields = "0 ".repeat(35);
-        fake.put(
-            &format!("{dir}/stat"),
-            format!("{pid} (a) b) {state} {fields}1 0\n"),
-        );
-        fake.put(
-            &format!("{dir}/stack"),
-            "[<0>] foo+0x10/0xf8\n[<0>] gone+0x1/0x2 [away]\n",
-        );
-    }
-    let member = |enabled: &str, options: &str| {
-        fake.put("i/events/sched/sched_switch/enable", enabled);
-        let text = fake.recorded(&format!("-e sched:sched_switch {options}"), "true");
-        assert!(!text.contains("WARNING"), "{text}");
-        let members = fake.capture("stackmap.data").members;
-        let sleepers = members.get("sleepers.json")?;
-        Some(serde_json::from_slice::<Value>(sleepers).unwrap())
-    };
-    // bar is on this stack alone.
-    let foo = 0xffff_ffff_8100_0018_u64;
-    let want = json!([{ "pid": 77, "state": "D", "cpu": 1, "stack": [foo, 0],
-        "has_user": true, "slept_on": true }]);
-    assert_eq!(member("1\n", ""), Some(want));
-    // Without the switches of all CPUs, nothing tells what becomes of them.
-    assert_eq!(member("0\n", ""), None);
-    assert_eq!(member("1\n", "-C 0"), None);
-}

@@ -12,6 +12,7 @@ mod flight;
 mod limits;
 mod recover;
 mod reused;
+mod sleepers;
 mod stream;
 
 use fake::{map, of_task, page, page_of, Fake, KMALLOC, STATS};
