@@ -96,7 +96,8 @@ pub(super) fn end(sleepers: &mut [Sleeper<String>], top: Option<&Tracefs>) {
     for sleeper in sleepers {
         sleeper.slept_on = sleeps_on(sleeper);
         if let (true, true, Some(top)) = (sleeper.slept_on, sleeper.has_user, top) {
-            sleeper.has_user = bind(sleeper, top).is_ok() && sleeps_on(sleeper);
+            // A task that has just run may be bound to the stack of another wait.
+            sleeper.has_user = bind(sleeper, top).is_err() || sleeps_on(sleeper);
         }
     }
 }

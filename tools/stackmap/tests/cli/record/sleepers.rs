@@ -202,4 +202,9 @@ fn user_stacks_of_another_wait_are_not_kept() {
         fake.recorded(SWITCHES, "true");
         assert_eq!(found(&fake), [(77, has_user, slept_on)], "{switches:?}");
     }
+    // What cannot be bound again keeps the first stack.
+    let fake = fake();
+    task(&fake, 77, 'S', 0);
+    fake.recorded(SWITCHES, "rm $out/t/stack_map_user");
+    assert_eq!(found(&fake), [(77, true, true)]);
 }
