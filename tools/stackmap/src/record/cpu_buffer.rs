@@ -63,7 +63,10 @@ impl<'a> CpuBuffer<'a> {
         }
         if self.older > 0 && self.first.is_none() {
             // As if the buffer had held no more.
-            self.layout.set_missed(&mut page);
+            match self.begin.filter(|_| page.is_empty() && !self.is_cut) {
+                Some(begin) => page = self.layout.gap(begin),
+                None => self.layout.set_missed(&mut page),
+            }
         }
         self.begin = None;
         // One that has no time is left out like any that is damaged.

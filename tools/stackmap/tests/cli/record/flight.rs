@@ -174,3 +174,27 @@ fn what_cannot_be_is_refused() {
         assert_eq!(fake.state(), before);
     }
 }
+
+#[test]
+fn a_cpu_without_anything_in_the_window_has_records_missing() {
+    let fake = fake();
+    let at = |time: u64| {
+        let mut page = page();
+        page[..8].copy_from_slice(&time.to_ne_bytes());
+        page
+    };
+    let stats = "entries: 2\noverrun: 0\nbytes: 300\nnow ts: 10.000000\ndropped events: 0\n";
+    for (cpu, time) in [(0, 9_000_000_000), (1, 3_000_000_000)] {
+        fake.put(&format!("i/per_cpu/cpu{cpu}/stats"), stats);
+        fake.put(&format!("i/per_cpu/cpu{cpu}/trace_pipe_raw"), at(time));
+    }
+    fake.recorded(&format!("{KMALLOC} --last 2"), "true");
+    let capture = fake.capture("stackmap.data");
+    let counts = capture.manifest.cpus.iter();
+    let counts: Vec<_> = counts.map(|cpu| (cpu.entries, cpu.older)).collect();
+    assert_eq!(counts, [(2, 0), (0, 2)]);
+    // A page of the second CPU says so, at the time when what is kept begins.
+    let pages = &capture.members[member::PAGES];
+    let number = |at: usize| u64::from_ne_bytes(pages[at..at + 8].try_into().unwrap());
+    assert_eq!([number(8), number(16)], [8_000_000_000, 1 << 31]);
+}
