@@ -23,16 +23,21 @@ const CLONE_THREAD: u64 = 0x1_0000;
 /// A change of a task. Those of one time are in the order of the variants; names are numbers.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Started { comm: u32, by: i32, is_thread: bool },
+    Started { comm: u32 },
     Renamed { from: u32, to: u32 },
     Ended { comm: u32 },
 }
+
+/// A task that starts, and when.
+type Start = (i32, u64);
 
 /// What such events tell of tasks.
 #[derive(Debug, Default)]
 pub struct RecordedComms {
     names: IndexSet<Vec<u8>>,
     changes: BTreeMap<i32, Vec<(u64, Change)>>,
+    /// The starts of tasks, by task and time: the task that did it, and whether they are threads of its process.
+    starts: BTreeMap<Start, (i32, bool)>,
     /// Modules that were unloaded.
     pub freed: BTreeSet<String>,
 }
@@ -50,14 +55,14 @@ impl RecordedComms {
             _ => None,
         };
         let names: Option<Vec<_>> = fields.iter().map(&mut name).collect();
+        let pid = pid.unwrap_or_default();
         let change = match (*event, names.as_deref()) {
-            ("task_newtask", Some([comm])) => Change::Started {
-                comm: *comm,
-                by: head.pid,
-                is_thread: formats
-                    .number(format, "clone_flags", data)
-                    .is_some_and(|flags| flags & CLONE_THREAD != 0),
-            },
+            ("task_newtask", Some([comm])) => {
+                let flags = formats.number(format, "clone_flags", data);
+                let is_thread = flags.is_some_and(|flags| flags & CLONE_THREAD != 0);
+                self.starts.insert((pid, time), (head.pid, is_thread));
+                Change::Started { comm: *comm }
+            }
             ("task_rename", Some([from, to])) => Change::Renamed {
                 from: *from,
                 to: *to,
@@ -70,7 +75,6 @@ impl RecordedComms {
             }
             _ => return,
         };
-        let pid = pid.unwrap_or_default();
         self.changes.entry(pid).or_default().push((time, change));
     }
 
@@ -88,15 +92,11 @@ impl RecordedComms {
 
     /// Returns the processes that the first threads of `parents` have started.
     pub fn children(&self, parents: &[u32]) -> BTreeSet<i32> {
-        let is_started = |(_, change): &(u64, Change)| match change {
-            Change::Started { by, is_thread, .. } => {
-                !is_thread && parents.contains(&by.cast_unsigned())
-            }
-            _ => false,
-        };
-        let changes = self.changes.iter();
-        let children = changes.filter(|(_, changes)| changes.iter().any(is_started));
-        children.map(|(pid, _)| *pid).collect()
+        let children = self
+            .starts
+            .iter()
+            .filter(|(_, (by, is_thread))| !is_thread && parents.contains(&by.cast_unsigned()));
+        children.map(|((pid, _), _)| *pid).collect()
     }
 
     fn changes(&self, pid: i32) -> &[(u64, Change)] {
@@ -110,7 +110,7 @@ impl RecordedComms {
         let (mut is_known, mut begin) = (false, 0);
         for (time, change) in self.changes(pid) {
             match *change {
-                Change::Started { comm, .. } => names.push((*time, comm)),
+                Change::Started { comm } => names.push((*time, comm)),
                 Change::Renamed { from, to } => {
                     if !is_known {
                         names.push((begin, from));
@@ -134,16 +134,22 @@ impl RecordedComms {
     }
 
     /// Returns the processes of a task, each with the time from which the task belongs to it; 0: not known. `threads` has
-    /// the processes of the threads that ran at the beginning, without the first thread of each process.
-    pub fn processes(&self, pid: i32, threads: &BTreeMap<i32, u32>) -> Vec<(u64, u32)> {
+    /// the processes of the threads that ran at the beginning, without the first thread of each process. `known` keeps what
+    /// was found for other tasks.
+    pub fn processes(
+        &self,
+        pid: i32,
+        threads: &BTreeMap<i32, u32>,
+        known: &mut BTreeMap<Start, u32>,
+    ) -> Vec<(u64, u32)> {
         let mut lives = Vec::new();
         let mut ended = None;
         for (time, change) in self.changes(pid) {
             match (change, lives.last(), ended) {
                 (Change::Started { .. }, _, _) => {
-                    lives.push((*time, self.process(pid, *time, threads)));
+                    lives.push((*time, self.process(pid, *time, threads, known)));
                 }
-                (_, None, _) => lives.push((0, self.process(pid, 0, threads))),
+                (_, None, _) => lives.push((0, self.process(pid, 0, threads, known))),
                 // The start of another task with this ID was lost, or a thread has called exec and has taken the ID over.
                 (_, Some((_, process)), Some(end)) if *process != pid as u32 => {
                     lives.push((end, 0))
@@ -156,21 +162,93 @@ impl RecordedComms {
     }
 
     /// Returns the process of a task that runs at a time.
-    fn process(&self, mut pid: i32, mut time: u64, threads: &BTreeMap<i32, u32>) -> u32 {
+    fn process(
+        &self,
+        mut pid: i32,
+        mut time: u64,
+        threads: &BTreeMap<i32, u32>,
+        known: &mut BTreeMap<Start, u32>,
+    ) -> u32 {
+        let mut passed = Vec::new();
         // A thread may have been started by a thread that was started by a thread, and so on.
-        for _ in 0..self.changes.len() {
-            let earlier = self.changes(pid).iter().rev();
-            let mut earlier = earlier.skip_while(|(at, _)| *at > time);
-            let start = earlier.find_map(|(at, change)| match change {
-                Change::Started { by, is_thread, .. } => Some((*at, *by, *is_thread)),
-                _ => None,
-            });
-            match start {
-                Some((at, by, true)) => (pid, time) = (by, at),
-                Some((_, _, false)) => return pid as u32,
-                None => break,
+        let process = loop {
+            let (start, by) = match self.starts.range((pid, 0)..=(pid, time)).next_back() {
+                Some((start, (by, true))) => (*start, *by),
+                Some((_, (_, false))) => break pid as u32,
+                None => break threads.get(&pid).copied().unwrap_or(pid as u32),
+            };
+            if let Some(process) = known.get(&start) {
+                break *process;
             }
+            // Starts of one time may be a circle.
+            known.insert(start, pid as u32);
+            passed.push(start);
+            (pid, time) = (by, start.1);
+        };
+        known.extend(passed.into_iter().map(|start| (start, process)));
+        process
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns what such events tell: a task, when, what it does, and who starts it.
+    pub(crate) fn recorded(events: &[(i32, u64, &str, i32)]) -> RecordedComms {
+        let mut comms = RecordedComms::default();
+        let comm = number_of(&mut comms.names, &b"name"[..]);
+        for (pid, time, what, by) in events {
+            let is_thread = *what == "thread";
+            let change = match *what {
+                "thread" | "process" => {
+                    comms.starts.insert((*pid, *time), (*by, is_thread));
+                    Change::Started { comm }
+                }
+                "renamed" => Change::Renamed {
+                    from: comm,
+                    to: comm,
+                },
+                _ => Change::Ended { comm },
+            };
+            comms.changes.entry(*pid).or_default().push((*time, change));
         }
-        threads.get(&pid).copied().unwrap_or(pid as u32)
+        comms.sort();
+        comms
+    }
+
+    /// Returns the processes of the tasks at first.
+    fn processes(comms: &RecordedComms, pids: std::ops::Range<i32>) -> Vec<u32> {
+        let mut known = BTreeMap::new();
+        let threads = BTreeMap::from([(1, 9)]);
+        let first = |pid| comms.processes(pid, &threads, &mut known)[0].1;
+        pids.map(first).collect()
+    }
+
+    #[test]
+    fn the_process_of_many_threads_is_found_in_a_moment() {
+        const NR: i32 = 100_000;
+        // Each starts the next one; or one starts all, and has another name each time.
+        for is_chain in [true, false] {
+            let events = (2..NR).flat_map(|pid| {
+                let by = if is_chain { pid - 1 } else { 1 };
+                let time = pid as u64;
+                [(pid, time, "thread", by), (by, time, "renamed", 0)]
+            });
+            let begun = std::time::Instant::now();
+            let comms = recorded(&events.collect::<Vec<_>>());
+            assert!(processes(&comms, 2..NR).iter().all(|process| *process == 9));
+            assert!(begun.elapsed().as_secs() < 60);
+        }
+    }
+
+    #[test]
+    fn threads_that_have_started_each_other_are_processes() {
+        let circle = [
+            (2, 7, "thread", 3),
+            (3, 7, "thread", 4),
+            (4, 7, "thread", 2),
+        ];
+        assert_eq!(processes(&recorded(&circle), 2..5), [2; 3]);
     }
 }

@@ -112,6 +112,7 @@ impl Tasks {
         recorded: &RecordedComms,
         threads: &BTreeMap<i32, u32>,
     ) {
+        let mut known = BTreeMap::new();
         for pid in pids {
             if let Some((last, earlier)) = ends(recorded.names(*pid)) {
                 self.comms.insert(*pid, last);
@@ -119,7 +120,8 @@ impl Tasks {
                     self.earlier.insert(*pid, earlier);
                 }
             }
-            if let Some((last, earlier)) = ends(recorded.processes(*pid, threads)) {
+            let lives = recorded.processes(*pid, threads, &mut known);
+            if let Some((last, earlier)) = ends(lives) {
                 if last != 0 {
                     self.tgids.insert(*pid, last);
                 }
