@@ -67,10 +67,7 @@ pub(super) fn find(
 ) -> Tasks {
     let read = |name: &str| fs::read(tracefs.path(name)).unwrap_or_default();
     let name = |pid: i32| running.get(&pid).map(|(_, name)| name.clone());
-    let process = |pid: i32| {
-        let at_end = || running.get(&pid).map(|(process, _)| *process);
-        threads.get(&pid).copied().or_else(at_end)
-    };
+    let process = |pid: i32| running.get(&pid).map(|(process, _)| *process);
     let tgids = String::from_utf8_lossy(&read("saved_tgids")).into_owned();
     let mut tasks = Tasks::new(pids, &read("saved_cmdlines"), &tgids, name, process);
     tasks.add(pids, comms, threads);
@@ -80,6 +77,26 @@ pub(super) fn find(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::comms::tests::recorded;
+
+    #[test]
+    fn a_process_whose_start_was_lost_is_not_that_of_a_thread_that_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("trace"), "").unwrap();
+        let tracefs = Tracefs::find(Some(dir.path())).unwrap();
+        let comms = recorded(&[(101, 10, "ended", 0), (101, 30, "renamed", 0)]);
+        let (pids, threads) = ([101, 102].into(), [(101, 100), (102, 100)].into());
+        let running = |pid: i32| (pid, (pid.cast_unsigned(), b"name".to_vec()));
+        for (running, last) in [
+            (vec![running(101), running(102)], Some(101)),
+            (vec![], None),
+        ] {
+            let running = running.into_iter().collect();
+            let tasks = find(&tracefs, &pids, &threads, &running, &comms);
+            let tgids = [(101, 5), (101, 35), (102, 35)].map(|(pid, time)| tasks.tgid(pid, time).0);
+            assert_eq!(tgids, [Some(100), last, Some(100)]);
+        }
+    }
 
     #[test]
     fn threads_that_run_have_their_processes() {

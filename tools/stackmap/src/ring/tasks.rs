@@ -121,7 +121,8 @@ impl Tasks {
                 }
             }
             let lives = recorded.processes(*pid, threads, &mut known);
-            if let Some((last, earlier)) = ends(lives) {
+            let begun = || Some((*threads.get(pid)?, Vec::new()));
+            if let Some((last, earlier)) = ends(lives).or_else(begun) {
                 if last != 0 {
                     self.tgids.insert(*pid, last);
                 }
