@@ -24,15 +24,18 @@ pub(super) fn builds(modules: &Modules) -> Builds {
 }
 
 /// Returns the text of a kallsyms without the names of modules in whose memory another one may have been. `before` and `now`
-/// are the modules at the beginning and at the end with their builds, `freed` those that were unloaded in between.
+/// are the modules at the beginning and at the end with their builds, `freed` those that were unloaded in between, and how
+/// often.
 pub(super) fn named(
     kallsyms: String,
     before: (&Modules, &Builds),
     now: (&Modules, &Builds),
-    freed: &BTreeSet<String>,
+    freed: &BTreeMap<String, u64>,
 ) -> String {
     // The address of such a module is not known.
-    let came_and_went = freed.iter().any(|name| before.0.get(name).is_none());
+    let came_and_went = freed
+        .iter()
+        .any(|(name, times)| *times > u64::from(before.0.get(name).is_some()));
     // A module that is still loaded shares its memory with no other. Sizes are those of all parts, which may be apart.
     let went = |other: &&Module| now.0.get(&other.name) != Some(*other);
     let overlaps = |one: &Module, other: &Module| {
@@ -45,7 +48,7 @@ pub(super) fn named(
         match before.0.get(name) == Some(*module) {
             true => {
                 let is_same = build.is_some() && build == before.1.get(name);
-                freed.contains(name) && (came_and_went || !is_same)
+                freed.contains_key(name) && (came_and_went || !is_same)
             }
             false => {
                 came_and_went
@@ -107,26 +110,35 @@ mod tests {
             (("m 00000", "m:1"), ("m 00000", "m:2"), "m", false),
             (("m 00000", ""), ("m 00000", ""), "m", false),
             (("m 00000", "m:1"), ("m 00000", "m:1"), "m y", false),
+            (("m 00000, y 20000", "m:1"), ("m 00000", "m:1"), "m y", true),
+            (
+                ("m 00000, y 20000", "m:1"),
+                ("m 00000", "m:1"),
+                "y m y",
+                false,
+            ),
             // Loaded during the recording.
             (("x 20000", ""), ("x 20000, m 00000", ""), "", true),
             (("x 01000", ""), ("x 01000, m 00000", ""), "", true),
             (("x 01000", ""), ("m 00000", ""), "x", false),
             (("m 20000", "m:1"), ("m 00000", "m:1"), "m", true),
             (("x 20000", ""), ("x 20000, m 00000", ""), "y", false),
+            (("x 20000", ""), ("m 00000", ""), "x", true),
+            (("x 20000", ""), ("m 00000", ""), "x x", false),
         ] {
             let (now, before) = (
                 (modules(now.0), builds(now.1)),
                 (modules(before.0), builds(before.1)),
             );
-            let freed = freed
-                .split(' ')
-                .map(str::to_owned)
-                .filter(|name| !name.is_empty());
+            let mut times = BTreeMap::new();
+            for name in freed.split_terminator(' ') {
+                *times.entry(name.to_owned()).or_default() += 1;
+            }
             let text = named(
                 line("f"),
                 (&before.0, &before.1),
                 (&now.0, &now.1),
-                &freed.collect(),
+                &times,
             );
             assert_eq!(
                 text,

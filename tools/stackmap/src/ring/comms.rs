@@ -38,8 +38,8 @@ pub struct RecordedComms {
     changes: BTreeMap<i32, Vec<(u64, Change)>>,
     /// The starts of tasks, by task and time: the task that did it, and whether they are threads of its process.
     starts: BTreeMap<Start, (i32, bool)>,
-    /// Modules that were unloaded.
-    pub freed: BTreeSet<String>,
+    /// Modules that were unloaded, and how often.
+    pub freed: BTreeMap<String, u64>,
 }
 
 impl RecordedComms {
@@ -70,7 +70,7 @@ impl RecordedComms {
             ("sched_process_exit", Some([comm])) => Change::Ended { comm: *comm },
             ("module_free", Some([name])) => {
                 let name = String::from_utf8_lossy(&self.names[*name as usize]);
-                self.freed.insert(name.into_owned());
+                *self.freed.entry(name.into_owned()).or_default() += 1;
                 return;
             }
             _ => return,
