@@ -23,14 +23,26 @@ pub(super) fn builds(modules: &Modules) -> Builds {
     modules.iter().filter_map(build).collect()
 }
 
+/// Returns where the init functions of these modules were, as far as they have any.
+pub(super) fn inits(modules: &Modules) -> BTreeMap<String, u64> {
+    let init = |module: &Module| {
+        let path = format!("/sys/module/{}/sections/.init.text", module.name);
+        let text = fs::read_to_string(path).ok()?;
+        let start = u64::from_str_radix(text.trim_end().strip_prefix("0x")?, 16).ok()?;
+        Some((module.name.clone(), start))
+    };
+    modules.iter().filter_map(init).collect()
+}
+
 /// Returns the text of a kallsyms without the names of modules in whose memory another one may have been. `before` and `now`
 /// are the modules at the beginning and at the end with their builds, `freed` those that were unloaded in between, and how
-/// often.
+/// often. `inits` is where the init functions of those at the end were.
 pub(super) fn named(
     kallsyms: String,
     before: (&Modules, &Builds),
     now: (&Modules, &Builds),
     freed: &BTreeMap<String, u64>,
+    inits: &BTreeMap<String, u64>,
 ) -> String {
     // The address of such a module is not known.
     let came_and_went = freed
@@ -41,6 +53,18 @@ pub(super) fn named(
     let overlaps = |one: &Module, other: &Module| {
         one.base < other.base.saturating_add(other.size)
             && other.base < one.base.saturating_add(one.size)
+    };
+    let is_new = |module: &Module| {
+        before.0.get(&module.name) != Some(module) || freed.contains_key(&module.name)
+    };
+    // The kernel frees init functions once their module is loaded.
+    let has_inits = |module: &Module| {
+        let memory = module.base..module.base.saturating_add(module.size);
+        let others = now.0.iter().filter(|other| *other != module);
+        let mut starts = others
+            .filter(|other| is_new(other))
+            .filter_map(|other| inits.get(&other.name));
+        is_new(module) && starts.any(|start| memory.contains(start))
     };
     let is_replaced = |module: &&Module| {
         let name = &module.name;
@@ -60,7 +84,8 @@ pub(super) fn named(
             }
         }
     };
-    let replaced: BTreeSet<_> = now.0.iter().filter(is_replaced).collect();
+    let is_unknown = |module: &&Module| is_replaced(module) || has_inits(module);
+    let replaced: BTreeSet<_> = now.0.iter().filter(is_unknown).collect();
     if replaced.is_empty() {
         return kallsyms;
     }
@@ -139,12 +164,39 @@ mod tests {
                 (&before.0, &before.1),
                 (&now.0, &now.1),
                 &times,
+                &BTreeMap::new(),
             );
             assert_eq!(
                 text,
                 line(if has_name { "f" } else { UNKNOWN }),
                 "{before:?} {now:?}"
             );
+        }
+    }
+
+    #[test]
+    fn memory_that_init_functions_of_another_module_had_has_no_name() {
+        let dep = "dep 8192 0 - Live 0xffffffffc0100000\n";
+        let now = format!("{dep}m 8192 0 - Live 0xffffffffc0000000\n");
+        for (before, freed, init, has_name) in [
+            ("", &[][..], 0x1800, false),
+            ("", &[], 0x2000, true),
+            // It was loaded before the recording; and again.
+            (dep, &[], 0x1800, true),
+            (dep, &["dep"], 0x1800, false),
+            (&now, &[], 0x1800, true),
+        ] {
+            let line = "ffffffffc0000000 t f\t[m]\n".to_owned();
+            let freed = freed.iter().map(|name| ((*name).to_owned(), 1));
+            let (before, now) = (Modules::parse(before), Modules::parse(&now));
+            let text = named(
+                line.clone(),
+                (&before, &Builds::new()),
+                (&now, &Builds::new()),
+                &freed.collect(),
+                &[("dep".to_owned(), 0xffff_ffff_c000_0000 + init)].into(),
+            );
+            assert_eq!(text == line, has_name, "{before:?} {init:#x}");
         }
     }
 }

@@ -170,6 +170,7 @@ impl<'a> Surroundings<'a> {
                         (&before, &begun.builds),
                         (&now, &modules::builds(&now)),
                         &ending.comms.freed,
+                        &modules::inits(&now),
                     );
                     // After the text is read, so that all of its programs were reported.
                     let symbols = bpf.and_then(|bpf| bpf::reported(bpf.end()));
