@@ -5,6 +5,7 @@
 //! `/proc/kallsyms` has the programs of one moment, without their lengths. A program that is unloaded leaves its memory
 //! to the next one. So perf events say which programs, trampolines and dispatchers come and go, and where they are.
 
+use super::modules;
 use crate::{
     error::{Error, Result},
     kernel,
@@ -133,6 +134,7 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
         .collect();
     let mut all: BTreeMap<&Start, Option<u64>> = last.iter().map(|start| (start, None)).collect();
     all.extend(symbols.iter().map(|(start, len)| (start, *len)));
+    let mut hidden = BTreeSet::new();
     let mut end_before = 0;
     let mut nr_unseen = 0;
     let mut all = all.into_iter().peekable();
@@ -148,10 +150,16 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
             None if is_fixed => start,
             None => next_fixed.copied().unwrap_or(u64::MAX),
         };
+        // A module that is there now may have been loaded into the memory of a program.
+        let inside = functions.range(start..len.map_or(start, |_| end));
+        let inside = inside.filter(|(_, module)| !module.is_empty());
+        let inside: Vec<u64> = inside.map(|(start, _)| *start).collect();
         let next = all.peek().map(|(next, _)| next.0);
         let is_shared = start < end_before
             || next.is_some_and(|next| next == start || next < end)
-            || is_in_module(&functions, start);
+            || is_in_module(&functions, start)
+            || !inside.is_empty();
+        hidden.extend(inside);
         write(
             start,
             if is_unseen || is_shared {
@@ -169,16 +177,28 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
         let programs = count_of(nr_unseen, "BPF program");
         warn(format_args!("{programs} and what may be in the same memory have no names: a CPU was offline at first"));
     }
-    text
+    if hidden.is_empty() {
+        return text;
+    }
+    let line = |line: &str| match address(line).is_some_and(|address| hidden.contains(&address)) {
+        true => modules::unnamed(line),
+        false => line.to_owned(),
+    };
+    text.split_inclusive('\n').map(line).collect()
+}
+
+/// Returns the address in a line of a kallsyms.
+fn address(line: &str) -> Option<u64> {
+    u64::from_str_radix(line.split_once(' ')?.0, 16).ok()
 }
 
 /// Returns the functions of a kallsyms by their addresses, each with its module.
 fn functions(kallsyms: &str) -> BTreeMap<u64, &str> {
     let function = |line| {
-        let (address, rest) = str::split_once(line, ' ')?;
+        let (_, rest) = str::split_once(line, ' ')?;
         let (_, module) = rest.split_once('\t').unwrap_or_default();
         let is_code = rest.starts_with(['t', 'T', 'w', 'W']);
-        Some((u64::from_str_radix(address, 16).ok()?, module)).filter(|_| is_code)
+        Some((address(line)?, module)).filter(|_| is_code)
     };
     let lines = kallsyms.lines().filter(|line| !line.ends_with(MARK));
     lines.filter_map(function).collect()
@@ -271,6 +291,14 @@ mod tests {
             names(&[], &[(gone, "gone", Some(0x100))], &[gone + 0x10]),
             [""]
         );
+        // It begins before the module; the function after it keeps its name.
+        let gone = gone - 0x1900;
+        let at = [gone + 0x10, gone + 0x110, gone + 0x3100];
+        for (len, function) in [(0x100, "f"), (0x101, "")] {
+            let names = names(&[], &[(gone, "gone", Some(len))], &at);
+            let program = if len == 0x100 { "gone" } else { "" };
+            assert_eq!(names, [program, function, "g"], "{len:#x}");
+        }
     }
 
     #[test]

@@ -34,6 +34,13 @@ pub(super) fn inits(modules: &Modules) -> BTreeMap<String, u64> {
     modules.iter().filter_map(init).collect()
 }
 
+/// Returns a line of a kallsyms, of a function of a module, without the name.
+pub(super) fn unnamed(line: &str) -> String {
+    let (symbol, module) = line.split_once('\t').unwrap_or_default();
+    let (start, _) = symbol.rsplit_once(' ').unwrap_or_default();
+    format!("{start} {UNKNOWN}\t{module}")
+}
+
 /// Returns the text of a kallsyms without the names of modules in whose memory another one may have been. `before` and `now`
 /// are the modules at the beginning and at the end with their builds, `freed` those that were unloaded in between, and how
 /// often. `inits` is where the init functions of those at the end were.
@@ -96,11 +103,7 @@ pub(super) fn named(
         of.is_some_and(|(of, _)| of == module.name)
     };
     let line = |line: &str| match replaced.iter().any(|module| is_of(line, module)) {
-        true => {
-            let (symbol, module) = line.split_once('\t').unwrap_or_default();
-            let (start, _) = symbol.rsplit_once(' ').unwrap_or_default();
-            format!("{start} {UNKNOWN}\t{module}")
-        }
+        true => unnamed(line),
         false => line.to_owned(),
     };
     kallsyms.split_inclusive('\n').map(line).collect()
