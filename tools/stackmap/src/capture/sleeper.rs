@@ -55,3 +55,20 @@ impl<Frame> Sleeper<Frame> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_of_a_sleeper_is_that_of_the_module() {
+        let sleeper = |has_user| Sleeper::<u64> {
+            pid: 77,
+            has_user,
+            ..Sleeper::default()
+        };
+        // As src/user/settle.c makes it.
+        assert_eq!(sleeper(true).cookie(), Some(0x4d_4000_0000));
+        assert_eq!(sleeper(false).cookie(), None);
+    }
+}

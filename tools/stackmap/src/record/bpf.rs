@@ -274,6 +274,14 @@ mod tests {
                 &[(0x2f00, "gone", Some(0x101)), (0x3100, "next", Some(0x20))],
                 ["early", "early", "", "", "next"],
             ),
+            // A short one was in the memory of a long one.
+            (
+                &[
+                    (0x2000, "long", Some(0x1800)),
+                    (0x2f00, "short", Some(0x20)),
+                ],
+                ["early", "", "", "", ""],
+            ),
         ] {
             let known = [(0x1000, "early", None), (0x3000, "late", Some(0x100))];
             assert_eq!(

@@ -2,8 +2,8 @@
 
 //! Names of tasks by time.
 
-use super::fake::{of_task, page_of, send, Fake, KMALLOC, KMALLOC_ID, STACK_ID};
-use std::fs;
+use super::fake::{of_task, page_of, send, Fake, Started, KMALLOC, KMALLOC_ID, STACK_ID};
+use std::{fs, process::Command};
 
 /// No task has such a number, or the tests would fail.
 const PID: u32 = 4_194_303;
@@ -161,4 +161,15 @@ fn threads_are_told_from_processes() {
         let export = fake.export("stackmap.data");
         assert_eq!(export["events"][0]["tgid"], want, "{flags:#x}");
     }
+}
+
+#[test]
+fn tasks_that_run_at_the_end_have_their_names() {
+    let fake = Fake::new();
+    let process = Started(Command::new("sleep").arg("100").spawn().unwrap());
+    let fields = u32::to_ne_bytes(64).to_vec();
+    let event = (12_000, KMALLOC_ID, process.id(), fields);
+    fake.put("i/per_cpu/cpu0/trace_pipe_raw", page_of(&[event]));
+    fake.recorded(KMALLOC, "true");
+    assert_eq!(groups(&fake, "--by comm"), "sleep 1");
 }
