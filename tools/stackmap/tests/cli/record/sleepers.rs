@@ -131,6 +131,16 @@ fn tasks_that_are_not_recorded_do_not_wait() {
     task(&fake, process.id(), 'S', 0);
     fake.recorded(&format!("{SWITCHES} -p {}", process.id()), "true");
     assert_eq!(found(&fake), [(process.id().into(), true, true)]);
+    // The shell becomes the recorder.
+    let inner = fake.command(SWITCHES, "true");
+    let script = "cp -r proc/77 proc/$$; mv proc/$$/task/77 proc/$$/task/$$; exec \"$0\" \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(inner.get_program());
+    command.args(inner.get_args()).current_dir(fake.dir.path());
+    command.envs(inner.get_envs().map(|(name, value)| (name, value.unwrap())));
+    assert!(command.output().unwrap().status.success());
+    let found = found(&fake);
+    assert_eq!((found.len(), found[0].0), (2, 77), "{found:?}");
 }
 
 #[test]
