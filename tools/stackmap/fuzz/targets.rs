@@ -151,7 +151,7 @@ pub(crate) fn ring(data: &[u8]) {
         Ok(())
     };
     let size = data.len() as u64;
-    let binds = trace.binds(pages()).unwrap_or_default();
+    let binds = trace.binds(pages(), None).unwrap_or_default();
     let read =
         events::for_each_record(&trace, pages(), size, &binds, &loaded, &mut notes, &mut out);
     let mut reload = || Ok(None);

@@ -33,7 +33,7 @@ pub fn for_each(
         Shown::Kernel => Binds::default(),
         _ => {
             let (trace, pages, _) = source.ring()?;
-            trace.binds(pages)?
+            trace.binds(pages, loaded.manifest.as_ref())?
         }
     };
     let (trace, pages, size) = source.ring()?;

@@ -26,7 +26,7 @@ mod write;
 
 pub use manifest::{ClockReading, Clocks, CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
-pub use sleeper::Sleeper;
+pub use sleeper::{is_asleep, Sleeper};
 pub use write::{Room, Writer, PACKING};
 
 /// Where `record` writes and the others read by default.

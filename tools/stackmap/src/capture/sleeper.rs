@@ -11,6 +11,11 @@ use serde::{Deserialize, Serialize};
 /// Set in the cookie that a task's user stack is bound to while it sleeps; the high half is the task's ID.
 const ASLEEP: Cookie = 1 << 30;
 
+/// Returns whether a cookie is that of a task that slept.
+pub fn is_asleep(cookie: Cookie) -> bool {
+    cookie & Cookie::from(u32::MAX) == ASLEEP
+}
+
 /// A task that waited, with the frames of its kernel stack, innermost first.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Sleeper<Frame> {

@@ -128,7 +128,7 @@ fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut
     {
         let sleepers = capture.sleepers()?;
         let (trace, pages, _) = source.ring()?;
-        let binds = trace.binds(pages)?;
+        let binds = trace.binds(pages, loaded.manifest.as_ref())?;
         for sleeper in sleepers {
             let kernel = match sleeper.stack.is_empty() {
                 true => StackRef::None,

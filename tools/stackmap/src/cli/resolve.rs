@@ -86,7 +86,7 @@ impl Resolve {
             Some(path) if capture => {
                 let mut source = Source::open(Some(path), None)?;
                 let (trace, pages, _) = source.ring()?;
-                let binds = trace.binds(pages)?;
+                let binds = trace.binds(pages, None)?;
                 let (trace, pages, size) = source.ring()?;
                 resolver.records(&trace, pages, size, &binds, &mut out)?;
             }

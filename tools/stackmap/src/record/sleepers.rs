@@ -9,8 +9,9 @@ use crate::{
 };
 use std::{collections::BTreeSet, fs};
 
-/// Set in the flags of a kernel thread (`PF_KTHREAD`).
-const KERNEL_THREAD: u32 = 0x20_0000;
+/// Set in the flags of tasks that have no user stack: kernel threads, and workers of io_uring and vhost (`PF_KTHREAD`,
+/// `PF_USER_WORKER`).
+const NO_USER: u32 = 0x20_4000;
 
 /// Returns the waiting tasks of the recorded processes, without the `recorder`. There are none if the recording lacks
 /// some of their switches, since then the end of their wait is not known.
@@ -55,7 +56,7 @@ fn sleeper(thread: i32, process: u32) -> Option<Sleeper<String>> {
         state,
         cpu,
         stack: stack.lines().filter_map(frame).collect(),
-        has_user: flags & KERNEL_THREAD == 0,
+        has_user: flags & NO_USER == 0,
         slept_on: false,
         switches,
     })

@@ -10,12 +10,12 @@ use super::{
     tasks::Tasks,
 };
 use crate::{
-    capture::Manifest,
+    capture::{is_asleep, Manifest},
     error::Result,
     source::Loaded,
     stack_map_bin::Stack,
     symbols::texts::ByNumber,
-    trace::{Binds, Event, Flags, Pairs, Sides, StackRef, Time},
+    trace::{Binds, Cookie, Event, Flags, Pairs, Sides, StackRef, Time},
 };
 use std::{io::Read, ops::Range, rc::Rc};
 
@@ -55,8 +55,9 @@ impl Trace {
         self.about.formats.get(head.id)
     }
 
-    /// Which user stack each entry into the kernel had. Nothing is read if there can be none.
-    pub fn binds(&self, mut pages: Pages<impl Read>) -> Result<Binds> {
+    /// Returns which user stack each entry into the kernel had. Nothing is read if there can be none. Of a recording, the
+    /// stacks of tasks that slept are those that its recorder read, and not another one.
+    pub fn binds(&self, mut pages: Pages<impl Read>, manifest: Option<&Manifest>) -> Result<Binds> {
         let mut binds = Binds::default();
         if !self.about.formats.have(Special::UserStackId) {
             return Ok(binds);
@@ -77,7 +78,9 @@ impl Trace {
                 match format.special {
                     Special::UserStackId => {
                         if let [Some(id), Some(cookie)] = format.special_numbers(data) {
-                            binds.bind(record.time, cookie, id as u32);
+                            if is_own(cookie, head.pid, manifest) {
+                                binds.bind(record.time, cookie, id as u32);
+                            }
                         }
                     }
                     Special::StackId => {
@@ -100,10 +103,15 @@ impl Trace {
         let (tgid, of_tgid) = self.tasks.tgid(pid, time);
         // A child of the recorder belongs to it until exec, which renames it.
         let is_renamed = span.start == 0 && span.end != u64::MAX;
+        let is_recorder = |pid: &u32| self.tasks.comm(*pid as i32, time).0 == comm;
+        let is_child = |manifest: &Manifest| match &manifest.children {
+            Some(children) => children.contains(&pid),
+            None => manifest.recorder.first().is_some_and(is_recorder),
+        };
         NamedTask {
             own: manifest.is_some_and(|manifest| {
                 manifest.recorder.contains(&tgid.unwrap_or(pid as u32))
-                    || is_renamed && manifest.children.contains(&pid)
+                    || is_renamed && is_child(manifest)
             }),
             comm: comm.into(),
             span: span.start.max(of_tgid.start)..span.end.min(of_tgid.end),
@@ -119,6 +127,12 @@ impl Trace {
             data,
         }
     }
+}
+
+/// Returns whether a stack is bound to this cookie for the recording, by this task.
+fn is_own(cookie: Cookie, pid: i32, manifest: Option<&Manifest>) -> bool {
+    let recorder = manifest.map_or(&[][..], |manifest| &manifest.recorder);
+    !is_asleep(cookie) || recorder.is_empty() || recorder.contains(&pid.cast_unsigned())
 }
 
 /// A task with the name that it has for some time.
@@ -271,5 +285,25 @@ impl<'a> Decoder<'a> {
             name.into()
         });
         name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_that_another_recorder_has_read_are_left_out() {
+        let manifest = Manifest {
+            recorder: vec![7, 8],
+            ..Manifest::default()
+        };
+        let asleep = 99 << 32 | 1 << 30;
+        assert!(is_own(asleep, 7, Some(&manifest)));
+        assert!(!is_own(asleep, 9, Some(&manifest)));
+        assert!(is_own(asleep + 1, 9, Some(&manifest)));
+        // In a PID namespace the recorder is not known.
+        assert!(is_own(asleep, 9, Some(&Manifest::default())));
+        assert!(is_own(asleep, 9, None));
     }
 }

@@ -15,8 +15,9 @@ use std::{
 
 const SWITCHES: &str = "-e sched:sched_switch";
 const STACK: &str = "[<0>] foo+0x10/0xf8\n[<0>] gone+0x1/0x2 [away]\n";
-/// The flags of a thread of the kernel.
+/// The flags of a thread of the kernel, and of a worker of io_uring.
 const KERNEL_THREAD: u32 = 0x20_0000;
+const USER_WORKER: u32 = 0x4000;
 
 fn fake() -> Fake {
     let fake = Fake::new();
@@ -146,7 +147,13 @@ fn tasks_that_are_not_recorded_do_not_wait() {
 #[test]
 fn tasks_that_run_or_end_during_the_recording_do_not_sleep_on() {
     let fake = fake();
-    for (pid, flags) in [(76, 0), (77, 0), (78, 0), (79, KERNEL_THREAD)] {
+    for (pid, flags) in [
+        (76, 0),
+        (77, 0),
+        (78, 0),
+        (79, KERNEL_THREAD),
+        (80, USER_WORKER),
+    ] {
         task(&fake, pid, 'S', flags);
     }
     fake.put("more", status(6));
@@ -159,10 +166,11 @@ fn tasks_that_run_or_end_during_the_recording_do_not_sleep_on() {
         (77, true, false),
         (78, true, false),
         (79, false, true),
+        (80, false, true),
     ];
     assert_eq!(found(&fake), want);
     fake.recorded(&format!("{SWITCHES} --no-user"), "true");
-    let want = [76, 77, 79].map(|pid| (pid, false, true));
+    let want = [76, 77, 79, 80].map(|pid| (pid, false, true));
     assert_eq!(found(&fake), want);
 }
 
