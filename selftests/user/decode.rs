@@ -152,6 +152,48 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
 }
 
+/// The number of words up to the return address after one was pushed, and these instructions; [`None`]: the stack pointer is
+/// not known.
+#[test]
+fn instructions_move_the_stack_pointer_by_what_they_push() {
+    for (instructions, index) in [
+        (&[0x41, 0x55][..], Some(2)),                              // push %r13
+        (&[0xff, 0x30], Some(2)),                                  // push (%rax)
+        (&[0x6a, 1, 0x68, 1, 0, 0, 0], Some(3)),                   // push $1, twice
+        (&[0x9c, 0x9d, 0x9c], Some(2)),                            // pushf; popf; pushf
+        (&[0x0f, 0xa0, 0x0f, 0xa8, 0x0f, 0xa9], Some(2)),          // push %fs; push %gs; pop %gs
+        (&[0x50, 0x8f, 0x00], Some(1)),                            // push %rax; pop (%rax)
+        (&[0x48, 0x83, 0xfc, 16], Some(1)),                        // cmp $16, %rsp
+        (&[0x49, 0x83, 0xec, 16], Some(1)),                        // sub $16, %r12
+        (&[0x49, 0x89, 0xe4, 0x4c, 0x8b, 0xe4], Some(1)),          // mov %rsp, %r12, twice
+        (&[0x48, 0x8d, 0x64, 0x24, 0xf0], Some(3)),                // lea -16(%rsp), %rsp
+        (&[0x48, 0x89, 0xe5, 0x48, 0x8d, 0x65, 0xf8], Some(2)), // mov %rsp, %rbp; lea -8(%rbp), %rsp
+        (&[0x48, 0x8d, 0x6c, 0x24, 8, 0x48, 0x89, 0xec], Some(0)), // lea 8(%rsp), %rbp; mov %rbp, %rsp: to the entry
+        (&[0x66, 0x50], None),                                     // push %ax
+        (&[0x89, 0xc4], None),                                     // mov %eax, %esp
+        (&[0x83, 0xec, 16], None),                                 // sub $16, %esp
+        (&[0x8d, 0x64, 0x24, 0xf0], None),                         // lea -16(%rsp), %esp
+        (&[0x48, 0x94], None),                                     // xchg %rax, %rsp
+        (&[0x48, 0x87, 0x27], None),                               // xchg %rsp, (%rdi)
+        (&[0x48, 0x0f, 0x44, 0xe0], None),                         // cmove %rax, %rsp
+        (&[0x48, 0x6b, 0xe0, 2], None),                            // imul $2, %rax, %rsp
+        (&[0x48, 0x63, 0xe0], None),                               // movslq %eax, %rsp
+        (&[0x48, 0xc7, 0xc4, 0, 0, 0, 0], None),                   // mov $0, %rsp
+        (&[0xbc, 0, 0, 0, 0], None),                               // mov $0, %esp
+        (&[0x48, 0x01, 0xc4], None),                               // add %rax, %rsp
+        (&[0x48, 0x2b, 0xe0], None),                               // sub %rax, %rsp
+        (&[0xe8, 0, 0, 0, 0], None),                               // call to the next instruction
+        (&[0x5c], None),                                           // pop %rsp
+    ] {
+        let function = function(&[PUSH_RBX, instructions], &[UD2]);
+        let found = (0..8).find(|index| function.walk_both(*index)[0] == FOUND);
+        assert_eq!(found, index, "{instructions:x?}");
+    }
+    // It removes arguments.
+    let arguments = function(&[PUSH_RBX], &[POP_RBX, &[0xc2, 8, 0]]);
+    assert_eq!(arguments.walk_both(1), [FOUND, CUT]);
+}
+
 #[test]
 fn a_stack_that_is_aligned_is_left_by_its_frame_pointer() {
     let function = function(&[PUSH_RBP, SET_RBP, ALIGN, SUB_16], &[LEAVE, RET]);

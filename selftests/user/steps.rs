@@ -552,6 +552,13 @@ fn without_descriptions() {
     built("cc", "steps.c", &flags, true, 95.0);
 }
 
+/// Decoding goes on after calls that do not return.
+#[test]
+fn without_returns() {
+    let flags = "-Os -mno-red-zone -static -no-pie -fno-pie -fno-asynchronous-unwind-tables";
+    built("cc", "noreturn.c", flags, true, 80.0);
+}
+
 #[test]
 fn cpp() {
     built("c++", "steps.cpp", "-O2", true, 99.0);

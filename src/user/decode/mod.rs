@@ -25,8 +25,8 @@ struct Paths {
 }
 
 impl Paths {
-    const NEXT_MAX: usize = 32;
-    const DONE_MAX: usize = 96;
+    const NEXT_MAX: usize = 24;
+    const DONE_MAX: usize = 64;
 
     fn new(start: u64, state: FrameState) -> Self {
         Self {
@@ -45,11 +45,20 @@ impl Paths {
         }
     }
 
-    /// Returns the next path: one that is not guessed, if there is one.
+    /// Returns whether there is a path without a call, which may not return.
+    fn has_certain(&self) -> bool {
+        let mut paths = self.next.iter().take(self.nr_next);
+        paths.any(|(_, state)| !state.is_guessed && !state.has_called)
+    }
+
+    /// Returns the next path: one that is not guessed, and has no call, if there is one.
     fn take(&mut self) -> Option<(u64, FrameState)> {
         let last = self.nr_next.checked_sub(1)?;
         let paths = self.next.get_mut(..=last)?;
-        let index = paths.iter().rposition(|(_, state)| !state.is_guessed);
+        let index = paths
+            .iter()
+            .rposition(|(_, state)| !state.is_guessed && !state.has_called)
+            .or_else(|| paths.iter().rposition(|(_, state)| !state.is_guessed));
         paths.swap(index.unwrap_or(last), last);
         self.nr_next = last;
         paths.last().copied()
@@ -117,7 +126,7 @@ impl Decoder {
         let mut end: Option<FrameState> = None;
         while let Some((start, mut state)) = paths.take() {
             let mut address = start;
-            let mut is_after_call = false;
+            let mut is_after_call = goal != Goal::Return && state.has_called && !state.is_guessed;
             while !paths.is_done(address) {
                 if goal == Goal::Instruction(address) {
                     return Some(state);
@@ -147,7 +156,10 @@ impl Decoder {
                     Flow::Call => {
                         state.pointer = None;
                         state.has_called = true;
-                        continue;
+                        if goal == Goal::Return || !paths.has_certain() {
+                            continue;
+                        }
+                        paths.add(address, state);
                     }
                     Flow::Branch(target) => {
                         paths.add(target, state);
@@ -198,6 +210,8 @@ impl Decoder {
             false => Goal::ReturnTo(frame.ip),
         };
         let entered = |entry| (entry, FrameState::ENTRY);
+        // Whether the end of the function says something else.
+        let mut differs = false;
         if let Some((slot, end)) = self.end(frame, memory, code) {
             let caller = || end.caller_at_end(frame, slot, memory);
             match called(memory.word(slot).ok()?, memory, code) {
@@ -205,11 +219,12 @@ impl Decoder {
                     let state = self.decode(entered(entry), goal, memory, code);
                     match state.map(|state| state.slot(frame)) {
                         Some(at) if at == Some(slot) => return Some((caller()?, false)),
-                        Some(_) => {}
+                        Some(_) => differs = true,
                         None => return Some((caller()?, true)),
                     }
                 }
-                Some(Call::Indirect) => return Some((caller()?, end.has_called)),
+                // The call that it waits for may not return either.
+                Some(Call::Indirect) => return Some((caller()?, end.has_called || !interrupted)),
                 None => {}
             }
         }
@@ -228,7 +243,8 @@ impl Decoder {
             last = Some((entry, state));
             match state {
                 Some(state) if state.slot(frame) == Some(slot) => {
-                    return Some((state.caller(frame, slot, memory)?, state.is_guessed));
+                    let is_guessed = differs || state.is_guessed;
+                    return Some((state.caller(frame, slot, memory)?, is_guessed));
                 }
                 _ => {}
             }

@@ -205,9 +205,13 @@ impl FrameState {
             ip: memory.word(slot).ok()?,
             sp: slot.wrapping_add(8),
             // 0 is below any frame: what needs it ends the walk.
-            fp: match self.fp {
-                FramePointer::Callers => frame.fp,
-                _ => self.saved.and_then(saved).unwrap_or(0),
+            fp: match (self.fp, self.saved) {
+                // It is not popped: instructions that are not followed may have changed the register.
+                (_, Some(below)) if self.depth.is_none_or(|depth| depth >= below) => {
+                    saved(below).unwrap_or(0)
+                }
+                (FramePointer::Callers, _) => frame.fp,
+                (_, below) => below.and_then(saved).unwrap_or(0),
             },
         })
     }
@@ -402,13 +406,15 @@ impl FrameState {
             0x70..=0x7f | 0xe0..=0xe3 => Flow::Branch(instruction.target(true)),
             0x81 | 0x83 => self.add(instruction),
             // xchg
-            0x87 => {
-                self.change(register());
-                self.change_operand(operand())
-            }
+            0x87 => match self.change(register()) {
+                Flow::Next => self.change_operand(operand()),
+                flow => flow,
+            },
             0x89 => self.store(operand(), register(), is_64_bits),
             0x8b => self.load(register(), operand(), is_64_bits),
             0x8d => self.load_address(register(), operand(), is_64_bits),
+            // XOP
+            0x8f if instruction.extension() != 0 => Flow::End,
             0x8f => match operand() {
                 Operand::Register(register) => self.pop(register),
                 _ => self.pop(RAX),
@@ -421,9 +427,10 @@ impl FrameState {
             0x9d => self.pop(RAX),
             0xb8..=0xbf => self.change(instruction.of_opcode()),
             0xc1 | 0xc7 | 0xd1 | 0xd3 => self.change_operand(operand()),
-            0xc2 | 0xc3 => Flow::Return,
+            0xc3 => Flow::Return,
             // enter, int3, iret, hlt, int1
-            0xc8 | 0xca..=0xcc | 0xcf | 0xf1 | 0xf4 => Flow::End,
+            // APX
+            0xc2 | 0xc8 | 0xca..=0xcc | 0xcf | 0xd5 | 0xf1 | 0xf4 => Flow::End,
             0xc9 => match self.leave_to(0) {
                 Flow::Next => self.pop(RBP),
                 flow => flow,
