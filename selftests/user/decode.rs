@@ -79,7 +79,8 @@ impl Function {
         (codes.words.frames(), codes.words.guessed(), end)
     }
 
-    /// The same for a return address after so many words, which a direct call precedes, and an indirect one.
+    /// Walks its stack with the return address after `index` words: first if a direct call precedes it, then if an
+    /// indirect one does.
     fn walk_both(&self, index: usize) -> [(usize, usize, End); 2] {
         let mut words = vec![0; index];
         words.push(CALLER);

@@ -16,7 +16,7 @@ const READS_MAX: u32 = 16_384;
 /// The maximum number of words of a frame.
 const WORDS_MAX: u64 = 1024;
 
-/// The instructions that are still to be decoded, and those that are.
+/// The paths through the instructions of a function: where decoding goes on, and what is decoded.
 struct Paths {
     next: [(u64, FrameState); Self::NEXT_MAX],
     nr_next: usize,
@@ -69,14 +69,11 @@ impl Paths {
         done.any(|(start, end)| (*start..*end).contains(&address))
     }
 
-    /// Marks instructions as decoded. Returns whether there are not too many.
-    fn finish(&mut self, start: u64, end: u64) -> bool {
-        let Some(done) = self.done.get_mut(self.nr_done) else {
-            return false;
-        };
-        *done = (start, end);
+    /// Marks the instructions from `start` up to `end` as decoded. [`None`]: there are too many such ranges.
+    fn finish(&mut self, start: u64, end: u64) -> Option<()> {
+        *self.done.get_mut(self.nr_done)? = (start, end);
         self.nr_done += 1;
-        true
+        Some(())
     }
 }
 
@@ -112,8 +109,8 @@ impl Decoder {
         Some(())
     }
 
-    /// Decodes from an instruction on until the goal. Returns the state there. [`None`]: the goal is not met, or the
-    /// ends of the function differ.
+    /// Decodes from an instruction on until the goal. Returns the state there. [`None`]: the goal is not met, the
+    /// ends of the function differ, or there are too many instructions.
     #[inline(never)]
     fn decode(
         &mut self,
@@ -184,7 +181,9 @@ impl Decoder {
                 }
                 break;
             }
-            if !paths.finish(start, address) {
+            if paths.finish(start, address).is_none() {
+                // An end that is not decoded may differ.
+                end.iter_mut().for_each(|end| end.is_guessed = true);
                 break;
             }
         }
@@ -224,7 +223,10 @@ impl Decoder {
                     }
                 }
                 // The call that it waits for may not return either.
-                Some(Call::Indirect) => return Some((caller()?, end.has_called || !interrupted)),
+                Some(Call::Indirect) => {
+                    let is_guessed = end.is_guessed || end.has_called || !interrupted;
+                    return Some((caller()?, is_guessed));
+                }
                 None => {}
             }
         }
@@ -270,7 +272,7 @@ impl Decoder {
     }
 }
 
-/// Returns the call before an address. [`None`]: there is none, or not in executable memory.
+/// Returns the call before an address. [`None`]: no call is there, or no executable memory.
 fn called(ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
     let before = code.bytes_before(ip)?;
     let target = match (target_of(before, ip), before) {

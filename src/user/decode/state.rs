@@ -42,7 +42,7 @@ pub(super) enum Flow {
 enum FramePointer {
     /// What the caller had in it.
     Callers,
-    /// The address so many bytes below the first stack pointer.
+    /// An address below the first stack pointer, by this number of bytes.
     Below(i32),
     Other,
 }
@@ -58,7 +58,7 @@ pub(super) struct FrameState {
     saved: Option<i32>,
     /// A register with the address of code.
     pub(super) pointer: Option<(u8, u64)>,
-    /// Whether calls are between here and where decoding began.
+    /// Whether a call was decoded on the way.
     pub(super) has_called: bool,
     /// Whether the instruction may belong to another function.
     pub(super) is_guessed: bool,
@@ -138,7 +138,7 @@ impl<'a> Instruction<'a> {
         self.byte(1) >> 3 & 7
     }
 
-    /// Returns the register of a ModRM byte, which is so many bytes after the opcode.
+    /// Returns the register of the ModRM byte at an index from the opcode.
     fn register(&self, form: usize) -> u8 {
         self.byte(form) >> 3 & 7 | (self.rex & 4) << 1
     }
@@ -216,7 +216,7 @@ impl FrameState {
         })
     }
 
-    /// Returns the same for a frame whose function returns in this state, which began at the frame.
+    /// Returns the frame of the caller of a frame whose function returns in this state; decoding began at the frame.
     pub(super) fn caller_at_end(
         &self,
         frame: &Frame,
