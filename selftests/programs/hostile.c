@@ -26,7 +26,6 @@
 #include <linux/auxvec.h>
 #include <linux/elf.h>
 #include <linux/fuse.h>
-#include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
@@ -338,24 +337,18 @@ static int forged_vdso(char **arguments)
 	return vdso_time(arguments);
 }
 
-/* A system call with another frame pointer. */
-static void call_nr_with(const void *frame, long nr, const void *a, long b, long c, const void *d)
+/* Calls close() with another frame pointer. */
+static void call_with(const void *frame)
 {
-	register const void *fourth asm("r10") = d;
+	long nr = SYS_close;
 
 	asm volatile("push %%rbp\n\t"
 		     "mov %[frame], %%rbp\n\t"
 		     "syscall\n\t"
 		     "pop %%rbp"
 		     : "+a" (nr)
-		     : "D" (a), "S" (b), "d" (c), "r" (fourth), [frame] "r" (frame)
+		     : "D" (1000000), [frame] "r" (frame)
 		     : "rcx", "r11", "memory");
-}
-
-/* Calls close() with another frame pointer. */
-static void call_with(const void *frame)
-{
-	call_nr_with(frame, SYS_close, (void *)1000000, 0, 0, NULL);
 }
 
 static int forged(char **arguments)
@@ -490,10 +483,28 @@ static int from_fuse(char **arguments)
 	return call_file(file, CODE_AT);
 }
 
+/*
+ * Waits 100 s, and returns by a frame pointer. No call names it, so that only the frame pointer
+ * says where the caller is.
+ */
+void wait_and_leave(const void *frame, const unsigned int *value, const struct timespec *time);
+asm("wait_and_leave:\n\t"
+	"push %rbp\n\t"
+	"mov %rdi, %rbp\n\t"
+	"mov %rsi, %rdi\n\t"
+	"mov %rdx, %r10\n\t"
+	"mov (%rdi), %edx\n\t"
+	"xor %esi, %esi\n\t"	/* FUTEX_WAIT */
+	"mov $202, %eax\n\t"	/* futex() */
+	"syscall\n\t"
+	"leave\n\t"
+	"ret");
+
 static int asleep(char **arguments)
 {
 	const struct timespec time = { .tv_sec = 100 };
 	const unsigned int value = 1000000;
+	typeof(wait_and_leave) *wait = wait_and_leave;
 	int fd = open(arguments[0], O_RDONLY);
 	/* Above the stack. */
 	void *page = mmap((void *)0x7ffffff00000, PAGE, PROT_READ,
@@ -501,7 +512,9 @@ static int asleep(char **arguments)
 
 	if (page == MAP_FAILED)
 		return 1;
-	call_nr_with(page, SYS_futex, &value, FUTEX_WAIT, value, &time);
+	/* By a pointer. */
+	asm("" : "+r" (wait));
+	wait(page, &value, &time);
 	return 0;
 }
 
