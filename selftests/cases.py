@@ -25,6 +25,8 @@ PROGRAMS = {
     "callers-bare": ("selftests/programs/callers.c",
                      ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS", "-fno-asynchronous-unwind-tables")),
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
+    **{f"callers-go{name}": ("selftests/programs/callers.go", ("-gcflags=all=-l", *flags))
+       for name, flags in (("", ()), ("-pie", ("-buildmode=pie", "-ldflags=-s -w")))},
     "waits": ("selftests/programs/waits.c", ("-O2", "-g", "-static-pie")),
     "keeps": ("selftests/programs/keeps.c", ("-O2", "-g", "-static-pie")),
     "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
@@ -59,7 +61,9 @@ NAMES = {
     "names-cpp": ("selftests/programs/names.cpp", ("-g",)),
     "names-cpp-stripped": ("selftests/programs/names.cpp", ("-s",)),
     "names-rust": ("selftests/programs/names.rs", ("-g",)),
-    "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",))}
+    "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",)),
+    "names-go": ("selftests/programs/names.go", ("-gcflags=all=-l",)),
+    "names-go-stripped": ("selftests/programs/names.go", ("-gcflags=all=-l", "-ldflags=-s -w"))}
 # Those of "make test": the newest, and the one that most people run.
 KERNELS = ("deb13", "stable")
 # Those with CONFIG_RUST and CONFIG_UNWIND_USER for what takes two of them.

@@ -13,7 +13,7 @@ toolchain_packages=(
 )
 
 debian_userland_packages=(
-	bash bpftrace coreutils gawk gdb iputils-ping kmod linux-perf mount procps python3-minimal
+	age bash bpftrace coreutils fzf gawk gdb gron iputils-ping kmod linux-perf mount procps python3-minimal
 	strace trace-cmd util-linux
 )
 

@@ -3,8 +3,8 @@
 //! Rules of code that Go has compiled: its table of functions, `.gopclntab`, says for each instruction how far
 //! the stack pointer is below the return address.
 //!
-//! The table is that of Go 1.18 and later. A program whose linker has put the table into another section, as a
-//! position-independent one, has no rules.
+//! The table is that of Go 1.18 and later. A program whose linker has put the table into a section with other data, as
+//! C's linker does for a position-independent one, has no rules.
 
 use super::{
     super::rule::{Base, Rule, Saved},
@@ -41,7 +41,9 @@ const INJECTED: [[u8; 16]; 3] = [
 
 /// Returns the rule of the address of an image.
 pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
-    let section = image.section(b".gopclntab\0")?;
+    let section = image.section(b".gopclntab\0");
+    // That of a position-independent program, by Go's linker.
+    let section = section.or_else(|_| image.section(b".data.rel.ro.gopclntab\0"))?;
     let mut cursor = Cursor::new(image.file, section.offset);
     let flags = match cursor.bytes()? {
         GO_1_18 => 37,

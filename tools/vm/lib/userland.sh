@@ -22,7 +22,7 @@ build_userland_archive() {
 	local include
 
 	still userland_key
-	include=$(printf '%s\n' "${userland_present[@]}" | grep -vxE 'bpftrace|gdb|linux-perf|python3-minimal' | paste -s -d,)
+	include=$(printf '%s\n' "${userland_present[@]}" | grep -vxE 'age|bpftrace|fzf|gdb|gron|linux-perf|python3-minimal' | paste -s -d,)
 	bootstrap essential "$include" "$1/root.tar" --customize-hook="mkdir -p \"\$1/share\" \"\$1/usr/lib/stackmap\""
 	mkdir -p "$1/root/userland"
 	tar -C "$1/root/userland" --no-same-owner --exclude='./dev/*' -xf "$1/root.tar"

@@ -10,6 +10,7 @@ pub mod child;
 mod elf;
 mod files;
 mod functions;
+mod gopclntab;
 pub mod live;
 mod lookup;
 pub mod names;

@@ -5,7 +5,10 @@
 //! A symbol without a size names its own address only: what lies behind it may be a function whose
 //! symbol was stripped, or the procedure linkage table.
 
-use super::elf::{unpacked, Reader, DEBUGDATA};
+use super::{
+    elf::{is_gopclntab, unpacked, Reader, DEBUGDATA},
+    gopclntab,
+};
 use object::{
     elf::{
         FileHeader32, FileHeader64, SectionType, SHN_UNDEF, SHN_XINDEX, SHT_DYNSYM, SHT_SYMTAB,
@@ -93,6 +96,14 @@ impl Symbols {
                 self.add(&unpacked[..], false);
             }
         }
+        let mut of_go = sections.iter().filter(|section| {
+            let name = sections.section_name(endian, section);
+            name.is_ok_and(is_gopclntab)
+        });
+        let data_of_go = of_go
+            .next()
+            .and_then(|section| section.data(endian, data).ok());
+        self.tables.extend(data_of_go.and_then(Table::of_go));
         self.tables.extend(table(SHT_DYNSYM));
         Some(())
     }
@@ -121,6 +132,21 @@ impl Table {
             .filter_map(|symbol| Entry::new::<H>(symbol, endian, &names));
         let mut entries: Vec<_> = entries.collect();
         entries.sort_unstable_by_key(Entry::key);
+        Some(Self { entries, names })
+    }
+
+    /// Returns the functions of Go's table.
+    fn of_go(table: &[u8]) -> Option<Self> {
+        let functions = gopclntab::functions(table)?;
+        let entries = functions.map(|function| Entry {
+            start: function.start,
+            size: function.size,
+            name: function.name,
+            rank: 0,
+        });
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_unstable_by_key(Entry::key);
+        let names = gopclntab::names(table)?.to_vec();
         Some(Self { entries, names })
     }
 
