@@ -18,7 +18,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps bench stale
+	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps cfi-count bench stale
 
 ##@ Build and install (KDIR=TREE RUST=kernel DESTDIR=DIR PREFIX=DIR DEBUG_INFO=y)
 
@@ -130,11 +130,14 @@ fuzz: ## fuzz map, stack walk, tool; SECONDS=60 for each target
 	@selftests/fuzz/fuzz-module $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
-scale: ## run 10^8 events through the map; steps: step user programs
+scale: ## 10^8 events in the map; steps, cfi-count: user stacks
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
 steps:
 	@cargo test --quiet --release --package stackmap-user --test steps -- --ignored --nocapture
+
+cfi-count:
+	@selftests/cfi-count --results 'make cfi-count'
 
 stale:
 	@selftests/stale --mark
