@@ -54,6 +54,8 @@ fn expected(
     let saved = match fp {
         Some(RegisterRule::Offset(offset)) => Saved::At(offset),
         Some(RegisterRule::SameValue) | None => Saved::No,
+        // breg6 0
+        Some(RegisterRule::Expression(ref at)) if bytes(at) == [0x76, 0] => Saved::AtFp,
         _ => return None,
     };
     let base = |register: u16| match register {
@@ -68,10 +70,11 @@ fn expected(
     };
     match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => match register.0 {
-            register @ (3 | 12..=15) => {
-                Rule::call(Base::Fp, *offset, saved).map(|_| Rule::tracked(register.into()))
+            register @ (6 | 7) => Rule::call(base(register)?, *offset, saved),
+            register @ 0..=15 => {
+                Rule::tracked_call(*offset, saved).map(|_| Rule::tracked(register.into()))
             }
-            register => Rule::call(base(register)?, *offset, saved),
+            _ => None,
         },
         CfaRule::Expression(expression) => match bytes(expression)[..] {
             [0x77, 8, 0x80, 0, 0x3f, 0x1a, limit, 0x2a, 0x33, 0x24, 0x22] => {
@@ -107,7 +110,7 @@ fn cause(row: &UnwindTableRow<usize>, signal: bool) -> String {
         (Some(RegisterRule::Register(_)), _) => "frame pointer in a register",
         (Some(RegisterRule::Undefined), _) => "frame pointer lost",
         (_, Err(cause)) => cause,
-        (_, Ok((3 | 6 | 7 | 12..=15, offset))) => match Rule::call(Base::Sp, offset, Saved::No) {
+        (_, Ok((0..=15, offset))) => match Rule::call(Base::Sp, offset, Saved::No) {
             None => "frame too large",
             Some(_) => "frame pointer saved too far away",
         },
@@ -143,7 +146,7 @@ fn compare_tracked(
     row: &UnwindTableRow<usize>,
     rule: Option<Rule>,
 ) -> Result<(), String> {
-    for register in X86_64.saved {
+    for register in (0..16).filter(|register| !matches!(register, 6 | 7)) {
         let Ok(tracked) = elf.track(file, &X86_64, offset, register) else {
             continue;
         };

@@ -184,16 +184,17 @@ fn no_site_has_the_rule_of_another_while_both_are_put() {
 fn offsets_that_are_too_large_have_no_rule() {
     for offset in [
         4,
-        8 * ((1 << 16) - 1024),
+        8 * ((1 << 17) - 1024),
         -8 * 1025,
         i64::MAX & !7,
         i64::MIN,
     ] {
         assert_eq!(Rule::call(Base::Sp, offset, Saved::No), None, "{offset}");
     }
-    for saved in [8 << 9, -(8 << 9) - 8, -12, 0] {
+    for saved in [8 << 8, -(8 << 8), -12, 0] {
         assert_eq!(Rule::call(Base::Fp, 16, Saved::At(saved)), None, "{saved}");
     }
+    assert_eq!(Rule::call(Base::Fp, 16, Saved::AtFp), None);
 }
 
 /// Each seed of the fuzzer leads to a rule.
@@ -393,8 +394,8 @@ proptest! {
 
     #[test]
     fn a_rule_says_what_it_was_made_of(
-        offset in -1024_i64..(1 << 16) - 1024,
-        saved in proptest::option::of(-(1_i64 << 9)..0),
+        offset in -1024_i64..(1 << 17) - 1024,
+        saved in proptest::option::of(1 - (1_i64 << 8)..0),
         by_fp in any::<bool>(),
     ) {
         let base = if by_fp { Base::Fp } else { Base::Sp };
@@ -404,6 +405,7 @@ proptest! {
         let end = (if by_fp { FP } else { SP }).wrapping_add_signed(offset * 8);
         prop_assert_eq!(rule.end(SP, FP), end);
         prop_assert_eq!(rule.fp_at(end), saved.map(|at| end.wrapping_add_signed(at * 8)));
+        prop_assert_eq!(rule.without_at_fp(), None);
     }
 
     /// The table knows the last of each site, or nothing of it.

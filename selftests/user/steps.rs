@@ -285,9 +285,15 @@ impl Code for Walk<'_> {
     }
 
     fn register(&self, register: u64) -> u64 {
+        let now = &self.registers;
         match register {
-            3 => self.registers.rbx_to_r8[0],
-            number => self.registers.r15_to_r12[15 - number as usize],
+            0 => now.rax,
+            2 => now.rcx_to_orig_rax[0],
+            1 => now.rcx_to_orig_rax[1],
+            4 | 5 => now.rcx_to_orig_rax[register as usize - 2],
+            3 => now.rbx_to_r8[0],
+            8..=11 => now.rbx_to_r8[12 - register as usize],
+            number => now.r15_to_r12[15 - number as usize],
         }
     }
 
@@ -510,12 +516,12 @@ fn build(compiler: &str, source: &str, flags: &str) -> PathBuf {
 }
 
 /// Builds and steps a program, from its own entry or from the first instruction. None of its stacks may be wrong, and at
-/// least `least` percent must be complete.
+/// least `least` percent must be complete without a guess.
 fn built(compiler: &str, source: &str, flags: &str, from_entry: bool, least: f64) {
     let program = build(compiler, source, flags);
     let counts = step(&mut Command::new(&program), from_entry, MAX);
     fs::remove_file(program).unwrap();
-    let total = counts.right + counts.cut.values().sum::<u64>();
+    let total = counts.right + counts.cut.values().sum::<u64>() + counts.guessed;
     assert_eq!(counts.wrong, 0, "{source} {flags}");
     assert!(
         counts.right as f64 * 100.0 >= total as f64 * least,
@@ -526,9 +532,9 @@ fn built(compiler: &str, source: &str, flags: &str, from_entry: bool, least: f64
 /// Where the dynamic linker resolves a symbol, its frame ends at an offset from `rbx`, which callees save.
 #[test]
 fn lazily_bound() {
-    built("cc", "steps.c", "-O2 -Wl,-z,lazy", true, 99.0);
+    built("cc", "steps.c", "-O2 -Wl,-z,lazy", true, 99.5);
     let flags = "-O2 -fno-omit-frame-pointer -Wl,-z,lazy";
-    built("cc", "steps.c", flags, true, 99.0);
+    built("cc", "steps.c", flags, true, 99.5);
 }
 
 #[test]
@@ -536,32 +542,46 @@ fn bound_at_once_from_the_first_instruction_of_the_linker() {
     built("cc", "steps.c", "-O2 -Wl,-z,now", false, 99.5);
 }
 
+/// The frame pointer is saved where it points then, and the frame's end is in r10 in prologues and epilogues.
+#[test]
+fn with_stacks_that_functions_align() {
+    built("cc", "steps.c", "-O2 -mstackrealign", true, 99.5);
+    built("c++", "steps.cpp", "-O2 -mstackrealign", true, 99.5);
+}
+
 #[test]
 fn static_with_assembly() {
     let flags = "-O2 -static -DASSEMBLY";
-    built("cc", "steps.c", flags, true, 99.0);
+    built("cc", "steps.c", flags, true, 99.5);
     let flags = format!("{flags} -fno-omit-frame-pointer");
-    built("cc", "steps.c", &flags, true, 99.0);
+    built("cc", "steps.c", &flags, true, 99.5);
 }
 
 #[test]
 fn without_descriptions() {
     let flags = "-O2 -static -DASSEMBLY -fno-asynchronous-unwind-tables";
-    built("cc", "steps.c", flags, true, 95.0);
+    built("cc", "steps.c", flags, true, 85.0);
     let flags = format!("{flags} -fno-omit-frame-pointer");
-    built("cc", "steps.c", &flags, true, 95.0);
+    built("cc", "steps.c", &flags, true, 85.0);
 }
 
 /// Decoding goes on after calls that do not return.
 #[test]
 fn without_returns() {
     let flags = "-Os -mno-red-zone -static -no-pie -fno-pie -fno-asynchronous-unwind-tables";
-    built("cc", "noreturn.c", flags, true, 80.0);
+    built("cc", "noreturn.c", flags, true, 97.0);
 }
 
 #[test]
 fn cpp() {
-    built("c++", "steps.cpp", "-O2", true, 99.0);
+    built("c++", "steps.cpp", "-O2", true, 99.5);
+}
+
+/// While a panic is about to reach where it is caught, the unwinder has restored that frame's frame pointer already: such
+/// stacks are cut.
+#[test]
+fn rust() {
+    built("rustc", "steps.rs", "-O", true, 99.5);
 }
 
 /// Programs of musl, whose libc has no CFI.
@@ -570,8 +590,8 @@ fn cpp() {
 fn musl() {
     for (flags, least) in [
         ("-O2 -static", 85.0),
-        ("-Os -static -fno-omit-frame-pointer", 95.0),
-        ("-O2", 95.0),
+        ("-Os -static -fno-omit-frame-pointer", 89.0),
+        ("-O2", 91.0),
     ] {
         built("musl-gcc", "steps.c", flags, true, least);
     }

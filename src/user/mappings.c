@@ -344,7 +344,7 @@ void stackmap_user_registers(struct stackmap_registers *registers)
 }
 
 /**
- * stackmap_user_register - get a register that functions restore
+ * stackmap_user_register - get a general register
  * @process: the process
  * @number: its DWARF number
  *
@@ -357,12 +357,13 @@ __u64 stackmap_user_register(const struct stackmap_process *process, unsigned in
 #ifdef CONFIG_X86_64
 	/* Another task may run: then what was read does not stay. */
 	const struct pt_regs regs = data_race(*task_pt_regs(process->task));
-	const __u64 saved[] = {
-		[3] = regs.bx, [12] = regs.r12, [13] = regs.r13, [14] = regs.r14, [15] = regs.r15,
+	const __u64 general[] = {
+		regs.ax, regs.dx, regs.cx, regs.bx, regs.si, regs.di, regs.bp, regs.sp,
+		regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
 	};
 
-	if (number < ARRAY_SIZE(saved))
-		value = saved[number];
+	if (number < ARRAY_SIZE(general))
+		value = general[number];
 #endif
 	return value;
 }

@@ -3,15 +3,15 @@
 //! The rule of one call in a file: how its frame is left, in 29 bits.
 //!
 //! ```text
-//!  28        19 18            3 2    0
+//!  28        20 19            3 2    0
 //! +------------+---------------+------+
 //! | fp offset  | frame offset  | kind |
 //! +------------+---------------+------+
 //! ```
 //!
-//! Offsets are in words. The frame pointer's has a sign and is from the frame's end; 0: it is in its register.
-//! Most frame offsets are positive: theirs is kept with 1,024 added, so that frames of up to half a megabyte
-//! have rules.
+//! Offsets are in words. The frame pointer's has a sign and is from the frame's end; 0: it is in its register; -256: it is
+//! where the frame pointer points. Most frame offsets are positive: theirs is kept with 1,024 added, so that frames of up to
+//! a megabyte have rules.
 
 /// How a frame is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,6 +56,8 @@ pub enum Saved {
     No,
     /// At an offset from the frame's end, in bytes.
     At(i64),
+    /// Where the frame pointer points: how far that is from the frame's end depends on how the stack was aligned.
+    AtFp,
 }
 
 /// Bits of a rule.
@@ -72,7 +74,7 @@ const SIGNAL: u32 = 7;
 const OFFSET_SHIFT: u32 = 3;
 /// Set with the number of a register that is tracked.
 const TRACKED: u32 = 1 << 8;
-const OFFSET_BITS: u32 = 16;
+const OFFSET_BITS: u32 = 17;
 const OFFSET_BIAS: i64 = 1024;
 const OFFSET: u32 = ((1 << OFFSET_BITS) - 1) << OFFSET_SHIFT;
 /// The offset of an aligned frame has fewer bits: the upper ones are the distance, in words, of the frame's end from the
@@ -81,6 +83,8 @@ const BY_SHIFT: u32 = OFFSET_SHIFT + 11;
 const SHORT: u32 = ((1 << BY_SHIFT) - 1) & OFFSET;
 const FP_SHIFT: u32 = OFFSET_SHIFT + OFFSET_BITS;
 const FP_BITS: u32 = BITS - FP_SHIFT;
+/// The offset of a frame pointer that is where the frame pointer points.
+const AT_FP: u32 = 1 << (FP_BITS - 1);
 const WORD: i64 = 8;
 
 impl Rule {
@@ -103,9 +107,15 @@ impl Rule {
     }
 
     /// A call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is too large, or
-    /// is no multiple of a word; or the frame pointer would be where the frame ends.
+    /// is no multiple of a word; or the frame pointer would be where the frame ends, or where it points.
     pub fn call(base: Base, offset: i64, saved: Saved) -> Option<Self> {
-        Self::made(CALL, base, offset, saved)
+        Self::made(CALL, base, offset, saved).filter(|_| saved != Saved::AtFp)
+    }
+
+    /// Returns the rule of a call whose frame ends at an offset, in bytes, from the register that is tracked, which takes
+    /// the place of the frame pointer in [`end`](Self::end).
+    pub fn tracked_call(offset: i64, saved: Saved) -> Option<Self> {
+        Self::made(CALL, Base::Fp, offset, saved)
     }
 
     /// Returns the rule of a frame that ends `by` bytes above the address that the memory at an offset from a base holds.
@@ -124,6 +134,7 @@ impl Rule {
         let fp = match saved {
             Saved::No => 0,
             Saved::At(0) => return None,
+            Saved::AtFp => AT_FP << FP_SHIFT,
             Saved::At(offset) => signed(offset)? << FP_SHIFT,
         };
         let offset = u32::try_from(words(offset)? + OFFSET_BIAS).ok()?;
@@ -192,6 +203,14 @@ impl Rule {
         base.wrapping_add_signed((words - OFFSET_BIAS) * WORD)
     }
 
+    /// Returns the rule without where the caller's frame pointer is, if that is where the frame pointer points.
+    pub const fn without_at_fp(self) -> Option<Self> {
+        match self.0 >> FP_SHIFT {
+            AT_FP => Some(Self(self.0 & ((1 << FP_SHIFT) - 1))),
+            _ => None,
+        }
+    }
+
     /// Where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
     #[inline(always)]
     pub const fn fp_at(self, end: u64) -> Option<u64> {
@@ -212,7 +231,7 @@ fn words(offset: i64) -> Option<i64> {
 fn signed(offset: i64) -> Option<u32> {
     let limit = 1 << (FP_BITS - 1);
     let words = words(offset)?;
-    (-limit..limit)
+    (1 - limit..limit)
         .contains(&words)
         .then_some(words as u32 & ((1 << FP_BITS) - 1))
 }

@@ -217,7 +217,7 @@ pub fn by_rules(
             Kind::Tracked(register) => {
                 match registers.track(machine, register, (nr, &frame), memory, code) {
                     Some((rule, base)) => {
-                        frame.called(machine, rule, rule.end(frame.sp, base), memory)
+                        frame.called_anyhow(machine, rule, rule.end(frame.sp, base), memory)
                     }
                     None => Err(End::Inexpressible),
                 }
@@ -249,7 +249,8 @@ pub fn by_rules(
 
 impl Registers {
     /// Walks the stack again up to `last`, the frame `nr`, and returns its rule and the value of the register that is
-    /// its base. [`None`]: a frame in between is not that of a call, or where the register is cannot be read or said.
+    /// its base. [`None`]: a frame in between is not that of a call, or may have changed the register, or where it is
+    /// cannot be read or said.
     #[cold]
     fn track(
         &self,
@@ -259,6 +260,9 @@ impl Registers {
         memory: &impl Memory,
         code: &mut impl Code,
     ) -> Option<(Rule, u64)> {
+        if nr != 0 && !machine.saved.contains(&register) {
+            return None;
+        }
         let mut value = code.register(register);
         let Self { ip, sp, fp, .. } = *self;
         let mut frame = Frame { ip, sp, fp };
@@ -316,7 +320,17 @@ impl Frame {
     fn aligned(&self, machine: &Machine, rule: Rule, memory: &impl Memory) -> Next {
         let (at, by) = rule.kept(self.sp, self.fp);
         let end = memory.word(at)?.wrapping_add(by);
-        self.called(machine, rule, end, memory)
+        self.called_anyhow(machine, rule, end, memory)
+    }
+
+    /// Returns what follows a frame that ends there, wherever the caller's frame pointer is.
+    fn called_anyhow(&self, machine: &Machine, rule: Rule, end: u64, memory: &impl Memory) -> Next {
+        let Some(rest) = rule.without_at_fp() else {
+            return self.called(machine, rule, end, memory);
+        };
+        let (caller, interrupted) = self.called(machine, rest, end, memory)?;
+        let fp = memory.word(self.fp)?;
+        Ok((Self { fp, ..caller }, interrupted))
     }
 
     /// A signal may have its stack elsewhere.

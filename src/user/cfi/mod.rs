@@ -50,8 +50,8 @@ pub enum Unknown {
     NoTable,
     /// It describes no function that is there.
     NoFunction,
-    /// A rule cannot express it: another base than stack and frame pointer, an expression, a frame
-    /// pointer that is lost or in a register, offsets that are too large.
+    /// A rule cannot express it: an expression that is not known, a frame pointer that is lost or in a register, offsets
+    /// that are too large.
     Inexpressible,
     /// It takes too many steps.
     TooLong,
@@ -87,6 +87,13 @@ pub struct Machine {
     /// Of a signal frame, from the stack pointer: where the stack pointer, the return address and the
     /// frame pointer are.
     pub signal: [i64; 3],
+}
+
+impl Machine {
+    /// Returns whether a register can be tracked. In the innermost frame each can that is not a base anyway.
+    fn can_track(&self, register: u64) -> bool {
+        register < self.ra && register != self.sp && register != self.fp
+    }
 }
 
 /// That of x86-64. A signal frame is the kernel's `struct rt_sigframe` without its first word.

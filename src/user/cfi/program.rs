@@ -73,19 +73,30 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Returns where the caller's frame pointer is, if a rule can say that.
+    fn saved_fp(&self, machine: &Machine) -> Option<Saved> {
+        match self.fp {
+            RegisterRule::From {
+                register,
+                offset: 0,
+            } if register == machine.fp => Some(Saved::AtFp),
+            other => other.saved(),
+        }
+    }
+
     /// Returns what the row says of a tracked register: where the caller's is, and the rule of a frame whose base it
     /// is, in place of the frame pointer.
     pub(super) fn tracked(&self, machine: &Machine, register: u64) -> Tracked {
         let saved = self.tracked.saved();
         let is_called = self.ra == RegisterRule::Offset(machine.ra_offset);
-        let rule = match (self.frame, self.fp.saved()) {
+        let rule = match (self.frame, self.saved_fp(machine)) {
             (
                 Frame::At {
                     register: base,
                     offset,
                 },
                 Some(fp),
-            ) if is_called && base == register => Rule::call(Base::Fp, offset, fp),
+            ) if is_called && base == register => Rule::tracked_call(offset, fp),
             _ => None,
         };
         Tracked { rule, saved }
@@ -107,9 +118,9 @@ impl Row {
             _ if register == machine.fp => Ok(Base::Fp),
             _ => Err(Unknown::Inexpressible),
         };
-        let saved = self.fp.saved().ok_or(Unknown::Inexpressible)?;
+        let saved = self.saved_fp(machine).ok_or(Unknown::Inexpressible)?;
         let rule = match self.frame {
-            Frame::At { register, .. } if machine.saved.contains(&register) => self
+            Frame::At { register, .. } if machine.can_track(register) => self
                 .tracked(machine, register)
                 .rule
                 .map(|_| Rule::tracked(register)),

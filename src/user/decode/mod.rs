@@ -224,7 +224,9 @@ impl Decoder {
                 }
                 // The call that it waits for may not return either.
                 Some(Call::Indirect) => {
-                    let is_guessed = end.is_guessed || end.has_called || !interrupted;
+                    let may_not_return = end.has_called || !interrupted;
+                    let is_guessed =
+                        end.is_guessed || may_not_return && !ends_destructors(frame, code);
                     return Some((caller()?, is_guessed));
                 }
                 None => {}
@@ -270,6 +272,21 @@ impl Decoder {
         let popped = end.depth?.checked_neg().filter(|popped| *popped >= 0)?;
         Some((frame.sp.wrapping_add_signed(popped.into()), end))
     }
+}
+
+/// Returns whether gcc's function that calls the destructors of a file, which has no CFI and is called by a pointer, is
+/// about to return: its calls do return, and no function begins so.
+fn ends_destructors(frame: &Frame, code: &impl Code) -> bool {
+    let Some((bytes, _)) = code.instruction(frame.ip) else {
+        return false;
+    };
+    // call deregister_tm_clones
+    let rest = match bytes {
+        [0xe8, _, _, _, _, ref rest @ ..] => rest,
+        ref all => &all[..],
+    };
+    // movb $1, completed(%rip); pop %rbp; ret
+    matches!(rest, [0xc6, 0x05, _, _, _, _, 1, 0x5d, 0xc3, ..])
 }
 
 /// Returns the call before an address. [`None`]: no call is there, or no executable memory.
