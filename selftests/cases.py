@@ -392,16 +392,18 @@ def long_cases(kernel):
     seconds = 600 if kernel in WATCHED else 120
     for hook in hooks(kernel):
         yield guest("storm", kernel, hook, str(seconds), timeout=20 * 60)
-    if kernel in (*ARM64, *KERNEL_STACKS):
-        yield from filter(is_later, all_cases(kernel))
-        return
-    yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
-    yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
-    if kernel not in (KCSAN, DEBUG_RT):
+    # Those of arm64 would take hours.
+    if kernel not in (KCSAN, DEBUG_RT, *ARM64):
         for hook in hooks(kernel):
             yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=1200)
     # More than 5 million stacks are compared.
-    yield guest("unwind", kernel, "4" if kernel in WATCHED else "50", timeout=30 * 60)
+    yield guest("unwind", kernel, "4" if kernel in (*WATCHED, *ARM64) else "50", timeout=30 * 60)
+    # Of the cycles there are more above.
+    yield from (case for case in all_cases(kernel) if is_later(case) and "cycles" not in case.name)
+    if kernel in (*ARM64, *KERNEL_STACKS):
+        return
+    yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
+    yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
     if kernel not in WATCHED:
         yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
         yield libraries(kernel, 25000, timeout=20 * 60)
@@ -414,8 +416,6 @@ def long_cases(kernel):
     if kernel == KERNELS[0]:
         for name in ("stable-ids", "fleet"):
             yield Case(f"host: {name}", (str(TESTS / name), TOOL, *NEWER), needs=NEWER, starts_guests=True)
-    # Of the cycles there are more above.
-    yield from (case for case in every_case(kernel) if is_later(case) and "cycles" not in case.name)
 
 
 def package_cases(kernel):
