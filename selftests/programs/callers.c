@@ -7,7 +7,7 @@
  * address behind the instruction of the call, and the return addresses up to that of main(), the
  * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
  * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
- * END OFFSET", and the entries of two functions, "functions LEAF DOWN".
+ * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
  * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
@@ -29,6 +29,9 @@
 
 static const char *how = "", *program;
 
+/* A nop of 10 bytes, of which an optimised uprobe makes a call. */
+extern char nop[];
+
 static NOINLINE void leaf(void)
 {
 	const int lasts = !strcmp(how, "long");
@@ -37,6 +40,7 @@ static NOINLINE void leaf(void)
 	unsigned long ip;
 
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
+	asm volatile("nop: .byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0");
 	if (lasts || !strcmp(how, "sleep"))
 		ip = CALL(SYS_futex, &value, (long)FUTEX_WAIT, (long)value, &time);
 	else
@@ -119,7 +123,8 @@ int main(int argc, char **argv)
 		program = argv[5];
 	if (!file)
 		return 1;
-	fprintf(file, "functions %lx %lx\n", (unsigned long)leaf, (unsigned long)down);
+	fprintf(file, "functions %lx %lx %lx\n", (unsigned long)leaf, (unsigned long)down,
+		(unsigned long)nop);
 	if (!strcmp(how, "thread")) {
 		if (pthread_create(&other, NULL, thread, NULL) || pthread_join(other, NULL))
 			return 1;

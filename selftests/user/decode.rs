@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use stackmap_user::{
     cfi::X86_64,
     rule::{Base, Rule, Saved},
-    walk::by_rules,
+    walk::{by_rules, Frame},
     words::End,
 };
 
@@ -190,9 +190,9 @@ fn instructions_move_the_stack_pointer_by_what_they_push() {
         let found = (0..8).find(|index| function.walk_both(*index)[0] == FOUND);
         assert_eq!(found, index, "{instructions:x?}");
     }
-    // It removes arguments.
+    // It removes arguments: its entry does not say where the caller's stack pointer is.
     let arguments = function(&[PUSH_RBX], &[POP_RBX, &[0xc2, 8, 0]]);
-    assert_eq!(arguments.walk_both(1), [FOUND, CUT]);
+    assert_eq!(arguments.walk_both(1), [CUT, CUT]);
 }
 
 #[test]
@@ -239,6 +239,27 @@ fn the_frame_pointer_of_the_caller_is_restored() {
             "{before:x?}"
         );
     }
+}
+
+/// The kernel's trampoline has pushed three registers and called below the red zone, or at once.
+#[test]
+fn an_optimised_uprobe_goes_on_in_the_program() {
+    let frame = Frame {
+        ip: IP,
+        sp: SP,
+        fp: 5,
+    };
+    let words = memory(&[(SP + 24, CALLER)]);
+    for (last, sp) in [(&[0xc2, 128, 0][..], SP + 160), (&[0xc3], SP + 32)] {
+        let mut codes = Codes::new(&[]);
+        codes.text = Some((IP, [&[0x58, 0x41, 0x5b, 0x59], last].concat()));
+        let probed = frame.probed(&words, &codes).unwrap();
+        assert_eq!((probed.ip, probed.sp, probed.fp), (CALLER, sp, 5));
+        assert!(frame.probed(&memory(&[]), &codes).is_none());
+    }
+    let mut codes = Codes::new(&[]);
+    codes.text = Some((IP, vec![0x41, 0x5b, 0x59, 0xc3]));
+    assert!(frame.probed(&words, &codes).is_none());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use stackmap_user::{
     cfi::{Tracked, X86_64},
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
-    walk::{by_frame_pointers, by_rules, Code, Memory, Registers, Unreadable},
+    walk::{by_frame_pointers, by_rules, Code, Frame, Memory, Registers, Unreadable},
     words::{End, StackWords, Word},
 };
 use std::collections::HashMap;
@@ -199,8 +199,11 @@ impl Code for Codes {
         Some(rule.unwrap_or(Rule::UNKNOWN))
     }
 
-    fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
-        self.originals.get(&(ip, slot)).copied().unwrap_or(ip)
+    fn original(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
+        match self.originals.get(&(frame.ip, slot)) {
+            Some(ip) => Frame { ip: *ip, ..frame },
+            None => frame,
+        }
     }
 
     fn register(&self, register: u64) -> u64 {

@@ -9,7 +9,7 @@ use super::{
     process::{CachedFile, Process},
     rule::Rule,
     rules::Site,
-    walk::{Code, Memory},
+    walk::{Code, Frame, Memory},
     words::{End, StackWords, Word},
     State,
 };
@@ -198,10 +198,10 @@ impl<M: Memory> Code for Codes<'_, M> {
     }
 
     #[inline(always)]
-    fn original(&mut self, ip: u64, slot: Option<u64>) -> u64 {
-        match self.find(ip) && self.mappings.recent.word != 0 {
-            true => ip,
-            false => self.original_of_no_file(ip, slot),
+    fn original(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
+        match self.find(frame.ip) && self.mappings.recent.word != 0 {
+            true => frame,
+            false => self.original_of_no_file(frame, slot),
         }
     }
 
@@ -256,19 +256,20 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
-    /// Returns the same for an address in no file.
+    /// Returns the same for a frame in no file.
     #[cold]
-    fn original_of_no_file(&mut self, ip: u64, slot: Option<u64>) -> u64 {
+    fn original_of_no_file(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
         use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
         let is_special =
-            self.find(ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
-        match is_special
-            .then(|| self.process.original(ip, slot))
-            .flatten()
-        {
-            Some(original) => original,
-            None => ip,
+            self.find(frame.ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
+        if !is_special {
+            return frame;
         }
+        if let Some(ip) = self.process.original(frame.ip, slot) {
+            return Frame { ip, ..frame };
+        }
+        let probed = slot.is_none().then(|| frame.probed(self.memory, self));
+        probed.flatten().unwrap_or(frame)
     }
 
     /// Makes the mapping of an address the last one. Returns whether there is one.

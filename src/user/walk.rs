@@ -108,13 +108,13 @@ pub trait Code {
     /// Returns the rule of code at an address, or `None` if it is not known or no code.
     fn rule(&mut self, address: u64) -> Option<Rule>;
 
-    /// Returns the address that uprobes have put one of theirs in the place of: where the program goes on, or at `slot`
-    /// on the stack, a return address. It is `ip` otherwise, or where that is not known.
-    fn original(&mut self, ip: u64, _slot: Option<u64>) -> u64 {
-        ip
+    /// Returns the frame that uprobes have put one of theirs in the place of: where the program goes on, or whose return
+    /// address is at `slot` on the stack. It is `frame` otherwise, or where that is not known.
+    fn original(&mut self, frame: Frame, _slot: Option<u64>) -> Frame {
+        frame
     }
 
-    /// Returns the value of a register of [`Machine::saved`] where the task left user space.
+    /// Returns the value of a general register where the task left user space.
     fn register(&self, register: u64) -> u64;
 
     /// Returns what the file of an address says of a register there, or `None` if it cannot be read now.
@@ -195,7 +195,7 @@ pub fn by_rules(
             frame = code.calls().follow(machine, memory, frame);
         }
         let slot = (!interrupted).then(|| frame.sp.wrapping_add_signed(machine.ra_offset));
-        frame.ip = code.original(frame.ip, slot);
+        frame = code.original(frame, slot);
         let nr = code.frames();
         if nr >= FRAMES_MAX {
             return End::Depth;
@@ -347,6 +347,26 @@ impl Frame {
         const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
         let instruction = code.instruction(self.ip);
         instruction.is_some_and(|(bytes, _)| bytes.starts_with(&SIGRETURN))
+    }
+
+    /// Returns where an optimised uprobe goes on, if the frame is in the kernel's trampoline for these, after its system
+    /// call.
+    pub fn probed(&self, memory: &impl Memory, code: &impl Code) -> Option<Self> {
+        let (bytes, _) = code.instruction(self.ip)?;
+        // The call was made below the red zone, or at once. pop %rax; pop %r11; pop %rcx; ret
+        let skipped = match bytes {
+            [0x58, 0x41, 0x5b, 0x59, 0xc2, low, high, ..] => {
+                u64::from(u16::from_le_bytes([low, high]))
+            }
+            [0x58, 0x41, 0x5b, 0x59, 0xc3, ..] => 0,
+            _ => return None,
+        };
+        let slot = self.sp.wrapping_add(24);
+        Some(Self {
+            ip: memory.word(slot).ok()?,
+            sp: slot.wrapping_add(8 + skipped),
+            fp: self.fp,
+        })
     }
 
     /// Returns the caller by the frame pointer, marked as guessed: it may be an outer frame's, and callers would be

@@ -97,11 +97,16 @@ enum Call {
 /// Decodes the functions of a stack.
 pub(super) struct Decoder {
     reads: u32,
+    /// The function returns with another stack pointer than that above its return address.
+    pops: bool,
 }
 
 impl Decoder {
     pub(super) fn new() -> Self {
-        Self { reads: READS_MAX }
+        Self {
+            reads: READS_MAX,
+            pops: false,
+        }
     }
 
     fn read(&mut self) -> Option<()> {
@@ -177,6 +182,7 @@ impl Decoder {
                         Some(_) => {}
                         None => end = Some(state),
                     },
+                    Flow::ReturnAndPop => self.pops = true,
                     Flow::Return | Flow::Switch | Flow::End => {}
                 }
                 break;
@@ -211,7 +217,12 @@ impl Decoder {
         let entered = |entry| (entry, FrameState::ENTRY);
         // Whether the end of the function says something else.
         let mut differs = false;
-        if let Some((slot, end)) = self.end(frame, memory, code) {
+        self.pops = false;
+        let end = self.end(frame, memory, code);
+        if self.pops {
+            return None;
+        }
+        if let Some((slot, end)) = end {
             let caller = || end.caller_at_end(frame, slot, memory);
             match called(memory.word(slot).ok()?, memory, code) {
                 Some(Call::To(entry)) => {
@@ -225,8 +236,7 @@ impl Decoder {
                 // The call that it waits for may not return either.
                 Some(Call::Indirect) => {
                     let may_not_return = end.has_called || !interrupted;
-                    let is_guessed =
-                        end.is_guessed || may_not_return && !ends_destructors(frame, code);
+                    let is_guessed = end.is_guessed || may_not_return && !is_startup(frame, code);
                     return Some((caller()?, is_guessed));
                 }
                 None => {}
@@ -274,14 +284,24 @@ impl Decoder {
     }
 }
 
-/// Returns whether gcc's function that calls the destructors of a file, which has no CFI and is called by a pointer, is
-/// about to return: its calls do return, and no function begins so.
-fn ends_destructors(frame: &Frame, code: &impl Code) -> bool {
-    let Some((bytes, _)) = code.instruction(frame.ip) else {
+/// Returns whether the frame is in code that each file has from gcc and libc, without CFI and called by a pointer, whose
+/// calls do return: about to begin `_init`, or about to end `__do_global_dtors_aux`. No other function begins so.
+fn is_startup(frame: &Frame, code: &impl Code) -> bool {
+    let bytes = |address| code.instruction(address).map(|(bytes, _)| bytes);
+    let Some(here) = bytes(frame.ip) else {
         return false;
     };
+    // sub $8, %rsp; mov __gmon_start__(%rip), %rax; test %rax, %rax; je; after endbr64
+    if let Some([0x48, 0x83, 0xec, 8, 0x48, 0x8b, 5, _, _, _, _, 0x48, 0x85, 0xc0, 0x74, 2]) =
+        match here {
+            [0xf3, 0x0f, 0x1e, 0xfa, ..] => bytes(frame.ip.wrapping_add(4)),
+            here => Some(here),
+        }
+    {
+        return true;
+    }
     // call deregister_tm_clones
-    let rest = match bytes {
+    let rest = match here {
         [0xe8, _, _, _, _, ref rest @ ..] => rest,
         ref all => &all[..],
     };

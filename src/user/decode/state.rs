@@ -33,6 +33,8 @@ pub(super) enum Flow {
     Switch,
     /// To the caller.
     Return,
+    /// To the caller, with another stack pointer than that above the return address.
+    ReturnAndPop,
     /// Nowhere, or with a stack pointer that is not known.
     End,
 }
@@ -430,7 +432,8 @@ impl FrameState {
             0xc3 => Flow::Return,
             // enter, int3, iret, hlt, int1
             // APX
-            0xc2 | 0xc8 | 0xca..=0xcc | 0xcf | 0xd5 | 0xf1 | 0xf4 => Flow::End,
+            0xc2 => Flow::ReturnAndPop,
+            0xc8 | 0xca..=0xcc | 0xcf | 0xd5 | 0xf1 | 0xf4 => Flow::End,
             0xc9 => match self.leave_to(0) {
                 Flow::Next => self.pop(RBP),
                 flow => flow,
