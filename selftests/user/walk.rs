@@ -212,7 +212,7 @@ impl Code for Codes {
     }
 
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
-        assert!(matches!(register, 10 | 14));
+        assert!(matches!(register, 6 | 10 | 14));
         self.tracked.get(&address).copied()
     }
 
@@ -555,18 +555,25 @@ fn a_function_that_aligns_its_stack_is_left_at_each_of_its_instructions() {
         (0x1fff, call(Base::Fp, 16, Saved::No)),
         (0x2fff, Rule::OUTERMOST),
     ];
-    // The frame's end is at SP + 64, where r10 points.
+    // The frame's end is at SP + 64, where r10 points. The prologue has copied the return address.
     let words = memory(&[
         (SP + 24, SP + 64),
         (SP + 32, SP + 128),
+        (SP + 40, 0x2000),
+        (SP + 128, SP + 256),
         (SP + 56, 0x2000),
         (SP + 136, 0x3000),
     ]);
     let complete = (vec![0x1000, 0x2000, 0x3000], End::Complete);
-    for rule in [aligned, Rule::tracked(10)] {
+    // Once it is popped, the frame pointer is the caller's.
+    for (rule, fp) in [
+        (aligned, SP + 32),
+        (Rule::tracked(10), SP + 32),
+        (Rule::tracked(10), SP + 128),
+    ] {
         let mut codes = Codes::new(&[&[(0x1000, rule)][..], &outer].concat());
         codes.tracked = HashMap::from([(0x1000, prologue)]);
-        assert_eq!(codes.walk_twice(SP + 32, &words), complete, "{rule:?}");
+        assert_eq!(codes.walk_twice(fp, &words), complete, "{rule:?}");
     }
 
     // A function that it has called may have changed the register.
@@ -581,6 +588,72 @@ fn a_function_that_aligns_its_stack_is_left_at_each_of_its_instructions() {
     codes.tracked = HashMap::from([(0x1000, called), (0x1fff, prologue)]);
     let cut = (vec![0x1000, 0x2000], End::Inexpressible);
     assert_eq!(codes.walk_twice(SP + 32, &words), cut);
+}
+
+/// The function, or what it has called, may have put the handler's frame pointer where its caller's was.
+#[test]
+fn callers_by_the_frame_pointer_of_an_exceptions_handler_are_guessed() {
+    let words = memory(&[
+        (SP + 8, 0x2000),
+        (SP + 24, SP + 128),
+        (SP + 32, 0x3000),
+        (SP + 136, 0x4000),
+        (SP + 144, 0x5000),
+        (SP + 40, 0x4000),
+    ]);
+    let handler = Tracked {
+        rule: Some(call(Base::Sp, 24, Saved::At(-16))),
+        saved: None,
+    };
+    let last = [
+        (0x3fff, call(Base::Sp, 8, Saved::No)),
+        (0x4fff, Rule::OUTERMOST),
+    ];
+    // Its caller has a frame pointer, or not.
+    for (caller, guessed) in [
+        (call(Base::Fp, 16, Saved::No), 3),
+        (call(Base::Sp, 8, Saved::No), 0),
+    ] {
+        let rules = [
+            &[
+                (0x1000, call(Base::Sp, 16, Saved::No)),
+                (0x1fff, Rule::HANDLER),
+                (0x2fff, caller),
+            ][..],
+            &last,
+        ];
+        let mut codes = Codes::new(&rules.concat());
+        codes.tracked = HashMap::from([(0x1fff, handler)]);
+        let end = by_rules(&X86_64, registers(0, 8), &words, &mut codes, USER_END);
+        let found = (codes.words.guessed(), codes.words.frames());
+        assert_eq!(
+            found,
+            (guessed, if guessed == 0 { 4 } else { 5 }),
+            "{end:?}"
+        );
+    }
+    // It has called other functions, which have returned to it.
+    let rules = [
+        &[
+            (0x1000, call(Base::Sp, 8, Saved::No)),
+            (0x0fff, call(Base::Sp, 8, Saved::No)),
+            (0x1fff, Rule::HANDLER),
+            (0x2fff, call(Base::Fp, 16, Saved::No)),
+        ][..],
+        &last,
+    ];
+    let mut codes = Codes::new(&rules.concat());
+    codes.tracked = HashMap::from([(0x1fff, handler)]);
+    let words = memory(&[
+        (SP, 0x1000),
+        (SP + 8, 0x2000),
+        (SP + 24, SP + 128),
+        (SP + 32, 0x3000),
+        (SP + 136, 0x4000),
+        (SP + 144, 0x5000),
+    ]);
+    let end = by_rules(&X86_64, registers(0, 8), &words, &mut codes, USER_END);
+    assert_eq!((codes.words.guessed(), end), (0, End::Complete));
 }
 
 /// What is near to it may be another function, which was called.

@@ -34,6 +34,8 @@ pub enum Kind {
     Inexpressible,
     /// The frame ends at an offset from this register, which is tracked through the callees.
     Tracked(u64),
+    /// A function that enters a handler of an exception. The file says where its frame ends.
+    Handler,
     /// Undescribed code where a program begins.
     Start,
     /// Undescribed code of a compiler that keeps frame pointers, in memory or in a file.
@@ -100,6 +102,8 @@ impl Rule {
     pub const START: Self = Self(UNKNOWN | 2 << OFFSET_SHIFT);
     /// Undescribed code of a compiler that keeps frame pointers.
     pub const GENERATED: Self = Self(UNKNOWN | 3 << OFFSET_SHIFT);
+    /// A function that enters a handler of an exception: its frame ends at an offset from the frame pointer.
+    pub const HANDLER: Self = Self(UNKNOWN | 4 << OFFSET_SHIFT);
 
     /// Returns the rule of a frame whose base is another register than stack and frame pointer.
     pub const fn tracked(register: u64) -> Self {
@@ -171,6 +175,7 @@ impl Rule {
                 Self::INEXPRESSIBLE => Kind::Inexpressible,
                 Self::START => Kind::Start,
                 Self::GENERATED => Kind::Generated,
+                Self::HANDLER => Kind::Handler,
                 Self(bits) if bits >> OFFSET_SHIFT & TRACKED != 0 => {
                     Kind::Tracked((bits >> OFFSET_SHIFT & !TRACKED) as u64)
                 }

@@ -190,6 +190,8 @@ pub fn by_rules(
     // Whether the address is where the frame goes on, and no return address.
     let mut interrupted = true;
     let mut decoder = Decoder::new();
+    // The number of the last frame that was interrupted, and a frame pointer that may be another frame's.
+    let (mut first, mut doubtful) = (0, None);
     loop {
         if !interrupted {
             frame = code.calls().follow(machine, memory, frame);
@@ -197,6 +199,9 @@ pub fn by_rules(
         let slot = (!interrupted).then(|| frame.sp.wrapping_add_signed(machine.ra_offset));
         frame = code.original(frame, slot);
         let nr = code.frames();
+        if interrupted {
+            first = nr;
+        }
         if nr >= FRAMES_MAX {
             return End::Depth;
         }
@@ -208,6 +213,10 @@ pub fn by_rules(
             Ok(rule) => rule,
             Err(end) => return end,
         };
+        if doubtful == Some(frame.fp) && !rule.is_plain() {
+            code.guess();
+            doubtful = None;
+        }
         let next = match rule.kind() {
             Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
             Kind::Aligned => frame.aligned(machine, rule, memory),
@@ -222,6 +231,17 @@ pub fn by_rules(
                     None => Err(End::Inexpressible),
                 }
             }
+            Kind::Handler => match code.track(address, machine.fp).and_then(|fp| fp.rule) {
+                Some(rule) => {
+                    let next = frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory);
+                    // It, or what it has just called, may have put the handler's frame pointer where its caller's was.
+                    if let (Ok((caller, _)), true) = (next, nr.wrapping_sub(first) < 2) {
+                        doubtful = Some(caller.fp);
+                    }
+                    next
+                }
+                None => Err(End::Inexpressible),
+            },
             // Nothing was pushed yet: it was not called.
             Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
             Kind::Start | Kind::Unknown if frame.calls_sigreturn(code) => {
@@ -329,7 +349,15 @@ impl Frame {
             return self.called(machine, rule, end, memory);
         };
         let (caller, interrupted) = self.called(machine, rest, end, memory)?;
-        let fp = memory.word(self.fp)?;
+        // Where the frame's end is in a register, the frame pointer may be the caller's already, which no CFI says: then
+        // it does not point into this frame, to below a copy of the return address.
+        let is_own =
+            (self.sp..end).contains(&self.fp) && memory.word(self.fp.wrapping_add(8))? == caller.ip;
+        let fp = if is_own {
+            memory.word(self.fp)?
+        } else {
+            self.fp
+        };
         Ok((Self { fp, ..caller }, interrupted))
     }
 

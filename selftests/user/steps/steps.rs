@@ -19,7 +19,7 @@ impl Shape for Square {
 impl Shape for Circle {
     fn area(&self) -> u64 {
         panic::catch_unwind(|| {
-            assert!(self.0 % 5 != 0, "a multiple of five");
+            assert!(cfg!(not(panics)) || self.0 % 5 != 0, "a multiple of five");
             3 * self.0 * self.0
         })
         .unwrap_or(self.0)

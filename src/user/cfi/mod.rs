@@ -80,6 +80,10 @@ pub struct Machine {
     pub fp: u64,
     /// The return address.
     pub ra: u64,
+    /// A register in which a function returns a value.
+    pub value: u64,
+    /// One that has an argument.
+    pub argument: u64,
     /// The other registers that a function restores.
     pub saved: [u64; 5],
     /// Where a return address is, from the frame's end.
@@ -102,6 +106,8 @@ pub const X86_64: Machine = Machine {
     sp: 7,
     fp: 6,
     ra: 16,
+    value: 0,
+    argument: 2,
     saved: [3, 12, 13, 14, 15],
     ra_offset: -8,
     signal: [160, 168, 120],

@@ -68,14 +68,32 @@ pub(super) struct Row {
     frame: Frame,
     fp: RegisterRule,
     ra: RegisterRule,
+    /// Whether a register is restored that returns a value, and whether one is that has an argument.
+    restores: (bool, bool),
     /// Where the register is that is tracked.
     tracked: RegisterRule,
 }
 
 impl Row {
+    /// Returns whether the function enters a handler of an exception, to which it passes values: it may have put the
+    /// handler's registers where its caller's were. Others that restore values, as mcount(), restore arguments, too.
+    fn enters_handler(&self) -> bool {
+        self.restores == (true, false)
+    }
+
     /// Returns where the caller's frame pointer is, if a rule can say that.
     fn saved_fp(&self, machine: &Machine) -> Option<Saved> {
+        let empty = Frame::At {
+            register: machine.sp,
+            offset: -machine.ra_offset,
+        };
         match self.fp {
+            // The frame is left, and the frame pointer is the caller's.
+            RegisterRule::From { register, .. }
+                if register == machine.fp && self.frame == empty =>
+            {
+                Some(Saved::No)
+            }
             RegisterRule::From {
                 register,
                 offset: 0,
@@ -87,7 +105,7 @@ impl Row {
     /// Returns what the row says of a tracked register: where the caller's is, and the rule of a frame whose base it
     /// is, in place of the frame pointer.
     pub(super) fn tracked(&self, machine: &Machine, register: u64) -> Tracked {
-        let saved = self.tracked.saved();
+        let saved = self.tracked.saved().filter(|_| !self.enters_handler());
         let is_called = self.ra == RegisterRule::Offset(machine.ra_offset);
         let rule = match (self.frame, self.saved_fp(machine)) {
             (
@@ -120,6 +138,7 @@ impl Row {
         };
         let saved = self.saved_fp(machine).ok_or(Unknown::Inexpressible)?;
         let rule = match self.frame {
+            _ if self.enters_handler() => Some(Rule::HANDLER),
             Frame::At { register, .. } if machine.can_track(register) => self
                 .tracked(machine, register)
                 .rule
@@ -356,6 +375,8 @@ impl<'c> Program<'c> {
     }
 
     fn set(&mut self, register: u64, rule: RegisterRule) {
+        self.row.restores.0 |= register == self.machine.value;
+        self.row.restores.1 |= register == self.machine.argument;
         if register == self.machine.fp {
             self.row.fp = rule;
         } else if register == self.machine.ra {

@@ -16,6 +16,9 @@ const READS_MAX: u32 = 16_384;
 /// The maximum number of words of a frame.
 const WORDS_MAX: u64 = 1024;
 
+/// Bytes from what gcc's function that calls destructors does first to its end, at most.
+const DESTRUCTORS_MAX: u64 = 48;
+
 /// The paths through the instructions of a function: where decoding goes on, and what is decoded.
 struct Paths {
     next: [(u64, FrameState); Self::NEXT_MAX],
@@ -236,7 +239,8 @@ impl Decoder {
                 // The call that it waits for may not return either.
                 Some(Call::Indirect) => {
                     let may_not_return = end.has_called || !interrupted;
-                    let is_guessed = end.is_guessed || may_not_return && !is_startup(frame, code);
+                    let is_guessed = end.is_guessed
+                        || may_not_return && !self.is_startup(frame, slot, goal, memory, code);
                     return Some((caller()?, is_guessed));
                 }
                 None => {}
@@ -266,6 +270,56 @@ impl Decoder {
         None
     }
 
+    /// Returns whether the frame, whose return address is at `slot` if the function goes on, is in code that each file has
+    /// from gcc and libc, without CFI and called by a pointer, whose calls do return: about to begin `_init`, as no other
+    /// function begins, or about to end `__do_global_dtors_aux`, which compares a variable first and sets it last.
+    fn is_startup(
+        &mut self,
+        frame: &Frame,
+        slot: u64,
+        goal: Goal,
+        memory: &impl Memory,
+        code: &impl Code,
+    ) -> bool {
+        let bytes = |address| code.instruction(address).map(|(bytes, _)| bytes);
+        let Some(here) = bytes(frame.ip) else {
+            return false;
+        };
+        // sub $8, %rsp; mov __gmon_start__(%rip), %rax; test %rax, %rax; je; after endbr64
+        if let Some([0x48, 0x83, 0xec, 8, 0x48, 0x8b, 5, _, _, _, _, 0x48, 0x85, 0xc0, 0x74, 2]) =
+            match here {
+                [0xf3, 0x0f, 0x1e, 0xfa, ..] => bytes(frame.ip.wrapping_add(4)),
+                here => Some(here),
+            }
+        {
+            return true;
+        }
+        // call deregister_tm_clones
+        let (skipped, rest) = match here {
+            [0xe8, _, _, _, _, ref rest @ ..] => (5, &rest[..]),
+            ref all => (0, &all[..]),
+        };
+        // movb $1, completed(%rip); pop %rbp; ret
+        let [0xc6, 0x05, a, b, c, d, 1, 0x5d, 0xc3, ..] = *rest else {
+            return false;
+        };
+        let variable =
+            |next: u64, offset| next.wrapping_add_signed(i32::from_le_bytes(offset).into());
+        let completed = variable(frame.ip.wrapping_add(skipped + 7), [a, b, c, d]);
+        // cmpb $0, completed(%rip)
+        let compares = |next: u64| match code.bytes_before(next) {
+            Some([_, 0x80, 0x3d, a, b, c, d, 0]) => variable(next, [a, b, c, d]) == completed,
+            _ => false,
+        };
+        let mut before = (7..DESTRUCTORS_MAX).map(|distance| frame.ip.wrapping_sub(distance));
+        let Some(next) = before.find(|next| compares(*next)) else {
+            return false;
+        };
+        let entry = (next.wrapping_sub(7), FrameState::ENTRY);
+        let state = self.decode(entry, goal, memory, code);
+        state.is_some_and(|state| !state.is_guessed && state.slot(frame) == Some(slot))
+    }
+
     /// Returns the address of the return address of a frame, and its state at the end of the function.
     fn end(
         &mut self,
@@ -282,31 +336,6 @@ impl Decoder {
         let popped = end.depth?.checked_neg().filter(|popped| *popped >= 0)?;
         Some((frame.sp.wrapping_add_signed(popped.into()), end))
     }
-}
-
-/// Returns whether the frame is in code that each file has from gcc and libc, without CFI and called by a pointer, whose
-/// calls do return: about to begin `_init`, or about to end `__do_global_dtors_aux`. No other function begins so.
-fn is_startup(frame: &Frame, code: &impl Code) -> bool {
-    let bytes = |address| code.instruction(address).map(|(bytes, _)| bytes);
-    let Some(here) = bytes(frame.ip) else {
-        return false;
-    };
-    // sub $8, %rsp; mov __gmon_start__(%rip), %rax; test %rax, %rax; je; after endbr64
-    if let Some([0x48, 0x83, 0xec, 8, 0x48, 0x8b, 5, _, _, _, _, 0x48, 0x85, 0xc0, 0x74, 2]) =
-        match here {
-            [0xf3, 0x0f, 0x1e, 0xfa, ..] => bytes(frame.ip.wrapping_add(4)),
-            here => Some(here),
-        }
-    {
-        return true;
-    }
-    // call deregister_tm_clones
-    let rest = match here {
-        [0xe8, _, _, _, _, ref rest @ ..] => rest,
-        ref all => &all[..],
-    };
-    // movb $1, completed(%rip); pop %rbp; ret
-    matches!(rest, [0xc6, 0x05, _, _, _, _, 1, 0x5d, 0xc3, ..])
 }
 
 /// Returns the call before an address. [`None`]: no call is there, or no executable memory.
