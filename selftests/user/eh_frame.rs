@@ -18,6 +18,12 @@ use std::{collections::BTreeMap, env, fs, path::Path};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
+/// Returns whether a function passes values to a handler of an exception: it restores `rax`, and not `rcx`.
+fn enters_handler(row: &UnwindTableRow<usize>) -> bool {
+    let is_saved = |of| matches!(row.register(of), Some(RegisterRule::Offset(_)));
+    is_saved(REGISTERS::RAX) && !is_saved(REGISTERS::RCX)
+}
+
 /// The rule of a row by the other reader. [`None`]: a rule cannot express it.
 fn expected(
     row: &UnwindTableRow<usize>,
@@ -54,10 +60,23 @@ fn expected(
     let saved = match fp {
         Some(RegisterRule::Offset(offset)) => Saved::At(offset),
         Some(RegisterRule::SameValue) | None => Saved::No,
-        // breg6 0
-        Some(RegisterRule::Expression(ref at)) if bytes(at) == [0x76, 0] => Saved::AtFp,
+        // breg6 N: where the frame is left, it is the caller's already.
+        Some(RegisterRule::Expression(ref at)) if bytes(at).first() == Some(&0x76) => {
+            let empty = CfaRule::RegisterAndOffset {
+                register: REGISTERS::RSP,
+                offset: 8,
+            };
+            match bytes(at)[..] {
+                _ if *row.cfa() == empty => Saved::No,
+                [_, 0] => Saved::AtFp,
+                _ => return None,
+            }
+        }
         _ => return None,
     };
+    if enters_handler(row) {
+        return Some(Rule::HANDLER);
+    }
     let base = |register: u16| match register {
         7 => Some(Base::Sp),
         6 => Some(Base::Fp),
@@ -151,11 +170,15 @@ fn compare_tracked(
             continue;
         };
         let want = match row.register(gimli::Register(register as u16)) {
+            _ if enters_handler(row) => None,
             Some(RegisterRule::Offset(offset)) => Some(Saved::At(offset)),
             Some(RegisterRule::SameValue) | None => Some(Saved::No),
             _ => None,
         };
-        let is_base = rule == Some(Rule::tracked(register));
+        let is_base = rule == Some(Rule::tracked(register))
+            || rule == Some(Rule::HANDLER)
+                && matches!(*row.cfa(), CfaRule::RegisterAndOffset { register: base, .. }
+                            if u64::from(base.0) == register);
         if tracked.saved != want || tracked.rule.is_some() != is_base {
             return Err(format!("{offset:#x}: {register}: {tracked:?}: {row:?}"));
         }

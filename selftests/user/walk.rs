@@ -199,11 +199,9 @@ impl Code for Codes {
         Some(rule.unwrap_or(Rule::UNKNOWN))
     }
 
-    fn original(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
-        match self.originals.get(&(frame.ip, slot)) {
-            Some(ip) => Frame { ip: *ip, ..frame },
-            None => frame,
-        }
+    fn original(&mut self, frame: &Frame, slot: Option<u64>) -> Option<Frame> {
+        let ip = *self.originals.get(&(frame.ip, slot))?;
+        Some(Frame { ip, ..*frame })
     }
 
     fn register(&self, register: u64) -> u64 {

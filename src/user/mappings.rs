@@ -198,10 +198,10 @@ impl<M: Memory> Code for Codes<'_, M> {
     }
 
     #[inline(always)]
-    fn original(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
+    fn original(&mut self, frame: &Frame, slot: Option<u64>) -> Option<Frame> {
         match self.find(frame.ip) && self.mappings.recent.word != 0 {
-            true => frame,
-            false => self.original_of_no_file(frame, slot),
+            true => None,
+            false => self.original_of_no_file(*frame, slot),
         }
     }
 
@@ -258,18 +258,18 @@ impl<M: Memory> Code for Codes<'_, M> {
 impl<M: Memory> Codes<'_, M> {
     /// Returns the same for a frame in no file.
     #[cold]
-    fn original_of_no_file(&mut self, frame: Frame, slot: Option<u64>) -> Frame {
+    fn original_of_no_file(&mut self, frame: Frame, slot: Option<u64>) -> Option<Frame> {
         use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
         let is_special =
             self.find(frame.ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
         if !is_special {
-            return frame;
+            return None;
         }
-        if let Some(ip) = self.process.original(frame.ip, slot) {
-            return Frame { ip, ..frame };
+        match self.process.original(frame.ip, slot) {
+            Some(ip) => Some(Frame { ip, ..frame }),
+            None if slot.is_none() => frame.probed(self.memory, self),
+            None => None,
         }
-        let probed = slot.is_none().then(|| frame.probed(self.memory, self));
-        probed.flatten().unwrap_or(frame)
     }
 
     /// Makes the mapping of an address the last one. Returns whether there is one.

@@ -109,9 +109,9 @@ pub trait Code {
     fn rule(&mut self, address: u64) -> Option<Rule>;
 
     /// Returns the frame that uprobes have put one of theirs in the place of: where the program goes on, or whose return
-    /// address is at `slot` on the stack. It is `frame` otherwise, or where that is not known.
-    fn original(&mut self, frame: Frame, _slot: Option<u64>) -> Frame {
-        frame
+    /// address is at `slot` on the stack. [`None`]: they have not, or it is not known.
+    fn original(&mut self, _frame: &Frame, _slot: Option<u64>) -> Option<Frame> {
+        None
     }
 
     /// Returns the value of a general register where the task left user space.
@@ -197,7 +197,9 @@ pub fn by_rules(
             frame = code.calls().follow(machine, memory, frame);
         }
         let slot = (!interrupted).then(|| frame.sp.wrapping_add_signed(machine.ra_offset));
-        frame = code.original(frame, slot);
+        if let Some(original) = code.original(&frame, slot) {
+            frame = original;
+        }
         let nr = code.frames();
         if interrupted {
             first = nr;
@@ -213,9 +215,11 @@ pub fn by_rules(
             Ok(rule) => rule,
             Err(end) => return end,
         };
-        if doubtful == Some(frame.fp) && !rule.is_plain() {
-            code.guess();
-            doubtful = None;
+        if let Some(fp) = doubtful {
+            if fp == frame.fp && !rule.is_plain() {
+                code.guess();
+                doubtful = None;
+            }
         }
         let next = match rule.kind() {
             Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
@@ -231,17 +235,14 @@ pub fn by_rules(
                     None => Err(End::Inexpressible),
                 }
             }
-            Kind::Handler => match code.track(address, machine.fp).and_then(|fp| fp.rule) {
-                Some(rule) => {
-                    let next = frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory);
-                    // It, or what it has just called, may have put the handler's frame pointer where its caller's was.
-                    if let (Ok((caller, _)), true) = (next, nr.wrapping_sub(first) < 2) {
-                        doubtful = Some(caller.fp);
-                    }
-                    next
+            Kind::Handler => {
+                let next = frame.enters_handler(machine, address, memory, code);
+                // It, or what it has just called, may have put the handler's frame pointer where its caller's was.
+                if let (Ok((caller, _)), true) = (next, nr.wrapping_sub(first) < 2) {
+                    doubtful = Some(caller.fp);
                 }
-                None => Err(End::Inexpressible),
-            },
+                next
+            }
             // Nothing was pushed yet: it was not called.
             Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
             Kind::Start | Kind::Unknown if frame.calls_sigreturn(code) => {
@@ -343,7 +344,22 @@ impl Frame {
         self.called_anyhow(machine, rule, end, memory)
     }
 
+    /// Returns what follows the frame of a function that enters a handler of an exception.
+    #[cold]
+    fn enters_handler(
+        &self,
+        machine: &Machine,
+        address: u64,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Next {
+        let rule = code.track(address, machine.fp).and_then(|fp| fp.rule);
+        let rule = rule.ok_or(End::Inexpressible)?;
+        self.called(machine, rule, rule.end(self.sp, self.fp), memory)
+    }
+
     /// Returns what follows a frame that ends there, wherever the caller's frame pointer is.
+    #[cold]
     fn called_anyhow(&self, machine: &Machine, rule: Rule, end: u64, memory: &impl Memory) -> Next {
         let Some(rest) = rule.without_at_fp() else {
             return self.called(machine, rule, end, memory);

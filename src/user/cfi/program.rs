@@ -375,8 +375,12 @@ impl<'c> Program<'c> {
     }
 
     fn set(&mut self, register: u64, rule: RegisterRule) {
-        self.row.restores.0 |= register == self.machine.value;
-        self.row.restores.1 |= register == self.machine.argument;
+        let is_saved = matches!(rule, RegisterRule::Offset(_));
+        if register == self.machine.value {
+            self.row.restores.0 = is_saved;
+        } else if register == self.machine.argument {
+            self.row.restores.1 = is_saved;
+        }
         if register == self.machine.fp {
             self.row.fp = rule;
         } else if register == self.machine.ra {
@@ -387,6 +391,11 @@ impl<'c> Program<'c> {
     }
 
     fn restore(&mut self, register: u64) {
+        if register == self.machine.value {
+            self.row.restores.0 = false;
+        } else if register == self.machine.argument {
+            self.row.restores.1 = false;
+        }
         if register == self.machine.fp {
             self.row.fp = self.first.fp;
         } else if register == self.machine.ra {
