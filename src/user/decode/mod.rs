@@ -292,7 +292,8 @@ impl Decoder {
                 here => Some(here),
             }
         {
-            return true;
+            // A call that does not return may precede it.
+            return goal == Goal::Instruction(frame.ip);
         }
         // call deregister_tm_clones
         let (skipped, rest) = match here {

@@ -430,9 +430,8 @@ impl FrameState {
             0xb8..=0xbf => self.change(instruction.of_opcode()),
             0xc1 | 0xc7 | 0xd1 | 0xd3 => self.change_operand(operand()),
             0xc3 => Flow::Return,
-            // enter, int3, iret, hlt, int1
-            // APX
             0xc2 => Flow::ReturnAndPop,
+            // enter, int3, iret, hlt, int1; APX
             0xc8 | 0xca..=0xcc | 0xcf | 0xd5 | 0xf1 | 0xf4 => Flow::End,
             0xc9 => match self.leave_to(0) {
                 Flow::Next => self.pop(RBP),
