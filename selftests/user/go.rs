@@ -22,6 +22,7 @@ const FUNCTION_NAMES: usize = 0x400;
 const GOEXIT: u8 = 48;
 const SIGTRAMP: u8 = 63;
 const END: usize = 4096;
+const RELOCATIONS: usize = 3072;
 /// Where the code begins, in the file as in memory.
 const TEXT: u64 = 2048;
 
@@ -72,6 +73,24 @@ fn file(version: u8, text: u64) -> Vec<u8> {
     file
 }
 
+/// The same, with the table in a section of other data, and these relocations.
+fn linked_by_c(relocations: &[[u64; 3]]) -> Vec<u8> {
+    let mut file = file(0xf0, 0);
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(NAMES_AT, b"\0.data.rel.ro\0.rela.dyn\0");
+    let size = 24 * relocations.len();
+    for (nr, name, at, size) in [(1, 1_u32, TABLE - 64, 512), (2, 14, RELOCATIONS, size)] {
+        put(SECTIONS + 64 * nr, &name.to_le_bytes());
+        for (field, value) in [(16, at), (24, at), (32, size)] {
+            put(SECTIONS + 64 * nr + field, &value.to_le_bytes());
+        }
+    }
+    let words = relocations.iter().flatten();
+    let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+    put(RELOCATIONS, &bytes);
+    file
+}
+
 fn rule(file: &[u8], offset: u64) -> Result<Rule, Unknown> {
     learn(&Bytes(file), &X86_64, TEXT + offset)
 }
@@ -92,6 +111,25 @@ fn a_function_has_the_depth_of_each_instruction() {
         assert_eq!(rule(&file, 48), Err(Unknown::NoFunction));
         let before = learn(&Bytes(&file), &X86_64, TEXT - 1);
         assert_eq!(before, Err(Unknown::NoFunction));
+    }
+}
+
+#[test]
+fn the_last_relocation_of_other_data_leads_to_the_table() {
+    const RELATIVE: u64 = 8;
+    let last = [TABLE as u64 + 24, RELATIVE, TEXT];
+    let around = [
+        [TABLE as u64 - 64, RELATIVE, 1],
+        last,
+        [TABLE as u64 + 448, RELATIVE, 2],
+        [TABLE as u64 + 32, 6, 0],
+    ];
+    let frame = Ok(Rule::call(Base::Sp, 32, Saved::At(-16)).unwrap());
+    for relocations in [&around[..], &around[1..], &around[..2], &[last]] {
+        assert_eq!(rule(&linked_by_c(relocations), 4), frame);
+    }
+    for relocations in [&[][..], &around[..1], &around[2..]] {
+        assert_eq!(rule(&linked_by_c(relocations), 4), Err(Unknown::NoFunction));
     }
 }
 
@@ -163,8 +201,15 @@ fn another_table_has_no_rules() {
 proptest! {
     /// Whatever the table is, the reading ends.
     #[test]
-    fn any_table_is_read(changes in proptest::collection::vec((0..END, any::<u8>()), 1..40), offset in 0..64_u64) {
-        let mut file = file(0xf1, TEXT);
+    fn any_table_is_read(
+        changes in proptest::collection::vec((0..END, any::<u8>()), 1..40),
+        offset in 0..64_u64,
+        by_c: bool,
+    ) {
+        let mut file = match by_c {
+            true => linked_by_c(&[[TABLE as u64 + 24, 8, TEXT]]),
+            false => file(0xf1, TEXT),
+        };
         for (at, byte) in changes {
             file[at] = byte;
         }

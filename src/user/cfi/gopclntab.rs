@@ -3,14 +3,13 @@
 //! Rules of code that Go has compiled: its table of functions, `.gopclntab`, says for each instruction how far
 //! the stack pointer is below the return address.
 //!
-//! The table is that of Go 1.18 and later. A program whose linker has put the table into a section with other data, as
-//! C's linker does for a position-independent one, has no rules.
+//! The table is that of Go 1.18 and later.
 
 use super::{
     super::rule::{Base, Rule, Saved},
     cursor::Cursor,
-    image::Image,
-    File, Unknown,
+    image::{Image, Load},
+    File, Machine, Unknown,
 };
 
 /// What the table begins with: a number for the version, two zeros, the sizes of an instruction and a pointer.
@@ -21,6 +20,10 @@ const GO_1_20: [u8; 8] = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
 const FUNCTIONS_MAX: u64 = 1 << 24;
 /// Steps of the depths of one function.
 const STEPS_MAX: u32 = 10_000;
+/// The offset in the table of the address where the code begins.
+const TEXT: u64 = 3 * 8;
+/// Bytes of a relocation.
+const RELOCATION: u64 = 24;
 /// The offset of `moduledata.text`.
 const MODULE_TEXT: u64 = 22 * 8;
 /// Go's unwinder stops at the function: the outermost of a goroutine, or one that C, the kernel or a signal may call.
@@ -40,10 +43,14 @@ const INJECTED: [[u8; 16]; 3] = [
 ];
 
 /// Returns the rule of the address of an image.
-pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
+pub(super) fn rule<F: File>(image: &Image<'_, F>, machine: &Machine) -> Result<Rule, Unknown> {
     let section = image.section(b".gopclntab\0");
     // That of a position-independent program, by Go's linker.
-    let section = section.or_else(|_| image.section(b".data.rel.ro.gopclntab\0"))?;
+    let section = section.or_else(|_| image.section(b".data.rel.ro.gopclntab\0"));
+    let (section, relocated) = match section {
+        Ok(section) => (section, 0),
+        Err(_) => linked_by_c(image, machine)?,
+    };
     let mut cursor = Cursor::new(image.file, section.offset);
     let flags = match cursor.bytes()? {
         GO_1_18 => 37,
@@ -55,9 +62,9 @@ pub(super) fn rule<F: File>(image: &Image<'_, F>) -> Result<Rule, Unknown> {
     cursor.skip(2 * 8)?;
     let depths = section.offset.wrapping_add(cursor.u64()?);
     let functions = section.offset.wrapping_add(cursor.u64()?);
-    let text = match text {
-        0 => text_of(image, section.address)?,
-        text => text,
+    let text = match [relocated, text] {
+        [0, 0] => text_of(image, section.address)?,
+        [0, text] | [text, _] => text,
     };
     let offset = image.address.checked_sub(text).ok_or(Unknown::NoFunction)?;
     // The last function that begins at the address or before it, if there is one after it.
@@ -122,6 +129,35 @@ fn depth<F: File>(cursor: &mut Cursor<'_, F>, offset: u64) -> Result<i32, Unknow
         }
     }
     Err(Unknown::TooLong)
+}
+
+/// Returns the table that C's linker has put at the end of `.data.rel.ro` of a position-independent program, and where the
+/// code begins: that is what the last relocation of the section sets.
+fn linked_by_c<F: File>(image: &Image<'_, F>, machine: &Machine) -> Result<(Load, u64), Unknown> {
+    let data = image.section(b".data.rel.ro\0")?;
+    let relocations = image.section(b".rela.dyn\0")?;
+    let entry = |nr: u64| {
+        let mut cursor = Cursor::new(image.file, relocations.offset.wrapping_add(RELOCATION * nr));
+        Ok((cursor.u64()?, cursor.u64()?, cursor.u64()?))
+    };
+    // Those by the address of the program are the first ones, and sorted.
+    let (mut low, mut high) = (0, relocations.size / RELOCATION);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let (address, kind, _) = entry(middle)?;
+        match kind == machine.relative && address < data.address.saturating_add(data.size) {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    let (address, _, text) = entry(low.checked_sub(1).ok_or(Unknown::NoTable)?)?;
+    let table = address.wrapping_sub(data.address).wrapping_sub(TEXT);
+    let section = Load {
+        offset: data.offset.wrapping_add(table),
+        address: data.address.wrapping_add(table),
+        ..data
+    };
+    Ok((section, text))
 }
 
 /// Returns where the code begins, for tables that do not say: Go's linker has a section for the data that does.

@@ -48,7 +48,7 @@ const SECTION_HEADER: u16 = 64;
 pub(super) struct Load {
     pub(super) offset: u64,
     pub(super) address: u64,
-    size: u64,
+    pub(super) size: u64,
 }
 
 /// Where the headers of sections are.

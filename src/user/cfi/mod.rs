@@ -91,6 +91,8 @@ pub struct Machine {
     /// Of a signal frame, from the stack pointer: where the stack pointer, the return address and the
     /// frame pointer are.
     pub signal: [i64; 3],
+    /// The type of a relocation that is relative to the address of the file.
+    pub relative: u64,
 }
 
 impl Machine {
@@ -111,6 +113,7 @@ pub const X86_64: Machine = Machine {
     saved: [3, 12, 13, 14, 15],
     ra_offset: -8,
     signal: [160, 168, 120],
+    relative: 8,
 };
 
 /// Returns the rule to keep of an instruction of which this was found; `None` if that is not known yet.
@@ -143,7 +146,7 @@ impl Elf {
             Ok((row, signal)) => row.rule(machine, signal),
             Err(Unknown::NoTable | Unknown::NoFunction) => {
                 let image = Image::new(self, file, offset)?;
-                match gopclntab::rule(&image) {
+                match gopclntab::rule(&image, machine) {
                     Err(Unknown::NoTable | Unknown::NoFunction) => image.undescribed(offset),
                     found => found,
                 }

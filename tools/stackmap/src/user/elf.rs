@@ -114,8 +114,7 @@ impl Facts {
             let name = sections.section_name(endian, section).ok()?;
             let found = match name {
                 b".debug_info" => Some(Kind::Debug),
-                b".symtab" | DEBUGDATA => Some(Kind::Symbols),
-                name if is_gopclntab(name) => Some(Kind::Symbols),
+                b".symtab" | DEBUGDATA | b".go.buildinfo" => Some(Kind::Symbols),
                 b".dynsym" => Some(Kind::Dynamic),
                 name => {
                     links |= is_link(name);
@@ -148,11 +147,6 @@ pub(super) fn unpacked(data: &[u8]) -> Option<Vec<u8>> {
     let mut unpacked = Vec::new();
     let size = decoder.read_to_end(&mut unpacked).ok()?;
     (size as u64 <= MAX_DEBUGDATA).then_some(unpacked)
-}
-
-/// Returns whether a section has Go's table of functions: in a position-independent file its name is longer.
-pub(super) fn is_gopclntab(section: &[u8]) -> bool {
-    matches!(section, b".gopclntab" | b".data.rel.ro.gopclntab")
 }
 
 /// Whether a section names another file.

@@ -7,6 +7,9 @@
 const GO_1_18: [u8; 6] = [0xf0, 0xff, 0xff, 0xff, 0, 0];
 const GO_1_20: [u8; 6] = [0xf1, 0xff, 0xff, 0xff, 0, 0];
 
+/// The offset of the address where the code begins.
+pub(super) const TEXT: usize = 3 * 8;
+
 /// A function of the table.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct GoFunction {
@@ -18,13 +21,14 @@ pub(super) struct GoFunction {
     pub(super) name: u32,
 }
 
-/// Returns the functions of a table. [`None`]: it is another table, or says nothing of where the code begins.
-pub(super) fn functions(table: &[u8]) -> Option<impl Iterator<Item = GoFunction> + '_> {
+/// Returns the functions of a table, of code that begins at `text`; 0: the table says where. [`None`]: it is another table, or
+/// says nothing of that.
+pub(super) fn functions(table: &[u8], text: u64) -> Option<impl Iterator<Item = GoFunction> + '_> {
     if !matches!(table.first_chunk()?, &GO_1_18 | &GO_1_20) || table.get(7) != Some(&8) {
         return None;
     }
     let nr = usize::try_from(word(table, 1)?).ok()?;
-    let text = Some(word(table, 3)?).filter(|text| *text != 0)?;
+    let text = Some(word(table, TEXT / 8)? | text).filter(|text| *text != 0)?;
     let rest = part(table, 8)?;
     let entries = rest.get(..nr.checked_mul(8)?.checked_add(4)?)?;
     let start = |entry: usize| half(entries, 8 * entry);
@@ -79,7 +83,7 @@ mod tests {
     #[test]
     fn functions_have_the_names_of_the_table() {
         let table = table();
-        let found: Vec<_> = functions(&table).unwrap().collect();
+        let found: Vec<_> = functions(&table, 0).unwrap().collect();
         let function = |start, size, name| GoFunction { start, size, name };
         let wanted = [function(0x40_1000, 0x40, 1), function(0x40_1040, 0x20, 11)];
         assert_eq!(found, wanted);
@@ -90,7 +94,7 @@ mod tests {
     fn a_table_that_is_cut_has_fewer_functions() {
         let table = table();
         for len in 0..table.len() {
-            let nr = functions(&table[..len]).map_or(0, Iterator::count);
+            let nr = functions(&table[..len], 0).map_or(0, Iterator::count);
             assert!(nr < 2, "{len} bytes");
         }
     }
@@ -110,7 +114,7 @@ mod tests {
             if at == 25 {
                 table[26] = 0;
             }
-            assert!(functions(&table).is_none(), "byte {at}");
+            assert!(functions(&table, 0).is_none(), "byte {at}");
         }
     }
 }

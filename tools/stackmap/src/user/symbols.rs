@@ -6,7 +6,7 @@
 //! symbol was stripped, or the procedure linkage table.
 
 use super::{
-    elf::{is_gopclntab, unpacked, Reader, DEBUGDATA},
+    elf::{unpacked, Reader, DEBUGDATA},
     gopclntab,
 };
 use object::{
@@ -15,7 +15,7 @@ use object::{
         STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE,
     },
     read::{
-        elf::{FileHeader, SectionHeader, SectionTable, Sym},
+        elf::{FileHeader, Rela, SectionHeader, SectionTable, Sym},
         ReadRef,
     },
     Endianness, FileKind,
@@ -96,14 +96,16 @@ impl Symbols {
                 self.add(&unpacked[..], false);
             }
         }
-        let mut of_go = sections.iter().filter(|section| {
-            let name = sections.section_name(endian, section);
-            name.is_ok_and(is_gopclntab)
-        });
-        let data_of_go = of_go
-            .next()
-            .and_then(|section| section.data(endian, data).ok());
-        self.tables.extend(data_of_go.and_then(Table::of_go));
+        let of_go = [&b".gopclntab"[..], b".data.rel.ro.gopclntab"];
+        let mut of_go = of_go
+            .iter()
+            .filter_map(|name| sections.section_by_name(endian, name));
+        let of_go = match of_go.next() {
+            Some((_, section)) => section.data(endian, data).ok().map(|table| (table, 0)),
+            None => linked_by_c(&sections, endian, data),
+        };
+        let of_go = of_go.and_then(|(table, text)| Table::of_go(table, text));
+        self.tables.extend(of_go);
         self.tables.extend(table(SHT_DYNSYM));
         Some(())
     }
@@ -112,6 +114,29 @@ impl Symbols {
     pub(super) fn at(&self, address: u64) -> Option<Symbol<'_>> {
         self.tables.iter().find_map(|table| table.at(address))
     }
+}
+
+/// Returns Go's table in a position-independent file of C's linker, which puts it at the end of `.data.rel.ro`, and the address
+/// where the code begins: the last relocation in the section sets it in the table's head.
+fn linked_by_c<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(
+    sections: &SectionTable<'a, H, R>,
+    endian: Endianness,
+    data: R,
+) -> Option<(&'a [u8], u64)> {
+    let (_, section) = sections.section_by_name(endian, b".data.rel.ro")?;
+    let (_, relocations) = sections.section_by_name(endian, b".rela.dyn")?;
+    let (relocations, _) = relocations.rela(endian, data).ok()??;
+    let start: u64 = section.sh_addr(endian).into();
+    let data = section.data(endian, data).ok()?;
+    let inside = relocations.iter().filter_map(|relocation| {
+        let offset: u64 = relocation.r_offset(endian).into();
+        let offset = usize::try_from(offset.checked_sub(start)?).ok()?;
+        let addend: i64 = relocation.r_addend(endian).into();
+        (offset < data.len()).then_some((offset, addend as u64))
+    });
+    let (offset, text) = inside.max()?;
+    let table = data.get(offset.checked_sub(gopclntab::TEXT)?..)?;
+    Some((table, text))
 }
 
 impl Table {
@@ -135,9 +160,9 @@ impl Table {
         Some(Self { entries, names })
     }
 
-    /// Returns the functions of Go's table.
-    fn of_go(table: &[u8]) -> Option<Self> {
-        let functions = gopclntab::functions(table)?;
+    /// Returns the functions of Go's table, of code that begins there; 0: the table says where.
+    fn of_go(table: &[u8], text: u64) -> Option<Self> {
+        let functions = gopclntab::functions(table, text)?;
         let entries = functions.map(|function| Entry {
             start: function.start,
             size: function.size,
