@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What an entry into the kernel takes: entry FRAMES COUNT [calls].
+ * What an entry into the kernel takes: entry FRAMES COUNT [HOW].
  *
  * Calls close() of the file descriptor 1,000,000 COUNT times, below so many further frames without
- * frame pointers: one function that calls itself, or with "calls" up to 16 others. Prints the
+ * frame pointers: one function that calls itself, or with "calls" up to 16 others. The outermost of
+ * them is called by a function of assembly with "decoded", which has no call frame information, or
+ * "tracked", whose frame ends at an offset from %rbx. Prints the
  * median of the CPU's time stamp counter from before a call to behind it: in a guest whose time
  * counts instructions, their number. Interrupts fall into few calls. Its addresses are always the
  * same, as the number of instructions depends on where mappings lie.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/personality.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,7 +51,8 @@ static NOINLINE unsigned long long leaf(void)
 	return counts[count / 2];
 }
 
-static NOINLINE unsigned long long down(int frames)
+NOINLINE unsigned long long down(int frames);
+unsigned long long down(int frames)
 {
 	return frames ? down(frames - 1) : leaf();
 }
@@ -77,8 +81,31 @@ DOWN(3, down_4)
 DOWN(2, down_3)
 DOWN(1, down_2)
 
+unsigned long long decoded(int frames), tracked(int frames);
+asm(".pushsection .text\n"
+    "decoded: sub $24, %rsp\n"
+    "call down\n"
+    "add $24, %rsp\n"
+    "ret\n"
+    "tracked: .cfi_startproc\n"
+    "push %rbx\n"
+    ".cfi_def_cfa_offset 16\n"
+    ".cfi_offset %rbx, -16\n"
+    "mov %rsp, %rbx\n"
+    ".cfi_def_cfa_register %rbx\n"
+    "and $-64, %rsp\n"
+    "call down\n"
+    "mov %rbx, %rsp\n"
+    ".cfi_def_cfa_register %rsp\n"
+    "pop %rbx\n"
+    ".cfi_def_cfa_offset 8\n"
+    "ret\n"
+    ".cfi_endproc\n"
+    ".popsection");
+
 int main(int argc, char **argv)
 {
+	const char *const how = argc > 3 ? argv[3] : "";
 	const int frames = argc > 2 ? atoi(argv[1]) : 0;
 
 	if (!(personality(0xffffffff) & ADDR_NO_RANDOMIZE)) {
@@ -89,6 +116,8 @@ int main(int argc, char **argv)
 	count = argc > 2 ? atoi(argv[2]) : 0;
 	if (frames < 0 || count < 1 || count > COUNT_MAX)
 		return 2;
-	printf("%llu\n", argc > 3 ? down_1(frames) : down(frames));
+	printf("%llu\n", !strcmp(how, "calls") ? down_1(frames) :
+			!strcmp(how, "decoded") ? decoded(frames) :
+			!strcmp(how, "tracked") ? tracked(frames) : down(frames));
 	return 0;
 }
