@@ -9,8 +9,8 @@
  * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
  * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".
  *
- * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; long, it waits
- * 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
+ * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; second and long,
+ * it waits 1 s and 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
  * replaced from the same stack.
  */
 #include <linux/futex.h>
@@ -34,14 +34,15 @@ extern char nop[];
 
 static NOINLINE void leaf(void)
 {
-	const int lasts = !strcmp(how, "long");
-	const struct timespec time = { .tv_sec = lasts ? 100 : 0, .tv_nsec = lasts ? 0 : 20000000 };
+	const int sleeps = !strcmp(how, "sleep");
+	const int seconds = !strcmp(how, "long") ? 100 : !strcmp(how, "second");
+	const struct timespec time = { .tv_sec = seconds, .tv_nsec = sleeps ? 20000000 : 0 };
 	const unsigned int value = FIRST_FD + number;
 	unsigned long ip;
 
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
 	asm volatile("nop: .byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0");
-	if (lasts || !strcmp(how, "sleep"))
+	if (seconds || sleeps)
 		ip = CALL(SYS_futex, &value, (long)FUTEX_WAIT, (long)value, &time);
 	else
 		ip = CALL(SYS_close, (long)value, 0L, 0L, NULL);
