@@ -19,7 +19,7 @@ use crate::{
     ring::{
         comms::{RecordedComms, EVENTS, MODULE},
         format::Formats,
-        page::Cursor,
+        page::{Cursor, Missed},
     },
     tracefs::Tracefs,
 };
@@ -51,31 +51,38 @@ pub(super) fn set(tracefs: &Tracefs, clock: &str) -> Result {
 /// Returns what was recorded: by `instance`, and before it was gone, in `dir`. Without it, a recording has the last names.
 pub(super) fn read(top: &Tracefs, instance: Option<&Tracefs>, dir: &Directory) -> RecordedComms {
     let mut comms = RecordedComms::default();
-    if let Err(error) = add(top, instance, dir, &mut comms) {
+    let is_complete = add(top, instance, dir, &mut comms).unwrap_or_else(|error| {
         warn(format_args!(
             "tasks that were renamed or have ended may lack their names: {error}"
         ));
+        false
+    });
+    if !is_complete {
+        comms.lost(u64::MAX);
     }
     comms.sort();
     comms
 }
 
+/// Returns whether nothing is missing, except before pages that say so.
 fn add(
     top: &Tracefs,
     instance: Option<&Tracefs>,
     dir: &Directory,
     comms: &mut RecordedComms,
-) -> Result {
+) -> Result<bool> {
     let tracefs = instance.unwrap_or(top);
     let layout = Header::read(tracefs)?.layout();
     let mut spool = dir.spool(&cpus(tracefs)?, OF_COMMS)?;
+    let mut is_complete = instance.is_some();
     if instance.is_some() {
         let stats = cpu_stats(tracefs)?;
+        is_complete = stats.iter().all(|cpu| cpu.dropped == 0);
         let lost: u64 = stats.iter().map(|cpu| cpu.overrun + cpu.dropped).sum();
         if lost > 0 {
             let changes = count_of(lost, "change");
             warn(format_args!(
-                "{changes} of names of tasks are lost: events before may have later names"
+                "{changes} of names of tasks are lost: events before may have later names or none"
             ));
         }
         spool = spool::drain(tracefs, layout, spool)?;
@@ -96,8 +103,12 @@ fn add(
                 break;
             }
             let Ok(mut cursor) = Cursor::new(layout, page) else {
+                is_complete = false;
                 continue;
             };
+            if cursor.missed != Missed::None {
+                comms.lost(cursor.time());
+            }
             while let Ok(Some(record)) = cursor.next_record() {
                 let data = &cursor.page()[record.data.clone()];
                 let Some(head) = formats.head(data) else {
@@ -109,5 +120,5 @@ fn add(
             }
         }
     }
-    Ok(())
+    Ok(is_complete)
 }

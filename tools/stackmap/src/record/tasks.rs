@@ -70,7 +70,7 @@ pub(super) fn find(
     let process = |pid: i32| running.get(&pid).map(|(process, _)| *process);
     let tgids = String::from_utf8_lossy(&read("saved_tgids")).into_owned();
     let mut tasks = Tasks::new(pids, &read("saved_cmdlines"), &tgids, name, process);
-    tasks.add(pids, comms, threads);
+    tasks.add(pids, comms, threads, name);
     tasks
 }
 
@@ -84,12 +84,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("trace"), "").unwrap();
         let tracefs = Tracefs::find(Some(dir.path())).unwrap();
-        let comms = recorded(&[(101, 10, "ended", 0), (101, 30, "renamed", 0)]);
+        let of = |later: &[_]| recorded(&[&[(101, 10, "ended", 0)], later].concat());
+        let mut lost = of(&[]);
+        lost.lost(30);
         let (pids, threads) = ([101, 102].into(), [(101, 100), (102, 100)].into());
         let running = |pid: i32| (pid, (pid.cast_unsigned(), b"name".to_vec()));
-        for (running, last) in [
-            (vec![running(101), running(102)], Some(101)),
-            (vec![], None),
+        for (comms, running, last) in [
+            (
+                of(&[(101, 30, "renamed", 0)]),
+                vec![running(101), running(102)],
+                Some(101),
+            ),
+            (of(&[(101, 30, "renamed", 0)]), vec![], None),
+            (of(&[]), vec![], Some(100)),
+            (lost, vec![], None),
         ] {
             let running = running.into_iter().collect();
             let tasks = find(&tracefs, &pids, &threads, &running, &comms);

@@ -2,10 +2,16 @@
 
 //! The names that tasks have had and when, out of the events that tell them.
 
-use super::format::{Format, Formats, Head, Value};
+use super::{
+    format::{Format, Formats, Head, Value},
+    tasks::UNKNOWN,
+};
 use crate::symbols::texts::number_of;
 use indexmap::IndexSet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// These events, with the fields that have a name of the task `pid`: its first one, each later one with that before it, and
 /// its last one; and that of a module.
@@ -38,6 +44,8 @@ pub struct RecordedComms {
     changes: BTreeMap<i32, Vec<(u64, Change)>>,
     /// The starts of tasks, by task and time: the task that did it, and whether they are threads of its process.
     starts: BTreeMap<Start, (i32, bool)>,
+    /// The time before which changes may be lost.
+    lost_until: u64,
     /// Modules that were unloaded, and how often.
     pub freed: BTreeMap<String, u64>,
 }
@@ -69,13 +77,18 @@ impl RecordedComms {
             },
             ("sched_process_exit", Some([comm])) => Change::Ended { comm: *comm },
             ("module_free", Some([name])) => {
-                let name = String::from_utf8_lossy(&self.names[*name as usize]);
+                let name = String::from_utf8_lossy(self.name(*name));
                 *self.freed.entry(name.into_owned()).or_default() += 1;
                 return;
             }
             _ => return,
         };
         self.changes.entry(pid).or_default().push((time, change));
+    }
+
+    /// Notes that changes before this time may be lost.
+    pub fn lost(&mut self, until: u64) {
+        self.lost_until = self.lost_until.max(until);
     }
 
     /// Sorts the changes of all tasks by time.
@@ -103,34 +116,51 @@ impl RecordedComms {
         self.changes.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the names of a task, each with the time when it began; one that is known from its end began with the task,
-    /// or after the end of the one before.
-    pub fn names(&self, pid: i32) -> Vec<(u64, String)> {
-        let mut names = Vec::new();
-        let (mut is_known, mut begin) = (false, 0);
+    /// Returns the names of a task, each with the time when it began. `running` is its name at the end, if it runs then. A name
+    /// lasts until the next change if that confirms it. If not, another task may have had this ID in between: the name is
+    /// unknown while changes may be lost.
+    pub fn names(&self, pid: i32, running: Option<&[u8]>) -> Vec<(u64, String)> {
+        let mut names: Vec<(u64, &[u8])> = Vec::new();
+        let mut begin = 0;
         for (time, change) in self.changes(pid) {
-            match *change {
-                Change::Started { comm } => names.push((*time, comm)),
-                Change::Renamed { from, to } => {
-                    if !is_known {
-                        names.push((begin, from));
-                    }
-                    names.push((*time, to));
-                }
-                Change::Ended { comm } if !is_known => names.push((begin, comm)),
-                Change::Ended { .. } => {}
-            }
-            is_known = !matches!(change, Change::Ended { .. });
-            if !is_known {
-                begin = *time;
-            }
+            let (before, after) = match *change {
+                Change::Started { comm } => (None, comm),
+                Change::Renamed { from, to } => (Some(from), to),
+                Change::Ended { comm } => (Some(comm), comm),
+            };
+            self.add_before(&mut names, begin..*time, before.map(|name| self.name(name)));
+            names.push((*time, self.name(after)));
+            begin = *time;
+        }
+        if begin < self.lost_until && !names.is_empty() {
+            self.add_before(&mut names, begin..u64::MAX, running);
         }
         names.dedup_by_key(|(_, name)| *name);
-        let names = names.into_iter().map(|(time, name)| {
-            let name = String::from_utf8_lossy(&self.names[name as usize]);
-            (time, name.into_owned())
-        });
-        names.collect()
+        let text = |name| String::from_utf8_lossy(name).into_owned();
+        names
+            .into_iter()
+            .map(|(time, name)| (time, text(name)))
+            .collect()
+    }
+
+    /// Adds the name that a task has at the end of a time without a change; [`None`]: there is no task.
+    fn add_before<'a>(
+        &self,
+        names: &mut Vec<(u64, &'a [u8])>,
+        time: Range<u64>,
+        name: Option<&'a [u8]>,
+    ) {
+        let last = names.last().map(|(_, last)| *last);
+        let mut begin = time.start;
+        if begin < self.lost_until && last.is_some() && last != name {
+            names.push((begin, UNKNOWN.as_bytes()));
+            begin = time.end.min(self.lost_until);
+        }
+        names.extend(name.map(|name| (begin, name)));
+    }
+
+    fn name(&self, number: u32) -> &[u8] {
+        &self.names[number as usize]
     }
 
     /// Returns the processes of a task, each with the time from which the task belongs to it; 0: not known. `threads` has
@@ -157,6 +187,11 @@ impl RecordedComms {
                 _ => {}
             }
             ended = matches!(change, Change::Ended { .. }).then_some(*time);
+        }
+        if let (Some((end, _)), Some((_, process))) = (self.changes(pid).last(), lives.last()) {
+            if *end < self.lost_until && *process != pid as u32 {
+                lives.push((*end, 0));
+            }
         }
         lives
     }

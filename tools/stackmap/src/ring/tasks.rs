@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The name of tasks whose name is not known, as the kernel prints it.
-const UNKNOWN: &str = "<...>";
+pub(super) const UNKNOWN: &str = "<...>";
 /// The name of the idle tasks, as the kernel prints it.
 const IDLE: &str = "<idle>";
 /// A name has at most so many bytes.
@@ -105,16 +105,18 @@ impl Tasks {
         }
     }
 
-    /// Adds the names and processes that the tasks `pids` had by time. `threads`: see [`RecordedComms::processes`].
+    /// Adds the names and processes that the tasks `pids` had by time. `threads`: see [`RecordedComms::processes`]. `running`
+    /// knows the names of tasks that run at the end.
     pub fn add(
         &mut self,
         pids: &BTreeSet<i32>,
         recorded: &RecordedComms,
         threads: &BTreeMap<i32, u32>,
+        running: impl Fn(i32) -> Option<Vec<u8>>,
     ) {
         let mut known = BTreeMap::new();
         for pid in pids {
-            if let Some((last, earlier)) = ends(recorded.names(*pid)) {
+            if let Some((last, earlier)) = ends(recorded.names(*pid, running(*pid).as_deref())) {
                 self.comms.insert(*pid, last);
                 if !earlier.is_empty() {
                     self.earlier.insert(*pid, earlier);
@@ -152,7 +154,8 @@ impl Tasks {
     pub fn number(&mut self) {
         let mut numbers = BTreeMap::new();
         let earlier = self.earlier.values_mut().flatten();
-        for comm in self.comms.values_mut().chain(earlier.map(|(_, comm)| comm)) {
+        let comms = self.comms.values_mut().chain(earlier.map(|(_, comm)| comm));
+        for comm in comms.filter(|comm| **comm != UNKNOWN) {
             let next = numbers.len() + 1;
             let number = *numbers.entry(std::mem::take(comm)).or_insert(next);
             *comm = format!("task-{number}");
@@ -237,16 +240,17 @@ mod tests {
     fn numbers_are_the_same_for_the_same_names() {
         let pids = BTreeSet::from([0, 5, 6, 7, 8]);
         let name = |pid: i32| {
-            Some(if pid == 6 {
-                b"bash".to_vec()
-            } else {
-                b"ann".to_vec()
-            })
+            let name = match pid {
+                6 => "bash",
+                7 => UNKNOWN,
+                _ => "ann",
+            };
+            Some(name.as_bytes().to_vec())
         };
         let mut tasks = Tasks::new(&pids, b"", "5 4\n", name, |_| None);
         tasks.number();
         let comms: Vec<_> = pids.iter().map(|pid| tasks.comm(*pid, 0).0).collect();
-        assert_eq!(comms, ["<idle>", "task-1", "task-2", "task-1", "task-1"]);
+        assert_eq!(comms, ["<idle>", "task-1", "task-2", "<...>", "task-1"]);
         assert_eq!((tasks.comm(9, 0).0, tasks.tgid(5, 0).0), ("<...>", Some(4)));
     }
 

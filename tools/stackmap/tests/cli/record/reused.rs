@@ -2,7 +2,9 @@
 
 //! Names and numbers of tasks, modules and pages that are others later.
 
-use super::fake::{of_task, page_of, send, Fake, KALLSYMS, KMALLOC, KMALLOC_ID, STACK_ID};
+use super::fake::{
+    of_task, page_of, send, Fake, Started, KALLSYMS, KMALLOC, KMALLOC_ID, STACK_ID, STATS,
+};
 use crate::made;
 use stackmap::stack_map_bin::LoadId;
 use std::{fs, process::Command};
@@ -153,6 +155,93 @@ fn a_name_that_has_ended_is_not_that_of_the_next_task() {
     fake.recorded(KMALLOC, "true");
     let text = fake.ran("report --by comm stackmap.data");
     assert!(!text.contains("alpha"), "{text}");
+}
+
+#[test]
+fn a_name_is_unknown_while_a_change_of_it_may_be_lost() {
+    let running = Started(Command::new("sleep").arg("100").spawn().unwrap());
+    let ended = |pid| vec![of_task(2_000, "sched_process_exit", pid, pid, &["alpha"])];
+    let renamed = |pid| {
+        let names = [(2_000, ["sh", "alpha"]), (30_000, ["beta", "gamma"])];
+        let names = names.map(|(at, names)| of_task(at, "task_rename", pid, pid, &names));
+        names.to_vec()
+    };
+    let begun = |pid| {
+        [
+            ended(pid),
+            vec![of_task(30_000, "task_newtask", 1, pid, &["beta"])],
+        ]
+        .concat()
+    };
+    let runs = running.id();
+    // What a task records after its exit has its name if no other task with its ID can have begun.
+    for (pid, names, lost, want) in [
+        (PID, ended(PID), "", ["alpha", "alpha", "alpha", "alpha"]),
+        (
+            PID,
+            ended(PID),
+            "overwritten",
+            ["alpha", "<...>", "<...>", "<...>"],
+        ),
+        (
+            PID,
+            ended(PID),
+            "dropped",
+            ["alpha", "<...>", "<...>", "<...>"],
+        ),
+        (
+            PID,
+            ended(PID),
+            "damaged",
+            ["alpha", "<...>", "<...>", "<...>"],
+        ),
+        (runs, ended(runs), "", ["alpha", "alpha", "alpha", "alpha"]),
+        (
+            runs,
+            ended(runs),
+            "overwritten",
+            ["alpha", "<...>", "sleep", "sleep"],
+        ),
+        (
+            PID,
+            renamed(PID),
+            "overwritten",
+            ["sh", "<...>", "beta", "gamma"],
+        ),
+        (PID, begun(PID), "", ["alpha", "alpha", "alpha", "beta"]),
+        (
+            PID,
+            begun(PID),
+            "overwritten",
+            ["alpha", "<...>", "<...>", "beta"],
+        ),
+    ] {
+        let fake = Fake::new();
+        let mut events = kmallocs(&[1_000, 12_000, 25_000, 31_000]);
+        events.iter_mut().for_each(|event| event.2 = pid);
+        fake.put("i/per_cpu/cpu0/trace_pipe_raw", page_of(&events));
+        fake.put("i.names/per_cpu/cpu0/trace_pipe_raw", page_of(&names));
+        let mut page = page_of(&[]);
+        page[..8].copy_from_slice(&1_000_020_000u64.to_ne_bytes());
+        match lost {
+            // Records before the page are missing.
+            "overwritten" => page[11] |= 0x80,
+            "damaged" => page[8..12].copy_from_slice(&5000u32.to_ne_bytes()),
+            "dropped" => {
+                let stats = STATS.replacen("dropped events: 0", "dropped events: 1", 1);
+                fake.put("i.names/per_cpu/cpu1/stats", stats);
+            }
+            _ => {}
+        }
+        fake.put("i.names/per_cpu/cpu1/trace_pipe_raw", page);
+        fake.recorded(KMALLOC, "true");
+        let export = fake.export("stackmap.data");
+        let events = export["events"].as_array().unwrap().iter();
+        let comms: Vec<_> = events
+            .map(|event| event["comm"].as_str().unwrap())
+            .collect();
+        assert_eq!(comms, want, "{pid} {names:?} {lost}");
+    }
 }
 
 #[test]
