@@ -7,7 +7,11 @@ use super::fake::{
 };
 use crate::made;
 use stackmap::stack_map_bin::LoadId;
-use std::{fs, process::Command};
+use std::{
+    fs::{self, File},
+    io::Write,
+    process::{Command, Stdio},
+};
 
 const PID: u32 = 4_194_303;
 const PROCESS: u32 = 4_194_302;
@@ -51,6 +55,39 @@ fn modules_at_one_address_have_no_names() {
     fake.recorded(KMALLOC, script);
     let text = fake.ran("report --top 9 stackmap.data");
     assert!(!text.contains("new_f+"), "{text}");
+}
+
+#[test]
+fn perf_events_report_bpf_programs_before_kallsyms_is_read() {
+    let fake = Fake::new();
+    fake.put("proc/stat", "cpu0 0\n");
+    let path = fake.path("proc/kallsyms");
+    let fifo = || {
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success());
+    };
+    fifo();
+    let mut command = fake.command(KMALLOC, "true");
+    let mut recorder = Started(command.stderr(Stdio::null()).spawn().unwrap());
+    // First it checks that it may, then it has the programs from before the recording, then all symbols.
+    let nr_events = [(); 3].map(|()| {
+        // Waits for the reader.
+        let mut kallsyms = File::options().write(true).open(&path).unwrap();
+        let files = fs::read_dir(format!("/proc/{}/fd", recorder.id())).unwrap();
+        let files = files.flat_map(|file| fs::read_link(file.unwrap().path()));
+        let nr_events = files
+            .filter(|file| file.ends_with("anon_inode:[perf_event]"))
+            .count();
+        fifo();
+        kallsyms.write_all(KALLSYMS.as_bytes()).unwrap();
+        nr_events
+    });
+    assert!(recorder.wait().unwrap().success());
+    assert_eq!(nr_events, [0, 1, 1]);
 }
 
 #[test]
