@@ -84,10 +84,9 @@ pub struct Manifest {
     /// The processes of the recorder.
     #[serde(skip_serializing_if = "is_default")]
     pub recorder: Vec<u32>,
-    /// The processes that the recorder started. Until it calls exec, such a process has the recorder's name. [`None`]: any
-    /// process of this name may be one.
+    /// The processes that the recorder started. Until it calls exec, such a process has the recorder's name.
     #[serde(skip_serializing_if = "is_default")]
-    pub children: Option<BTreeSet<i32>>,
+    pub children: BTreeSet<i32>,
     /// What the ring buffer says of each CPU.
     pub cpus: Vec<CpuStat>,
 }

@@ -328,7 +328,7 @@ impl<'a> Surroundings<'a> {
             modules_changed: is_new && loaded(begun.modules.as_bytes()) != loaded(&self.modules),
             recorded: recording.recorded.clone(),
             recorder: recording.recorder.clone(),
-            children: Some(ending.comms.children(&recording.recorder)),
+            children: ending.comms.children(&recording.recorder),
             reset: is_new && self.was_reset(slot_bits),
             triggered: ending.triggered.clone(),
             switched_off: ending.switched_off,

@@ -103,15 +103,10 @@ impl Trace {
         let (tgid, of_tgid) = self.tasks.tgid(pid, time);
         // A child of the recorder belongs to it until exec, which renames it.
         let is_renamed = span.start == 0 && span.end != u64::MAX;
-        let is_recorder = |pid: &u32| self.tasks.comm(*pid as i32, time).0 == comm;
-        let is_child = |manifest: &Manifest| match &manifest.children {
-            Some(children) => children.contains(&pid),
-            None => manifest.recorder.first().is_some_and(is_recorder),
-        };
         NamedTask {
             own: manifest.is_some_and(|manifest| {
                 manifest.recorder.contains(&tgid.unwrap_or(pid as u32))
-                    || is_renamed && is_child(manifest)
+                    || is_renamed && manifest.children.contains(&pid)
             }),
             comm: comm.into(),
             span: span.start.max(of_tgid.start)..span.end.min(of_tgid.end),

@@ -252,7 +252,7 @@ fn frames_are_offsets_in_mappings_with_build_ids() {
         assert_eq!(trace.build_ids[&kernel.build_id][..3], [0xb3, 0x99, 0x7c]);
         assert_eq!(trace.build_ids[&known.build_id].len(), 20);
         // The sizes of files are those of stack_map_binaries.
-        assert_eq!((known.start, known.end), (0, 802_560));
+        assert_eq!((known.start, known.end), (0, 802_568));
         assert_eq!(named("bin/busybox").unwrap().end, 2_024_544);
         let unnamed = trace.frames.values().filter(|frame| frame.1 == known.iid);
         for (name, _, offset, kind) in unnamed {

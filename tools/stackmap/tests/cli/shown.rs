@@ -145,7 +145,7 @@ fn a_profile_begins_when_the_recording_did() {
     let start = profile["meta"]["startTime"].as_f64().unwrap();
     assert!((start - (begin.realtime_ns - begin.trace) as f64 / 1e6).abs() < 0.01);
     let deltas = &profile["threads"][0]["samples"]["timeDeltas"];
-    assert_eq!(deltas[0].as_f64().unwrap().round(), 9944.0);
+    assert_eq!(deltas[0].as_f64().unwrap().round(), 20114.0);
 }
 
 /// Writes a capture of one event with one stack, whose names control a terminal.

@@ -100,13 +100,13 @@ fn ids_become_whole_stacks() {
         let [kernel, user] = ["kernel_stack", "user_stack"].map(|name| read.of(name).len());
         [read.records().len() - kernel - user, kernel, user]
     };
-    assert_eq!(count("--kernel"), [33, 33, 0]);
-    assert_eq!(count("--user"), [33, 0, 17]);
+    assert_eq!(count("--kernel"), [34, 34, 0]);
+    assert_eq!(count("--user"), [34, 0, 23]);
     let [events, kernel, _] = count("--comm known");
-    assert!(events > 0 && events < 33 && events == kernel);
+    assert!(events > 0 && events < 34 && events == kernel);
     // It has addresses of the kernel, wanted or not.
     assert_eq!(mode(&out), 0o600);
-    assert_eq!(count(""), [33, 33, 17]);
+    assert_eq!(count(""), [34, 34, 23]);
     assert_eq!(export("user.data"), fs::read(&out).unwrap());
 }
 
@@ -132,6 +132,6 @@ fn full_stacks_stay() {
     capture.members.insert(member::PAGES.to_owned(), stream);
     capture.write(&path);
     let again = Dat::new(&export(&path));
-    assert_eq!(read.of("kernel_stack").len(), 33);
+    assert_eq!(read.of("kernel_stack").len(), 34);
     assert_eq!(again.records(), read.records());
 }

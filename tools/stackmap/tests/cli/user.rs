@@ -64,10 +64,10 @@ fn a_file_is_a_mapping_of_a_profile() {
         .collect();
     files.sort_unstable();
     const OTHER: &str = "d8649014c596b9370eae035e050a2799b8fbed41";
-    assert_eq!(files, [(KNOWN, 802560, false), (OTHER, 2024544, false)]);
+    assert_eq!(files, [(KNOWN, 802568, false), (OTHER, 2024544, false)]);
 }
 
-const PERF_MAP: &str = "perf-147-3170312.map";
+const PERF_MAP: &str = "perf-146-3543560.map";
 
 #[test]
 fn addresses_in_a_profile_are_those_of_a_process() {
