@@ -629,6 +629,16 @@ fn without_descriptions() {
     built("cc", "steps.c", &flags, true, 85.0);
 }
 
+/// gcc describes retpolines wrongly, and after an inlined one what follows it: such stacks are cut.
+#[test]
+fn with_retpolines() {
+    let flags = "-O2 -fcf-protection=none -mfunction-return=thunk-inline -mindirect-branch=thunk-inline";
+    built("cc", "steps.c", flags, true, 96.0);
+    built("c++", "steps.cpp", flags, true, 80.0);
+    let flags = "-O2 -fcf-protection=none -mfunction-return=thunk -mindirect-branch=thunk";
+    built("cc", "frames.c", flags, true, 96.0);
+}
+
 /// Parts of functions that gcc puts elsewhere, each after a call in another one.
 const COLD: &str = "-D__cold=__attribute__((cold)) -O2 -fno-omit-frame-pointer -mno-red-zone \
                     -fno-asynchronous-unwind-tables -static -no-pie -fno-pie";

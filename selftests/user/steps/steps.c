@@ -96,6 +96,14 @@ static __attribute__((noipa)) void grow(int nr)
 	sum += room[nr - 1];
 }
 
+/* What looks like return addresses is in its frame. */
+static __attribute__((noipa)) long misleading(long (*callee)(long), long argument)
+{
+	void *volatile words[] = { grow, grow, grow, grow };
+
+	return callee(argument) + (words[1] == words[2]);
+}
+
 static void handle_inner(int number)
 {
 	grow(number);
@@ -135,6 +143,7 @@ int main(void)
 		nodes[i] = (struct node) { i ? &nodes[i - 1] : NULL, i };
 	sum = eval(&nodes[39]) + copy(fileno(zero)) + framed(copy, fileno(zero));
 	sum += padded(copy, fileno(zero)) + in_memory(copy, fileno(zero));
+	sum += misleading(copy, fileno(zero));
 	sigaltstack(&stack, NULL);
 	handle(SIGUSR1, handle_outer, SA_ONSTACK);
 	handle(SIGUSR2, handle_inner, SA_ONSTACK);

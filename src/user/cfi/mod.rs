@@ -93,6 +93,8 @@ pub struct Machine {
     pub signal: [i64; 3],
     /// The type of a relocation that is relative to the address of the file.
     pub relative: u64,
+    /// The loop in which a retpoline catches speculation.
+    pub speculation_trap: [u8; 7],
 }
 
 impl Machine {
@@ -114,6 +116,8 @@ pub const X86_64: Machine = Machine {
     ra_offset: -8,
     signal: [160, 168, 120],
     relative: 8,
+    // pause; lfence; jmp
+    speculation_trap: [0xf3, 0x90, 0x0f, 0xae, 0xe8, 0xeb, 0xf9],
 };
 
 /// Returns the rule to keep of an instruction of which this was found; `None` if that is not known yet.
@@ -132,6 +136,14 @@ pub fn rule_of(found: Result<Rule, Unknown>) -> Option<Rule> {
 /// The rule of the instruction at an offset of a file.
 pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
     Elf::read(file, machine)?.learn(file, machine, offset)
+}
+
+/// Returns whether a speculation trap is in the `N` bytes of a file from an offset on. Code that has just run is in memory.
+fn has_trap<const N: usize>(file: &impl File, machine: &Machine, offset: u64) -> bool {
+    let trap = machine.speculation_trap;
+    let mut bytes = [0; N];
+    let read = file.read(offset, &mut bytes);
+    read.is_ok() && bytes.windows(trap.len()).any(|bytes| *bytes == trap)
 }
 
 impl Elf {
@@ -203,6 +215,16 @@ impl Elf {
         let mut program = Program::new(machine, &common, tracked, begin, image.address);
         program.run_common(&mut head)?;
         program.run(&mut cursor, end)?;
-        Ok((*program.row(), common.signal))
+        let row = *program.row();
+        // In a retpoline, from its call to its return, compilers say nothing of what the call has pushed; or gcc says
+        // where the frame ends after the trap, and leaves it so up to the next push or pop.
+        let is_left = row.frame_set(machine).is_some_and(|address| {
+            let since = image.address.wrapping_sub(address);
+            has_trap::<7>(file, machine, offset.wrapping_sub(since).wrapping_sub(7))
+        });
+        if is_left || has_trap::<27>(file, machine, offset.saturating_sub(15)) {
+            return Err(Unknown::Inexpressible);
+        }
+        Ok((row, common.signal))
     }
 }

@@ -66,6 +66,8 @@ impl RegisterRule {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
     frame: Frame,
+    /// The address from which its offset is that.
+    since: u64,
     fp: RegisterRule,
     ra: RegisterRule,
     /// Whether a register is restored that returns a value, and whether one is that has an argument.
@@ -75,6 +77,13 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Returns the address from which the frame ends at two words from a register other than the frame pointer.
+    pub(super) fn frame_set(&self, machine: &Machine) -> Option<u64> {
+        let is_two =
+            matches!(self.frame, Frame::At { register, offset: 16 } if register != machine.fp);
+        is_two.then_some(self.since)
+    }
+
     /// Returns whether the function enters a handler of an exception, to which it passes values: it may have put the
     /// handler's registers where its caller's were. Others that restore values, as mcount(), restore arguments, too.
     fn enters_handler(&self) -> bool {
@@ -330,6 +339,7 @@ impl<'c> Program<'c> {
                     0x0e => cursor.unsigned()? as i64,
                     _ => self.scaled(cursor.signed()?),
                 };
+                self.row.since = self.address;
                 match &mut self.row.frame {
                     Frame::At { offset, .. } => *offset = new,
                     _ => return Err(Unknown::Damaged),
