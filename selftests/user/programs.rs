@@ -6,7 +6,7 @@ use super::{require, step, step_built};
 use std::process::Command;
 
 /// What `more_programs` runs, and the packages of Debian that have it.
-const TOOLS: [(&str, &str); 19] = [
+const TOOLS: [(&str, &str); 20] = [
     ("cc", "gcc"),
     ("c++", "g++"),
     ("rustc", "rustc"),
@@ -26,6 +26,7 @@ const TOOLS: [(&str, &str); 19] = [
     ("find", "findutils"),
     ("tar", "tar"),
     ("/lib64/ld-linux-x86-64.so.2", "libc6"),
+    ("/usr/lib32/crt1.o", "gcc-multilib"),
 ];
 
 /// Programs of `steps/`: compiler, source, flags, and how many percent of their stacks must be complete.
@@ -111,6 +112,7 @@ const BUILT: &[(&str, &str, &str, f64)] = &[
         96.0,
     ),
     ("rustc", "steps.rs", "-Copt-level=3 -Cpanic=abort", 1.0),
+    ("cc", "steps.c", "-m32 -O2", 0.0),
 ];
 
 /// Other programs, and how many percent of their stacks must be complete.

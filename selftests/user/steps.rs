@@ -3,15 +3,16 @@
 //! The stacks of programs at each of their instructions, by the module's rules, against a shadow stack.
 //!
 //! A program is stepped from its entry, or from that of the dynamic linker. Its calls, returns and signals say which
-//! return addresses its stack has. A stack that is complete must have all of these, one that is cut the innermost.
+//! return addresses its stack has. A stack that is complete must have all of these, one that is cut the innermost. A
+//! program of 32 bits is walked by frame pointers, as the module does.
 
 use stackmap_user::{
     calls::{self, Calls},
     cfi::{learn, rule_of, Elf, Tracked, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
-    walk::{by_rules, Code, Memory, Registers, Unreadable},
-    words::{End, StackWords},
+    walk::{by_frame_pointers, by_rules, unverified, Code, Memory, Registers, Unreadable},
+    words::{End, StackWords, FRAMES_MAX},
     Bytes,
 };
 use std::{
@@ -33,6 +34,8 @@ const USER_END: u64 = 0x7fff_ffff_f000;
 const AT_ENTRY: u64 = 9;
 const BREAKPOINT: u64 = 0xcc;
 const SIGTRAP: i32 = 5;
+/// The code segment of 32 bits.
+const CODE_32: u64 = 0x23;
 
 /// Instructions that are stepped, at most.
 const MAX: u64 = 200_000;
@@ -87,6 +90,8 @@ struct Target {
     files: HashMap<Rc<str>, Vec<u8>>,
     /// The stack pointer that it began with.
     stack: u64,
+    /// Bytes of a word: 4 or 8.
+    word_size: usize,
     rules: RefCell<HashMap<Site, Option<Rule>>>,
 }
 
@@ -116,12 +121,15 @@ impl Target {
             mappings: Vec::new(),
             files: HashMap::new(),
             stack: 0,
+            word_size: 8,
             rules: RefCell::default(),
         };
         assert_eq!(target.wait(), Some(SIGTRAP));
         // What was opened is the memory from before exec().
         target.memory = File::open(format!("/proc/{pid}/mem")).unwrap();
-        target.stack = target.registers().rsp;
+        let registers = target.registers();
+        target.stack = registers.rsp;
+        target.word_size = if registers.cs == CODE_32 { 4 } else { 8 };
         target.read_mappings();
         target
     }
@@ -150,12 +158,12 @@ impl Target {
     fn run_to_entry(&mut self) {
         let auxiliary = fs::read(format!("/proc/{}/auxv", self.pid)).unwrap();
         let words: Vec<_> = auxiliary
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+            .chunks_exact(self.word_size)
+            .map(word_of)
             .collect();
         let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
         let entry = entry.unwrap()[1];
-        let code = self.word(entry).unwrap();
+        let code = u64::from_le_bytes(self.bytes(entry));
         self.request(POKE, entry, (code & !0xff | BREAKPOINT) as *mut _);
         self.request(CONTINUE, 0, ptr::null_mut());
         assert_eq!(self.wait(), Some(SIGTRAP));
@@ -255,10 +263,18 @@ impl Drop for Target {
 impl Memory for Target {
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
         let mut bytes = [0; 8];
-        let read = self.memory.read_exact_at(&mut bytes, address);
+        let read = self
+            .memory
+            .read_exact_at(&mut bytes[..self.word_size], address);
         read.map_err(|_| Unreadable::Unmapped)?;
         Ok(u64::from_le_bytes(bytes))
     }
+}
+
+/// Returns a word of 4 or 8 bytes.
+fn word_of(bytes: &[u8]) -> u64 {
+    let number = |word, byte: &u8| word << 8 | u64::from(*byte);
+    bytes.iter().rev().fold(0, number)
 }
 
 /// The code of a program, and the stack that is being walked.
@@ -333,6 +349,23 @@ impl Code for Walk<'_> {
 
     fn guess(&mut self) {
         self.words.guess();
+    }
+}
+
+impl Walk<'_> {
+    fn by_pointers(&mut self, registers: Registers) -> End {
+        let mut ips = [0; FRAMES_MAX];
+        let nr = by_frame_pointers(registers, self.target, &mut ips);
+        unverified(&ips[..nr], USER_END, &mut self.words, |words, ip| {
+            let is_code = self
+                .target
+                .mapping(ip)
+                .is_some_and(|mapping| mapping.executable);
+            if is_code {
+                words.keep(ip);
+            }
+            is_code.then_some(()).ok_or(End::BadAddress)
+        })
     }
 }
 
@@ -429,8 +462,6 @@ fn is_call(code: &[u8]) -> bool {
 
 /// Steps a program for at most `max` instructions, and compares its stack at each.
 fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    const RT_SIGRETURN: u64 = 15;
     const RETURN: u8 = 0xc3;
 
     let name = format!("{command:?}");
@@ -461,9 +492,13 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
             }
         }
         now = target.registers();
-        let is_syscall = code.starts_with(&SYSCALL);
+        // syscall, sysenter, int $0x80
+        let is_syscall = matches!(code[..2], [0x0f, 0x05 | 0x34] | [0xcd, 0x80]);
+        let call = (target.word_size, before.rax);
         // mmap, mprotect, munmap, brk, mremap
-        if is_syscall && matches!(before.rax, 9..=12 | 25) || target.mapping(now.rsp).is_none() {
+        if is_syscall && matches!(call, (8, 9..=12 | 25) | (4, _))
+            || target.mapping(now.rsp).is_none()
+        {
             target.read_mappings();
         }
         let (start, end) = target.stack_of(now.rsp).expect("a stack");
@@ -473,7 +508,8 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
             let (ip, sp) = (before.rip, before.rsp);
             shadow.0.push(Pushed::Signal { ip, sp });
             shadow.0.push(Pushed::Call { slot, ip: top });
-        } else if is_syscall && before.rax == RT_SIGRETURN {
+        } else if is_syscall && matches!(call, (8, 15) | (4, 119 | 173)) {
+            // sigreturn, rt_sigreturn
             let handler = shadow
                 .0
                 .iter()
@@ -489,7 +525,7 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
                 switches = true;
             }
             shadow.pop_below(now.rsp + u64::from(is_call(&code)), start, end);
-            let pushed = now.rsp == before.rsp.wrapping_sub(8);
+            let pushed = now.rsp == before.rsp.wrapping_sub(target.word_size as u64);
             if is_call(&code) && pushed && top.wrapping_sub(before.rip) < 16 {
                 shadow.0.push(Pushed::Call { slot, ip });
             }
@@ -508,9 +544,12 @@ fn step(command: &mut Command, from_entry: bool, max: u64) -> Counts {
             ip: now.rip,
             sp: now.rsp,
             fp: now.rbp,
-            word: 8,
+            word: target.word_size as u32,
         };
-        let end = by_rules(&X86_64, registers, &target, &mut walk, USER_END);
+        let end = match target.word_size {
+            8 => by_rules(&X86_64, registers, &target, &mut walk, USER_END),
+            _ => walk.by_pointers(registers),
+        };
         let got = walk.words.words();
         let want = shadow.ips(now.rip);
         if !want.starts_with(got) && shadow.is_changed(&target) {
@@ -662,6 +701,14 @@ fn cpp() {
 fn rust() {
     built("rustc", "steps.rs", "-O", true, 99.5);
     built("rustc", "steps.rs", "-O --cfg panics", true, 96.0);
+}
+
+/// Nothing verifies frame pointers alone: no stack is complete, and all frames but the first are guessed.
+#[test]
+fn of_32_bits() {
+    let flags = "-m32 -O1 -nostdlib -static -fno-pic";
+    let counts = step_built("cc", "../../programs/compat.c", flags, true);
+    assert!(counts.are_right(0.0) && counts.right == 0);
 }
 
 /// Programs of musl, whose libc has no CFI.

@@ -11,7 +11,7 @@ use super::{
     mappings::{Codes, Mappings, READS_MAX},
     process::{registers, OwnMemory, Process},
     walk::{self, Memory, Registers},
-    words::{self, End, StackWords, FRAMES_MAX},
+    words::{End, StackWords, FRAMES_MAX},
     State,
 };
 use crate::{
@@ -130,21 +130,25 @@ impl State {
         self.id_of(
             process,
             |buffer| {
-                let nr = walk(&mut buffer.ips);
-                let (nr, end) = checked(buffer.ips.get(..nr).unwrap_or_default());
-                for (nr, ip) in buffer.ips.iter().take(nr).enumerate() {
-                    let ip = *ip as u64;
-                    // Nothing verifies frame pointers alone.
-                    buffer.words.guess();
-                    match buffer.mappings.word(self, process, ip) {
-                        Some(word) => buffer.words.keep(word),
-                        None => match buffer.mappings.without_file(ip) {
-                            Err(End::BadAddress) if nr > 0 => return End::BadAddress,
-                            _ => buffer.words.keep_raw(ip),
+                let Buffer {
+                    mappings,
+                    ips,
+                    words,
+                } = buffer;
+                let nr = walk(ips);
+                let ips = ips.get(..nr).unwrap_or_default();
+                walk::unverified(ips, shim::facts().user_end, words, |words, ip| {
+                    match mappings.word(self, process, ip) {
+                        Some(word) => words.keep(word),
+                        None => match mappings.without_file(ip) {
+                            Err(End::BadAddress) if words.frames() > 0 => {
+                                return Err(End::BadAddress)
+                            }
+                            _ => words.keep_raw(ip),
                         },
                     }
-                }
-                end
+                    Ok(())
+                })
             },
             still_valid,
         )
@@ -223,23 +227,6 @@ impl State {
 fn copy(from: &[usize], to: &mut [usize]) -> usize {
     let copied = to.iter_mut().zip(from).map(|(to, from)| *to = *from);
     copied.count()
-}
-
-/// How many of the frames that frame pointers lead to are kept, and how the stack ends: what is on the
-/// stack is taken for return addresses.
-fn checked(ips: &[usize]) -> (usize, End) {
-    let user_end = shim::facts().user_end;
-    if ips.is_empty() {
-        return (0, End::NoMemory);
-    }
-    let good = |ip: &&usize| words::is_user(**ip as u64, user_end);
-    let nr = ips.iter().take_while(good).count();
-    let end = match ips.get(nr) {
-        None if nr == FRAMES_MAX => End::Depth,
-        Some(ip) if *ip != 0 || nr == 0 => End::BadAddress,
-        None | Some(_) => End::FramePointer,
-    };
-    (nr, end)
 }
 
 /// The counter of stacks that end so: they are in the order of [`End`].

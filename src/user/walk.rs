@@ -9,7 +9,7 @@ use super::{
     cfi::{Machine, Tracked},
     decode::Decoder,
     rule::{Kind, Rule, Saved},
-    words::{is_user, End, FRAMES_MAX},
+    words::{is_user, End, StackWords, FRAMES_MAX},
 };
 
 /// Where a task left user space.
@@ -59,6 +59,35 @@ pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [
         }
     }
     nr
+}
+
+/// Has `keep` keep the frames that frame pointers lead to, the innermost first, until it says how the stack
+/// ends. Returns how it ends. What is on the stack is taken for return addresses: all frames but the first
+/// are marked as guessed.
+pub fn unverified(
+    ips: &[usize],
+    user_end: u64,
+    words: &mut StackWords,
+    mut keep: impl FnMut(&mut StackWords, u64) -> Result<(), End>,
+) -> End {
+    for (nr, ip) in ips.iter().enumerate() {
+        let ip = *ip as u64;
+        if !is_user(ip, user_end) {
+            return match ip {
+                0 if nr > 0 => End::FramePointer,
+                _ => End::BadAddress,
+            };
+        }
+        words.guess();
+        if let Err(end) = keep(words, ip) {
+            return end;
+        }
+    }
+    match ips.len() {
+        0 => End::NoMemory,
+        FRAMES_MAX => End::Depth,
+        _ => End::FramePointer,
+    }
 }
 
 /// A frame of a user stack.
