@@ -5,6 +5,11 @@
 #ifndef CALL_H
 #define CALL_H
 
+/* What is before the instruction. */
+#ifndef CALL_LABEL
+#define CALL_LABEL ""
+#endif
+
 /* System call nr with four arguments; the address behind its instruction. */
 #define CALL(nr, a, b, c, d) ({						\
 	register const void *fourth asm("r10") = (d);			\
@@ -12,7 +17,7 @@
 	unsigned long here;						\
 									\
 	asm volatile("lea 1f(%%rip), %[here]\n\t"			\
-		     "syscall\n"					\
+		     CALL_LABEL "syscall\n"				\
 		     "1:"						\
 		     : [here] "=&r" (here), "+a" (number_or_result)	\
 		     : "D" (a), "S" (b), "d" (c), "r" (fourth)		\
