@@ -56,7 +56,8 @@ LIBRARIES = {
         *[((), True)] * 7, *[((), False)] * 7, *[(("-fno-omit-frame-pointer",), True)] * 3,
         *[(("-Wl,-z,noseparate-code",), False)] * 3))}
 OPENER = {"libraries": ("selftests/programs/libraries.c",
-                        ("-O2", "-pie", "-fPIE", "-rdynamic", "-fno-optimize-sibling-calls"))}
+                        ("-O2", "-pie", "-fPIE", "-rdynamic", "-fno-optimize-sibling-calls")),
+          "callers-cgo": ("selftests/programs/callers-cgo.go", ("-gcflags=all=-l",))}
 NAMES = {
     "names-cpp": ("selftests/programs/names.cpp", ("-g",)),
     "names-cpp-stripped": ("selftests/programs/names.cpp", ("-s",)),
