@@ -8,7 +8,7 @@
 
 use stackmap_user::{
     calls::{self, Calls},
-    cfi::{learn, rule_of, Elf, Tracked, X86_64},
+    cfi::{rule_of, Elf, Tracked, X86_64},
     rule::Rule,
     rules::{Rules, Set, SETS},
     walk::{by_frame_pointers, by_rules, unverified, Code, Memory, Registers, Unreadable},
@@ -229,16 +229,21 @@ impl Target {
         bytes
     }
 
-    fn rule(&self, address: u64) -> Option<Rule> {
+    fn rule(&self, address: u64, interrupted: bool) -> Option<Rule> {
         let mapping = self.mapping(address).filter(|mapping| mapping.executable)?;
         let Some(file) = self.files.get(&mapping.path) else {
             return Some(Rule::GENERATED);
         };
         let offset = address - mapping.start + mapping.offset;
+        let file = Bytes(file);
+        let learn = |elf: Elf| match interrupted {
+            true => elf.learn(&file, &X86_64, offset),
+            false => elf.learn_call(&file, &X86_64, offset),
+        };
         let mut rules = self.rules.borrow_mut();
         *rules
             .entry((mapping.path.clone(), offset))
-            .or_insert_with(|| rule_of(learn(&Bytes(file), &X86_64, offset)))
+            .or_insert_with(|| rule_of(Elf::read(&file, &X86_64).and_then(learn)))
     }
 
     fn describe(&self, address: u64) -> String {
@@ -299,7 +304,7 @@ impl Code for Walk<'_> {
     }
 
     fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End> {
-        let rule = self.target.rule(address);
+        let rule = self.target.rule(address, interrupted);
         if rule.is_some() || interrupted {
             self.words.keep(ip);
         }
@@ -307,7 +312,7 @@ impl Code for Walk<'_> {
     }
 
     fn rule(&mut self, address: u64) -> Option<Rule> {
-        self.target.rule(address)
+        self.target.rule(address, true)
     }
 
     fn register(&self, register: u64) -> u64 {
@@ -671,7 +676,8 @@ fn without_descriptions() {
 /// gcc describes retpolines wrongly, and after an inlined one what follows it: such stacks are cut.
 #[test]
 fn with_retpolines() {
-    let flags = "-O2 -fcf-protection=none -mfunction-return=thunk-inline -mindirect-branch=thunk-inline";
+    let flags =
+        "-O2 -fcf-protection=none -mfunction-return=thunk-inline -mindirect-branch=thunk-inline";
     built("cc", "steps.c", flags, true, 96.0);
     built("c++", "steps.cpp", flags, true, 80.0);
     let flags = "-O2 -fcf-protection=none -mfunction-return=thunk -mindirect-branch=thunk";

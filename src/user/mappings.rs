@@ -186,13 +186,13 @@ impl<M: Memory> Code for Codes<'_, M> {
         }
         let behind = ip.wrapping_sub(mapping.start);
         self.words.keep(mapping.word.wrapping_add(behind));
-        self.rule_here(address).ok_or(End::NoRule)
+        self.rule_here(address, interrupted).ok_or(End::NoRule)
     }
 
     #[cold]
     fn rule(&mut self, address: u64) -> Option<Rule> {
         match self.find(address) && self.mappings.recent.word != 0 {
-            true => self.rule_here(address),
+            true => self.rule_here(address, true),
             false => self.mappings.without_file(address).ok(),
         }
     }
@@ -281,25 +281,26 @@ impl<M: Memory> Codes<'_, M> {
         mappings.recent.has(address) || mappings.find(state, self.process, address).is_some()
     }
 
-    /// Returns the rule of an address in the last mapping, which has a word, if it is known now.
+    /// Returns the rule of an address in the last mapping, which has a word, if it is known now. It is that of a call
+    /// unless the frame was `interrupted`.
     #[inline(always)]
-    fn rule_here(&mut self, address: u64) -> Option<Rule> {
+    fn rule_here(&mut self, address: u64, interrupted: bool) -> Option<Rule> {
         let mapping = &self.mappings.recent;
         let site = mapping.site.behind(address.wrapping_sub(mapping.start));
         match self.state.rules.get(site) {
             Some(rule) => Some(rule),
-            None => self.learn(site, address),
+            None => self.learn(site, address, interrupted),
         }
     }
 
     /// Learns the rule of an address in the last mapping, if its file is in memory.
     #[cold]
-    fn learn(&mut self, site: Site, address: u64) -> Option<Rule> {
+    fn learn(&mut self, site: Site, address: u64, interrupted: bool) -> Option<Rule> {
         if self.learnt >= LEARNT_MAX {
             return None;
         }
         self.learnt += 1;
-        let found = self.described(address)?;
+        let found = self.described(address, interrupted)?;
         use shim::{
             stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
             stackmap_user_counter_STACKMAP_USER_RULES_LEARNT as LEARNT,
@@ -361,13 +362,15 @@ impl<'a, M> Codes<'a, M> {
     }
 
     /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
-    fn described(&mut self, address: u64) -> Option<Result<Rule, Unknown>> {
+    fn described(&mut self, address: u64, interrupted: bool) -> Option<Result<Rule, Unknown>> {
         let mapping = self.mappings.mapping()?;
         let found = match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => self
-                .read(address, |elf, file, offset| {
-                    elf.learn(file, &X86_64, offset)
-                })?,
+            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+                self.read(address, |elf, file, offset| match interrupted {
+                    true => elf.learn(file, &X86_64, offset),
+                    false => elf.learn_call(file, &X86_64, offset),
+                })?
+            }
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
                 let offset = address - mapping.start + mapping.offset;
                 cfi::learn(&self.process.vdso(), &X86_64, offset)

@@ -138,6 +138,9 @@ pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, U
     Elf::read(file, machine)?.learn(file, machine, offset)
 }
 
+/// Bytes of a retpoline's call and trap.
+const RETPOLINE_MIN: u64 = 12;
+
 /// Returns whether a speculation trap is in the `N` bytes of a file from an offset on. Code that has just run is in memory.
 fn has_trap<const N: usize>(file: &impl File, machine: &Machine, offset: u64) -> bool {
     let trap = machine.speculation_trap;
@@ -149,6 +152,21 @@ fn has_trap<const N: usize>(file: &impl File, machine: &Machine, offset: u64) ->
 impl Elf {
     /// The rule of the instruction at an offset of the file, whose headers these are.
     pub fn learn<F: File>(
+        &self,
+        file: &F,
+        machine: &Machine,
+        offset: u64,
+    ) -> Result<Rule, Unknown> {
+        let rule = self.learn_call(file, machine, offset)?;
+        // In a retpoline, from its call to its return, compilers say nothing of what the call has pushed.
+        match has_trap::<27>(file, machine, offset.saturating_sub(15)) {
+            true => Err(Unknown::Inexpressible),
+            false => Ok(rule),
+        }
+    }
+
+    /// Returns the same of a call.
+    pub fn learn_call<F: File>(
         &self,
         file: &F,
         machine: &Machine,
@@ -216,13 +234,15 @@ impl Elf {
         program.run_common(&mut head)?;
         program.run(&mut cursor, end)?;
         let row = *program.row();
-        // In a retpoline, from its call to its return, compilers say nothing of what the call has pushed; or gcc says
-        // where the frame ends after the trap, and leaves it so up to the next push or pop.
-        let is_left = row.frame_set(machine).is_some_and(|address| {
-            let since = image.address.wrapping_sub(address);
+        // Of a retpoline, gcc says where the frame ends after the trap, and leaves it so up to the next push or pop.
+        let set = row
+            .frame_set(machine)
+            .filter(|set| set.wrapping_sub(begin) >= RETPOLINE_MIN);
+        let is_left = set.is_some_and(|set| {
+            let since = image.address.wrapping_sub(set);
             has_trap::<7>(file, machine, offset.wrapping_sub(since).wrapping_sub(7))
         });
-        if is_left || has_trap::<27>(file, machine, offset.saturating_sub(15)) {
+        if is_left {
             return Err(Unknown::Inexpressible);
         }
         Ok((row, common.signal))
