@@ -57,14 +57,15 @@ LIBRARIES = {
         *[(("-Wl,-z,noseparate-code",), False)] * 3))}
 OPENER = {"libraries": ("selftests/programs/libraries.c",
                         ("-O2", "-pie", "-fPIE", "-rdynamic", "-fno-optimize-sibling-calls")),
-          "callers-cgo": ("selftests/programs/callers-cgo.go", ("-gcflags=all=-l",))}
+          "callers-cgo": ("selftests/programs/callers-cgo.go", ("-gcflags=all=-l", "-buildmode=pie"))}
 NAMES = {
     "names-cpp": ("selftests/programs/names.cpp", ("-g",)),
     "names-cpp-stripped": ("selftests/programs/names.cpp", ("-s",)),
     "names-rust": ("selftests/programs/names.rs", ("-g",)),
     "names-rust-stripped": ("selftests/programs/names.rs", ("-Cstrip=symbols",)),
     "names-go": ("selftests/programs/names.go", ("-gcflags=all=-l",)),
-    "names-go-stripped": ("selftests/programs/names.go", ("-gcflags=all=-l", "-ldflags=-s -w"))}
+    "names-go-stripped": ("selftests/programs/names.go",
+                          ("-gcflags=all=-l", "-buildmode=pie", "-ldflags=-s -w -linkmode=external"))}
 # Those of "make test": the newest, and the one that most people run.
 KERNELS = ("deb13", "stable")
 # Those with CONFIG_RUST and CONFIG_UNWIND_USER for what takes two of them.
@@ -439,6 +440,7 @@ def host_cases():
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
     yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock)
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
+    yield Case("host: rules of Go", (str(TESTS / "go-rules"),), needs=stock)
     yield Case("host: the facade with AddressSanitizer",
                ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
                 "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"))

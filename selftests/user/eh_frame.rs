@@ -315,6 +315,7 @@ fn every_row_has_the_rule_that_another_reader_finds() {
 }
 
 /// `STACKMAP_GO` names a program that Go has linked with `-compressdwarf=false`: its `.debug_frame` says the same.
+/// `selftests/go-rules` does so.
 #[test]
 #[ignore = "takes a program that Go has built"]
 fn every_row_of_go_has_the_depth_that_its_debug_information_says() {
