@@ -10,8 +10,8 @@
  * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; second and long,
- * it waits 1 s and 100 s; thread, all is done in a second thread. PROGRAM: after the last call the program is
- * replaced from the same stack.
+ * it waits 1 s and 100 s; thread, all is done in a second thread. PROGRAM: after the last call the
+ * program is replaced from the same stack.
  */
 #include <linux/futex.h>
 #include <pthread.h>

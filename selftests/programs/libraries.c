@@ -203,7 +203,7 @@ static NOINLINE void in_another_one(void)
 }
 
 /* Its argument is its return address, which a uretprobe replaces on the stack. */
-static NOINLINE __attribute__((used)) void leaf(void *caller)
+static NOINLINE void leaf(void *caller)
 {
 	unsigned long ip;
 
@@ -224,9 +224,10 @@ NOINLINE void down(void)
 		functions[next_random(sizeof(functions) / sizeof(*functions))]();
 	else
 		asm volatile("lea 1f(%%rip), %%rdi\n\t"
-			     "call leaf\n"
+			     "call %P[leaf]\n"
 			     "1:"
-			     : : : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11",
+			     : : [leaf] "i" (leaf)
+			     : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11",
 			       "cc", "memory");
 	depth--;
 }

@@ -99,8 +99,9 @@ static __attribute__((noipa)) void grow(int nr)
 /* What looks like return addresses is in its frame. */
 static __attribute__((noipa)) long misleading(long (*callee)(long), long argument)
 {
-	void *volatile words[] = { grow, grow, grow, grow };
+	void *words[] = { grow, grow, grow, grow };
 
+	asm volatile("" : : "r" (words) : "memory");
 	return callee(argument) + (words[1] == words[2]);
 }
 
