@@ -11,8 +11,8 @@ use stackmap_user::{
     cfi::{Tracked, X86_64},
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
-    walk::{by_frame_pointers, by_rules, Code, Frame, Memory, Registers, Unreadable},
-    words::{End, StackWords, Word},
+    walk::{by_frame_pointers, by_rules, unverified, Code, Frame, Memory, Registers, Unreadable},
+    words::{End, StackWords, Word, FRAMES_MAX},
 };
 use std::collections::HashMap;
 
@@ -34,6 +34,37 @@ fn registers(fp: u64, word: u32) -> Registers {
         sp: SP,
         fp,
         word,
+    }
+}
+
+#[test]
+fn frame_pointers_alone_verify_no_caller() {
+    const USER_END: u64 = 0x7fff_ffff_f000;
+    const NO_CODE: u64 = 0x7000;
+    let all = [0x5000; FRAMES_MAX];
+    for (ips, kept, want) in [
+        (&[][..], 0, End::NoMemory),
+        (&[0], 0, End::BadAddress),
+        (&[0x5000, 0x6000, 0], 2, End::FramePointer),
+        (&[0x5000, 0x6000], 2, End::FramePointer),
+        (
+            &[0x5000, 0x6000, USER_END as usize, 0x6000],
+            2,
+            End::BadAddress,
+        ),
+        (&[0x5000, NO_CODE as usize, 0x6000], 1, End::BadAddress),
+        (&all, FRAMES_MAX, End::Depth),
+    ] {
+        let mut words = StackWords::default();
+        let end = unverified(ips, USER_END, &mut words, |words, ip| {
+            let is_code = ip != NO_CODE;
+            if is_code {
+                words.keep(ip);
+            }
+            is_code.then_some(()).ok_or(End::BadAddress)
+        });
+        assert_eq!((words.frames(), end), (kept, want), "{ips:?}");
+        assert_eq!(words.guessed(), usize::from(kept > 1));
     }
 }
 
