@@ -6,6 +6,7 @@ use stackmap_user::{
     cfi::{learn, File, Unknown, X86_64},
     rule::{Base, Rule, Saved},
 };
+use std::cell::Cell;
 
 /// Where the file is loaded: not at its own offsets.
 const BASE: u64 = 0x40_0000;
@@ -175,6 +176,57 @@ fn code_between_functions_has_no_rule() {
                 "{offset:#x}: {found:?}"
             );
         }
+    }
+}
+
+/// The loop in which a retpoline catches speculation.
+const TRAP: [u8; 7] = [0xf3, 0x90, 0x0f, 0xae, 0xe8, 0xeb, 0xf9];
+
+#[test]
+fn a_retpoline_has_no_rule_described_or_not() {
+    let mut file = PLAIN.file();
+    file.put(SECOND as usize - 11, &TRAP);
+    for offset in [SECOND - 16, SECOND - 1, SECOND, SECOND + 4] {
+        assert_eq!(
+            file.rule(offset),
+            Err(Unknown::Inexpressible),
+            "{offset:#x}"
+        );
+    }
+    assert_eq!(file.rule(SECOND + 5), sp(64));
+}
+
+/// A file of which some reads must be done later.
+struct Later<'a>(&'a Bytes, Cell<u32>);
+
+impl File for Later<'_> {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
+        let left = self.1.get().checked_sub(1).ok_or(Unknown::Later)?;
+        self.1.set(left);
+        self.0.read(offset, bytes)
+    }
+
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+}
+
+#[test]
+fn a_rule_is_known_once_all_is_read() {
+    // def_cfa_offset 16
+    let mut file = Made {
+        program: &[0x0e, 16],
+        ..PLAIN
+    }
+    .file();
+    file.put(FIRST as usize - 7, &TRAP);
+    for (offset, want) in [(FIRST, Err(Unknown::Inexpressible)), (SECOND, sp(64))] {
+        let reads = (0..).find(|reads| {
+            let found = learn(&Later(&file, Cell::new(*reads)), &X86_64, offset);
+            assert!([Err(Unknown::Later), want].contains(&found), "{found:?}");
+            found == want
+        });
+        assert!(reads > Some(0));
     }
 }
 

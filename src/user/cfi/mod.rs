@@ -141,12 +141,20 @@ pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, U
 /// Bytes of a retpoline's call and trap.
 const RETPOLINE_MIN: u64 = 12;
 
-/// Returns whether a speculation trap is in the `N` bytes of a file from an offset on. Code that has just run is in memory.
-fn has_trap<const N: usize>(file: &impl File, machine: &Machine, offset: u64) -> bool {
+/// Returns whether a speculation trap is in the `N` bytes of a file from an offset on, or in those that the file has.
+fn has_trap<const N: usize>(
+    file: &impl File,
+    machine: &Machine,
+    offset: u64,
+) -> Result<bool, Unknown> {
     let trap = machine.speculation_trap;
     let mut bytes = [0; N];
-    let read = file.read(offset, &mut bytes);
-    read.is_ok() && bytes.windows(trap.len()).any(|bytes| *bytes == trap)
+    let left = file.size().saturating_sub(offset).min(N as u64) as usize;
+    let bytes = bytes.get_mut(..left).unwrap_or_default();
+    if left >= trap.len() {
+        file.read(offset, bytes)?;
+    }
+    Ok(bytes.windows(trap.len()).any(|bytes| *bytes == trap))
 }
 
 impl Elf {
@@ -157,12 +165,11 @@ impl Elf {
         machine: &Machine,
         offset: u64,
     ) -> Result<Rule, Unknown> {
-        let rule = self.learn_call(file, machine, offset)?;
         // In a retpoline, from its call to its return, compilers say nothing of what the call has pushed.
-        match has_trap::<27>(file, machine, offset.saturating_sub(15)) {
-            true => Err(Unknown::Inexpressible),
-            false => Ok(rule),
+        if has_trap::<27>(file, machine, offset.saturating_sub(15))? {
+            return Err(Unknown::Inexpressible);
         }
+        self.learn_call(file, machine, offset)
     }
 
     /// Returns the same of a call.
@@ -234,16 +241,16 @@ impl Elf {
         program.run_common(&mut head)?;
         program.run(&mut cursor, end)?;
         let row = *program.row();
-        // Of a retpoline, gcc says where the frame ends after the trap, and leaves it so up to the next push or pop.
+        // After a retpoline's trap gcc says where the frame ends, and leaves it so up to the next push or pop.
         let set = row
             .frame_set(machine)
             .filter(|set| set.wrapping_sub(begin) >= RETPOLINE_MIN);
-        let is_left = set.is_some_and(|set| {
+        if let Some(set) = set {
             let since = image.address.wrapping_sub(set);
-            has_trap::<7>(file, machine, offset.wrapping_sub(since).wrapping_sub(7))
-        });
-        if is_left {
-            return Err(Unknown::Inexpressible);
+            let trap = offset.wrapping_sub(since).wrapping_sub(7);
+            if has_trap::<7>(file, machine, trap)? {
+                return Err(Unknown::Inexpressible);
+            }
         }
         Ok((row, common.signal))
     }
