@@ -52,7 +52,7 @@ fn file(version: u8, text: u64) -> Vec<u8> {
     put(TABLE + 32, &FUNCTION_NAMES.to_le_bytes());
     put(
         TABLE + FUNCTION_NAMES,
-        b"main.main\0runtime.sigpanic\0runtime.asyncPreempt\0runtime.goexit\0runtime.sigtramp\0",
+        b"main.main\0runtime.sigpanic\0runtime.asyncPreempt\0runtime.goexit\0runtime.sigtramp\0runtime.retpolineAX\0",
     );
     put(TABLE + 56, &DEPTHS.to_le_bytes());
     put(TABLE + 64, &FUNCTIONS.to_le_bytes());
@@ -125,7 +125,9 @@ fn the_last_relocation_of_other_data_leads_to_the_table() {
         [TABLE as u64 + 32, 6, 0],
     ];
     let frame = Ok(Rule::call(Base::Sp, 32, Saved::At(-16)).unwrap());
-    for relocations in [&around[..], &around[1..], &around[..2], &[last]] {
+    // One of another kind is no address of the program.
+    let other = [last, around[3]];
+    for relocations in [&around[..], &around[1..], &around[..2], &[last], &other] {
         assert_eq!(rule(&linked_by_c(relocations), 4), frame);
     }
     for relocations in [&[][..], &around[..1], &around[2..]] {
@@ -136,7 +138,7 @@ fn the_last_relocation_of_other_data_leads_to_the_table() {
 /// Where they return to is an instruction that has not been run.
 #[test]
 fn a_function_that_a_signal_handler_has_called_has_no_rule() {
-    for (name, is_plain) in [(0, true), (10, false), (27, false), (28, true)] {
+    for (name, is_plain) in [(0, true), (10, false), (27, false), (28, true), (80, false)] {
         let mut file = file(0xf1, TEXT);
         file[TABLE + FUNCTIONS + 64 + 4] = name;
         assert_eq!(rule(&file, 0).is_ok(), is_plain, "{name}");

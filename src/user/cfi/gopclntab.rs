@@ -35,11 +35,12 @@ const WRITES_SP: u8 = 2;
 const OUTERMOST: &[u8] = b"runtime.goexit\0";
 
 /// How the names of functions begin that a signal handler calls in the place of an instruction: where they return to
-/// follows no call.
-const INJECTED: [[u8; 16]; 3] = [
+/// follows no call. And of Go's retpolines, whose depth is without what their call has pushed.
+const INJECTED: [[u8; 16]; 4] = [
     *b"runtime.sigpanic",
     *b"runtime.asyncPre",
     *b"runtime.debugCal",
+    *b"runtime.retpolin",
 ];
 
 /// Returns the rule of the address of an image.
