@@ -109,7 +109,10 @@ fn add(
             if cursor.missed != Missed::None {
                 comms.lost(cursor.time());
             }
-            while let Ok(Some(record)) = cursor.next_record() {
+            while let Some(record) = cursor.next_record().unwrap_or_else(|_| {
+                is_complete = false;
+                None
+            }) {
                 let data = &cursor.page()[record.data.clone()];
                 let Some(head) = formats.head(data) else {
                     continue;

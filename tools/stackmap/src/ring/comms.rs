@@ -152,7 +152,7 @@ impl RecordedComms {
     ) {
         let last = names.last().map(|(_, last)| *last);
         let mut begin = time.start;
-        if begin < self.lost_until && last.is_some() && last != name {
+        if begin < self.lost_until && (name.is_none() || last.is_some() && last != name) {
             names.push((begin, UNKNOWN.as_bytes()));
             begin = time.end.min(self.lost_until);
         }
@@ -176,7 +176,10 @@ impl RecordedComms {
         let mut ended = None;
         for (time, change) in self.changes(pid) {
             match (change, lives.last(), ended) {
-                (Change::Started { .. }, _, _) => {
+                (Change::Started { .. }, last, _) => {
+                    if last.is_none() && self.lost_until > 0 {
+                        lives.push((0, 0));
+                    }
                     lives.push((*time, self.process(pid, *time, threads, known)));
                 }
                 (_, None, _) => lives.push((0, self.process(pid, 0, threads, known))),

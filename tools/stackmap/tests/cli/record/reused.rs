@@ -232,6 +232,19 @@ fn a_name_is_unknown_while_a_change_of_it_may_be_lost() {
             "damaged",
             ["alpha", "<...>", "<...>", "<...>"],
         ),
+        (
+            PID,
+            ended(PID),
+            "torn",
+            ["alpha", "<...>", "<...>", "<...>"],
+        ),
+        (PID, begun(PID)[1..].to_vec(), "", ["beta"; 4]),
+        (
+            PID,
+            begun(PID)[1..].to_vec(),
+            "overwritten",
+            ["<...>", "<...>", "<...>", "beta"],
+        ),
         (runs, ended(runs), "", ["alpha", "alpha", "alpha", "alpha"]),
         (
             runs,
@@ -264,6 +277,11 @@ fn a_name_is_unknown_while_a_change_of_it_may_be_lost() {
             // Records before the page are missing.
             "overwritten" => page[11] |= 0x80,
             "damaged" => page[8..12].copy_from_slice(&5000u32.to_ne_bytes()),
+            // Its only record is longer than the page says.
+            "torn" => {
+                page[8..12].copy_from_slice(&4u32.to_ne_bytes());
+                page[16..20].copy_from_slice(&28u32.to_ne_bytes());
+            }
             "dropped" => {
                 let stats = STATS.replacen("dropped events: 0", "dropped events: 1", 1);
                 fake.put("i.names/per_cpu/cpu1/stats", stats);
