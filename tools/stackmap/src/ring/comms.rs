@@ -281,6 +281,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_had_the_id_before_a_start_is_in_no_known_process_if_changes_are_lost() {
+        let mut comms = recorded(&[(5, 30, "thread", 1)]);
+        let of_5 =
+            |comms: &RecordedComms| comms.processes(5, &BTreeMap::new(), &mut BTreeMap::new());
+        assert_eq!(of_5(&comms), [(30, 1)]);
+        comms.lost(20);
+        assert_eq!(of_5(&comms), [(0, 0), (30, 1)]);
+    }
+
+    #[test]
     fn threads_that_have_started_each_other_are_processes() {
         let circle = [
             (2, 7, "thread", 3),
