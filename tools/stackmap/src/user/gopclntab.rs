@@ -28,7 +28,9 @@ pub(super) fn functions(table: &[u8], text: u64) -> Option<impl Iterator<Item = 
         return None;
     }
     let nr = usize::try_from(word(table, 1)?).ok()?;
-    let text = Some(word(table, TEXT / 8)? | text).filter(|text| *text != 0)?;
+    let text = [text, word(table, TEXT / 8)?]
+        .into_iter()
+        .find(|text| *text != 0)?;
     let rest = part(table, 8)?;
     let entries = rest.get(..nr.checked_mul(8)?.checked_add(4)?)?;
     let start = |entry: usize| half(entries, 8 * entry);
