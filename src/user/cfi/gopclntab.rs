@@ -36,7 +36,7 @@ const OUTERMOST: &[u8] = b"runtime.goexit\0";
 
 /// How the names of functions begin that a signal handler calls in the place of an instruction: where they return to
 /// follows no call. And of Go's retpolines, whose depth is without what their call has pushed.
-const INJECTED: [[u8; 16]; 4] = [
+const WITHOUT_RULE: [[u8; 16]; 4] = [
     *b"runtime.sigpanic",
     *b"runtime.asyncPre",
     *b"runtime.debugCal",
@@ -96,7 +96,7 @@ pub(super) fn rule<F: File>(image: &Image<'_, F>, machine: &Machine) -> Result<R
     if flags & TOP_FRAME != 0 && name.starts_with(OUTERMOST) {
         return Ok(Rule::OUTERMOST);
     }
-    if flags & (TOP_FRAME | WRITES_SP) != 0 || INJECTED.contains(&name) {
+    if flags & (TOP_FRAME | WRITES_SP) != 0 || WITHOUT_RULE.contains(&name) {
         return Err(Unknown::Inexpressible);
     }
     cursor.seek(function.wrapping_add(16));
