@@ -48,7 +48,7 @@ struct vfsmount;
 /* The fields of ftrace:kernel_stack, as the running kernel describes them. */
 struct stackmap_layout {
 	__s32 type;		/* the event's number in the ring buffer */
-	__u32 nr_fields;	/* fields behind the common ones */
+	__u32 nr_fields;	/* fields after the common ones */
 	__u32 size_offset;	/* of the field "size" (an int), 0 if there is none */
 	__u32 size_len;
 	__u32 caller_offset;	/* of the field "caller" (unsigned long[]), 0 if there is none */
@@ -65,7 +65,7 @@ struct stackmap_site {
 /* How a frame is printed. */
 enum stackmap_seq_form {
 	STACKMAP_SEQ_OFFSET	= 1,	/* name+0x48/0xc0 [module], instead of name */
-	STACKMAP_SEQ_ADDR	= 2,	/* with the address behind it */
+	STACKMAP_SEQ_ADDR	= 2,	/* with the address after it */
 };
 
 /* A trace array whose stacks become ids. */

@@ -91,7 +91,7 @@ impl Writer {
         self.add(name, FUNC, 1, proto, &[])
     }
 
-    /// One of each kind that a function's description must be found behind.
+    /// One of each kind that a function's description must be found after.
     fn all_kinds(&mut self) {
         let int = self.int("int", 4, SIGNED);
         self.to(PTR, 0);
@@ -403,7 +403,7 @@ fn hostile_btf_is_searched_quickly() {
     for _ in 0..50_000 {
         btf.to(PTR, 0);
     }
-    // As far from any mark as can be, and behind the most names.
+    // As far from any mark as can be, and after the most names.
     for _ in 0..31 {
         id = btf.to(TYPEDEF, id);
         for _ in 0..1000 {

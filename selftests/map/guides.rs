@@ -180,7 +180,7 @@ fn hints_of_text_that_goes_are_taken_and_given_again() {
         assert_eq!(hints(), given);
         assert!(record(&map, 0, &frames).expect("an id").1);
         map.remove_hints(|frame| frame == frames[gone]);
-        // Those behind it may tell of it.
+        // Those after it may tell of it.
         let left: Vec<u64> = (0..4)
             .map(|nr| if nr < gone { given[nr] } else { 0 })
             .collect();

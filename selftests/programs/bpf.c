@@ -33,7 +33,7 @@ static int bpf(int command, union bpf_attr *attr)
 	return syscall(SYS_bpf, command, attr, sizeof(*attr));
 }
 
-/* Bytes behind a type in BTF, but for those of each member; -1 if the kind is not known. */
+/* Bytes after a type in BTF, but for those of each member; -1 if the kind is not known. */
 static long type_size(__u32 kind, __u32 members)
 {
 	switch (kind) {

@@ -10,7 +10,7 @@
 #define CALL_LABEL ""
 #endif
 
-/* System call nr with four arguments; the address behind its instruction. */
+/* System call nr with four arguments; the address after its instruction. */
 #define CALL(nr, a, b, c, d) ({						\
 	register const void *fourth asm("r10") = (d);			\
 	long number_or_result = (nr);					\

@@ -4,7 +4,7 @@
  *
  * Each call is a close() of a file descriptor that is not open: 1,000,000 and the number of the
  * call, which the event of the system call shows. LOG gets a line for each: that number, the
- * address behind the instruction of the call, and the return addresses up to that of main(), the
+ * address after the instruction of the call, and the return addresses up to that of main(), the
  * innermost first. The compiler's own word for them is taken, neither frame pointers nor call frame
  * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
  * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".

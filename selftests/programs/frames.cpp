@@ -71,7 +71,7 @@ static NOINLINE void large()
 	std::longjmp(*back, 1);
 }
 
-/* The return address of the call is behind the end of this function. */
+/* The return address of the call is past the end of this function. */
 [[noreturn]] static NOINLINE void ends_with_a_call()
 {
 	enter();

@@ -22,7 +22,7 @@ void enter(void *caller);
 void leave(void);
 /* Goes on, in a library or in the program. */
 void down(void);
-/* The number of the next call, and the address behind its instruction. */
+/* The number of the next call, and the address after its instruction. */
 long next_call(void);
 void called(unsigned long ip);
 /* A library that is just being loaded or unloaded calls the kernel: what called it is not seen. */

@@ -14,7 +14,7 @@ use std::{cell::Cell, mem::MaybeUninit};
 
 /// A guide that has the first frames of a stack, and ends there or leaves it.
 fn beginning(made: &Made, frames: &[u64], nr: usize, leaves: bool) -> Vec<u64> {
-    // One that goes on where the stack ends has no other behind it.
+    // One that goes on where the stack ends has no other after it.
     let most = frames.len().saturating_sub(leaves.into());
     let mut frames = frames[..nr.min(most)].to_vec();
     if leaves {
@@ -79,7 +79,7 @@ fn a_known_stack_takes_no_rule_and_no_step_of_the_kernel() {
                 saved: Some(0),
                 ..based
             },
-            // It needs the frame pointer, and so do those behind it.
+            // It needs the frame pointer, and so do those after it.
             realigned(7, 3, 4),
             based,
             realigned(9, 4, 5),

@@ -416,7 +416,7 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
 fn no_guide_leads_to_a_record_that_is_not_aligned() {
     let (mut kernel, start) = plain(12);
     let frames = kernel.frames(start, 0, 100);
-    // The sixth one, half a word behind its return address.
+    // The sixth one, half a word after its return address.
     let words = &mut kernel.words[TASK];
     let (fp, lr) = (words[20], words[21]);
     words[16] = STACKS[TASK] + 21 * 8 + 4;

@@ -316,7 +316,7 @@ fn rule_of(ip: u64) -> Rule {
     .learn()
 }
 
-/// The addresses behind calls in text of some size, as far from each other as in a kernel.
+/// The addresses after calls in text of some size, as far from each other as in a kernel.
 fn addresses(nr: u64) -> impl Iterator<Item = u64> {
     (0..nr).map(|i| TEXT + i * 337 + i * i % 61)
 }
@@ -374,7 +374,7 @@ fn rules_of_freed_text_are_removed() {
         let gone = (51..=99).contains(&index);
         assert_eq!(rules.get(ip) == Rule::UNKNOWN, gone, "{index}");
     }
-    // There is room again, and entries behind a gap are found.
+    // There is room again, and entries after a gap are found.
     for &ip in &all {
         rules.put(ip, rule_of(ip));
     }
@@ -466,7 +466,7 @@ fn a_hint_tells_where_the_frame_pointer_was_saved() {
         (plain(6, Some(1)), None),
         (plain(3, None), None),
         (Rule::FRAME, Some(8)),
-        // A walk begins anew behind it, below which this leads.
+        // A walk begins anew after it, below which this leads.
         (Rule::SLOW, None),
         (plain(4, None), None),
         (Rule::FRAME, Some(7)),

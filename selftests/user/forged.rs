@@ -170,7 +170,7 @@ fn code_between_functions_has_no_rule() {
         let file = Made { head, ..PLAIN }.file();
         for offset in [FIRST - 1, FIRST + SIZE, SECOND - 1, SECOND + SIZE] {
             let found = file.rule(offset);
-            // A search ends at the zeros behind the last description.
+            // A search ends at the zeros after the last description.
             assert!(
                 matches!(found, Err(Unknown::NoFunction | Unknown::Damaged)),
                 "{offset:#x}: {found:?}"
@@ -309,7 +309,7 @@ fn a_program_has_a_largest_number_of_steps() {
         .file();
         let at = made.0.len();
         made.0.resize(at + nr + 64, 0);
-        // The description of the first function moves behind all else.
+        // The description of the first function moves after all else.
         let end = made.0.len() as u64;
         made.put(64 + 32, &end.to_le_bytes());
         let mut body = vec![];

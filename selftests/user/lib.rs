@@ -78,7 +78,7 @@ const READS_MAX: u32 = 70_000;
 
 /// Learns from a file that anybody may have made.
 ///
-/// The first byte says whether the others are a whole file, or what `.eh_frame_hdr` and all behind it are in
+/// The first byte says whether the others are a whole file, or what `.eh_frame_hdr` and all after it are in
 /// a file that is one segment; the second byte where the instruction is.
 ///
 /// # Panics

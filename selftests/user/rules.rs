@@ -317,7 +317,7 @@ fn the_first_instructions_of_a_program_are_known_as_such_without_a_description()
     for at in [100, 101, 159] {
         assert_eq!(found([16, 160], 100, at), Ok(Rule::START), "{at}");
     }
-    // Before them, in a function, too far behind them.
+    // Before them, in a function, too far after them.
     assert_eq!(found([16, 160], 100, 99), Err(Unknown::NoFunction));
     assert_eq!(found([16, 160], 100, 160), Err(Unknown::Inexpressible));
     assert_eq!(found([16, 240], 100, 163), Ok(Rule::START));

@@ -772,7 +772,7 @@ fn calls_are_followed_as_far_as_their_mapping() {
     let words = memory(&[(SP, 0x2000), (SP + 8, 0x3000)]);
     let mut codes = Codes::new(&[rules[0], rules[1], (0x2fff, Rule::OUTERMOST)]);
     let want = (vec![0x1000, 0x2000, 0x3000], End::Complete);
-    // The mapping ends at each of the addresses, before and behind it.
+    // The mapping ends at each of the addresses, before and after it.
     for end in [0x1000, 0x1fff, 0x2000, 0x2001, 0x2fff, 0x3000, 0x3001] {
         codes.mapping.size = end;
         assert_eq!(codes.walk(0, &words), want, "{end:#x}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! `options/stackmap`: whether stacks are recorded as ids; `options/stackmap-resolve`: whether the
-//! trace shows the stacks behind them; `options/stackmap-user`: whether user stacks are, too.
+//! trace shows their stacks; `options/stackmap-user`: whether user stacks are, too.
 
 use crate::{
     control,

@@ -35,7 +35,7 @@ impl Walk {
         })
     }
 
-    /// Goes to the first stack at or behind slot `from` and returns its slot.
+    /// Goes to the first stack at or after slot `from` and returns its slot.
     pub(super) fn seek(&mut self, from: u64) -> Result<Option<u64>, MapError> {
         self.stack = None;
         let Some((map, snapshot)) = &self.map else {

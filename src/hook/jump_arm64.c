@@ -22,10 +22,10 @@
  * over the bypass.
  *
  * Erratum 843419 of the Cortex-A53 is about an adrp at the end of a page with a load or store right
- * behind it. Here an add is, so the veneer may be anywhere.
+ * after it. Here an add is, so the veneer may be anywhere.
  *
  * The entry is changed as for a kprobe, with all CPUs stopped. A CPU at the entry goes on there, a
- * CPU behind it does not notice. Whoever is inside the veneer when the hook is removed still finds
+ * CPU after it does not notice. Whoever is inside the veneer when the hook is removed still finds
  * it there: it is cleared when stackmap_hook_drain() has waited.
  *
  * A kprobe that is placed on the entry while this is the branch executes its copy of the branch

@@ -121,7 +121,7 @@ impl fmt::Display for Type {
 pub struct Signature {
     returned: Type,
     nr_params: usize,
-    /// Those behind `nr_params` are [`Type::Void`].
+    /// Those after `nr_params` are [`Type::Void`].
     params: [Type; MAX_PARAMS],
 }
 
@@ -248,7 +248,7 @@ impl<'a> Btf<'a> {
         Ok(())
     }
 
-    /// The mark before a type, and how far behind it the type is.
+    /// The mark before a type, and how far after it the type is.
     fn mark(&self, index: usize) -> (usize, usize) {
         let mark = index >> self.shift;
         (mark, index - (mark << self.shift))

@@ -222,7 +222,7 @@ impl<'h> Recording<'h> {
         self.stack.state
     }
 
-    /// Room for all frames of a walk, behind those that are known.
+    /// Room for all frames of a walk, after those that are known.
     ///
     /// # Safety
     ///

@@ -92,7 +92,7 @@ pub(crate) trait Reader: Sized {
     /// Begins. Context: process.
     fn open() -> Result<Self>;
 
-    /// Goes to the first item at or behind `position` and returns its position, [`None`] at the
+    /// Goes to the first item at or after `position` and returns its position, [`None`] at the
     /// end.
     fn seek(&mut self, position: u64) -> Result<Option<u64>>;
 

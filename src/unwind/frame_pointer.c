@@ -4,7 +4,7 @@
  *
  * A function has pushed the frame pointer of its caller below its return address, and its own
  * frame pointer is where that is: a frame record. The stack pointer of a frame, as the walk has it,
- * is behind the return address, so it tells where the record is.
+ * is after the return address, so it tells where the record is.
  */
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
@@ -17,7 +17,7 @@
 
 #include <asm/unwind.h>
 
-/* The frame record below a stack pointer behind the return address: both words of it. */
+/* The frame record below a stack pointer after the return address: both words of it. */
 static unsigned long *record_of(unsigned long sp)
 {
 	return (unsigned long *)sp - 2;

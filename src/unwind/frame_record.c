@@ -132,7 +132,7 @@ bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *sta
 		frame->begin = task;
 		frame->end = task + STACKMAP_STACK_SIZE;
 		frame->irq_stack = false;
-		/* All of this stack is behind the frame. */
+		/* All of this stack is after the frame. */
 		frame->sp = task;
 	}
 	fp = READ_ONCE_NOCHECK(((unsigned long *)record)[0]);

@@ -14,7 +14,7 @@
 //!  stack pointer ->  +---------------------+ <- the end of a task's frames: this is the last one
 //! ```
 //!
-//! In the walk, `sp` of a frame is behind its return address, as for all rules, so its record is at
+//! In the walk, `sp` of a frame is after its return address, as for all rules, so its record is at
 //! `sp - 16`. `bp` is what this record contains: the address of the caller's record.
 //!
 //! # Why this is safe in any context

@@ -180,7 +180,7 @@ unsafe fn called<U: Unwinder>(
     if sp > stack.end() {
         return None;
     }
-    // SAFETY: It is at least a word behind the stack pointer, and not behind the end.
+    // SAFETY: It is at least a word after the stack pointer, and not past the end.
     let ip = unsafe { unwinder.load_below(sp) };
     let bp = match plain.bp() {
         // SAFETY: A plain rule has the word between.

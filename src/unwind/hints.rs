@@ -21,7 +21,7 @@ const REALIGNED_SAVED: u32 = SAVED | REALIGNED;
 /// The largest distance.
 const SAVED_MAX: u32 = (1 << OFFSET_BITS) - 1;
 
-/// How far below the stack pointer behind a [`Rule::FRAME`] the frame pointer was saved, in words.
+/// How far below the stack pointer after a [`Rule::FRAME`] the frame pointer was saved, in words.
 pub(super) const SAVED_BY_FRAME: u32 = 2;
 
 /// Whether there are no hints but the one that is not kept, [`Rule::FRAME`]: on arm64, where the kernel's
@@ -133,7 +133,7 @@ impl Hints {
     fn other(&mut self, rule: Rule) -> u32 {
         let is_realigned = rule.kind() == Kind::Realigned;
         if rule != Rule::FRAME && !is_realigned {
-            // A walk has the frame pointer behind a step that takes more than a hint.
+            // A walk has the frame pointer after a step that takes more than a hint.
             self.saved = if rule == Rule::UNKNOWN { UNKNOWN } else { 0 };
             return rule.bits();
         }

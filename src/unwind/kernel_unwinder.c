@@ -65,7 +65,7 @@ bool stackmap_unwind_is_stable(unsigned long ip)
  *
  * True while the kernel takes the image, a program or a trampoline, for text. Its memory is not
  * reused before. The kernel's unwinder wants text at the address, and goes by what the byte before
- * is in: a module comes first, and the byte behind an image counts as the image's. If both are an
+ * is in: a module comes first, and the byte after an image counts as the image's. If both are an
  * image's, the byte before is no module's.
  *
  * Context: any in which RCU is watching; preemption off.

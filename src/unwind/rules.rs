@@ -504,7 +504,7 @@ impl Rules {
         let mut found = false;
         for entry in self.sets.iter().flat_map(|set| &set.0) {
             let old = entry.load(Relaxed);
-            // The address after a call may be the first behind the text.
+            // The address after a call may be the first after the text.
             let ip = TEXT.wrapping_add(old >> 32);
             if old == 0 || ip <= text.start || text.end < ip {
                 continue;
@@ -518,7 +518,7 @@ impl Rules {
     }
 }
 
-/// What an entry has of an address: how far it is behind the beginning of text. Of what is no text, it
+/// What an entry has of an address: how far it is after the beginning of text. Of what is no text, it
 /// does not fit.
 #[inline(always)]
 fn key(ip: u64) -> u64 {
@@ -546,7 +546,7 @@ impl<'a> Table<'a> {
         (hash >> (32 - (MAX_SETS * WAYS).ilog2())) as usize & self.mask
     }
 
-    /// An entry of the cache line that `first` is in: the first one, and those behind it, in turn.
+    /// An entry of the cache line that `first` is in: the first one, and those after it, in turn.
     #[inline(always)]
     fn entry(&self, first: usize, way: usize) -> &'a AtomicU64 {
         // SAFETY: By the invariant, no index under the mask is out of range, and only the lowest bits are

@@ -87,7 +87,7 @@ impl Stack {
         self.begin
     }
 
-    /// Where it ends, the first address behind it.
+    /// Where it ends, the first address after it.
     pub fn end(&self) -> u64 {
         self.begin.wrapping_add(self.size)
     }
@@ -412,7 +412,7 @@ impl Calls<'_> {
                 // SAFETY: `at` is on the stack, and so is its caller; a plain rule has the word between.
                 at.bp = unsafe { unwinder.load(sp.wrapping_add(offset)) };
             }
-            // SAFETY: The caller is at least a word behind `at`, and not behind the end.
+            // SAFETY: The caller is at least a word after `at`, and not past the end.
             at.ip = unsafe { unwinder.load(up.wrapping_sub(8)) };
             at.sp = up;
         };

@@ -65,7 +65,7 @@ impl Calls<'_> {
             mut sp,
             mut fp,
         } = frame;
-        // A call returns to the byte behind it. One that ends the mapping is left to the walk.
+        // A call returns to the byte after it. One that ends the mapping is left to the walk.
         let first = mapping.start.wrapping_add(1);
         let addresses = mapping.size.saturating_sub(1);
         let word = mapping.word.wrapping_add(1);

@@ -23,7 +23,7 @@ use core::{
 const OFFSET_BITS: u32 = 32;
 const SITE_BITS: u32 = 50;
 
-/// How far the sites of a file are behind those of the file before: no two files have one site, and offsets that
+/// How far the sites of a file are after those of the file before: no two files have one site, and offsets that
 /// many files have are in different sets.
 const STRIDE: u64 = (1 << OFFSET_BITS) + 0x4f1b;
 
@@ -89,7 +89,7 @@ impl Site {
         self.0.wrapping_sub(index as u64 * STRIDE) >> OFFSET_BITS == 0
     }
 
-    /// The site so many bytes behind this one, which is in the same file.
+    /// The site so many bytes after this one, which is in the same file.
     #[inline(always)]
     pub const fn behind(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))

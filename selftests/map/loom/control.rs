@@ -72,7 +72,7 @@ fn two_resets() {
         let last = record(&map, 0, frames).unwrap();
         assert_ne!(last.id, first);
         match between {
-            // The other reset came behind it.
+            // The other reset came after it.
             Ok(found) if last.inserted => assert_ne!(last.id, found.id),
             Ok(found) => assert_eq!(last.id, found.id),
             Err(reason) => assert_eq!(reason, Fallback::Resetting),

@@ -126,7 +126,7 @@ fn operate<R>(
     (result, recorded.get())
 }
 
-/// A reset is interrupted: what is recorded before it goes, what is recorded behind it stays, and meanwhile
+/// A reset is interrupted: what is recorded before it goes, what is recorded after it stays, and meanwhile
 /// nothing is.
 #[test]
 fn an_interrupt_inside_a_reset() {

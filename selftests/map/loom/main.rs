@@ -119,7 +119,7 @@ fn unless_contended(result: Result<Found, Fallback>) -> Option<Id> {
     }
 }
 
-/// The frames and references behind an id.
+/// The frames and references of an id.
 fn read(map: &Map, id: Id) -> Option<(Vec<u64>, u32)> {
     let mut buffer = [0; MAX_FRAMES];
     let stack = map.lookup(id, &mut buffer)?;

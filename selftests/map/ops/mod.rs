@@ -24,9 +24,9 @@ pub(crate) enum Op {
     Exhaust(u8, u16),
     /// Records new stacks whose search begins at the same slot, until one is refused.
     Crowd(u8, u8),
-    /// Reads the stack behind an id that was given out, how many ids ago.
+    /// Reads the stack of an id that was given out, how many ids ago.
     Lookup(u16),
-    /// Reads the stack behind any number.
+    /// Reads the stack of any number.
     LookupAny(u32),
     /// Adds memory to the pool.
     Grow,

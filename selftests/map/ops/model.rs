@@ -154,7 +154,7 @@ impl Model {
         self.given.iter().rev().nth(ago % len).copied()
     }
 
-    /// Checks what was read behind an id.
+    /// Checks what was read of an id.
     pub(super) fn check_read(&self, id: Id, found: Option<&Stack>, frames: &[u64; MAX_FRAMES]) {
         let current = id.get() / self.slots == self.generation;
         let known = self.by_slot.get(&(id.get() % self.slots));

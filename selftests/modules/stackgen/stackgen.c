@@ -202,7 +202,7 @@ static const struct file_operations race_fops = {
 	.write = race_write,
 };
 
-/* The hooked function. It is aligned to 16 bytes; a kprobe on it may be behind an ENDBR. */
+/* The hooked function. It is aligned to 16 bytes; a kprobe on it may be after an ENDBR. */
 static int find_entry(unsigned long *entry)
 {
 	struct kprobe kp = {
@@ -418,7 +418,7 @@ static int astray_set(void *data, u64 how)
 	const unsigned long task = (unsigned long)task_stack_page(current);
 	const unsigned long own = (unsigned long)__builtin_frame_address(0);
 	const unsigned long final = (unsigned long)&task_pt_regs(current)->stackframe;
-	/* Room for registers, and a record behind them. */
+	/* Room for registers, and a record after them. */
 	unsigned long words[2 * sizeof(struct pt_regs) / 8] = { };
 	struct pt_regs *regs = (struct pt_regs *)words;
 	unsigned long *record = (unsigned long *)(regs + 1);
@@ -431,7 +431,7 @@ static int astray_set(void *data, u64 how)
 		(unsigned long)&regs->stackframe,	/* registers, which lead on */
 		(unsigned long)&regs->regs[2],	/* registers that begin below */
 		task + THREAD_SIZE - 8,	/* half on the stack */
-		final + 8,		/* behind the last record */
+		final + 8,		/* after the last record */
 		4096,
 		(unsigned long)task_stack_page(&init_task) + THREAD_SIZE - 512,
 		final,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A part of a function that is seldom run, behind a call that does not return: it ends with the
+ * A part of a function that is seldom run, after a call that does not return: it ends with the
  * instructions with which gcc's __do_global_dtors_aux does. __cold is the attribute.
  */
 #include <stdbool.h>

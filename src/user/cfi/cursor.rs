@@ -26,7 +26,7 @@ pub(super) struct Cursor<'f, F> {
     window: [u8; WINDOW],
     start: u64,
     filled: usize,
-    /// The index of the next byte; it may be behind those that are filled.
+    /// The index of the next byte; it may be past those that are filled.
     next: usize,
 }
 

@@ -10,7 +10,7 @@ use super::{
 /// Bytes of an augmentation string.
 const AUGMENTATION_MAX: usize = 8;
 
-/// The offset behind a description, whose length is next.
+/// The offset after a description, whose length is next.
 pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown> {
     match cursor.u32()? {
         // The end of all of them.

@@ -372,7 +372,7 @@ impl<'c> Program<'c> {
         Ok(false)
     }
 
-    /// Goes on to another address. Returns whether that is behind the one that is wanted.
+    /// Goes on to another address. Returns whether that is after the one that is wanted.
     fn advance(&mut self, by: u64) -> bool {
         let by = by.wrapping_mul(self.common.code_align);
         let left = self.wanted.wrapping_sub(self.address);

@@ -6,7 +6,7 @@
  * frame pointers: one function that calls itself, or with "calls" up to 16 others. The outermost of
  * them is called by a function of assembly with "decoded", which has no call frame information, or
  * "tracked", whose frame ends at an offset from %rbx. Prints the
- * median of the CPU's time stamp counter from before a call to behind it: in a guest whose time
+ * median of the CPU's time stamp counter from before a call to after it: in a guest whose time
  * counts instructions, their number. Interrupts fall into few calls. Its addresses are always the
  * same, as the number of instructions depends on where mappings lie.
  */

@@ -146,7 +146,7 @@ static noinline u64 leaf(enum what what, unsigned int number)
 	return end - start;
 }
 
-/* The assembly differs, before the call and behind it, or the compiler would make one of all. */
+/* The assembly differs, before the call and after it, or the compiler would make one of all. */
 #define CALL(n)								\
 	do {								\
 		enum { AT = (n) };					\

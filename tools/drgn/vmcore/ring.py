@@ -133,7 +133,7 @@ class Buffer:
         return container_of(entry, "struct buffer_page", "list"), pointer & FLAGS
 
     def _head(self, cpu_buffer):
-        """The oldest page of the ring: the one that is flagged, or the one behind it if it is being taken."""
+        """The oldest page of the ring: the one that is flagged, or the one after it if it is being taken."""
         for page in self._ring(container_of(cpu_buffer.pages, "struct buffer_page", "list")):
             page, flags = self._next(page)
             if flags:

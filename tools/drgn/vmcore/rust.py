@@ -37,7 +37,7 @@ def plain(obj):
 
 
 def locked(obj):
-    """What is behind a `Mutex`, or a lock of `global_lock!`, whoever holds it."""
+    """Returns what a `Mutex` protects, or a lock of `global_lock!`, whoever holds it."""
     if obj.type_.has_member("inner"):
         obj = obj.inner
     return member(obj, "data", "value").value

@@ -263,7 +263,7 @@ struct Pages<W> {
 }
 
 impl<W: Write> Pages<W> {
-    /// Adds a record: its event, and what is behind the fields that all have.
+    /// Adds a record: its event, and what is after the fields that all have.
     fn push(&mut self, cpu: u64, time: u64, id: u16, rest: &[u8]) -> io::Result<()> {
         let mut data = Vec::from(id.to_le_bytes());
         data.extend([0, 2]);

@@ -11,8 +11,8 @@ use std::{collections::HashMap, io::Read};
 /// Times from which records are missing on a CPU.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Gaps {
-    /// From the last record before to the first one behind, in the order of their ends. Each begins no later than
-    /// those behind it.
+    /// From the last record before to the first one after, in the order of their ends. Each begins no later than
+    /// those after it.
     gaps: Vec<(u64, u64)>,
 }
 

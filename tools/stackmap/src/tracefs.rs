@@ -283,7 +283,7 @@ fn is_of_all(name: &str) -> bool {
     file.starts_with("stack_map") || file.starts_with("stackmap") || OF_ALL.contains(&name)
 }
 
-/// All of a file. Some of tracefs (`events/header_page`, filters) have nothing behind what a first
+/// All of a file. Some of tracefs (`events/header_page`, filters) have nothing after what a first
 /// read asks for.
 fn read_all(file: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 64 << 10];
@@ -304,7 +304,7 @@ fn read_all(file: &mut impl Read) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A file that has nothing behind what was asked for first.
+    /// A file that has nothing after what was asked for first.
     struct OneRead(Vec<u8>);
 
     impl Read for OneRead {

@@ -280,7 +280,7 @@ impl<'a> Tables<'a> {
     fn range(&self, module: Option<&str>) -> Option<(u64, u64)> {
         let modules = &self.loaded.modules;
         let Some(module) = module else {
-            // From where the kernel begins to the first module behind it.
+            // From where the kernel begins to the first module after it.
             let start = self.loaded.symbols.kallsyms.as_ref()?.text_base()?;
             let modules = modules.iter().map(|module| module.base);
             let end = modules.filter(|base| *base > start).min();

@@ -401,7 +401,7 @@ impl Table {
         self.bytes.extend(double.to_le_bytes());
     }
 
-    /// A text behind its length.
+    /// A text after its length.
     fn sized(&mut self, text: &[u8]) {
         self.double(text.len() as u64);
         self.bytes.extend(text);

@@ -49,7 +49,7 @@ impl fmt::Display for CpuRange {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TimeRange(RangeInclusive<u128>);
 
-/// Digits behind the point of a time.
+/// Digits after the point of a time.
 const DIGITS: usize = 6;
 
 impl TimeRange {

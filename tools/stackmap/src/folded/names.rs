@@ -25,7 +25,7 @@ const KIND_BITS: u32 = 3;
 /// Names by number. The same name may be of several kinds.
 #[derive(Default)]
 pub struct Names {
-    /// All names, one behind the other.
+    /// All names, one after the other.
     text: String,
     /// For each name, where it ends in `text`, and in the lowest bits, what it is.
     ends: Vec<u64>,
@@ -76,7 +76,7 @@ impl Names {
         }
     }
 
-    /// The name behind a number, and what it is.
+    /// The name of a number, and what it is.
     pub fn get(&self, number: u32) -> (&str, Kind) {
         let (range, kind) = self.parts(number);
         (&self.text[range], kind)

@@ -25,7 +25,7 @@ pub(super) fn read(tracefs: &Tracefs) -> Option<ClockReading> {
     readings.min_by_key(|reading| reading.error_ns)
 }
 
-/// Reads them once: those of the system before and behind that of the trace.
+/// Reads them once: those of the system before and after that of the trace.
 fn once(stats: &File) -> Option<ClockReading> {
     let mut text = [0; MAX_STATS];
     let before = [ClockId::Realtime, ClockId::Monotonic].map(now);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A page of the ring buffer: its header, and the records behind it.
+//! A page of the ring buffer: its header, and the records after it.
 //!
 //! The header is described by `events/header_page`, the records by `events/header_event`: a word
 //! with a type or length and a time delta, then data. The numbers in `header_event` are part of the

@@ -92,7 +92,7 @@ fn converted(conversion: &str) -> Option<Show> {
     })
 }
 
-/// The text in quotes at the beginning, and the arguments behind it.
+/// The text in quotes at the beginning, and the arguments after it.
 fn split_text(print: &str) -> Option<(String, Vec<&str>)> {
     let mut text = String::new();
     let mut rest = print.trim_start();

@@ -163,12 +163,12 @@ impl Loaded {
         }
     }
 
-    /// Whether there is a user stack behind an id of the trace.
+    /// Whether there is a user stack of an id of the trace.
     pub fn has_user_stack(&self, id: u32) -> bool {
         !self.is_user_gone() && self.user.has(id)
     }
 
-    /// The user stack behind an id of the trace, if it was read.
+    /// The user stack of an id of the trace, if it was read.
     pub fn user_stack(&self, id: u32) -> Option<Stack<'_>> {
         match self.is_user_gone() {
             true => None,

@@ -50,7 +50,7 @@ pub struct DebugFrame {
 }
 
 impl DebugFrame {
-    /// As the frame at `ip`, which is `behind` bytes behind the address that was looked up.
+    /// As the frame at `ip`, which is `behind` bytes after the address that was looked up.
     pub(super) fn frame(&self, ip: u64, behind: u64) -> Frame<'_> {
         Frame {
             ip,

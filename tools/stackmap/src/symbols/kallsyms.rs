@@ -32,7 +32,7 @@ pub const MAX_LEN: u64 = 256 << 20;
 /// What may be spent on names in a more readable form, in bytes.
 const MAX_DEMANGLED: usize = 64 << 20;
 
-/// How many addresses are searched behind the one that `Kallsyms::firsts` leads to.
+/// How many addresses are searched after the one that `Kallsyms::firsts` leads to.
 const BLOCK: usize = 64;
 /// The name of a symbol whose name is not known.
 pub(crate) const UNKNOWN: &str = "?";

@@ -2,7 +2,7 @@
 
 //! From addresses to names: kallsyms by default, ELF and DWARF where files are given.
 //!
-//! Most frames of a stack are return addresses, which may lie behind the end of the function that
+//! Most frames of a stack are return addresses, which may lie past the end of the function that
 //! made the call; they are looked up one byte before. The first one, and one below the entry of an
 //! interrupt or an exception, are *exact*: the instruction there is the one that is meant. An
 //! address that no source covers stays an address: nothing is guessed.
@@ -54,7 +54,7 @@ pub struct Symbol<'a> {
     pub name: &'a str,
     /// The module that it is in.
     pub module: Option<&'a str>,
-    /// How far the frame's address is behind the beginning of the function; 0 also in the prefix
+    /// How far the frame's address is after the beginning of the function; 0 also in the prefix
     /// that compilers put before it.
     pub offset: u64,
     /// How long the function is, if that is known.
@@ -111,7 +111,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// How far behind the beginning of its function the frame is, if there is one that was not
+    /// How far after the beginning of its function the frame is, if there is one that was not
     /// inlined.
     pub fn offset(&self) -> Option<u64> {
         match self.place {
@@ -326,7 +326,7 @@ pub enum Frames<'a> {
     Known {
         /// The address.
         ip: u64,
-        /// How far it is behind the address that was looked up.
+        /// How far it is after the address that was looked up.
         behind: u64,
         /// What was found there.
         frames: std::slice::Iter<'a, DebugFrame>,

@@ -2,7 +2,7 @@
 
 //! Events joined with their stacks.
 //!
-//! The kernel writes a stack behind its event: on the same CPU, from the same task, with the same
+//! The kernel writes a stack after its event: on the same CPU, from the same task, with the same
 //! flags. An interrupt may come between the two and write events of its own; its flags differ. So
 //! each CPU has a few events that wait for their stacks, and a stack belongs to the last of them
 //! that it fits. An event that is skipped has no stack.

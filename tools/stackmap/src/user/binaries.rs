@@ -133,7 +133,7 @@ impl Binaries {
         Self::read(text.as_ref()).unwrap_or_default()
     }
 
-    /// Those of a text; lines that are none are skipped, and what comes behind too many.
+    /// Those of a text; lines that are none are skipped, and what comes after too many.
     pub fn read(mut input: impl BufRead) -> io::Result<Self> {
         let mut by_index = HashMap::new();
         let (mut line, mut len) = (Vec::new(), 0);
@@ -242,7 +242,7 @@ fn ambiguous<'a>(all: impl Iterator<Item = (String, &'a Binary)>) -> HashMap<Str
         .collect()
 }
 
-/// The path behind `\ooo` escapes.
+/// The path after `\ooo` escapes.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(Binaries::read(&mut long).unwrap().iter().count(), 0);
         let left = long.into_inner().limit();
         assert!(left < len - MAX_LINES as u64 && left + 2 * MAX_LINE > len - MAX_LINES as u64);
-        // What is behind the longest line is another one.
+        // What is after the longest line is another one.
         let begin = "x".repeat(MAX_LINE as usize);
         let binaries = Binaries::parse(format!("{begin}7 - 0:1 5 20 /x\n"));
         assert!(binaries.get(7).is_some());

@@ -31,7 +31,7 @@ const MAX_INLINED: usize = 128;
 pub(super) struct Function {
     /// Its name.
     pub(super) name: Option<String>,
-    /// How far the address is behind its beginning; for an inlined one: behind that of the function
+    /// How far the address is after its beginning; for an inlined one: after that of the function
     /// that it is in.
     pub(super) offset: u64,
     /// How long that is.
@@ -67,7 +67,7 @@ impl Functions {
     }
 
     /// The function at an address, after those that were inlined into it there, as seen from `behind`
-    /// bytes behind the address.
+    /// bytes after the address.
     pub(super) fn at(&self, address: u64, behind: u64) -> Option<Vec<Function>> {
         let symbol = self.symbols.at(address);
         let symbol = symbol.map(|symbol| (String::from_utf8_lossy(symbol.name), symbol));

@@ -208,7 +208,7 @@ fn tick() -> Duration {
 /// When a process began, since the system was started.
 fn began(dir: &str) -> Option<Duration> {
     let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
-    // The name, in brackets, may have blanks: field 22 is the 20th behind it.
+    // The name, in brackets, may have blanks: field 22 is the 20th after it.
     let (_, behind) = stat.rsplit_once(')')?;
     let ticks: u64 = behind.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let tick = tick().as_nanos() as u64;

@@ -105,7 +105,7 @@ pub(super) enum Answer {
 pub(super) struct Place {
     /// The function, after those that were inlined into it; none: it is not known.
     pub(super) functions: Vec<Function>,
-    /// Whether a signal handler returns there: behind it is the code that the signal interrupted.
+    /// Whether a signal handler returns there: after it is the code that the signal interrupted.
     pub(super) signal_return: bool,
 }
 
@@ -383,7 +383,7 @@ impl Found {
     }
 }
 
-/// Some bytes before an address, and behind it.
+/// Some bytes before an address, and after it.
 struct Around {
     before: Vec<u8>,
     behind: Vec<u8>,

@@ -37,7 +37,7 @@ const TEXT: usize = 64;
 pub struct Named {
     /// The name of the function. It may have any character in it.
     pub function: Option<Rc<str>>,
-    /// How far the frame is behind the beginning of the function; for an inlined one: of that it
+    /// How far the frame is after the beginning of the function; for an inlined one: of that it
     /// was inlined into.
     pub offset: u64,
     /// How long that function is, if that is known.
@@ -119,7 +119,7 @@ impl Names {
         self.frames.get(frame).map_or(&[], |frames| frames)
     }
 
-    /// Whether a signal handler returns to a frame that was looked up: behind it is the code that the
+    /// Whether a signal handler returns to a frame that was looked up: after it is the code that the
     /// signal interrupted.
     pub fn is_signal_return(&self, frame: WhichFrame) -> bool {
         self.signal_returns.get(frame).is_some()

@@ -2,7 +2,7 @@
 
 //! The functions in the symbol tables of an ELF file.
 //!
-//! A symbol without a size names its own address only: what lies behind it may be a function whose
+//! A symbol without a size names its own address only: what lies after it may be a function whose
 //! symbol was stripped, or the procedure linkage table.
 
 use super::{

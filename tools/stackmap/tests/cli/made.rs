@@ -152,7 +152,7 @@ impl Records {
         let mut data = [&number.to_le_bytes(), &[flags, 0][..], &pid.to_le_bytes()].concat();
         data.extend(fields);
         data.resize(data.len().next_multiple_of(4), 0);
-        // The length is in the word behind the head.
+        // The length is in the word after the head.
         let len = data.len() as u32 + 4;
         let page = [
             &((secs * 1_000_000 + micros) * 1000).to_le_bytes()[..],

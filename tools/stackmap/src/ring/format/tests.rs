@@ -43,7 +43,7 @@ fn values_are_what_the_description_says() {
     data.extend(&word(0xfffe_fffe));
     data.extend([word(1), word(u32::MAX)].concat());
     data.extend(word(48 | 4 << 16));
-    // Its offset is from behind the word.
+    // Its offset is from after the word.
     data.extend(word((52 - 36) | (8 << 16)));
     data.extend(word(60 | 2 << 16));
     data.extend([9; 8]);
@@ -64,7 +64,7 @@ fn values_are_what_the_description_says() {
     assert_eq!(values("list"), [5, -6].map(Value::Signed));
     assert_eq!(value("mask"), Value::Bytes(&[0xab, 0xcd]));
     assert_eq!(value("wide"), Value::Unsigned(0x0909_0909_0909_0909));
-    // Nothing is read behind the event.
+    // Nothing is read after the event.
     for len in 0..data.len() {
         for field in &format.fields {
             let _ = formats.value(field, &data[..len]);

@@ -33,7 +33,7 @@ fn head(kind: u32, delta: u32) -> [u8; 4] {
     (kind | delta << 5).to_le_bytes()
 }
 
-/// A word of its own behind the head.
+/// A word of its own after the head.
 fn long(kind: u32, delta: u32, word: u32, data: &[u8]) -> Vec<u8> {
     [&head(kind, delta)[..], &word.to_le_bytes(), data].concat()
 }

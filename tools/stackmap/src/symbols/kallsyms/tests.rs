@@ -48,7 +48,7 @@ fn name(ip: u64, first: bool) -> String {
 fn addresses_outside_the_table_have_no_name() {
     assert_eq!(name(0xffff_ffff_8000_0000, true), "-");
     assert_eq!(name(0xffff_ffff_8200_0001, true), "-");
-    // The last function of a module reaches to the end of its page at most: behind it may lie others that were freed.
+    // The last function of a module reaches to the end of its page at most: after it may lie others that were freed.
     assert_eq!(name(0xffff_ffff_c000_1200, true), "last_of_mod+100/0 [mod]");
     assert_eq!(name(0xffff_ffff_c000_1fff, true), "last_of_mod+eff/0 [mod]");
     assert_eq!(name(0xffff_ffff_c000_2000, true), "-");

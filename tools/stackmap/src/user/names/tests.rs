@@ -206,7 +206,7 @@ fn a_file_names_its_functions() {
     assert_eq!(names.frames(exact(program.outer.start)), []);
     program.has_debug_names(&mut names);
 
-    // A return address may be behind the end of the function.
+    // A return address may be past the end of the function.
     let (end, table) = (exact(program.outer.end), table(&program.binary()));
     let returned = WhichFrame {
         exact: false,

@@ -38,7 +38,7 @@ impl Code {
         Self { program, labels }
     }
 
-    /// What is `behind` bytes behind a label, and whether a signal handler returns there.
+    /// What is `behind` bytes after a label, and whether a signal handler returns there.
     fn at(&self, label: &str, behind: u64, exact: bool) -> (Option<String>, bool) {
         let offset = self.labels[label] + behind;
         let frame = WhichFrame {
