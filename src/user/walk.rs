@@ -61,9 +61,9 @@ pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [
     nr
 }
 
-/// Has `keep` keep the frames that frame pointers lead to, the innermost first, until it says how the stack
-/// ends. Returns how it ends. What is on the stack is taken for return addresses: all frames but the first
-/// are marked as guessed.
+/// Gives `keep` the frames that frame pointers lead to, the innermost first, up to the first one that it
+/// refuses. Returns how the stack ends. Nothing verifies the return addresses: all frames but the first are
+/// marked as guessed.
 pub fn unverified(
     ips: &[usize],
     user_end: u64,

@@ -34,8 +34,8 @@ const WRITES_SP: u8 = 2;
 /// The name of the function that a goroutine returns to.
 const OUTERMOST: &[u8] = b"runtime.goexit\0";
 
-/// How the names of functions begin that a signal handler calls in the place of an instruction: where they return to
-/// follows no call. And of Go's retpolines, whose depth is without what their call has pushed.
+/// How the names of functions without a rule begin: functions that a signal handler calls in the place of an instruction, whose
+/// return address follows no call; and Go's retpolines, whose depth in the table lacks the word that their call has pushed.
 const WITHOUT_RULE: [[u8; 16]; 4] = [
     *b"runtime.sigpanic",
     *b"runtime.asyncPre",

@@ -138,7 +138,7 @@ pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, U
     Elf::read(file, machine)?.learn(file, machine, offset)
 }
 
-/// Bytes of a retpoline's call and trap.
+/// Bytes of the call and the trap that a retpoline begins with.
 const RETPOLINE_MIN: u64 = 12;
 
 /// Returns whether a speculation trap is in the `N` bytes of a file from an offset on, or in those that the file has.
@@ -172,7 +172,7 @@ impl Elf {
         self.learn_call(file, machine, offset)
     }
 
-    /// Returns the same of a call.
+    /// Returns the rule of a call at an offset of the file: no call that has not returned is in a retpoline.
     pub fn learn_call<F: File>(
         &self,
         file: &F,

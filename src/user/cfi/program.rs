@@ -66,7 +66,7 @@ impl RegisterRule {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
     frame: Frame,
-    /// The address from which its offset is that.
+    /// The first address at which the frame's end has this offset.
     since: u64,
     fp: RegisterRule,
     ra: RegisterRule,
