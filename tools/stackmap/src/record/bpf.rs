@@ -12,13 +12,17 @@ use crate::{
     notes::count_of,
     output::warn,
     symbols::kallsyms::UNKNOWN,
+    tracefs::Tracefs,
 };
 use perf_event::{
     data::{KSymbolType, Record},
-    events::Software,
+    events::{Software, Tracepoint},
     Builder, ReadFormat, Sampler,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
 
 /// How `/proc/kallsyms` marks BPF programs.
 const MARK: &str = "\t[bpf]";
@@ -33,8 +37,12 @@ type Start = (u64, String);
 /// A recording of the BPF programs.
 pub(super) struct BpfWatch {
     samplers: Vec<Sampler>,
-    /// Those that were loaded when it began.
-    before: Vec<Start>,
+    /// Whether the samplers count steps of CPU hotplug.
+    counts_hotplug: bool,
+    /// `/proc/modules` and `/proc/kallsyms` when it began.
+    modules: Vec<u8>,
+    kallsyms: String,
+    symbols: BpfSymbols,
 }
 
 /// The symbols of BPF programs that were loaded at some time of a recording, with their lengths. [`None`]: no perf event
@@ -44,37 +52,73 @@ pub(super) struct BpfSymbols(BTreeMap<Start, Option<u64>>);
 
 impl BpfWatch {
     /// Starts it on all CPUs.
-    pub(super) fn start() -> Result<Self> {
-        let sampler = |cpu: u32| {
-            let mut builder = Builder::new(Software::DUMMY);
-            builder.any_pid().one_cpu(cpu as usize).ksymbol(true);
-            sampler(&mut builder)
+    pub(super) fn start(top: &Tracefs) -> Result<Self> {
+        let samplers = |hotplug: Option<u64>| {
+            let sampler = |cpu: u32| {
+                let mut builder = match hotplug {
+                    Some(id) => Builder::new(Tracepoint::with_id(id)),
+                    None => Builder::new(Software::DUMMY),
+                };
+                builder.any_pid().one_cpu(cpu as usize);
+                builder.exclude_kernel(false).ksymbol(true);
+                sampler(&mut builder)
+            };
+            let samplers = kernel::online_cpus().into_iter().map(sampler);
+            samplers.collect::<Result<Vec<_>>>()
         };
-        let samplers = kernel::online_cpus().into_iter().map(sampler);
+        let hotplug = top.read("events/cpuhp/cpuhp_enter/id").ok();
+        let hotplug = hotplug.and_then(|id| id.trim_end().parse().ok());
+        let counting = hotplug.and_then(|id| samplers(Some(id)).ok());
+        let counts_hotplug = counting.is_some();
+        let samplers = counting.map_or_else(|| samplers(None), Ok)?;
+        let modules = kernel::modules_text()?;
+        let kallsyms = kernel::kallsyms_text()?;
+        let before = symbols_of(&kallsyms).into_iter();
         Ok(Self {
-            samplers: samplers.collect::<Result<_>>()?,
-            before: symbols_of(&kernel::kallsyms_text()?),
+            samplers,
+            counts_hotplug,
+            modules,
+            symbols: BpfSymbols(before.map(|start| (start, None)).collect()),
+            kallsyms,
         })
     }
 
+    /// Returns the text of `/proc/kallsyms` if it is still that of the beginning: no code was added or removed, no module,
+    /// and no CPU whose perf events are not read. It returns the text once.
+    pub(super) fn unchanged_kallsyms(&mut self) -> Option<String> {
+        let is_unchanged = self.counts_hotplug
+            && self.nr_changes().ok()? == 0
+            && kernel::modules_text().ok()? == self.modules;
+        is_unchanged.then(|| mem::take(&mut self.kallsyms))
+    }
+
     /// Ends it. Returns the symbols, or an error if events were lost.
-    pub(super) fn end(self) -> Result<BpfSymbols> {
-        let mut symbols = BpfSymbols(self.before.into_iter().map(|start| (start, None)).collect());
-        for mut sampler in self.samplers {
-            records(&mut sampler, |record| {
+    pub(super) fn end(mut self) -> Result<BpfSymbols> {
+        self.nr_changes()?;
+        Ok(self.symbols)
+    }
+
+    /// Adds the symbols that were reported since it was last called. Returns how many records there were, of any code, and
+    /// how many steps of CPU hotplug there have been since the beginning.
+    fn nr_changes(&mut self) -> Result<u64> {
+        let symbols = &mut self.symbols.0;
+        let (mut nr_records, mut nr_steps) = (0, 0);
+        for sampler in &mut self.samplers {
+            nr_steps += records(sampler, |record| {
                 let Record::KSymbol(symbol) = record else {
                     return;
                 };
+                nr_records += 1;
                 if symbol.ksym_type == KSymbolType::BPF {
                     let name = String::from_utf8_lossy(&symbol.name);
                     let start = (symbol.addr, name.trim_end_matches('\0').to_owned());
                     // A trampoline that is made again at its address can have another length.
-                    let len = symbols.0.entry(start).or_default();
+                    let len = symbols.entry(start).or_default();
                     *len = (*len).max(Some(symbol.len.into()));
                 }
             })?;
         }
-        Ok(symbols)
+        Ok(nr_records + nr_steps)
     }
 }
 
@@ -87,19 +131,17 @@ fn sampler(builder: &mut Builder<'_>) -> Result<Sampler> {
         .map_err(|error| Error::io("watch BPF programs", error))
 }
 
-/// Gives `out` all records of a sampler. Returns an error if some were lost. The kernel writes no record that says so before
-/// there is space for it.
-fn records(sampler: &mut Sampler, mut out: impl FnMut(Record<'_>)) -> Result {
+/// Gives `out` all records of a sampler. Returns its count, or an error if records were lost. The kernel writes no record that
+/// says so before there is space for it.
+fn records(sampler: &mut Sampler, mut out: impl FnMut(Record<'_>)) -> Result<u64> {
     while let Some(record) = sampler.next_record() {
         let record = record.parse_record();
         out(record.map_err(|_| Error::Refused("perf events cannot be read".to_owned()))?);
     }
     let value = sampler.as_counter_mut().read_full();
-    match value
-        .map_err(|error| Error::io("watch BPF programs", error))?
-        .lost()
-    {
-        Some(0) => Ok(()),
+    let value = value.map_err(|error| Error::io("watch BPF programs", error))?;
+    match value.lost() {
+        Some(0) => Ok(value.count()),
         _ => Err(Error::Refused("perf events were lost".to_owned())),
     }
 }
@@ -112,13 +154,16 @@ pub(super) fn reported<T>(result: Result<T>) -> Option<T> {
 
 /// Returns the text of a kallsyms that names the BPF programs of a recording in place of those at its end. Where there
 /// may have been two of them, or a module, or it is not known which, there is no name.
-pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
-    let last: BTreeSet<_> = symbols_of(kallsyms).into_iter().collect();
+pub(super) fn named(kallsyms: String, symbols: Option<&BpfSymbols>) -> String {
+    let last: BTreeSet<_> = symbols_of(&kallsyms).into_iter().collect();
+    if last.is_empty() && symbols.is_none_or(|symbols| symbols.0.is_empty()) {
+        return kallsyms;
+    }
     let mut text: String = kallsyms
         .split_inclusive('\n')
         .filter(|line| !line.contains(MARK))
         .collect();
-    let functions = functions(kallsyms);
+    let functions = functions_of_modules(&kallsyms);
     let mut write =
         |start: u64, name: &str| text.push_str(&format!("{start:016x} t {name}{MARK}\n"));
     let Some(BpfSymbols(symbols)) = symbols else {
@@ -152,7 +197,6 @@ pub(super) fn named(kallsyms: &str, symbols: Option<&BpfSymbols>) -> String {
         };
         // A module that is there now may have been loaded into the memory of a program.
         let inside = functions.range(start..len.map_or(start, |_| end));
-        let inside = inside.filter(|(_, module)| !module.is_empty());
         let inside: Vec<u64> = inside.map(|(start, _)| *start).collect();
         let next = all.peek().map(|(next, _)| next.0);
         let is_shared = start < end_before
@@ -192,38 +236,47 @@ fn address(line: &str) -> Option<u64> {
     u64::from_str_radix(line.split_once(' ')?.0, 16).ok()
 }
 
-/// Returns the functions of a kallsyms by their addresses, each with its module.
-fn functions(kallsyms: &str) -> BTreeMap<u64, &str> {
-    let function = |line| {
-        let (_, rest) = str::split_once(line, ' ')?;
-        let (_, module) = rest.split_once('\t').unwrap_or_default();
-        let is_code = rest.starts_with(['t', 'T', 'w', 'W']);
+/// Returns the functions of modules in a kallsyms by their addresses, each with its module.
+fn functions_of_modules(kallsyms: &str) -> BTreeMap<u64, &str> {
+    let function = |tab: usize| {
+        let line = line_until(kallsyms, tab);
+        let module = kallsyms[tab..].lines().next()?;
+        let (_, rest) = line.split_once(' ')?;
+        let is_code = rest.starts_with(['t', 'T', 'w', 'W']) && module != MARK;
         Some((address(line)?, module)).filter(|_| is_code)
     };
-    let lines = kallsyms.lines().filter(|line| !line.ends_with(MARK));
-    lines.filter_map(function).collect()
+    memchr::memchr_iter(b'\t', kallsyms.as_bytes())
+        .filter_map(function)
+        .collect()
 }
 
-/// Returns whether the functions around an address are of one module.
+/// Returns whether the functions of modules around an address are of one module. No other functions are between modules.
 fn is_in_module(functions: &BTreeMap<u64, &str>, address: u64) -> bool {
     let before = functions.range(..=address).next_back();
     let after = functions.range(address..).next();
     match (before, after) {
-        (Some((_, before)), Some((_, after))) => before == after && !before.is_empty(),
+        (Some((_, before)), Some((_, after))) => before == after,
         _ => false,
     }
 }
 
 /// Returns the BPF programs of a kallsyms.
 fn symbols_of(kallsyms: &str) -> Vec<Start> {
-    let lines = kallsyms.lines().filter_map(|line| line.strip_suffix(MARK));
-    let start = |line: &str| {
-        let mut words = line.split(' ');
+    let start = |mark: usize| {
+        let mut words = line_until(kallsyms, mark).split(' ');
         let start = u64::from_str_radix(words.next()?, 16).ok()?;
         let name = words.nth(1).filter(|name| !name.starts_with(PREFIX))?;
         Some((start, name.to_owned()))
     };
-    lines.filter_map(start).collect()
+    memchr::memmem::find_iter(kallsyms.as_bytes(), MARK)
+        .filter_map(start)
+        .collect()
+}
+
+/// Returns the beginning of a line, up to the byte at `end`.
+fn line_until(text: &str, end: usize) -> &str {
+    let start = memchr::memrchr(b'\n', &text.as_bytes()[..end]).map_or(0, |newline| newline + 1);
+    &text[start..end]
 }
 
 #[cfg(test)]
@@ -246,7 +299,7 @@ mod tests {
         let known = symbols
             .iter()
             .map(|(at, name, len)| ((BASE.wrapping_add(*at), (*name).to_owned()), *len));
-        let text = named(&text, Some(&BpfSymbols(known.collect())));
+        let text = named(text, Some(&BpfSymbols(known.collect())));
         let kallsyms = Kallsyms::parse(text.into(), &Modules::default(), "test").unwrap();
         let name = |at: &u64| {
             let symbol = kallsyms.symbol(BASE.wrapping_add(*at), true);
@@ -322,7 +375,7 @@ mod tests {
         let at = [0x1010, 0x1090, 0x5010, 0x6010];
         assert_eq!(names(&last, &known, &at), ["", "", "always", ""]);
         assert_eq!(
-            named("ffff1000 t one\t[bpf]\n", None),
+            named("ffff1000 t one\t[bpf]\n".to_owned(), None),
             format!("00000000ffff1000 t {UNKNOWN}{MARK}\n")
         );
     }

@@ -123,7 +123,7 @@ impl<'a> Surroundings<'a> {
     fn read(
         recording: &'a Recording,
         ending: &'a Ending,
-        bpf: Option<BpfWatch>,
+        mut bpf: Option<BpfWatch>,
         tracefs: &'a Tracefs,
         spool: &Spool,
     ) -> Result<Self> {
@@ -165,8 +165,12 @@ impl<'a> Surroundings<'a> {
             kallsyms: match &recording.begun {
                 Some(begun) => {
                     let (before, now) = (Modules::parse(&begun.modules), kernel::modules()?);
+                    let text = match bpf.as_mut().and_then(BpfWatch::unchanged_kallsyms) {
+                        Some(text) => text,
+                        None => kernel::kallsyms_text()?,
+                    };
                     let text = modules::named(
-                        kernel::kallsyms_text()?,
+                        text,
                         (&before, &begun.builds),
                         (&now, &modules::builds(&now)),
                         &ending.comms.freed,
@@ -174,7 +178,7 @@ impl<'a> Surroundings<'a> {
                     );
                     // After the text is read, so that all of its programs were reported.
                     let symbols = bpf.and_then(|bpf| bpf::reported(bpf.end()));
-                    kernel::parse_kallsyms(bpf::named(&text, symbols.as_ref()))?
+                    kernel::parse_kallsyms(bpf::named(text, symbols.as_ref()))?
                 }
                 None => kernel::kallsyms()?,
             },

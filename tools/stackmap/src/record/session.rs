@@ -146,7 +146,7 @@ impl Session<'_> {
             false => (None, spool),
         };
         let comms = self.start_comms(&dir)?;
-        let bpf = bpf::reported(BpfWatch::start());
+        let bpf = bpf::reported(BpfWatch::start(self.top));
         recording.begun = Some(self.begun(&recording.recorder)?);
         recording.store()?;
         if signals.count() > 0 {
