@@ -7,14 +7,16 @@
 #include <linux/linkage.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/objtool.h>
 #include <linux/stringify.h>
 #include <linux/trace.h>
 #include <linux/trace_events.h>
 
 #ifdef WORDS
 /*
- * A frame of so many words, each of which is the return address; on arm64, of twice as many. The
- * code is the same for any number up to 15.
+ * A frame of so many words, called from one of 16 words less; on arm64, frames of any size. Each word
+ * is the return address of the call in outer(), which the function "via" stands for or not. So with
+ * another number of words the same frames have other places, and one is where it was before.
  */
 #ifdef CONFIG_ARM64
 asm(".pushsection .text\n"
@@ -32,11 +34,33 @@ asm(".pushsection .text\n"
 	"	ret\n"
 	".size " __stringify(inner) ", . - " __stringify(inner) "\n"
 	".popsection");
+void inner(void);
+
+static noinline void outer(void)
+{
+	inner();
+	barrier();
+}
+
+static noinline void direct(void)
+{
+	inner();
+	barrier();
+}
 #else
+#define CALLER(name, words, label)					\
+	".type " __stringify(name) ", @function\n"			\
+	__stringify(name) ":\n"					\
+	"	sub $8 * (" __stringify(words) "), %rsp\n"		\
+	"	call " __stringify(inner) "\n"				\
+	label "	add $8 * (" __stringify(words) "), %rsp\n"		\
+	"	" ASM_RET						\
+	".size " __stringify(name) ", . - " __stringify(name) "\n"
+
 asm(".pushsection .text\n"
 	".type " __stringify(inner) ", @function\n"
 	__stringify(inner) ":\n"
-	"	mov (%rsp), %rax\n"
+	"	lea 1f(%rip), %rax\n"
 	"	sub $8 * " __stringify(WORDS) ", %rsp\n"
 	"	mov %rsp, %rdi\n"
 	"	mov $" __stringify(WORDS) ", %ecx\n"
@@ -46,26 +70,30 @@ asm(".pushsection .text\n"
 	"	add $8 * " __stringify(WORDS) ", %rsp\n"
 	"	" ASM_RET
 	".size " __stringify(inner) ", . - " __stringify(inner) "\n"
+	CALLER(outer, 16 - WORDS, "1:\n" ANNOTATE_NOENDBR "\n")
+	CALLER(direct, 16 - WORDS, "")
 	".popsection");
+void outer(void);
+void direct(void);
 #endif
-void inner(void);
 #else
 static noinline void inner(void)
 {
 	trace_dump_stack(0);
 	barrier();
 }
-#endif
 
 static noinline void outer(void)
 {
 	inner();
 	barrier();
 }
+#define via	outer
+#endif
 
 static int record_set(const char *val, const struct kernel_param *kp)
 {
-	outer();
+	via();
 	return 0;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 #define inner		ghost_c_inner
 #define outer		ghost_c_outer
+#define direct		ghost_c_direct
 #define record_set	ghost_c_record_set
+#define via		outer
 #define WORDS		4
 #include "ghost.h"
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 #define inner		ghost_d_inner
 #define outer		ghost_d_outer
+#define direct		ghost_d_direct
 #define record_set	ghost_d_record_set
+#define via		direct
 #define WORDS		12
 #include "ghost.h"
 
