@@ -14,9 +14,10 @@
 
 #ifdef WORDS
 /*
- * A frame of so many words, called from one of 16 words less; on arm64, frames of any size. Each word
- * is the return address of the call in outer(), which the function "via" stands for or not. So with
- * another number of words the same frames have other places, and one is where it was before.
+ * A frame of so many words, called from one of 16 words less; on arm64, frames of any size. Each
+ * word is the return address of the call in outer(), which is called or not: "via" is the function
+ * that is. So with another number of words the frames have other places, and where the first one
+ * had its return address is that address in any case.
  */
 #ifdef CONFIG_ARM64
 asm(".pushsection .text\n"
@@ -75,6 +76,7 @@ asm(".pushsection .text\n"
 	".popsection");
 void outer(void);
 void direct(void);
+
 #endif
 #else
 static noinline void inner(void)
@@ -88,6 +90,7 @@ static noinline void outer(void)
 	inner();
 	barrier();
 }
+
 #define via	outer
 #endif
 
