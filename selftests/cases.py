@@ -267,11 +267,11 @@ def every_case(kernel):
     yield guest("contract", kernel, vm=CONTRACT)
     yield guest("user-stacks", kernel)
     yield guest("recorders", kernel, hooks(kernel)[0], "20")
-    calls = 2000 if kernel in WATCHED else 20000
+    calls = 2000 if kernel in WATCHED else 8000
     yield guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle")
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
-        yield libraries(kernel, calls // 5 if stock else 500, timeout=600)
+        yield libraries(kernel, 4000 if stock else 500, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
     yield guest("symbols", kernel)
     yield guest("symbols-faults", kernel)
