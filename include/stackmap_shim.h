@@ -390,6 +390,7 @@ int stackmap_user_resolve(void);
 int stackmap_user_begin(unsigned int nr);
 void stackmap_user_ask(unsigned int nr, bool on);
 void stackmap_user_cancel(unsigned int nr);
+void stackmap_user_end(void);
 void stackmap_user_unprobe(void);
 bool stackmap_user_unprobe_idle(void);
 /* Any context. */

@@ -104,6 +104,7 @@ impl Drop for Recorder {
             shim::stackmap_user_unprobe();
             let listed = instances.iter().map(|instance| &instance.array);
             Iterator::chain(listed, &control.top).for_each(|array| array.cancel_user());
+            shim::stackmap_user_end();
             shim::stackmap_readahead_drain();
             shim::stackmap_growth_stop();
             shim::stackmap_stack_free();

@@ -9,7 +9,7 @@ use super::{
     cfi::X86_64,
     cookie::{exec_id, Cookie, Known},
     mappings::{Codes, Mappings, READS_MAX},
-    process::{registers, OwnMemory, Process},
+    process::{registers, OwnMemory, OwnMemory32, Process},
     walk::{self, Memory, Registers},
     words::{End, StackWords, FRAMES_MAX},
     State,
@@ -71,7 +71,12 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
     let unchanged = ips.first().is_none_or(|ip| *ip as u64 == registers.ip);
     let id = match registers.word == 8 && unchanged {
         true => state.id_by_rules(&process, registers, &OwnMemory::new(), true, || true),
-        // Rules are those of 64 bits.
+        // Rules are those of 64 bits. Without the kernel's walk:
+        false if nr == 0 && registers.word == 4 => {
+            let memory = OwnMemory32(OwnMemory::new());
+            let walk = |room: &mut [usize]| walk::by_frame_pointers(registers, &memory, room);
+            state.id_by_pointers(&process, walk, || true)
+        }
         false => state.id_by_pointers(&process, |room| copy(ips, room), || true),
     };
     // Unless it was settled meanwhile.

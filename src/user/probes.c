@@ -3,6 +3,10 @@
  * User stacks that the kernel would unwind too late, or not at all: those of tasks that call
  * exec, and lose their stack with the old program, and those of tasks that exit.
  *
+ * They come from tracepoints. A kernel without deferred unwinding runs probes with preemption off,
+ * and sched_process_exit after the address space is gone: there they come from the entries of
+ * functions, see entries.c.
+ *
  * Adding and removing probes waits for the probes that run. So no probe waits for I/O: the walk
  * ends at user memory that is not present.
  */
@@ -30,7 +34,6 @@ static bool records(struct stackmap_slot *slot)
 	return stackmap_slot_asks(slot) && tr && static_call(stackmap_tr_is_on)(tr);
 }
 
-static struct tracepoint *prepare_exec, *process_exit;
 static bool probing;
 
 /* Whether a trace array asks for user stacks and takes events. */
@@ -58,11 +61,23 @@ static bool can_unwind(void)
  */
 static void deliver_pending(void)
 {
+#if STACKMAP_OWN_DEFERRAL
+	stackmap_deferral_flush();
+#else
 	struct unwind_task_info *info = stackmap_unwind_info(current);
 
 	while ((atomic_long_read(&info->unwind_mask) & UNWIND_PENDING) &&
 	       static_call(stackmap_task_work_cancel)(current, &info->work))
 		info->work.func(&info->work);
+#endif
+}
+
+/* The same, of user memory that is present: nothing is waited for. */
+static void flush(void)
+{
+	pagefault_disable();
+	deliver_pending();
+	pagefault_enable();
 }
 
 /* Whether the current task has a request of ours pending. */
@@ -80,7 +95,8 @@ static bool is_requested(void)
 	return false;
 }
 
-static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
+/* The current task is about to lose its program. Context: that of the probe. */
+void stackmap_before_exec(void)
 {
 	const bool asks = is_recorded();
 	struct stackmap_slot *slot, *end;
@@ -103,43 +119,101 @@ static void on_prepare_exec(void *data, struct task_struct *task, struct linux_b
 	stackmap_for_each_served(slot, end)
 		if (asks && stackmap_slot_asks(slot))
 			static_call(stackmap_unwind_request)(&slot->work, &cookie);
-	pagefault_disable();
-	deliver_pending();
-	pagefault_enable();
+	flush();
 	stackmap_user_count(STACKMAP_USER_EXEC_FLUSHED);
 }
 
-static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
+/* The cookie of this entry if the current task's stack was walked in it, or 0. */
+static u64 walked_in_entry(void)
 {
+#if STACKMAP_OWN_DEFERRAL
+	return stackmap_deferral_walked();
+#else
 	const struct unwind_task_info *info = stackmap_unwind_info(current);
+
+	return info->cache && info->cache->nr_entries ? info->id.id : 0;
+#endif
+}
+
+/* The current task is about to lose its address space. Context: that of the probe. */
+void stackmap_before_exit(void)
+{
 	struct unwind_stacktrace trace = { };
 	struct stackmap_slot *slot, *end;
+	u64 cookie, walked;
 	unsigned int id;
-	u64 cookie;
 
-	if (!is_recorded() || !current->mm || (current->flags & (PF_KTHREAD | PF_USER_WORKER)))
+	if (!current->mm || (current->flags & (PF_KTHREAD | PF_USER_WORKER)))
+		return;
+#if STACKMAP_OWN_DEFERRAL
+	/* Later, there is no user memory; the kernel's deferral has done it. */
+	if (can_unwind())
+		flush();
+#endif
+	if (!is_recorded())
 		return;
 	if (!can_unwind()) {
 		stackmap_user_count(STACKMAP_USER_EXIT_LATE);
 		return;
 	}
 	cookie = stackmap_exit_cookie();
-	if (info->id.id && info->cache && info->cache->nr_entries) {
+	walked = walked_in_entry();
+	if (walked) {
 		/*
 		 * The stack was walked in this entry. An exec that failed after its point of no
 		 * return may lie between, and the addresses be those of the old program.
 		 */
-		id = stackmap_user_known(info->id.id);
+		id = stackmap_user_known(walked);
+#if STACKMAP_OWN_DEFERRAL
+	} else if (stackmap_user_in_exec()) {
+		/* The same, when the task was switched out since. */
+		stackmap_user_count(STACKMAP_USER_EXIT_LATE);
+		return;
+#endif
 	} else {
+#if !STACKMAP_OWN_DEFERRAL
 		pagefault_disable();
 		static_call(stackmap_unwind_user)(&trace);
 		pagefault_enable();
+#endif
 		id = stackmap_user_id(trace.entries, trace.nr, cookie);
 	}
 	stackmap_for_each_served(slot, end)
 		if (records(slot))
 			stackmap_user_bind(&slot->served, cookie, id);
 	stackmap_user_count(STACKMAP_USER_EXIT_BOUND);
+}
+
+#if STACKMAP_OWN_DEFERRAL
+/*
+ * Where another user excludes ours, user stacks go on without: what exec and exit lose is counted.
+ */
+static int attach(void)
+{
+	probing = !stackmap_entries_begin();
+	return 0;
+}
+
+static void detach(void)
+{
+	stackmap_entries_end();
+}
+
+static void drain(void)
+{
+	stackmap_entries_drain();
+}
+#else
+static struct tracepoint *prepare_exec, *process_exit;
+
+static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
+{
+	stackmap_before_exec();
+}
+
+static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
+{
+	stackmap_before_exit();
 }
 
 static void find(struct tracepoint *tp, void *unused)
@@ -150,13 +224,10 @@ static void find(struct tracepoint *tp, void *unused)
 		process_exit = tp;
 }
 
-/* Begins to watch exec and exit, unless that is done. Returns 0 or an errno. */
-int stackmap_user_probe(void)
+static int attach(void)
 {
 	int ret;
 
-	if (probing)
-		return 0;
 	for_each_kernel_tracepoint(find, NULL);
 	if (!prepare_exec || !process_exit) {
 		pr_info("user stacks: this kernel has no tracepoints of exec and exit\n");
@@ -174,11 +245,30 @@ int stackmap_user_probe(void)
 	return ret;
 }
 
+static void detach(void)
+{
+	tracepoint_probe_unregister(process_exit, on_process_exit, NULL);
+	tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
+	tracepoint_synchronize_unregister();
+}
+
+static void drain(void)
+{
+	tracepoint_synchronize_unregister();
+}
+#endif
+
+/* Begins to watch exec and exit, unless that is done. Returns 0 or an errno. */
+int stackmap_user_probe(void)
+{
+	return probing ? 0 : attach();
+}
+
 /* Waits until no probe uses a trace array that is no longer served. Process context, may sleep. */
 void stackmap_user_drain(void)
 {
 	if (probing)
-		tracepoint_synchronize_unregister();
+		drain();
 }
 
 /**
@@ -191,9 +281,7 @@ void stackmap_user_unprobe(void)
 	if (!probing)
 		return;
 	probing = false;
-	tracepoint_probe_unregister(process_exit, on_process_exit, NULL);
-	tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
-	tracepoint_synchronize_unregister();
+	detach();
 }
 
 /**

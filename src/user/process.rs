@@ -344,6 +344,15 @@ impl Memory for OwnMemory {
     }
 }
 
+/// The same, with words of 32 bits.
+pub(super) struct OwnMemory32(pub(super) OwnMemory);
+
+impl Memory for OwnMemory32 {
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        Ok(u64::from(self.0.word(address)? as u32))
+    }
+}
+
 impl From<stackmap_registers> for Registers {
     fn from(registers: stackmap_registers) -> Self {
         Self {

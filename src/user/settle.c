@@ -57,6 +57,23 @@ static unsigned long requested(struct task_struct *task)
 	return mask & works(false) & ~(cache ? data_race(cache->unwind_completed) : 0);
 }
 
+#if STACKMAP_OWN_DEFERRAL
+/* The numbers of these calls in 32-bit programs. */
+#define COMPAT_EXECVE		11
+#define COMPAT_EXECVEAT		358
+
+/* Whether the current task is in a call of exec, or has called nothing since. */
+bool stackmap_user_in_exec(void)
+{
+	struct pt_regs *regs = task_pt_regs(current);
+	const int nr = syscall_get_nr(current, regs);
+
+	if (unwind_user_word_size(regs) != 8)
+		return nr == COMPAT_EXECVE || nr == COMPAT_EXECVEAT;
+	return nr == __NR_execve || nr == __NR_execveat;
+}
+#endif
+
 /*
  * Whether a task with a request of ours pending is inside exec, or may be: the numbers of 32-bit
  * calls are not looked at.

@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The kernel's deferred unwinding of user stacks. For kernels without it: the types and names that
- * the module uses, so that all compiles. stackmap_user_resolve() refuses such a kernel.
+ * the module uses, and a deferral of its own, deferral.c, where the kernel has what that needs.
+ * stackmap_user_resolve() refuses all others.
  */
 #ifndef STACKMAP_USER_UNWIND_H
 #define STACKMAP_USER_UNWIND_H
+
+#include <linux/kconfig.h>
+
+#define STACKMAP_KERNEL_DEFERRAL	\
+	(STACKMAP_HAS_UNWIND_DEFERRED && IS_ENABLED(CONFIG_UNWIND_USER))
+/* It also takes calls at the entries of functions; see entries.c. */
+#define STACKMAP_OWN_DEFERRAL	\
+	(!STACKMAP_KERNEL_DEFERRAL && IS_ENABLED(CONFIG_USER_RETURN_NOTIFIER) &&	\
+	 IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_REGS))
 
 #if STACKMAP_HAS_UNWIND_DEFERRED
 #include <linux/unwind_deferred.h>
@@ -50,18 +60,44 @@ int unwind_deferred_request(struct unwind_work *work, u64 *cookie);
 void unwind_deferred_cancel(struct unwind_work *work);
 #endif
 
-#ifndef CONFIG_UNWIND_USER
+#if !STACKMAP_KERNEL_DEFERRAL
 #define UNWIND_PENDING			BIT(0)
+#ifdef CONFIG_X86_64
+/* Virtual 8086 mode has segments. */
+#define unwind_user_word_size(regs)	\
+	((regs)->flags & X86_VM_MASK ? 0 : user_64bit_mode(regs) ? 8 : 4)
+#else
 #define unwind_user_word_size(regs)	0
 #endif
+#endif
 
+struct mutex;
+struct srcu_struct;
 struct task_struct;
 
-/* What a task has requested. Without the kernel's user unwinder no task has. */
+#if STACKMAP_OWN_DEFERRAL
+extern struct mutex stackmap_deferral_lock;
+extern struct srcu_struct *const stackmap_deferral_srcu;
+
+int stackmap_deferral_begin(void);
+void stackmap_deferral_end(void);
+int stackmap_deferral_init(struct unwind_work *work,
+			   void (*func)(struct unwind_work *work, struct unwind_stacktrace *trace,
+					u64 cookie));
+int stackmap_deferral_request(struct unwind_work *work, u64 *cookie);
+void stackmap_deferral_cancel(struct unwind_work *work);
+void stackmap_deferral_flush(void);
+u64 stackmap_deferral_walked(void);
+struct unwind_task_info *stackmap_deferral_info(const struct task_struct *task);
+#endif
+
+/* What a task has requested. Without a deferral no task has. */
 static inline struct unwind_task_info *stackmap_unwind_info(struct task_struct *task)
 {
-#ifdef CONFIG_UNWIND_USER
+#if STACKMAP_KERNEL_DEFERRAL
 	return &task->unwind_info;
+#elif STACKMAP_OWN_DEFERRAL
+	return stackmap_deferral_info(task);
 #else
 	static struct unwind_task_info none;
 

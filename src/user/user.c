@@ -2,9 +2,9 @@
 /*
  * Requests for user stacks, and their delivery: one unwind_work for each trace array.
  *
- * A request is made when a kernel stack is recorded, in any context. The kernel unwinds the user
- * stack once, when the task returns to user space, and calls each work that has requested it. The
- * cookie of the kernel entry joins both.
+ * A request is made when a kernel stack is recorded, in any context. The kernel, or deferral.c
+ * where the kernel cannot, calls each work that has requested when the task returns to user space.
+ * The cookie of the kernel entry joins both.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -31,53 +31,90 @@ STACKMAP_STATIC_CALL(NULL, stackmap_unwind_cancel, unwind_deferred_cancel);
 STACKMAP_STATIC_CALL(NULL, stackmap_insn_decode, insn_decode);
 #endif
 
-/* The kernel's: it is held when its list of works changes, and its readers hold the SRCU. */
+/* Of the deferral: it is held when its list of works changes, and readers hold the SRCU. */
 static struct mutex *works_lock;
 static struct srcu_struct *works_srcu;
 
-/**
- * stackmap_user_resolve - find what user stacks need of the kernel
- *
- * Context: process, may sleep. stackmap_symbols_resolve() has returned 0.
- * Return: 0, or -EOPNOTSUPP if the kernel lacks something, which the log names.
- */
-int stackmap_user_resolve(void)
+/* Finds @nr symbols. Returns 0, or -EOPNOTSUPP if the kernel lacks one, which the log names. */
+static int find_all(const char * const *names, unsigned int nr, void **found)
 {
-	static const char * const names[] = {
-		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
-		"lock_vma_under_rcu", "task_work_cancel", "unwind_user_faultable",
-		"put_task_stack", "callback_mutex", "unwind_srcu",
-#ifdef CONFIG_X86_64
-		"insn_decode",
-#endif
-	};
-	void *found[ARRAY_SIZE(names)];
 	unsigned int i;
 
-	if (!STACKMAP_HAS_UNWIND_DEFERRED || !IS_ENABLED(CONFIG_UNWIND_USER)) {
-		pr_info("user stacks: this kernel has no CONFIG_UNWIND_USER\n");
-		return -EOPNOTSUPP;
-	}
-	for (i = 0; i < ARRAY_SIZE(names); i++) {
+	for (i = 0; i < nr; i++) {
 		found[i] = stackmap_symbol_find(names[i]);
 		if (found[i])
 			continue;
 		pr_info("user stacks: this kernel has no symbol %s\n", names[i]);
 		return -EOPNOTSUPP;
 	}
+	return 0;
+}
+
+/* Finds the deferral: that of the kernel, or ours. Returns 0 or an errno. */
+#if STACKMAP_KERNEL_DEFERRAL
+static int resolve_deferral(void)
+{
+	static const char * const deferral[] = {
+		"unwind_deferred_init", "unwind_deferred_request", "unwind_deferred_cancel",
+		"unwind_user_faultable", "callback_mutex", "unwind_srcu",
+	};
+	void *found[ARRAY_SIZE(deferral)];
+	int ret = find_all(deferral, ARRAY_SIZE(deferral), found);
+
+	if (ret)
+		return ret;
 	static_call_update(stackmap_unwind_init, found[0]);
 	static_call_update(stackmap_unwind_request, found[1]);
 	static_call_update(stackmap_unwind_cancel, found[2]);
-	static_call_update(stackmap_lock_vma, found[3]);
-	static_call_update(stackmap_task_work_cancel, found[4]);
-	static_call_update(stackmap_unwind_user, found[5]);
-	static_call_update(stackmap_put_task_stack, found[6]);
-	works_lock = found[7];
-	works_srcu = found[8];
-#ifdef CONFIG_X86_64
-	static_call_update(stackmap_insn_decode, found[9]);
-#endif
+	static_call_update(stackmap_unwind_user, found[3]);
+	works_lock = found[4];
+	works_srcu = found[5];
 	return 0;
+}
+#elif STACKMAP_OWN_DEFERRAL
+static int resolve_deferral(void)
+{
+	static_call_update(stackmap_unwind_init, stackmap_deferral_init);
+	static_call_update(stackmap_unwind_request, stackmap_deferral_request);
+	static_call_update(stackmap_unwind_cancel, stackmap_deferral_cancel);
+	works_lock = &stackmap_deferral_lock;
+	works_srcu = stackmap_deferral_srcu;
+	return stackmap_deferral_begin();
+}
+#else
+static int resolve_deferral(void)
+{
+	pr_info("user stacks: this kernel has neither CONFIG_UNWIND_USER nor CONFIG_USER_RETURN_NOTIFIER\n");
+	return -EOPNOTSUPP;
+}
+#endif
+
+/**
+ * stackmap_user_resolve - find what user stacks need of the kernel
+ *
+ * Context: process, may sleep; callers serialise. stackmap_symbols_resolve() has returned 0.
+ * Return: 0; -EOPNOTSUPP if the kernel lacks something, which the log names; or another errno.
+ */
+int stackmap_user_resolve(void)
+{
+	static const char * const names[] = {
+		"lock_vma_under_rcu", "task_work_cancel", "put_task_stack",
+#ifdef CONFIG_X86_64
+		"insn_decode",
+#endif
+	};
+	void *found[ARRAY_SIZE(names)];
+	int ret = find_all(names, ARRAY_SIZE(names), found);
+
+	if (ret)
+		return ret;
+	static_call_update(stackmap_lock_vma, found[0]);
+	static_call_update(stackmap_task_work_cancel, found[1]);
+	static_call_update(stackmap_put_task_stack, found[2]);
+#ifdef CONFIG_X86_64
+	static_call_update(stackmap_insn_decode, found[3]);
+#endif
+	return resolve_deferral();
 }
 
 /**
@@ -193,6 +230,21 @@ void stackmap_user_cancel(unsigned int nr)
 	synchronize_srcu(works_srcu);
 	INIT_LIST_HEAD(&slot->work.list);
 	static_call(stackmap_unwind_cancel)(&slot->work);
+}
+
+/**
+ * stackmap_user_end - end all deliveries
+ *
+ * All are cancelled, and exec and exit are not watched.
+ *
+ * Context: process, may sleep; callers serialise. When this returns no task delivers, and none
+ * will; see stackmap_deferral_end() for what it may wait for.
+ */
+void stackmap_user_end(void)
+{
+#if STACKMAP_OWN_DEFERRAL
+	stackmap_deferral_end();
+#endif
 }
 
 /**

@@ -43,7 +43,13 @@ static inline struct stackmap_registers stackmap_registers_of(struct pt_regs *re
 }
 
 int stackmap_user_probe(void);
+void stackmap_before_exec(void);
+void stackmap_before_exit(void);
+int stackmap_entries_begin(void);
+void stackmap_entries_end(void);
+void stackmap_entries_drain(void);
 void stackmap_user_drain(void);
 bool stackmap_user_execs(void);
+bool stackmap_user_in_exec(void);
 
 #endif /* STACKMAP_USER_USER_H */
