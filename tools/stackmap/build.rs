@@ -17,6 +17,7 @@ fn main() {
             ',',
         ),
         ("FOR_USER_STACKS", "user/user.c", &["names[] = {"], '}'),
+        ("FOR_DEFERRAL", "user/user.c", &["deferral[] = {"], '}'),
     ] {
         let path = module.join(path);
         println!("cargo:rerun-if-changed={}", path.display());

@@ -87,8 +87,12 @@ const NEEDED_KERNEL: &str = "the module needs Linux 6.12 or newer";
 /// The module finds unexported symbols by this one, which a kernel without kprobes does not have.
 const FINDER: &str = "register_kprobe";
 
-// The unexported symbols without which the module does not load (NEEDED), and those without which it has
-// no user stacks (FOR_USER_STACKS), as its source names them.
+/// What the module defers user stacks by where the kernel cannot.
+const NOTIFIER: &str = "user_return_notifier_register";
+
+// The unexported symbols without which the module does not load (NEEDED), those without which it has no user
+// stacks (FOR_USER_STACKS), and those without which it needs NOTIFIER for them (FOR_DEFERRAL), as its source
+// names them.
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
 /// The system that is looked at.
@@ -226,11 +230,16 @@ impl System {
             false => Check::new(Bad, "kernel symbols", format!("no {}", missing.join(", ")))
                 .advise("the module does not load here: report this kernel's release"),
         });
-        let missing = missing_of(FOR_USER_STACKS);
+        let mut missing = missing_of(FOR_USER_STACKS);
+        if !has(NOTIFIER) {
+            missing.extend(missing_of(FOR_DEFERRAL));
+        }
         checks.push(match missing.is_empty() {
             true => Check::new(Good, "user stacks", "all symbols that they need"),
-            false => Check::new(Note, "user stacks", format!("no {}", missing.join(", ")))
-                .advise("events will have no user stacks: use a kernel with CONFIG_UNWIND_USER"),
+            false => Check::new(Note, "user stacks", format!("no {}", missing.join(", "))).advise(
+                "events will have no user stacks: use a kernel with CONFIG_UNWIND_USER, or \
+                     CONFIG_USER_RETURN_NOTIFIER",
+            ),
         });
         let hidden = Kallsyms::parse(text, &Default::default(), "/proc/kallsyms").is_err();
         if hidden {
