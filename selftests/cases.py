@@ -17,7 +17,7 @@ STATIC = ("-static",)
 BUILD_ID = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
 PROGRAMS = {
     **{name: (f"selftests/programs/{name}.c", STATIC)
-       for name in ("bpf", "callers", "deferred", "family", "permit", "reopen", "slow-exec", "text")},
+       for name in ("bpf", "callers", "deferred", "family", "pending", "permit", "reopen", "slow-exec", "text")},
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
@@ -91,7 +91,7 @@ MATRIX = tuple(kernel for kernel in ALL if kernel not in kernels_with("patience=
 # Stock kernels of another architecture: where they are not named, only `other_cases` run there. Their compiler, and the
 # programs that cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
 ARM64 = kernels_with("arch=arm64")
-# Others without CONFIG_UNWIND_USER.
+# Others without user stacks.
 KERNEL_STACKS = kernels_with("user_stacks=''")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
 ARM64_PROGRAMS = ("bpf", "permit", "reopen", "text")
@@ -240,6 +240,11 @@ def libraries(kernel, calls, **more):
                  oracle=("--libraries", str(calls // 2), str(4 * calls)), **more)
 
 
+def oracle_of_user_stacks(kernel, calls, **more):
+    """Stacks of programs that know what they have called."""
+    return guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle", **more)
+
+
 def race(kernel):
     """Two CPUs on two of the machine's."""
     return guest("race", kernel, vm=("--tcg", "multi"))
@@ -268,11 +273,12 @@ def every_case(kernel):
     yield guest("user-stacks", kernel)
     yield guest("recorders", kernel, hooks(kernel)[0], "20")
     calls = 2000 if kernel in WATCHED else 8000
-    yield guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle")
+    yield oracle_of_user_stacks(kernel, calls)
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
         yield libraries(kernel, 4000 if stock else 500, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
+    yield guest("user-pending", kernel)
     yield guest("symbols", kernel)
     yield guest("symbols-faults", kernel)
     yield guest("files", kernel, "5")
@@ -298,19 +304,25 @@ def every_case(kernel):
 # What "make test" leaves to "make long-test": what the other kernel or hook shows, too, or what no kernel is known to
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
-    "deb13": ("kprobe", "oracle jump instance"),
+    "deb13": ("kprobe", "oracle jump instance", "user-pending"),
     "stable": (
         "cycles kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
-        "hotplug"),
+        "hotplug", "user-attacks"),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
 
 
 def kernel_stack_cases(kernel):
-    """The scripts that make sense on a kernel without user stacks. On arm64 that excludes the tool, which is built for
-    the host, and the Debian userland, whose packages only a machine of that architecture can configure.
+    """The scripts that make sense on a kernel without user stacks; and those of user stacks, where it has them by the
+    module's own deferral. On arm64 that excludes the tool, which is built for the host, and the Debian userland, whose
+    packages only a machine of that architecture can configure.
     """
+    if kernel not in (*ARM64, *KERNEL_STACKS):
+        yield guest("user-stacks", kernel)
+        yield oracle_of_user_stacks(kernel, 20000)
+        yield guest("user-attacks", kernel, "6200")
+        yield guest("user-pending", kernel)
     # Here this is one option for all instances.
     if kernel == "stable":
         yield tool(kernel, "functions")
@@ -349,8 +361,8 @@ def all_cases(kernel):
     """The cases of a kernel, whoever runs them."""
     if kernel in NEWER:
         yield from native_cases(kernel)
-    cases = {KCSAN: kcsan_cases, **dict.fromkeys((*ARM64, *KERNEL_STACKS), kernel_stack_cases)}.get(kernel, every_case)
-    yield from cases(kernel)
+    few = dict.fromkeys((*ARM64, *KERNEL_STACKS, KERNELS[1]), kernel_stack_cases)
+    yield from {KCSAN: kcsan_cases, **few}.get(kernel, every_case)(kernel)
 
 
 def guest_cases(kernel):
@@ -386,7 +398,7 @@ def kcsan_cases(kernel):
     yield guest("unwind", kernel)
     yield guest("user-stacks", kernel)
     yield guest("user-attacks", kernel, "0")
-    yield guest("user-oracle", kernel, "2000", oracle=("4000",), judge="user-oracle")
+    yield oracle_of_user_stacks(kernel, 2000)
 
 
 def long_cases(kernel):
@@ -407,8 +419,10 @@ def long_cases(kernel):
     yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
     yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
     if kernel not in WATCHED:
-        yield guest("user-oracle", kernel, "50000", timeout=20 * 60, oracle=("100000",), judge="user-oracle")
-        yield libraries(kernel, 25000, timeout=20 * 60)
+        yield oracle_of_user_stacks(kernel, 50000, timeout=20 * 60)
+        # Where times of files are coarse, those that have just changed have no index.
+        if kernel != KERNELS[1]:
+            yield libraries(kernel, 25000, timeout=20 * 60)
     if kernel == KERNELS[0]:
         yield tool(kernel, "beside", "12")
     # The debug information of the kernel is 1.2 GB to download.

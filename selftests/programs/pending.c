@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tasks that stay in the kernel: pending HOW [ARGUMENT...]. All of them end with the first process.
+ *
+ * sleep: waits for a signal. vfork: waits, uninterruptibly, for a child that waits for a signal.
+ * traced: its child is stopped at a system call. exits: its child is stopped where it exits. crowd
+ * COUNT: so many threads wait. execs: replaces itself from a second thread, again and again.
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STACK	16384
+
+static int vforks(void)
+{
+	if (!vfork()) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
+	}
+	return 0;
+}
+
+static int traces(long options)
+{
+	const pid_t child = fork();
+	int status;
+
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		ptrace(PTRACE_TRACEME, 0, 0, 0);
+		raise(SIGSTOP);
+		close(1000000);
+		_exit(0);
+	}
+	if (child < 0 || waitpid(child, &status, 0) < 0 ||
+	    ptrace(PTRACE_SETOPTIONS, child, 0, options | PTRACE_O_EXITKILL) ||
+	    ptrace(options ? PTRACE_CONT : PTRACE_SYSCALL, child, 0, 0) ||
+	    waitpid(child, &status, 0) < 0)
+		err(1, "ptrace");
+	return pause();
+}
+
+static void *wait_there(void *unused)
+{
+	(void)unused;
+	pause();
+	return NULL;
+}
+
+static int crowd(int threads)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, STACK);
+	while (threads--)
+		if (pthread_create(&thread, &attributes, wait_there, NULL))
+			errx(1, "%d threads are missing", threads + 1);
+	return pause();
+}
+
+static char **arguments;
+
+static void *exec_itself(void *unused)
+{
+	(void)unused;
+	execv("/proc/self/exe", arguments);
+	err(1, "exec");
+}
+
+static int execs(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, exec_itself, NULL))
+		err(1, "a thread");
+	return pause();
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "";
+
+	arguments = argv;
+	if (!strcmp(how, "sleep"))
+		return pause();
+	if (!strcmp(how, "vfork"))
+		return vforks();
+	if (!strcmp(how, "traced"))
+		return traces(0);
+	if (!strcmp(how, "exits"))
+		return traces(PTRACE_O_TRACEEXIT);
+	if (!strcmp(how, "crowd") && argc > 2)
+		return crowd(atoi(argv[2]));
+	if (!strcmp(how, "execs"))
+		return execs();
+	fprintf(stderr, "Usage: pending sleep|vfork|traced|exits|crowd COUNT|execs\n");
+	return 1;
+}
