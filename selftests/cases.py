@@ -320,7 +320,7 @@ def kernel_stack_cases(kernel):
     """
     if kernel not in (*ARM64, *KERNEL_STACKS):
         yield guest("user-stacks", kernel)
-        yield oracle_of_user_stacks(kernel, 20000)
+        yield oracle_of_user_stacks(kernel, 8000)
         yield guest("user-attacks", kernel, "6200")
         yield guest("user-pending", kernel)
     # Here this is one option for all instances.
