@@ -63,6 +63,7 @@
 struct entry {
 	struct unwind_task_info info;
 	struct unwind_cache cache;
+	u64 exec_id;	/* the task's count of exec calls when it was claimed */
 };
 
 /* Whose entry each one is; NULL: it is free. Apart, as a search reads many. */
@@ -164,6 +165,7 @@ static struct entry *claim_entry(const struct delivery *delivery)
 
 			entry->info.id.id = (u64)count << 32 | (raw_smp_processor_id() + 1);
 		}
+		entry->exec_id = current->self_exec_id;
 		/* Release: who finds the entry sees its number. */
 		atomic_long_set_release(&entry->info.unwind_mask, 0);
 		return entry;
@@ -186,11 +188,12 @@ static void on_user_return(struct user_return_notifier *notifier)
 {
 	struct delivery *delivery = container_of(notifier, struct delivery, notifier);
 
-	WRITE_ONCE(delivery->task, NULL);
 	if (delivery->notifies) {
 		delivery->notifies = false;
 		user_return_notifier_unregister(notifier);
 	}
+	/* Last: the call may be traced, and no work runs any more before user space. */
+	WRITE_ONCE(delivery->task, NULL);
 }
 
 /* Has this CPU remember the delivery of an entry of the current task. Interrupts are off. */
@@ -222,6 +225,11 @@ static void deliver(struct entry *entry, unsigned long bits)
 	struct unwind_stacktrace trace = { };
 	struct unwind_work *work;
 
+	/* Nothing was delivered at exec, which could not be watched. */
+	if (!entry->cache.nr_entries && entry->exec_id != current->self_exec_id) {
+		stackmap_user_count(STACKMAP_USER_EXEC_STALE);
+		return;
+	}
 	guard(srcu)(&works_srcu);
 	list_for_each_entry_srcu(work, &works, list, srcu_read_lock_held(&works_srcu)) {
 		const int bit = work->bit;

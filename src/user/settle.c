@@ -58,19 +58,23 @@ static unsigned long requested(struct task_struct *task)
 }
 
 #if STACKMAP_OWN_DEFERRAL
-/* The numbers of these calls in 32-bit programs. */
+/* The numbers of these calls in other ABIs. */
 #define COMPAT_EXECVE		11
 #define COMPAT_EXECVEAT		358
+#define X32_EXECVE		(__X32_SYSCALL_BIT + 520)
+#define X32_EXECVEAT		(__X32_SYSCALL_BIT + 545)
 
-/* Whether the current task is in a call of exec, or has called nothing since. */
+/*
+ * Whether the current task is in a call of exec, or has called nothing since. exec sets the number
+ * with the ABI of the new program, while the registers still are those of the old one.
+ */
 bool stackmap_user_in_exec(void)
 {
-	struct pt_regs *regs = task_pt_regs(current);
-	const int nr = syscall_get_nr(current, regs);
+	const int nr = syscall_get_nr(current, task_pt_regs(current));
 
-	if (unwind_user_word_size(regs) != 8)
+	if (in_ia32_syscall())
 		return nr == COMPAT_EXECVE || nr == COMPAT_EXECVEAT;
-	return nr == __NR_execve || nr == __NR_execveat;
+	return nr == __NR_execve || nr == __NR_execveat || nr == X32_EXECVE || nr == X32_EXECVEAT;
 }
 #endif
 
