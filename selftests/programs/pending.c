@@ -4,7 +4,7 @@
  *
  * sleep: waits for a signal. vfork: waits, uninterruptibly, for a child that waits for a signal.
  * traced: its child is stopped at a system call. exits: its child is stopped where it exits. crowd
- * COUNT: so many threads wait. execs: replaces itself from a second thread, again and again.
+ * COUNT: that number of threads waits. execs: replaces itself from a second thread, repeatedly.
  */
 #define _GNU_SOURCE
 #include <err.h>

@@ -5,7 +5,7 @@
  * A task that has requested has an entry in a table, with a task work that delivers when the task
  * returns to user space. With that the entry is free again. What the task requests between the
  * delivery and user space is of the same entry into the kernel: the CPU remembers the delivery
- * until a notifier tells that a task returns to user space there. A task that was switched out
+ * until a notifier is called as a task returns to user space there. A task that was switched out
  * meanwhile may have been in user space: it gets a new cookie, and another delivery.
  *
  * An NMI may come while an entry is claimed or freed. It does not see that entry, and may claim
@@ -367,7 +367,7 @@ void stackmap_deferral_cancel(struct unwind_work *work)
 	guard(mutex)(&stackmap_deferral_lock);
 	list_del_rcu(&work->list);
 	synchronize_srcu(&works_srcu);
-	/* First, so that it does not get from one to the other behind us. */
+	/* First, so that no delivery copies the bit after it was removed here. */
 	WRITE_ONCE(bits_used, bits_used & ~BIT(bit));
 	on_each_cpu(forget_bit, (void *)bit, true);
 	for (i = 0; i < BIT(table_bits); i++) {
@@ -464,15 +464,15 @@ static unsigned int cancel_all(void)
  */
 void stackmap_deferral_end(void)
 {
-	unsigned long told = jiffies + PATIENCE;
+	unsigned long deadline = jiffies + PATIENCE;
 	unsigned int left;
 
 	if (!entries)
 		return;
 	while ((left = cancel_all())) {
-		if (told && time_after(jiffies, told)) {
+		if (deadline && time_after(jiffies, deadline)) {
 			pr_info("waiting for %u tasks to deliver their user stacks\n", left);
-			told = 0;
+			deadline = 0;
 		}
 		msleep(20);
 	}
