@@ -61,10 +61,7 @@ impl Function {
     /// Walks its stack, which has these words from the stack pointer on, and `fp` as the frame pointer. Returns the
     /// number of frames, the first that is guessed, and how the stack ends.
     fn walk(&self, call: [u8; 8], words: &[u64], fp: u64) -> (usize, usize, End) {
-        let mut codes = Codes::new(&[(CALLER - 1, self.caller), (0x2fff, Rule::OUTERMOST)]);
-        let text = [&self.before[..], &self.after].concat();
-        codes.text = Some((IP - self.before.len() as u64, text));
-        codes.calls.insert(CALLER, call);
+        let mut codes = self.codes(call);
         let words: Vec<_> = (0..)
             .map(|index| SP + 8 * index)
             .zip(words.iter().copied())
@@ -76,7 +73,31 @@ impl Function {
             &mut codes,
             USER_END,
         );
-        (codes.words.frames(), codes.words.guessed(), end)
+        let found = (codes.words.frames(), codes.words.guessed(), end);
+        // What is remembered of its frames leads to the same.
+        codes.words.clear();
+        codes.text = None;
+        let end = by_rules(
+            &X86_64,
+            registers(fp, 8),
+            &memory(&words),
+            &mut codes,
+            USER_END,
+        );
+        if !codes.decoded.is_empty() {
+            let again = (codes.words.frames(), codes.words.guessed(), end);
+            assert_eq!(again, found);
+        }
+        found
+    }
+
+    /// Returns the code of the function, which this call has called.
+    fn codes(&self, call: [u8; 8]) -> Codes {
+        let mut codes = Codes::new(&[(CALLER - 1, self.caller), (0x2fff, Rule::OUTERMOST)]);
+        let text = [&self.before[..], &self.after].concat();
+        codes.text = Some((IP - self.before.len() as u64, text));
+        codes.calls.insert(CALLER, call);
+        codes
     }
 
     /// Walks its stack with the return address after `index` words: first if a direct call precedes it, then if an
@@ -151,6 +172,28 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(differ.walk_both(1), [CUT, CUT]);
     let unknown = function(&[PUSH_RBX, MOV_TO_RSP], &[MOV_TO_RSP, RET]);
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
+}
+
+/// A frame whose return address was sought in vain among many words is cut without another search.
+#[test]
+fn what_was_not_decoded_is_remembered() {
+    for (words, frames) in [(2000, 1), (100, 2)] {
+        let function = function(&[PUSH_RBX], &[UD2]);
+        let mut codes = function.codes(function.direct_call());
+        let mut stack = vec![(SP, 0); words];
+        (0..)
+            .zip(&mut stack)
+            .for_each(|(index, word)| word.0 += 8 * index);
+        let mut walk = |stack: &[_]| {
+            codes.words.clear();
+            let registers = registers(0, 8);
+            let end = by_rules(&X86_64, registers, &memory(stack), &mut codes, USER_END);
+            (codes.words.frames(), end)
+        };
+        assert_eq!(walk(&stack), (1, End::NoCfi));
+        stack[1].1 = CALLER;
+        assert_eq!(walk(&stack).0, frames, "{words}");
+    }
 }
 
 /// The number of words up to the return address after one was pushed, and these instructions; [`None`]: the stack pointer is

@@ -9,7 +9,7 @@ pub mod cfi;
 #[path = "../../src/user/cookie.rs"]
 pub mod cookie;
 #[path = "../../src/user/decode/mod.rs"]
-mod decode;
+pub mod decode;
 #[path = "../../src/user/rule.rs"]
 pub mod rule;
 #[path = "../../src/user/rules.rs"]

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use stackmap_user::{
     calls::{Calls, Mapping},
     cfi::{Tracked, X86_64},
+    decode::Caller,
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
     walk::{by_frame_pointers, by_rules, unverified, Code, Frame, Memory, Registers, Unreadable},
@@ -167,6 +168,8 @@ struct Codes {
     originals: HashMap<(u64, Option<u64>), u64>,
     /// Instructions, by the address of the first.
     text: Option<(u64, Vec<u8>)>,
+    /// What was decoded of frames, by their stack pointers, as words of a caller; 0: nothing.
+    decoded: HashMap<u64, u64>,
     words: StackWords,
 }
 
@@ -183,6 +186,7 @@ impl Codes {
             tracked: HashMap::new(),
             originals: HashMap::new(),
             text: None,
+            decoded: HashMap::new(),
             words: StackWords::default(),
         }
     }
@@ -268,6 +272,16 @@ impl Code for Codes {
 
     fn guess(&mut self) {
         self.words.guess();
+    }
+
+    fn decoded(&mut self, frame: &Frame, _interrupted: bool) -> Option<Option<Caller>> {
+        let word = *self.decoded.get(&frame.sp)?;
+        Some((word != 0).then(|| Caller::of_word(word, frame)))
+    }
+
+    fn set_decoded(&mut self, frame: &Frame, _interrupted: bool, caller: Option<Caller>) {
+        let word = caller.map_or(Some(0), |caller| caller.word(frame));
+        self.decoded.extend(word.map(|word| (frame.sp, word)));
     }
 }
 

@@ -5,6 +5,7 @@
 use super::{
     calls::{Calls, Mapping},
     cfi::{self, Elf, Tracked, Unknown, X86_64},
+    decode::Caller,
     file_table::{Indices, VDSO, VDSO32},
     process::{CachedFile, Process},
     rule::Rule,
@@ -253,9 +254,29 @@ impl<M: Memory> Code for Codes<'_, M> {
     fn guess(&mut self) {
         self.words.guess();
     }
+
+    fn decoded(&mut self, frame: &Frame, interrupted: bool) -> Option<Option<Caller>> {
+        let key = self.decoded_key(frame, interrupted)?;
+        self.state.decoded.get(key, frame, self.memory)
+    }
+
+    fn set_decoded(&mut self, frame: &Frame, interrupted: bool, caller: Option<Caller>) {
+        if let Some(key) = self.decoded_key(frame, interrupted) {
+            self.state.decoded.put(key, frame, caller, self.memory);
+        }
+    }
 }
 
 impl<M: Memory> Codes<'_, M> {
+    /// Returns what identifies a frame that is decoded: the process, as it is its memory that is decoded, its file and
+    /// the frame.
+    fn decoded_key(&mut self, frame: &Frame, interrupted: bool) -> Option<[u64; 6]> {
+        let process = self.process.word().bits()?;
+        let word = self.mappings.word(self.state, self.process, frame.ip)?;
+        let Frame { ip, sp, fp } = *frame;
+        Some([process, word, ip, sp, fp, interrupted.into()])
+    }
+
     /// Returns the same for a frame in no file.
     #[cold]
     fn original_of_no_file(&mut self, frame: Frame, slot: Option<u64>) -> Option<Frame> {

@@ -12,6 +12,7 @@ pub mod calls;
 pub mod cfi;
 pub mod cookie;
 pub(crate) mod decode;
+mod decoded;
 mod deliver;
 pub(crate) mod file_table;
 mod mappings;
@@ -28,6 +29,7 @@ pub(crate) use self::binaries::Binary;
 use self::{
     binaries::Binaries,
     cookie::{exec_id, Cookie, Known, Remembered, REMEMBERED},
+    decoded::DecodedFrames,
     deliver::Buffer,
     file_table::FIRST,
     rules::{Rules, Set, SETS},
@@ -54,6 +56,7 @@ struct State {
     buffers: Buffers,
     binaries: Pin<KBox<Mutex<Binaries>>>,
     rules: Rules,
+    decoded: DecodedFrames,
     /// What users take up of the map, in bytes of its pool.
     stacks: SharedRoom,
 }
@@ -79,6 +82,7 @@ impl State {
             buffers: Buffers::new(cpus)?,
             binaries: KBox::pin_init(new_mutex!(Binaries::new(FIRST)?), GFP_KERNEL)?,
             rules: Rules::new(sets).ok_or(EINVAL)?,
+            decoded: DecodedFrames::new()?,
             stacks: SharedRoom::new(map_bytes)?,
         };
         Ok(Arc::new(state, GFP_KERNEL)?)
@@ -155,6 +159,7 @@ pub(crate) fn reset() {
         state.remembered.forget();
         state.binaries.lock().forget();
         state.stacks.forget();
+        state.decoded.forget();
         // Those of files that are gone.
         state.rules.forget();
     }

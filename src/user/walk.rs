@@ -7,7 +7,7 @@
 use super::{
     calls::Calls,
     cfi::{Machine, Tracked},
-    decode::Decoder,
+    decode::{Caller, Decoder},
     rule::{Kind, Rule, Saved},
     words::{is_user, End, StackWords, FRAMES_MAX},
 };
@@ -161,6 +161,14 @@ pub trait Code {
 
     /// Marks the frames that are kept from now on as guessed.
     fn guess(&mut self);
+
+    /// Returns what is [remembered](Self::set_decoded) of a frame, which was `interrupted` or not. [`None`]: nothing.
+    fn decoded(&mut self, _frame: &Frame, _interrupted: bool) -> Option<Option<Caller>> {
+        None
+    }
+
+    /// Remembers where the caller of a frame is, or, with [`None`], that it was not decoded.
+    fn set_decoded(&mut self, _frame: &Frame, _interrupted: bool, _caller: Option<Caller>) {}
 }
 
 /// Returns what a direct call leads to if these bytes, which end with it, are before `address`.

@@ -6,13 +6,20 @@
 //! From the entry of the function, they say what it has pushed; its entry is the target of the call before a return
 //! address. Where both agree, or where only one can be decoded, see [`Decoder::caller`].
 
+mod caller;
 mod state;
+
+pub use caller::{Caller, CallerPointer};
 
 use super::walk::{indirect_call, target_of, Code, Frame, Memory};
 use state::{is_between_functions, Flow, FrameState, Instruction};
 
 /// The maximum number of words and instructions that are read for a stack.
 const READS_MAX: u32 = 16_384;
+/// The maximum number of those for a frame: whether it is decoded does not depend on what is remembered of others.
+const FRAME_READS_MAX: u32 = 4096;
+/// The number of those from which on it is remembered that a frame was not decoded.
+const FAILURE_READS: u32 = 512;
 /// The maximum number of words of a frame.
 const WORDS_MAX: u64 = 1024;
 
@@ -99,6 +106,7 @@ enum Call {
 
 /// Decodes the functions of a stack.
 pub(super) struct Decoder {
+    /// How many words and instructions may still be read.
     reads: u32,
     /// The function returns with another stack pointer than that above its return address.
     pops: bool,
@@ -212,6 +220,32 @@ impl Decoder {
         memory: &impl Memory,
         code: &mut impl Code,
     ) -> Option<(Frame, bool)> {
+        let caller = match code.decoded(frame, interrupted) {
+            Some(caller) => caller,
+            None => {
+                let all = self.reads;
+                self.reads = all.min(FRAME_READS_MAX);
+                let before = self.reads;
+                let caller = self.decode_caller(frame, interrupted, memory, code);
+                let used = before - self.reads;
+                self.reads = all - used;
+                if caller.is_some() || used >= FAILURE_READS {
+                    code.set_decoded(frame, interrupted, caller);
+                }
+                caller
+            }
+        }?;
+        Some((caller.frame(frame, memory)?, caller.is_guessed))
+    }
+
+    /// Returns where the caller is; see [`Decoder::caller`].
+    fn decode_caller(
+        &mut self,
+        frame: &Frame,
+        interrupted: bool,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Option<Caller> {
         code.instruction(frame.ip)?;
         let goal = match interrupted {
             true => Goal::Instruction(frame.ip),
@@ -226,14 +260,20 @@ impl Decoder {
             return None;
         }
         if let Some((slot, end)) = end {
-            let caller = || end.caller_at_end(frame, slot, memory);
+            let caller = |is_guessed| {
+                let caller = end.caller_at_end(frame, slot);
+                Some(Caller {
+                    is_guessed,
+                    ..caller
+                })
+            };
             match called(memory.word(slot).ok()?, memory, code) {
                 Some(Call::To(entry)) => {
                     let state = self.decode(entered(entry), goal, memory, code);
                     match state.map(|state| state.slot(frame)) {
-                        Some(at) if at == Some(slot) => return Some((caller()?, false)),
+                        Some(at) if at == Some(slot) => return caller(false),
                         Some(_) => differs = true,
-                        None => return Some((caller()?, true)),
+                        None => return caller(true),
                     }
                 }
                 // The call that it waits for may not return either.
@@ -241,7 +281,7 @@ impl Decoder {
                     let may_not_return = end.has_called || !interrupted;
                     let is_guessed = end.is_guessed
                         || may_not_return && !self.is_startup(frame, slot, goal, memory, code);
-                    return Some((caller()?, is_guessed));
+                    return caller(is_guessed);
                 }
                 None => {}
             }
@@ -262,7 +302,11 @@ impl Decoder {
             match state {
                 Some(state) if state.slot(frame) == Some(slot) => {
                     let is_guessed = differs || state.is_guessed;
-                    return Some((state.caller(frame, slot, memory)?, is_guessed));
+                    let caller = state.caller(slot);
+                    return Some(Caller {
+                        is_guessed,
+                        ..caller
+                    });
                 }
                 _ => {}
             }

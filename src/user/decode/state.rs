@@ -2,7 +2,10 @@
 
 //! Instructions of x86-64, as far as they change the frame of their function.
 
-use super::super::walk::{Frame, Memory};
+use super::{
+    super::walk::Frame,
+    caller::{Caller, CallerPointer},
+};
 
 const RAX: u8 = 0;
 const RSP: u8 = 4;
@@ -196,49 +199,34 @@ impl FrameState {
         }
     }
 
-    /// Returns the frame of the caller of a frame that has this state, and whose return address is there.
-    pub(super) fn caller(&self, frame: &Frame, slot: u64, memory: &impl Memory) -> Option<Frame> {
-        let saved = |below: i32| {
-            memory
-                .word(slot.wrapping_add_signed(-i64::from(below)))
-                .ok()
-        };
-        Some(Frame {
-            ip: memory.word(slot).ok()?,
-            sp: slot.wrapping_add(8),
-            // 0 is below any frame: what needs it ends the walk.
+    /// Returns where the caller of a frame that has this state is, whose return address is at `slot`.
+    pub(super) fn caller(&self, slot: u64) -> Caller {
+        let saved = |below: i32| CallerPointer::At(slot.wrapping_add_signed(-i64::from(below)));
+        Caller {
+            slot,
             fp: match (self.fp, self.saved) {
                 // It is not popped: instructions that are not followed may have changed the register.
-                (_, Some(below)) if self.depth.is_none_or(|depth| depth >= below) => {
-                    saved(below).unwrap_or(0)
-                }
-                (FramePointer::Callers, _) => frame.fp,
-                (_, below) => below.and_then(saved).unwrap_or(0),
+                (_, Some(below)) if self.depth.is_none_or(|depth| depth >= below) => saved(below),
+                (FramePointer::Callers, _) => CallerPointer::Unchanged,
+                (_, below) => below.map_or(CallerPointer::Unknown, saved),
             },
-        })
+            is_guessed: false,
+        }
     }
 
-    /// Returns the frame of the caller of a frame whose function returns in this state; decoding began at the frame.
-    pub(super) fn caller_at_end(
-        &self,
-        frame: &Frame,
-        slot: u64,
-        memory: &impl Memory,
-    ) -> Option<Frame> {
-        let popped = |below: i32| {
-            memory
-                .word(frame.sp.wrapping_add_signed(-i64::from(below)))
-                .ok()
-        };
-        Some(Frame {
-            ip: memory.word(slot).ok()?,
-            sp: slot.wrapping_add(8),
+    /// Returns where the caller of a frame is whose function returns in this state; decoding began at the frame.
+    pub(super) fn caller_at_end(&self, frame: &Frame, slot: u64) -> Caller {
+        let popped =
+            |below: i32| CallerPointer::At(frame.sp.wrapping_add_signed(-i64::from(below)));
+        Caller {
+            slot,
             fp: match (self.fp, self.saved) {
-                (FramePointer::Callers, Some(below)) => popped(below)?,
-                (FramePointer::Below(_), _) => frame.fp,
-                _ => 0,
+                (FramePointer::Callers, Some(below)) => popped(below),
+                (FramePointer::Below(_), _) => CallerPointer::Unchanged,
+                _ => CallerPointer::Unknown,
             },
-        })
+            is_guessed: false,
+        }
     }
 
     fn move_by(&mut self, bytes: i32) {

@@ -4,8 +4,9 @@
  *
  * Calls close() of the file descriptor 1,000,000 COUNT times, below so many further frames without
  * frame pointers: one function that calls itself, or with "calls" up to 16 others. The outermost of
- * them is called by a function of assembly with "decoded", which has no call frame information, or
- * "tracked", whose frame ends at an offset from %rbx. Prints the
+ * them is called by a function of assembly: with "decoded", without call frame information; with
+ * "undecodable", also with a stack pointer that its instructions do not say; with "tracked", whose
+ * frame ends at an offset from %rbx. Prints the
  * median of the CPU's time stamp counter from before a call to after it: in a guest whose time
  * counts instructions, their number. Interrupts fall into few calls. Its addresses are always the
  * same, as the number of instructions depends on where mappings lie.
@@ -81,11 +82,19 @@ DOWN(3, down_4)
 DOWN(2, down_3)
 DOWN(1, down_2)
 
-unsigned long long decoded(int frames), tracked(int frames);
+unsigned long long decoded(int frames), undecodable(int frames), tracked(int frames);
 asm(".pushsection .text\n"
 	"decoded: sub $24, %rsp\n"
 	"call down\n"
 	"add $24, %rsp\n"
+	"ret\n"
+	"undecodable: push %rbx\n"
+	"mov %rsp, %rbx\n"
+	"mov $8192, %eax\n"
+	"sub %rax, %rsp\n"
+	"call down\n"
+	"mov %rbx, %rsp\n"
+	"pop %rbx\n"
 	"ret\n"
 	"tracked: .cfi_startproc\n"
 	"push %rbx\n"
@@ -118,6 +127,7 @@ int main(int argc, char **argv)
 		return 2;
 	printf("%llu\n", !strcmp(how, "calls") ? down_1(frames) :
 			!strcmp(how, "decoded") ? decoded(frames) :
+			!strcmp(how, "undecodable") ? undecodable(frames) :
 			!strcmp(how, "tracked") ? tracked(frames) : down(frames));
 	return 0;
 }
