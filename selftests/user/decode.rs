@@ -296,13 +296,13 @@ fn an_optimised_uprobe_goes_on_in_the_program() {
     for (last, sp) in [(&[0xc2, 128, 0][..], SP + 160), (&[0xc3], SP + 32)] {
         let mut codes = Codes::new(&[]);
         codes.text = Some((IP, [&[0x58, 0x41, 0x5b, 0x59], last].concat()));
-        let probed = frame.probed(&words, &codes).unwrap();
+        let probed = frame.probed(&words, &mut codes).unwrap();
         assert_eq!((probed.ip, probed.sp, probed.fp), (CALLER, sp, 5));
-        assert!(frame.probed(&memory(&[]), &codes).is_none());
+        assert!(frame.probed(&memory(&[]), &mut codes).is_none());
     }
     let mut codes = Codes::new(&[]);
     codes.text = Some((IP, vec![0x41, 0x5b, 0x59, 0xc3]));
-    assert!(frame.probed(&words, &codes).is_none());
+    assert!(frame.probed(&words, &mut codes).is_none());
 }
 
 #[test]

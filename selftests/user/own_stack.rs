@@ -115,11 +115,11 @@ impl Code for OwnCode<'_> {
         u64::MAX
     }
 
-    fn bytes_before(&self, _address: u64) -> Option<[u8; 8]> {
+    fn bytes_before(&mut self, _address: u64) -> Option<[u8; 8]> {
         None
     }
 
-    fn instruction(&self, _address: u64) -> Option<([u8; 16], usize)> {
+    fn instruction(&mut self, _address: u64) -> Option<([u8; 16], usize)> {
         None
     }
 

@@ -340,12 +340,12 @@ impl Code for Walk<'_> {
         self.target.stack
     }
 
-    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]> {
         let word = self.target.word(address.wrapping_sub(8)).ok()?;
         Some(word.to_le_bytes())
     }
 
-    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)> {
+    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
         let bytes = self.target.bytes(address);
         let mut decoder = iced_x86::Decoder::new(64, &bytes, 0);
         let instruction = decoder.decode();

@@ -254,13 +254,13 @@ impl Code for Codes {
     }
 
     /// Instructions of one byte where nothing else is said, before the first frame.
-    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]> {
         let others = (0xf00..=0x1010).contains(&address);
         let known = self.calls.get(&address).copied();
         known.or(others.then_some([0x90; 8]))
     }
 
-    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)> {
+    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
         let (start, text) = self.text.as_ref()?;
         let text = text.get(address.checked_sub(*start)? as usize..)?;
         let mut bytes = [0xcc; 16];

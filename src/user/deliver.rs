@@ -113,6 +113,7 @@ impl State {
                     words: &mut buffer.words,
                     memory,
                     may_wait,
+                    is_own: may_wait,
                     learnt: 0,
                     reads: &reads,
                     open: None,

@@ -4,7 +4,7 @@
 
 use super::{
     calls::{Calls, Mapping},
-    cfi::{self, Elf, Tracked, Unknown, X86_64},
+    cfi::{self, Elf, File, Tracked, Unknown, X86_64},
     decode::Caller,
     file_table::{Indices, VDSO, VDSO32},
     process::{CachedFile, Process},
@@ -80,12 +80,18 @@ impl Mappings {
     /// Looks for the mapping of an address.
     #[inline(never)]
     fn find(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<()> {
+        if self.find_known(address).is_none() {
+            self.last = self.add(state, process, address)?;
+            self.recent = *self.known.get(self.last)?;
+        }
+        Some(())
+    }
+
+    /// Looks for the mapping of an address among those that were found.
+    fn find_known(&mut self, address: u64) -> Option<()> {
         let mut known = self.known.iter().take(self.found);
-        let last = match known.position(|mapping| mapping.has(address)) {
-            Some(last) => last,
-            None => self.add(state, process, address)?,
-        };
-        (self.last, self.recent) = (last, *self.known.get(last)?);
+        self.last = known.position(|mapping| mapping.has(address))?;
+        self.recent = *self.known.get(self.last)?;
         Some(())
     }
 
@@ -128,6 +134,8 @@ pub(super) struct Codes<'a, M> {
     pub(super) words: &'a mut StackWords,
     /// Whether a part of a file can be read ahead for this stack: one is.
     pub(super) may_wait: bool,
+    /// Whether the stack is that of the current task.
+    pub(super) is_own: bool,
     /// The rules that were learnt for this stack.
     pub(super) learnt: u32,
     /// How often files may still be read for this stack.
@@ -227,16 +235,22 @@ impl<M: Memory> Code for Codes<'_, M> {
         self.process.stack()
     }
 
-    fn bytes_before(&self, address: u64) -> Option<[u8; 8]> {
+    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]> {
         let low = address.checked_sub(8)? & !7;
-        let mut both = u128::from(self.memory.word(low).ok()?);
-        if address % 8 != 0 {
-            both |= u128::from(self.memory.word(low + 8).ok()?) << 64;
+        let both = |memory: &M| {
+            let mut both = u128::from(memory.word(low).ok()?);
+            if address % 8 != 0 {
+                both |= u128::from(memory.word(low + 8).ok()?) << 64;
+            }
+            Some(both)
+        };
+        match both(self.memory) {
+            Some(both) => Some(((both >> (8 * (address % 8))) as u64).to_le_bytes()),
+            None => self.bytes_of_file(address - 8),
         }
-        Some(((both >> (8 * (address % 8))) as u64).to_le_bytes())
     }
 
-    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)> {
+    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
         let first = self.bytes_before(address.wrapping_add(8))?;
         // It may end before memory that cannot be read.
         let second = self
@@ -261,6 +275,10 @@ impl<M: Memory> Code for Codes<'_, M> {
     }
 
     fn set_decoded(&mut self, frame: &Frame, interrupted: bool, caller: Option<Caller>) {
+        // Another task may change its memory meanwhile.
+        if !self.is_own {
+            return;
+        }
         if let Some(key) = self.decoded_key(frame, interrupted) {
             self.state.decoded.put(key, frame, caller, self.memory);
         }
@@ -268,6 +286,20 @@ impl<M: Memory> Code for Codes<'_, M> {
 }
 
 impl<M: Memory> Codes<'_, M> {
+    /// Returns eight bytes of a file that was found mapped, where the process has not used the page yet. [`None`]: they are
+    /// not in one mapping, or not in the page cache.
+    #[cold]
+    fn bytes_of_file(&mut self, address: u64) -> Option<[u8; 8]> {
+        self.mappings.find_known(address)?;
+        if self.mappings.recent.word == 0 || !self.mappings.recent.has(address.wrapping_add(7)) {
+            return None;
+        }
+        let (open, offset) = self.open(address)?;
+        let mut bytes = [0; 8];
+        open.file.read(offset, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// Returns what identifies a frame that is decoded: the process, as it is its memory that is decoded, its file and
     /// the frame.
     fn decoded_key(&mut self, frame: &Frame, interrupted: bool) -> Option<[u64; 6]> {

@@ -153,11 +153,11 @@ pub trait Code {
     fn stack(&self) -> u64;
 
     /// Returns the eight bytes before an address. [`None`]: they cannot be read.
-    fn bytes_before(&self, address: u64) -> Option<[u8; 8]>;
+    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]>;
 
     /// Returns the instruction of x86-64 at an address, and the bytes after it, with its length. [`None`]: it cannot be
     /// read or decoded.
-    fn instruction(&self, address: u64) -> Option<([u8; 16], usize)>;
+    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)>;
 
     /// Marks the frames that are kept from now on as guessed.
     fn guess(&mut self);
@@ -423,7 +423,7 @@ impl Frame {
     }
 
     /// Returns whether the frame is where a signal handler returns to, by the instructions that debuggers know.
-    fn calls_sigreturn(&self, code: &impl Code) -> bool {
+    fn calls_sigreturn(&self, code: &mut impl Code) -> bool {
         // mov $15, %rax; syscall
         const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
         let instruction = code.instruction(self.ip);
@@ -432,7 +432,7 @@ impl Frame {
 
     /// Returns where an optimised uprobe goes on, if the frame is in the kernel's trampoline for these, after its system
     /// call.
-    pub fn probed(&self, memory: &impl Memory, code: &impl Code) -> Option<Self> {
+    pub fn probed(&self, memory: &impl Memory, code: &mut impl Code) -> Option<Self> {
         let (bytes, _) = code.instruction(self.ip)?;
         // The call was made below the red zone, or at once. pop %rax; pop %r11; pop %rcx; ret
         let skipped = match bytes {
@@ -476,7 +476,7 @@ impl Frame {
 
     /// Returns whether the function may have set its frame pointer, and not restored its caller's yet: neither does its
     /// next instruction set it, nor is a return address on top of the stack.
-    fn has_frame(&self, memory: &impl Memory, code: &impl Code) -> bool {
+    fn has_frame(&self, memory: &impl Memory, code: &mut impl Code) -> bool {
         let here = code.bytes_before(self.ip.wrapping_add(8));
         if let Some([0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) = here {
             return false;

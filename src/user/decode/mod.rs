@@ -110,6 +110,8 @@ pub(super) struct Decoder {
     reads: u32,
     /// The function returns with another stack pointer than that above its return address.
     pops: bool,
+    /// Whether code after a call is executable is not known now: the next stack may learn it.
+    is_unknown: bool,
 }
 
 impl Decoder {
@@ -117,6 +119,7 @@ impl Decoder {
         Self {
             reads: READS_MAX,
             pops: false,
+            is_unknown: false,
         }
     }
 
@@ -133,7 +136,7 @@ impl Decoder {
         (start, state): (u64, FrameState),
         goal: Goal,
         memory: &impl Memory,
-        code: &impl Code,
+        code: &mut impl Code,
     ) -> Option<FrameState> {
         let mut paths = Paths::new(start, state);
         let mut end: Option<FrameState> = None;
@@ -223,13 +226,14 @@ impl Decoder {
         let caller = match code.decoded(frame, interrupted) {
             Some(caller) => caller,
             None => {
-                let all = self.reads;
-                self.reads = all.min(FRAME_READS_MAX);
+                let left = self.reads.saturating_sub(FRAME_READS_MAX);
+                self.reads -= left;
                 let before = self.reads;
                 let caller = self.decode_caller(frame, interrupted, memory, code);
-                let used = before - self.reads;
-                self.reads = all - used;
-                if caller.is_some() || used >= FAILURE_READS {
+                let is_dear = before - self.reads >= FAILURE_READS;
+                self.reads += left;
+                // Another stack may have more reads left for the frame.
+                if caller.is_some() || is_dear && left > 0 && !self.is_unknown {
                     code.set_decoded(frame, interrupted, caller);
                 }
                 caller
@@ -254,7 +258,7 @@ impl Decoder {
         let entered = |entry| (entry, FrameState::ENTRY);
         // Whether the end of the function says something else.
         let mut differs = false;
-        self.pops = false;
+        (self.pops, self.is_unknown) = (false, false);
         let end = self.end(frame, memory, code);
         if self.pops {
             return None;
@@ -267,7 +271,7 @@ impl Decoder {
                     ..caller
                 })
             };
-            match called(memory.word(slot).ok()?, memory, code) {
+            match self.called(memory.word(slot).ok()?, memory, code) {
                 Some(Call::To(entry)) => {
                     let state = self.decode(entered(entry), goal, memory, code);
                     match state.map(|state| state.slot(frame)) {
@@ -291,7 +295,7 @@ impl Decoder {
             self.read()?;
             let slot = frame.sp.wrapping_add(8 * index);
             let ip = memory.word(slot).ok()?;
-            let Some(Call::To(entry)) = called(ip, memory, code) else {
+            let Some(Call::To(entry)) = self.called(ip, memory, code) else {
                 continue;
             };
             let state = match last {
@@ -323,9 +327,9 @@ impl Decoder {
         slot: u64,
         goal: Goal,
         memory: &impl Memory,
-        code: &impl Code,
+        code: &mut impl Code,
     ) -> bool {
-        let bytes = |address| code.instruction(address).map(|(bytes, _)| bytes);
+        let mut bytes = |address| code.instruction(address).map(|(bytes, _)| bytes);
         let Some(here) = bytes(frame.ip) else {
             return false;
         };
@@ -352,7 +356,7 @@ impl Decoder {
             |next: u64, offset| next.wrapping_add_signed(i32::from_le_bytes(offset).into());
         let completed = variable(frame.ip.wrapping_add(skipped + 7), [a, b, c, d]);
         // cmpb $0, completed(%rip)
-        let compares = |next: u64| match code.bytes_before(next) {
+        let mut compares = |next: u64| match code.bytes_before(next) {
             Some([_, 0x80, 0x3d, a, b, c, d, 0]) => variable(next, [a, b, c, d]) == completed,
             _ => false,
         };
@@ -370,7 +374,7 @@ impl Decoder {
         &mut self,
         frame: &Frame,
         memory: &impl Memory,
-        code: &impl Code,
+        code: &mut impl Code,
     ) -> Option<(u64, FrameState)> {
         let end = self.decode(
             (frame.ip, FrameState::of(frame)),
@@ -381,22 +385,25 @@ impl Decoder {
         let popped = end.depth?.checked_neg().filter(|popped| *popped >= 0)?;
         Some((frame.sp.wrapping_add_signed(popped.into()), end))
     }
-}
 
-/// Returns the call before an address. [`None`]: no call is there, or no executable memory.
-fn called(ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
-    let before = code.bytes_before(ip)?;
-    let target = match (target_of(before, ip), before) {
-        (Some(target), _) => Some(target),
-        (None, [_, _, 0xff, 0x15, offset @ ..]) => {
-            let offset = i32::from_le_bytes(offset);
-            memory.word(ip.wrapping_add_signed(offset.into())).ok()
+    /// Returns the call before an address. [`None`]: no call is there, or no executable memory.
+    fn called(&mut self, ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
+        let before = code.bytes_before(ip)?;
+        let target = match (target_of(before, ip), before) {
+            (Some(target), _) => Some(target),
+            (None, [_, _, 0xff, 0x15, offset @ ..]) => {
+                let offset = i32::from_le_bytes(offset);
+                memory.word(ip.wrapping_add_signed(offset.into())).ok()
+            }
+            _ => {
+                indirect_call(before)?;
+                None
+            }
+        };
+        if code.rule(ip).is_none() {
+            self.is_unknown = true;
+            return None;
         }
-        _ => {
-            indirect_call(before)?;
-            None
-        }
-    };
-    code.rule(ip)?;
-    Some(target.map_or(Call::Indirect, Call::To))
+        Some(target.map_or(Call::Indirect, Call::To))
+    }
 }
