@@ -21,9 +21,10 @@ PROGRAMS = {
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
-    # Its own functions have no CFI.
+    # Its own functions have no CFI, and a page each.
     "callers-bare": ("selftests/programs/callers.c",
-                     ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS", "-fno-asynchronous-unwind-tables")),
+                     ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS", "-fno-asynchronous-unwind-tables",
+                      "-falign-functions=4096")),
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
     **{f"callers-go{name}": ("selftests/programs/callers.go", ("-gcflags=all=-l", *flags))
        for name, flags in (("", ()), ("-pie", ("-buildmode=pie", "-ldflags=-s -w")))},

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use stackmap_user::{
     calls::{Calls, Mapping},
     cfi::{Tracked, X86_64},
-    decode::Caller,
+    decode::caller::Caller,
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
     walk::{by_frame_pointers, by_rules, unverified, Code, Frame, Memory, Registers, Unreadable},

@@ -4,7 +4,7 @@
 //! kernel in a loop has the same frames each time.
 
 use super::{
-    decode::Caller,
+    decode::caller::Caller,
     walk::{Frame, Memory},
 };
 use crate::{map::Seed, store};

@@ -5,7 +5,7 @@
 use super::{
     calls::{Calls, Mapping},
     cfi::{self, Elf, File, Tracked, Unknown, X86_64},
-    decode::Caller,
+    decode::caller::Caller,
     file_table::{Indices, VDSO, VDSO32},
     process::{CachedFile, Process},
     rule::Rule,

@@ -11,7 +11,7 @@ pub(crate) mod binaries;
 pub mod calls;
 pub mod cfi;
 pub mod cookie;
-pub(crate) mod decode;
+pub mod decode;
 mod decoded;
 mod deliver;
 pub(crate) mod file_table;

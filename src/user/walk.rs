@@ -7,7 +7,7 @@
 use super::{
     calls::Calls,
     cfi::{Machine, Tracked},
-    decode::{Caller, Decoder},
+    decode::{caller::Caller, Decoder},
     rule::{Kind, Rule, Saved},
     words::{is_user, End, StackWords, FRAMES_MAX},
 };

@@ -6,12 +6,11 @@
 //! From the entry of the function, they say what it has pushed; its entry is the target of the call before a return
 //! address. Where both agree, or where only one can be decoded, see [`Decoder::caller`].
 
-mod caller;
+pub mod caller;
 mod state;
 
-pub use caller::{Caller, CallerPointer};
-
 use super::walk::{indirect_call, target_of, Code, Frame, Memory};
+use caller::Caller;
 use state::{is_between_functions, Flow, FrameState, Instruction};
 
 /// The maximum number of words and instructions that are read for a stack.
