@@ -8,7 +8,10 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/irq_work.h>
+#include <linux/irqflags.h>
 #include <linux/mutex.h>
+#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/printk.h>
 #include <linux/rculist.h>
@@ -30,6 +33,20 @@ STACKMAP_STATIC_CALL(NULL, stackmap_unwind_cancel, unwind_deferred_cancel);
 #ifdef CONFIG_X86_64
 STACKMAP_STATIC_CALL(NULL, stackmap_insn_decode, insn_decode);
 #endif
+
+/*
+ * How often tracers disable preemption: for the event, for its stack, and for a kprobe. The
+ * scheduler disables it twice more when it switches tasks.
+ */
+#define TRACERS_PREEMPT	3
+
+/* An interrupt that does nothing by itself; see deliver_in_time(). */
+static void interrupt(struct irq_work *work)
+{
+}
+
+/* Set by stackmap_user_resolve(): 6.12 does not relocate the per-CPU data of modules. */
+static DEFINE_PER_CPU(struct irq_work, interrupts);
 
 /* Of the deferral: it is held when its list of works changes, and readers hold the SRCU. */
 static struct mutex *works_lock;
@@ -104,10 +121,12 @@ int stackmap_user_resolve(void)
 #endif
 	};
 	void *found[ARRAY_SIZE(names)];
-	int ret = find_all(names, ARRAY_SIZE(names), found);
+	int cpu, ret = find_all(names, ARRAY_SIZE(names), found);
 
 	if (ret)
 		return ret;
+	for_each_possible_cpu(cpu)
+		per_cpu(interrupts, cpu) = IRQ_WORK_INIT_HARD(interrupt);
 	static_call_update(stackmap_lock_vma, found[0]);
 	static_call_update(stackmap_task_work_cancel, found[1]);
 	static_call_update(stackmap_put_task_stack, found[2]);
@@ -242,9 +261,24 @@ void stackmap_user_cancel(unsigned int nr)
  */
 void stackmap_user_end(void)
 {
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		irq_work_sync(per_cpu_ptr(&interrupts, cpu));
 #if STACKMAP_OWN_DEFERRAL
 	stackmap_deferral_end();
 #endif
+}
+
+/*
+ * Has the task deliver in this entry into the kernel if it may have looked for works for the last
+ * time: then interrupts are off, no interrupt is served, and nothing but tracers has disabled
+ * preemption. This interrupt is taken in user space before the next instruction, and looks again.
+ */
+static void deliver_in_time(void)
+{
+	if (preempt_count() <= TRACERS_PREEMPT && irqs_disabled())
+		irq_work_queue(this_cpu_ptr(&interrupts));
 }
 
 /**
@@ -288,6 +322,7 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 		stackmap_user_count(STACKMAP_USER_REQUESTED_AGAIN);
 		return STACKMAP_REQUEST_AGAIN;
 	}
+	deliver_in_time();
 	stackmap_user_count(STACKMAP_USER_REQUESTED);
 	*exec_id = current->self_exec_id;
 	return STACKMAP_REQUEST_FIRST;
