@@ -191,6 +191,7 @@ struct stackmap_mapping {
 	__u64 offset;		/* of @start in the file, in bytes */
 	enum stackmap_mapping_kind kind;
 	struct stackmap_file_key file;
+	bool changes;		/* processes may write to what is mapped */
 };
 
 /* Distinct mappings that frames of one stack are looked for in. */

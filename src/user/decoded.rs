@@ -23,6 +23,8 @@ const FAILED: u64 = 1 << 63;
 /// What is remembered of a frame.
 #[derive(Default)]
 struct Entry {
+    /// The hash of its key.
+    key: AtomicU64,
     /// The hash of its key, its return address and `word`.
     check: AtomicU64,
     /// A [word of its caller](Caller::word), or [`FAILED`] and how often that is to be taken for granted.
@@ -31,8 +33,8 @@ struct Entry {
 
 /// The last frames, each at the index that its hash has; others take its place.
 ///
-/// A frame is the same if its registers, its return address, its process and the content of its file are: no process can
-/// spoil the frames of another one. A thread that writes an entry while another one does leaves none.
+/// A frame is the same if its registers, its return address, its process and its file are, which has its code: no process
+/// can spoil the frames of another one. A thread that writes an entry while another one does leaves none.
 pub(super) struct DecodedFrames {
     entries: KVVec<Entry>,
     seed: Seed,
@@ -56,7 +58,7 @@ impl DecodedFrames {
     }
 
     /// Returns the entry of a frame, and the hash of its key.
-    fn find(&self, key: [u64; 6]) -> Option<(&Entry, u64)> {
+    fn find(&self, key: [u64; 7]) -> Option<(&Entry, u64)> {
         let hash = self.seed.hash(&key);
         Some((self.entries.get(hash as usize % FRAMES)?, hash))
     }
@@ -72,6 +74,7 @@ impl DecodedFrames {
 
     fn set(&self, (entry, hash): (&Entry, u64), word: u64, frame: &Frame, memory: &impl Memory) {
         if let Some(check) = self.check(hash, word, frame, memory) {
+            entry.key.store(hash, Ordering::Relaxed);
             entry.check.store(check, Ordering::Relaxed);
             entry.word.store(word, Ordering::Relaxed);
         }
@@ -80,11 +83,15 @@ impl DecodedFrames {
     /// Returns the caller of a frame, or `Some(None)` if it was not decoded. [`None`]: it is not remembered.
     pub(super) fn get(
         &self,
-        key: [u64; 6],
+        key: [u64; 7],
         frame: &Frame,
         memory: &impl Memory,
     ) -> Option<Option<Caller>> {
         let (entry, hash) = self.find(key)?;
+        // Another frame's word says nothing of this memory.
+        if entry.key.load(Ordering::Relaxed) != hash {
+            return None;
+        }
         let word = entry.word.load(Ordering::Relaxed);
         if self.check(hash, word, frame, memory)? != entry.check.load(Ordering::Relaxed) {
             return None;
@@ -102,7 +109,7 @@ impl DecodedFrames {
     /// Remembers the caller of a frame, or with [`None`], that it was not decoded.
     pub(super) fn put(
         &self,
-        key: [u64; 6],
+        key: [u64; 7],
         frame: &Frame,
         caller: Option<Caller>,
         memory: &impl Memory,

@@ -136,6 +136,8 @@ static void describe(struct vm_area_struct *vma, struct stackmap_mapping *mappin
 		return;
 	ctime = inode_get_ctime(inode);
 	mapping->kind = STACKMAP_MAPPING_FILE;
+	/* A page that is written to privately needs one. */
+	mapping->changes = vma->anon_vma || vma->vm_flags & VM_SHARED;
 	mapping->file = (struct stackmap_file_key) {
 		.dev		= inode->i_sb->s_dev,
 		.ino		= inode->i_ino,

@@ -291,7 +291,7 @@ impl<M: Memory> Codes<'_, M> {
     #[cold]
     fn bytes_of_file(&mut self, address: u64) -> Option<[u8; 8]> {
         self.mappings.find_known(address)?;
-        if self.mappings.recent.word == 0 || !self.mappings.recent.has(address.wrapping_add(7)) {
+        if !self.has_code_of_file() || !self.mappings.recent.has(address.wrapping_add(7)) {
             return None;
         }
         let (open, offset) = self.open(address)?;
@@ -300,13 +300,27 @@ impl<M: Memory> Codes<'_, M> {
         Some(bytes)
     }
 
-    /// Returns what identifies a frame that is decoded: the process, as it is its memory that is decoded, its file and
-    /// the frame.
-    fn decoded_key(&mut self, frame: &Frame, interrupted: bool) -> Option<[u64; 6]> {
+    /// Returns what identifies a frame that is decoded: the process, the code in its file, and the frame. [`None`]: the code
+    /// may change without the file.
+    fn decoded_key(&mut self, frame: &Frame, interrupted: bool) -> Option<[u64; 7]> {
         let process = self.process.word().bits()?;
-        let word = self.mappings.word(self.state, self.process, frame.ip)?;
+        if !self.find(frame.ip) || !self.has_code_of_file() {
+            return None;
+        }
+        let Mapping { start, site, .. } = self.mappings.recent;
+        let site = site.behind(frame.ip - start).number();
+        let era = self.state.rules.era().into();
         let Frame { ip, sp, fp } = *frame;
-        Some([process, word, ip, sp, fp, interrupted.into()])
+        Some([process, era, site, ip, sp, fp, interrupted.into()])
+    }
+
+    /// Returns whether the code in the last mapping is that of its file: no process has changed it.
+    fn has_code_of_file(&self) -> bool {
+        self.mappings.recent.word != 0
+            && self
+                .mappings
+                .mapping()
+                .is_some_and(|mapping| !mapping.changes)
     }
 
     /// Returns the same for a frame in no file.

@@ -95,6 +95,11 @@ impl Site {
         Self(self.0.wrapping_add(bytes))
     }
 
+    /// Returns a number that no other site has in the same [era](Rules::era).
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
     #[inline(always)]
     const fn set(self) -> usize {
         self.0 as usize % SETS

@@ -21,6 +21,7 @@
 #ifdef CONFIG_X86_64
 #include <asm/insn.h>
 #endif
+#include <asm/syscall.h>
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
@@ -40,7 +41,7 @@ STACKMAP_STATIC_CALL(NULL, stackmap_insn_decode, insn_decode);
  */
 #define TRACERS_PREEMPT	3
 
-/* An interrupt that does nothing by itself; see deliver_in_time(). */
+/* An interrupt that does nothing by itself: its way back to user space looks for works. */
 static void interrupt(struct irq_work *work)
 {
 }
@@ -271,14 +272,32 @@ void stackmap_user_end(void)
 }
 
 /*
- * Has the task deliver in this entry into the kernel if it may have looked for works for the last
- * time: then interrupts are off, no interrupt is served, and nothing but tracers has disabled
- * preemption. This interrupt is taken in user space before the next instruction, and looks again.
+ * Whether the task may have looked for works for the last time in this entry into the kernel: then
+ * interrupts are off, no interrupt is served, and nothing but tracers has disabled preemption.
  */
-static void deliver_in_time(void)
+static bool is_late(void)
 {
-	if (preempt_count() <= TRACERS_PREEMPT && irqs_disabled())
-		irq_work_queue(this_cpu_ptr(&interrupts));
+	return preempt_count() <= TRACERS_PREEMPT && irqs_disabled();
+}
+
+/*
+ * Whether a first request would come too late. In a system call it does not: an interrupt is raised
+ * then. In another entry, which may be that interrupt, none is: the task would never run.
+ */
+bool stackmap_user_too_late(void)
+{
+	return is_late() && syscall_get_nr(current, task_pt_regs(current)) == -1;
+}
+
+/* Makes the unwinder's request, unless it is too late for a first one. */
+static int request(struct unwind_work *work, u64 *cookie)
+{
+#if STACKMAP_KERNEL_DEFERRAL
+	if (unlikely(stackmap_user_too_late()) &&
+	    !(atomic_long_read(&current->unwind_info.unwind_mask) & BIT(work->bit)))
+		return -EINVAL;
+#endif
+	return static_call(stackmap_unwind_request)(work, cookie);
 }
 
 /**
@@ -306,7 +325,7 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 	 * have any sign. Errors are these two.
 	 */
 	if (likely(current->mm))
-		ret = static_call(stackmap_unwind_request)(&slot->work, cookie);
+		ret = request(&slot->work, cookie);
 	if (unlikely(ret == -EINVAL || ret == -ESRCH)) {
 		if (!(flags & PF_EXITING)) {
 			stackmap_user_count(STACKMAP_USER_REFUSED);
@@ -322,7 +341,9 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 		stackmap_user_count(STACKMAP_USER_REQUESTED_AGAIN);
 		return STACKMAP_REQUEST_AGAIN;
 	}
-	deliver_in_time();
+	/* Taken in user space, before the next instruction; looks for works again. */
+	if (unlikely(is_late()))
+		irq_work_queue(this_cpu_ptr(&interrupts));
 	stackmap_user_count(STACKMAP_USER_REQUESTED);
 	*exec_id = current->self_exec_id;
 	return STACKMAP_REQUEST_FIRST;

@@ -109,7 +109,7 @@ pub(super) struct Decoder {
     reads: u32,
     /// The function returns with another stack pointer than that above its return address.
     pops: bool,
-    /// Whether code after a call is executable is not known now: the next stack may learn it.
+    /// Some code cannot be read, or its rule is not known now: another stack may have it.
     is_unknown: bool,
 }
 
@@ -148,6 +148,7 @@ impl Decoder {
                 }
                 self.read()?;
                 let Some((bytes, length)) = code.instruction(address) else {
+                    self.is_unknown = true;
                     break;
                 };
                 let instruction = Instruction::new(&bytes, length, address);
@@ -232,7 +233,7 @@ impl Decoder {
                 let is_dear = before - self.reads >= FAILURE_READS;
                 self.reads += left;
                 // Another stack may have more reads left for the frame.
-                if caller.is_some() || is_dear && left > 0 && !self.is_unknown {
+                if (caller.is_some() || is_dear) && left > 0 && !self.is_unknown {
                     code.set_decoded(frame, interrupted, caller);
                 }
                 caller
