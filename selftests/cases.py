@@ -246,11 +246,6 @@ def oracle_of_user_stacks(kernel, calls, **more):
     return guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle", **more)
 
 
-def late_user_stacks(kernel, calls):
-    """Stacks of events at the end of system calls."""
-    return guest("user-late", kernel, str(calls), oracle=("--late", str(calls)), judge="user-oracle")
-
-
 def race(kernel):
     """Two CPUs on two of the machine's."""
     return guest("race", kernel, vm=("--tcg", "multi"))
@@ -280,7 +275,6 @@ def every_case(kernel):
     yield guest("recorders", kernel, hooks(kernel)[0], "20")
     calls = 2000 if kernel in WATCHED else 8000
     yield oracle_of_user_stacks(kernel, calls)
-    yield late_user_stacks(kernel, 200)
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
         yield libraries(kernel, 4000 if stock else 500, timeout=600)
@@ -328,7 +322,6 @@ def kernel_stack_cases(kernel):
     if kernel not in (*ARM64, *KERNEL_STACKS):
         yield guest("user-stacks", kernel)
         yield oracle_of_user_stacks(kernel, 8000)
-        yield late_user_stacks(kernel, 200)
         yield guest("user-attacks", kernel, "6200")
         yield guest("user-pending", kernel)
     # Here this is one option for all instances.

@@ -304,7 +304,6 @@ u64 stackmap_deferral_walked(void)
 int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 {
 	const unsigned long bit = BIT(work->bit);
-	const bool too_late = stackmap_user_too_late();
 	const struct delivery *delivery;
 	struct entry *entry;
 	unsigned long old;
@@ -319,9 +318,7 @@ int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 		*cookie = delivery->id;
 		return 1;
 	}
-	entry = find_entry(current);
-	if (!entry && !too_late)
-		entry = claim_entry(delivery);
+	entry = find_entry(current) ?: claim_entry(delivery);
 	if (!entry)
 		return -EINVAL;
 	*cookie = entry->info.id.id;

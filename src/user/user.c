@@ -8,10 +8,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/irq_work.h>
-#include <linux/irqflags.h>
 #include <linux/mutex.h>
-#include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/printk.h>
 #include <linux/rculist.h>
@@ -21,7 +18,6 @@
 #ifdef CONFIG_X86_64
 #include <asm/insn.h>
 #endif
-#include <asm/syscall.h>
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
@@ -34,20 +30,6 @@ STACKMAP_STATIC_CALL(NULL, stackmap_unwind_cancel, unwind_deferred_cancel);
 #ifdef CONFIG_X86_64
 STACKMAP_STATIC_CALL(NULL, stackmap_insn_decode, insn_decode);
 #endif
-
-/*
- * How often tracers disable preemption: for the event, for its stack, and for a kprobe. The
- * scheduler disables it twice more when it switches tasks.
- */
-#define TRACERS_PREEMPT	3
-
-/* An interrupt that does nothing by itself: its way back to user space looks for works. */
-static void interrupt(struct irq_work *work)
-{
-}
-
-/* Set by stackmap_user_resolve(): 6.12 does not relocate the per-CPU data of modules. */
-static DEFINE_PER_CPU(struct irq_work, interrupts);
 
 /* Of the deferral: it is held when its list of works changes, and readers hold the SRCU. */
 static struct mutex *works_lock;
@@ -122,12 +104,10 @@ int stackmap_user_resolve(void)
 #endif
 	};
 	void *found[ARRAY_SIZE(names)];
-	int cpu, ret = find_all(names, ARRAY_SIZE(names), found);
+	int ret = find_all(names, ARRAY_SIZE(names), found);
 
 	if (ret)
 		return ret;
-	for_each_possible_cpu(cpu)
-		per_cpu(interrupts, cpu) = IRQ_WORK_INIT_HARD(interrupt);
 	static_call_update(stackmap_lock_vma, found[0]);
 	static_call_update(stackmap_task_work_cancel, found[1]);
 	static_call_update(stackmap_put_task_stack, found[2]);
@@ -262,42 +242,9 @@ void stackmap_user_cancel(unsigned int nr)
  */
 void stackmap_user_end(void)
 {
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		irq_work_sync(per_cpu_ptr(&interrupts, cpu));
 #if STACKMAP_OWN_DEFERRAL
 	stackmap_deferral_end();
 #endif
-}
-
-/*
- * Whether the task may have looked for works for the last time in this entry into the kernel: then
- * interrupts are off, no interrupt is served, and nothing but tracers has disabled preemption.
- */
-static bool is_late(void)
-{
-	return preempt_count() <= TRACERS_PREEMPT && irqs_disabled();
-}
-
-/*
- * Whether a first request would come too late. In a system call it does not: an interrupt is raised
- * then. In another entry, which may be that interrupt, none is: the task would never run.
- */
-bool stackmap_user_too_late(void)
-{
-	return is_late() && syscall_get_nr(current, task_pt_regs(current)) == -1;
-}
-
-/* Makes the unwinder's request, unless it is too late for a first one. */
-static int request(struct unwind_work *work, u64 *cookie)
-{
-#if STACKMAP_KERNEL_DEFERRAL
-	if (unlikely(stackmap_user_too_late()) &&
-	    !(atomic_long_read(&current->unwind_info.unwind_mask) & BIT(work->bit)))
-		return -EINVAL;
-#endif
-	return static_call(stackmap_unwind_request)(work, cookie);
 }
 
 /**
@@ -325,7 +272,7 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 	 * have any sign. Errors are these two.
 	 */
 	if (likely(current->mm))
-		ret = request(&slot->work, cookie);
+		ret = static_call(stackmap_unwind_request)(&slot->work, cookie);
 	if (unlikely(ret == -EINVAL || ret == -ESRCH)) {
 		if (!(flags & PF_EXITING)) {
 			stackmap_user_count(STACKMAP_USER_REFUSED);
@@ -341,9 +288,6 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 		stackmap_user_count(STACKMAP_USER_REQUESTED_AGAIN);
 		return STACKMAP_REQUEST_AGAIN;
 	}
-	/* Taken in user space, before the next instruction; looks for works again. */
-	if (unlikely(is_late()))
-		irq_work_queue(this_cpu_ptr(&interrupts));
 	stackmap_user_count(STACKMAP_USER_REQUESTED);
 	*exec_id = current->self_exec_id;
 	return STACKMAP_REQUEST_FIRST;

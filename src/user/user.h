@@ -51,6 +51,5 @@ void stackmap_entries_drain(void);
 void stackmap_user_drain(void);
 bool stackmap_user_execs(void);
 bool stackmap_user_in_exec(void);
-bool stackmap_user_too_late(void);
 
 #endif /* STACKMAP_USER_USER_H */
