@@ -66,27 +66,16 @@ impl Function {
             .map(|index| SP + 8 * index)
             .zip(words.iter().copied())
             .collect();
-        let end = by_rules(
-            &X86_64,
-            registers(fp, 8),
-            &memory(&words),
-            &mut codes,
-            USER_END,
-        );
-        let found = (codes.words.frames(), codes.words.guessed(), end);
+        let walk = |codes: &mut Codes| {
+            codes.words.clear();
+            let end = by_rules(&X86_64, registers(fp, 8), &memory(&words), codes, USER_END);
+            (codes.words.frames(), codes.words.guessed(), end)
+        };
+        let found = walk(&mut codes);
         // What is remembered of its frames leads to the same.
-        codes.words.clear();
         codes.text = None;
-        let end = by_rules(
-            &X86_64,
-            registers(fp, 8),
-            &memory(&words),
-            &mut codes,
-            USER_END,
-        );
         if !codes.decoded.is_empty() {
-            let again = (codes.words.frames(), codes.words.guessed(), end);
-            assert_eq!(again, found);
+            assert_eq!(walk(&mut codes), found);
         }
         found
     }

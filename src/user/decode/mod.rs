@@ -230,10 +230,10 @@ impl Decoder {
                 self.reads -= left;
                 let before = self.reads;
                 let caller = self.decode_caller(frame, interrupted, memory, code);
-                let is_dear = before - self.reads >= FAILURE_READS;
+                let is_expensive = before - self.reads >= FAILURE_READS;
                 self.reads += left;
                 // Another stack may have more reads left for the frame.
-                if (caller.is_some() || is_dear) && left > 0 && !self.is_unknown {
+                if (caller.is_some() || is_expensive) && left > 0 && !self.is_unknown {
                     code.set_decoded(frame, interrupted, caller);
                 }
                 caller
