@@ -2,7 +2,7 @@
 
 //! Frames of code without CFI, by its instructions.
 
-use super::{call, memory, registers, Codes, SP, USER_END};
+use super::{call, memory, registers, Codes, NOT_NOW, SP, USER_END};
 use proptest::prelude::*;
 use stackmap_user::{
     cfi::X86_64,
@@ -57,25 +57,30 @@ fn function(before: &[&[u8]], after: &[&[u8]]) -> Function {
     }
 }
 
+/// Walks a stack that has these words from the stack pointer on, and `fp` as the frame pointer. Returns the number of
+/// frames, the first that is guessed, and how the stack ends.
+fn walk(codes: &mut Codes, words: &[u64], fp: u64) -> (usize, usize, End) {
+    let at = |index| SP + 8 * index as u64;
+    let words: Vec<_> = words
+        .iter()
+        .enumerate()
+        .map(|(index, word)| (at(index), *word))
+        .collect();
+    codes.words.clear();
+    let end = by_rules(&X86_64, registers(fp, 8), &memory(&words), codes, USER_END);
+    (codes.words.frames(), codes.words.guessed(), end)
+}
+
 impl Function {
     /// Walks its stack, which has these words from the stack pointer on, and `fp` as the frame pointer. Returns the
     /// number of frames, the first that is guessed, and how the stack ends.
     fn walk(&self, call: [u8; 8], words: &[u64], fp: u64) -> (usize, usize, End) {
         let mut codes = self.codes(call);
-        let words: Vec<_> = (0..)
-            .map(|index| SP + 8 * index)
-            .zip(words.iter().copied())
-            .collect();
-        let walk = |codes: &mut Codes| {
-            codes.words.clear();
-            let end = by_rules(&X86_64, registers(fp, 8), &memory(&words), codes, USER_END);
-            (codes.words.frames(), codes.words.guessed(), end)
-        };
-        let found = walk(&mut codes);
+        let found = walk(&mut codes, words, fp);
         // What is remembered of its frames leads to the same.
         codes.text = None;
         if !codes.decoded.is_empty() {
-            assert_eq!(walk(&mut codes), found);
+            assert_eq!(walk(&mut codes, words, fp), found);
         }
         found
     }
@@ -99,8 +104,13 @@ impl Function {
 
     /// Returns the direct call of the function before [`CALLER`].
     fn direct_call(&self) -> [u8; 8] {
+        self.direct_call_before(CALLER)
+    }
+
+    /// Returns the same before another address.
+    fn direct_call_before(&self, address: u64) -> [u8; 8] {
         let entry = IP - self.before.len() as u64;
-        let [a, b, c, d] = (entry as u32).wrapping_sub(CALLER as u32).to_le_bytes();
+        let [a, b, c, d] = (entry as u32).wrapping_sub(address as u32).to_le_bytes();
         [0x90, 0x90, 0x90, 0xe8, a, b, c, d]
     }
 }
@@ -169,20 +179,51 @@ fn what_was_not_decoded_is_remembered() {
     for (words, frames) in [(2000, 1), (100, 2)] {
         let function = function(&[PUSH_RBX], &[UD2]);
         let mut codes = function.codes(function.direct_call());
-        let mut stack = vec![(SP, 0); words];
-        (0..)
-            .zip(&mut stack)
-            .for_each(|(index, word)| word.0 += 8 * index);
-        let mut walk = |stack: &[_]| {
-            codes.words.clear();
-            let registers = registers(0, 8);
-            let end = by_rules(&X86_64, registers, &memory(stack), &mut codes, USER_END);
-            (codes.words.frames(), end)
-        };
-        assert_eq!(walk(&stack), (1, End::NoCfi));
-        stack[1].1 = CALLER;
-        assert_eq!(walk(&stack).0, frames, "{words}");
+        let mut stack = vec![0; words];
+        assert_eq!(walk(&mut codes, &stack, 0), CUT);
+        stack[1] = CALLER;
+        assert_eq!(walk(&mut codes, &stack, 0).0, frames, "{words}");
     }
+}
+
+/// A stack of many frames that take many reads has none left for some, which the next walk of it decodes.
+#[test]
+fn what_fails_or_is_guessed_for_lack_of_reads_is_not_remembered() {
+    let call = [&[0xe8][..], &(-3006_i32).to_le_bytes()].concat();
+    for after in [&[UD2][..], &[POP_RBX, RET]] {
+        // It calls itself. Each frame takes 3,000 reads, and a stack has 16,384.
+        let function = function(&[&[0x90; 3000], PUSH_RBX, &call], after);
+        let mut codes = function.codes(function.direct_call());
+        codes.calls.insert(IP, function.direct_call_before(IP));
+        let mut words = [0, IP].repeat(10);
+        words.extend([0, CALLER]);
+        let all = (12, 0, End::Complete);
+        assert_ne!(walk(&mut codes, &words, 0), all);
+        assert_ne!(walk(&mut codes, &words, 0), all);
+        assert_eq!(walk(&mut codes, &words, 0), all);
+    }
+}
+
+#[test]
+fn what_is_decoded_without_some_of_the_code_or_a_rule_is_not_remembered() {
+    let mut codes = function(&[PUSH_RBX], &[JE_2, POP_RBX, RET]).codes(INDIRECT);
+    assert_eq!(walk(&mut codes, &[0, CALLER], 0), FOUND);
+    // Where the branch leads, the function returns, too, but pops nothing.
+    codes.text.as_mut().unwrap().1.extend(RET);
+    assert_eq!(walk(&mut codes, &[0, CALLER], 0), CUT);
+    // A failure that takes many reads.
+    let function = function(&[PUSH_RBX], &[UD2]);
+    let mut codes = function.codes(function.direct_call());
+    codes
+        .calls
+        .insert(NOT_NOW, function.direct_call_before(NOT_NOW));
+    let mut words = vec![0; 1000];
+    assert_eq!(walk(&mut codes, &words, 0), CUT);
+    assert!(!codes.decoded.is_empty());
+    codes.decoded.clear();
+    words[1] = NOT_NOW;
+    assert_eq!(walk(&mut codes, &words, 0), CUT);
+    assert!(codes.decoded.is_empty());
 }
 
 /// The number of words up to the return address after one was pushed, and these instructions; [`None`]: the stack pointer is

@@ -24,15 +24,24 @@ pub mod words;
 #[path = "../../src/user/binaries.rs"]
 mod binaries;
 #[cfg(test)]
+#[path = "../../src/user/decoded.rs"]
+mod decoded;
+#[cfg(test)]
 #[path = "../../src/user/file_table.rs"]
 mod file_table;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod frames;
+#[cfg(test)]
 #[path = "../../src/user/shares.rs"]
 mod shares;
 #[cfg(test)]
 mod shim;
+#[cfg(test)]
+mod store;
+#[cfg(test)]
+use stackmap_map as map;
 
 use cfi::{learn, File, Unknown, X86_64};
 use std::cell::Cell;
