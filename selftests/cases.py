@@ -28,6 +28,7 @@ PROGRAMS = {
     "callers-static": ("selftests/programs/callers.c", ("-O2", *STATIC, "-DWITHOUT_FRAME_POINTERS")),
     **{f"callers-go{name}": ("selftests/programs/callers.go", ("-gcflags=all=-l", *flags))
        for name, flags in (("", ()), ("-pie", ("-buildmode=pie", "-ldflags=-s -w")))},
+    "changes": ("selftests/programs/changes.c", ("-O2", "-static-pie")),
     "waits": ("selftests/programs/waits.c", ("-O2", "-g", "-static-pie")),
     "keeps": ("selftests/programs/keeps.c", ("-O2", "-g", "-static-pie")),
     "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
