@@ -11,8 +11,8 @@
  *
  * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; second and long,
  * it waits 1 s and 100 s; thread, all is done in a second thread; absent, the pages of the program
- * are unmapped before each call. PROGRAM: after the last call the program is replaced from the same
- * stack.
+ * are unmapped before each call; absent-long, both. PROGRAM: after the last call the program is
+ * replaced from the same stack.
  */
 #include <linux/futex.h>
 #include <pthread.h>
@@ -38,14 +38,14 @@ static NOINLINE void leaf(void)
 {
 	extern char __executable_start[], etext[];
 	const int sleeps = !strcmp(how, "sleep");
-	const int seconds = !strcmp(how, "long") ? 100 : !strcmp(how, "second");
+	const int seconds = strstr(how, "long") ? 100 : !strcmp(how, "second");
 	const struct timespec time = { .tv_sec = seconds, .tv_nsec = sleeps ? 20000000 : 0 };
 	const unsigned int value = FIRST_FD + number;
 	unsigned long ip;
 
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
 	asm volatile("nop: .byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0");
-	if (!strcmp(how, "absent") &&
+	if (strstr(how, "absent") &&
 	    madvise(__executable_start, etext - __executable_start, MADV_DONTNEED))
 		exit(1);
 	if (seconds || sleeps)

@@ -238,9 +238,9 @@ impl<M: Memory> Code for Codes<'_, M> {
     fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]> {
         let low = address.checked_sub(8)? & !7;
         let both = |memory: &M| {
-            let mut both = u128::from(memory.word(low).ok()?);
+            let mut both = u128::from(memory.code(low).ok()?);
             if address % 8 != 0 {
-                both |= u128::from(memory.word(low + 8).ok()?) << 64;
+                both |= u128::from(memory.code(low + 8).ok()?) << 64;
             }
             Some(both)
         };

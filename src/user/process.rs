@@ -125,7 +125,7 @@ impl Process<'_> {
 /// It was set by `stackmap_sleeper_begin()`, so the task's kernel stack and address space are held.
 pub(super) struct Sleeper {
     inner: stackmap_sleeper,
-    /// Why memory could not be read, other than that nothing is mapped there.
+    /// Why memory could not be read, other than that nothing is mapped there, or code is absent.
     unreadable: Cell<Option<Unreadable>>,
     _here: NotThreadSafe,
 }
@@ -189,17 +189,26 @@ impl Sleeper {
 
 impl Memory for Sleeper {
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        let word = self.code(address);
+        if word == Err(Unreadable::Absent) {
+            self.unreadable.set(Some(Unreadable::Absent));
+        }
+        word
+    }
+
+    fn code(&self, address: u64) -> Result<u64, Unreadable> {
         let mut word = 0;
         // SAFETY: By the invariant; `word` may be written.
         let ret = unsafe { shim::stackmap_sleeper_word(&self.inner, address as usize, &mut word) };
-        let unreadable = match to_result(ret) {
-            Ok(()) => return Ok(word),
-            Err(ENXIO) => return Err(Unreadable::Unmapped),
-            Err(EBUSY) => Unreadable::Busy,
-            Err(_) => Unreadable::Absent,
-        };
-        self.unreadable.set(Some(unreadable));
-        Err(unreadable)
+        match to_result(ret) {
+            Ok(()) => Ok(word),
+            Err(ENXIO) => Err(Unreadable::Unmapped),
+            Err(EBUSY) => {
+                self.unreadable.set(Some(Unreadable::Busy));
+                Err(Unreadable::Busy)
+            }
+            Err(_) => Err(Unreadable::Absent),
+        }
     }
 }
 

@@ -40,6 +40,11 @@ pub enum Unreadable {
 pub trait Memory {
     /// The word at an address.
     fn word(&self, address: u64) -> Result<u64, Unreadable>;
+
+    /// The same of code: the stack is readable without it, as it may be in the page cache.
+    fn code(&self, address: u64) -> Result<u64, Unreadable> {
+        self.word(address)
+    }
 }
 
 /// Sets `ips` to the return addresses of a stack, the innermost first, and returns their number. They are
