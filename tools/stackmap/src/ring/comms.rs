@@ -291,6 +291,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_name_is_known_from_when_no_changes_are_lost() {
+        let mut comms = RecordedComms::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| number_of(&mut comms.names, name.as_bytes()));
+        let renamed = Change::Renamed { from: b, to: c };
+        let changes = vec![(10, Change::Started { comm: a }), (30, renamed)];
+        comms.changes.insert(5, changes);
+        // The task was renamed from "a", or another one has its ID since; at the latest when changes were lost last.
+        for (lost_until, b_begins) in [(20, 20), (30, 30), (40, 30)] {
+            comms.lost(lost_until);
+            let mut wanted = vec![
+                (0, UNKNOWN),
+                (10, "a"),
+                (10, UNKNOWN),
+                (b_begins, "b"),
+                (30, "c"),
+            ];
+            wanted.extend((lost_until > 30).then_some((30, UNKNOWN)));
+            let names = comms.names(5, None);
+            let names: Vec<_> = names.iter().map(|(at, name)| (*at, &**name)).collect();
+            assert_eq!(names, wanted);
+        }
+    }
+
+    #[test]
     fn threads_that_have_started_each_other_are_processes() {
         let circle = [
             (2, 7, "thread", 3),
