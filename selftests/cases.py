@@ -257,7 +257,7 @@ def every_case(kernel):
     stock = kernel not in SMALL
     if stock:
         yield tool(kernel, "record")
-        yield tool(kernel, "beside", "4")
+        yield tool(kernel, "beside", "2")
         yield tool(kernel, "user")
         yield tool(kernel, "names", oracle=(TOOL,), judge=TOP / "tools/stackmap/tests/names")
         yield from (tool(kernel, name) for name in ("offcpu", "pairs", "filters", "flight", "bpf"))
@@ -306,9 +306,9 @@ def every_case(kernel):
 # What "make test" leaves to "make long-test": what the other kernel or hook shows, too, or what no kernel is known to
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
-    "deb13": ("kprobe", "oracle jump instance", "user-pending"),
+    "deb13": ("kprobe", "cycles", "oracle jump instance", "user-pending"),
     "stable": (
-        "cycles kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
+        "cycles kprobe", "text kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
         "hotplug", "user-attacks"),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
