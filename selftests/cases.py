@@ -278,7 +278,7 @@ def every_case(kernel):
     yield oracle_of_user_stacks(kernel, calls)
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
-        yield libraries(kernel, 4000 if stock else 500, timeout=600)
+        yield libraries(kernel, 2000 if stock else 500, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
     yield guest("user-pending", kernel)
     yield guest("symbols", kernel)
