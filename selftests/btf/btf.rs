@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use stackmap_btf::{Btf, Error, Signature, Type};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const INT: u32 = 1;
 const PTR: u32 = 2;
@@ -138,7 +138,7 @@ impl Writer {
     /// What is said of a function.
     fn read(&self, name: &str) -> Result<Option<String>, Error> {
         let bytes = self.bytes();
-        let signature = Btf::new(&bytes)?.function(name.as_bytes())?;
+        let signature = function(&Btf::new(&bytes)?, name)?;
         Ok(signature.map(|signature| signature.to_string()))
     }
 
@@ -146,6 +146,12 @@ impl Writer {
     fn expect(&self, name: &str, signature: &str) {
         assert_eq!(self.read(name), Ok(Some(signature.to_owned())));
     }
+}
+
+/// Returns what a function takes and what it returns.
+fn function(btf: &Btf<'_>, name: &str) -> Result<Option<Signature>, Error> {
+    let [found] = btf.functions([name.as_bytes()]);
+    found
 }
 
 #[test]
@@ -280,7 +286,7 @@ fn many_parameters_are_counted() {
     btf.func("fourteen", 0, &[int; 14]);
     let bytes = btf.bytes();
     let btf = Btf::new(&bytes).unwrap();
-    let read = |name: &str| btf.function(name.as_bytes()).unwrap().unwrap();
+    let read = |name: &str| function(&btf, name).unwrap().unwrap();
     assert!(!read("twelve").to_string().contains("more"));
     assert!(read("thirteen")
         .to_string()
@@ -372,31 +378,6 @@ fn truncated_btf_is_refused() {
 }
 
 #[test]
-fn the_btf_of_a_kernel_is_searched_quickly() {
-    let mut btf = Writer::new();
-    for _ in 0..10_000 {
-        let int = btf.int("int", 4, SIGNED);
-        btf.func("f", int, &[int; 5]);
-        btf.add("s", STRUCT, 40, 160, &[1; 120]);
-    }
-    let last = btf.int("int", 4, SIGNED);
-    btf.func("last", last, &[last; 5]);
-    let bytes = btf.bytes();
-    assert!(bytes.len() > 4_000_000);
-    let start = Instant::now();
-    let btf = Btf::new(&bytes).unwrap();
-    for _ in 0..4 {
-        assert!(btf.function(b"last").unwrap().is_some());
-    }
-    // Without optimisation, and on a machine that does something else, too.
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
-}
-
-#[test]
 fn hostile_btf_is_searched_quickly() {
     let mut btf = Writer::new();
     let mut id = btf.int("int", 4, SIGNED);
@@ -411,21 +392,27 @@ fn hostile_btf_is_searched_quickly() {
         }
     }
     btf.func("f", id, &[id; 100_000]);
-    let start = Instant::now();
-    let read = btf.read("f").unwrap().unwrap();
-    assert!(read.ends_with("s32, and 99988 more) -> s32"), "{read}");
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    let bytes = btf.bytes();
+    // 32 names for each of 13 types, each after as many types as there are between two marks, are seven times as many types
+    // as there are.
+    let took = |begun: Instant| begun.elapsed().as_nanos();
+    let ratios = (0..3).map(|_| {
+        let begun = Instant::now();
+        let btf = Btf::new(&bytes).unwrap();
+        let read = took(begun);
+        let begun = Instant::now();
+        let found = function(&btf, "f").unwrap().unwrap().to_string();
+        assert!(found.ends_with("s32, and 99988 more) -> s32"), "{found}");
+        took(begun) / read
+    });
+    assert!(ratios.min() < Some(20));
 }
 
 /// Reads all that can be read; only that it ends, and without a panic.
 fn read_all(bytes: &[u8]) {
     let Ok(btf) = Btf::new(bytes) else { return };
     for name in ["wanted", "other", "", "f"] {
-        if let Ok(Some(signature)) = btf.function(name.as_bytes()) {
+        if let Ok(Some(signature)) = function(&btf, name) {
             assert!(!signature.to_string().is_empty());
         }
     }
@@ -490,7 +477,7 @@ proptest! {
         let taken: Vec<_> = params.iter().map(|i| ids[*i]).collect();
         btf.func("f", ids[gives], &taken);
         let bytes = btf.bytes();
-        let read = Btf::new(&bytes).unwrap().function(b"f").unwrap();
+        let read = function(&Btf::new(&bytes).unwrap(), "f").unwrap();
         let taken: Vec<_> = params.iter().map(|i| types[*i]).collect();
         prop_assert_eq!(read, Some(Signature::new(types[gives], &taken)));
         // Nor is it like any other.

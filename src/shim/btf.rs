@@ -256,9 +256,11 @@ impl<'a> Btf<'a> {
 
     /// The type at an offset, and where the next one is.
     fn read(&self, at: usize) -> Result<(Raw<'a>, usize), Error> {
-        let name = word(self.types, at)?;
-        let info = word(self.types, at + 4)?;
-        let size_or_type = word(self.types, at + 8)?;
+        let types = self.types.get(at..).ok_or(Error::Truncated)?;
+        let (head, more) = types
+            .split_first_chunk::<TYPE_LEN>()
+            .ok_or(Error::Truncated)?;
+        let (name, info, size_or_type) = (word(head, 0)?, word(head, 4)?, word(head, 8)?);
         let (kind, nr) = (info >> 24 & 0x7f, (info & 0xff_ffff) as usize);
         let (once, each) = match kind {
             PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => (0, 0),
@@ -269,16 +271,14 @@ impl<'a> Btf<'a> {
             _ => self.layout(kind)?,
         };
         let len = nr.checked_mul(each).and_then(|len| len.checked_add(once));
-        let start = at + TYPE_LEN;
-        let next = len.and_then(|len| start.checked_add(len));
-        let next = next.ok_or(Error::Truncated)?;
+        let len = len.ok_or(Error::Truncated)?;
         let raw = Raw {
             name,
             kind,
             size_or_type,
-            more: self.types.get(start..next).ok_or(Error::Truncated)?,
+            more: more.get(..len).ok_or(Error::Truncated)?,
         };
-        Ok((raw, next))
+        Ok((raw, at + TYPE_LEN + len))
     }
 
     /// What follows a type of a kind that came later: once, and for each of its members.
@@ -313,17 +313,25 @@ impl<'a> Btf<'a> {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// What a function takes and what it returns; [`None`] if there is no function of this name.
-    pub fn function(&self, name: &[u8]) -> Result<Option<Signature>, Error> {
+    /// Returns what functions take and what they return; [`None`] for a name that no function has.
+    pub fn functions<const N: usize>(
+        &self,
+        names: [&[u8]; N],
+    ) -> [Result<Option<Signature>, Error>; N] {
+        let mut prototypes = [None; N];
         let mut at = 0;
-        while at < self.types.len() {
-            let (raw, next) = self.read(at)?;
-            if raw.kind == FUNC && self.is_named(raw.name, name) {
-                return self.signature(raw.size_or_type).map(Some);
+        // By the invariant, only the end cannot be read.
+        while let Ok((raw, next)) = self.read(at) {
+            if raw.kind == FUNC {
+                for (name, prototype) in names.iter().zip(&mut prototypes) {
+                    if prototype.is_none() && self.is_named(raw.name, name) {
+                        *prototype = Some(raw.size_or_type);
+                    }
+                }
             }
             at = next;
         }
-        Ok(None)
+        prototypes.map(|id| id.map(|id| self.signature(id)).transpose())
     }
 
     fn signature(&self, id: u32) -> Result<Signature, Error> {

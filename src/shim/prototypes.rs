@@ -103,13 +103,15 @@ pub(crate) fn check() -> Result {
             return Ok(());
         }
     };
-    for (name, ours) in functions!(
+    let functions = functions!(
         __ftrace_trace_stack(_, _, _, _, _),
         trace_buffer_unlock_commit_nostack(_, _),
         seq_print_ip_sym(_, _, _),
         tracer_tracing_is_on(_),
-    ) {
-        match btf.function(name.as_bytes()) {
+    );
+    let theirs = btf.functions(functions.map(|(name, _)| name.as_bytes()));
+    for ((name, ours), theirs) in functions.into_iter().zip(theirs) {
+        match theirs {
             Ok(Some(theirs)) if theirs == ours => {}
             Ok(Some(theirs)) => {
                 pr_err!(
