@@ -306,7 +306,7 @@ def every_case(kernel):
 # What "make test" leaves to "make long-test": what the other kernel or hook shows, too, or what no kernel is known to
 # make a difference to. Parts of names, after that of the kernel.
 LATER = {
-    "deb13": ("kprobe", "cycles", "oracle jump instance", "user-pending"),
+    "deb13": ("kprobe", "native: contract", "cycles", "oracle jump instance", "user-pending"),
     "stable": (
         "cycles kprobe", "text kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
         "hotplug", "user-attacks"),
