@@ -308,8 +308,8 @@ def every_case(kernel):
 LATER = {
     "deb13": ("kprobe", "native: contract", "cycles", "oracle jump instance", "user-pending"),
     "stable": (
-        "cycles kprobe", "text kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth", "symbols",
-        "hotplug", "user-attacks"),
+        "cycles kprobe", "text kprobe", "oracle jump instance", "reload", "race", "files", "reset", "exhaustion", "depth",
+        "symbols", "hotplug", "user-attacks"),
     RT: ("oracle kprobe instance", "the tool: names"),
     **dict.fromkeys(WATCHED, ("oracle kprobe instance",)),
 }
