@@ -353,12 +353,14 @@ impl Memory for OwnMemory {
     }
 }
 
-/// The same, with words of 32 bits.
+/// The same, with words of 32 bits, which are aligned.
 pub(super) struct OwnMemory32(pub(super) OwnMemory);
 
 impl Memory for OwnMemory32 {
     fn word(&self, address: u64) -> Result<u64, Unreadable> {
-        Ok(u64::from(self.0.word(address)? as u32))
+        // The half of one of 64 bits: eight bytes from here may end in another page.
+        let word = self.0.word(address & !7)?;
+        Ok(u64::from((word >> (8 * (address & 4))) as u32))
     }
 }
 
