@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls exec with an argument that the kernel waits for: slow-exec GO. Prints "waits" when it does.
- * When the file GO exists, the argument is there, and exec goes on.
+ * Calls exec with an argument that the kernel waits for: slow-exec GO [compat]. Prints "waits" when
+ * it does. When the file GO exists, the argument is there, and exec goes on. With "compat" it makes
+ * the call of 32-bit programs. The argument is at 0x20000000.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -37,7 +38,8 @@ static void *give_page(void *go)
 
 int main(int argc, char **argv)
 {
-	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *page = mmap((void *)0x20000000, PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register range = {
 		.range = { .start = (unsigned long)page, .len = PAGE },
@@ -47,10 +49,21 @@ int main(int argc, char **argv)
 	pthread_t thread;
 
 	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
-	if (argc != 2 || page == MAP_FAILED || faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	if (argc < 2 || page == MAP_FAILED || faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
 	    ioctl(faults, UFFDIO_REGISTER, &range) ||
 	    pthread_create(&thread, NULL, give_page, argv[1]))
 		err(1, "userfaultfd");
+	if (argc > 2) {
+		/* The program is linked to low addresses. */
+		static unsigned int low[] = { 0, 0, 0 };
+		long nr = 11;
+
+		low[0] = (long)arguments[0];
+		low[1] = (long)page;
+		asm volatile("int $0x80" : "+a" (nr) : "b" ("/bin/true"), "c" (low), "d" (0L)
+			     : "memory");
+		errx(1, "execve: %ld", nr);
+	}
 	execve("/bin/true", arguments, NULL);
 	err(1, "execve");
 }

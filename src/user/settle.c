@@ -79,8 +79,8 @@ bool stackmap_user_in_exec(void)
 #endif
 
 /*
- * Whether a task with a request of ours pending is inside exec, or may be: the numbers of 32-bit
- * calls are not looked at.
+ * Whether a task with a request of ours pending is inside exec, or may be: the numbers of other
+ * ABIs, which 64-bit programs can call, too, are not looked at.
  */
 bool stackmap_user_execs(void)
 {
@@ -88,11 +88,10 @@ bool stackmap_user_execs(void)
 
 	guard(rcu)();
 	for_each_process_thread(group, task) {
-		struct pt_regs *regs = task_pt_regs(task);
-		const int nr = requested(task) ? syscall_get_nr(task, regs) : -1;
+		const int nr = requested(task) ? syscall_get_nr(task, task_pt_regs(task)) : -1;
 
-		if (nr == __NR_execve || nr == __NR_execveat ||
-		    (nr >= 0 && unwind_user_word_size(regs) != 8))
+		if (nr == __NR_execve || nr == __NR_execveat || nr >= NR_syscalls ||
+		    (nr >= 0 && !(syscall_get_arch(task) & __AUDIT_ARCH_64BIT)))
 			return true;
 	}
 	return false;
