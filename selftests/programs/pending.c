@@ -5,9 +5,12 @@
  * sleep: waits for a signal. vfork: waits, uninterruptibly, for a child that waits for a signal.
  * traced: its child is stopped at a system call. exits: its child is stopped where it exits. crowd
  * COUNT: that number of threads waits. execs: replaces itself from a second thread, repeatedly.
+ * lingers: waits for half a minute on its way to user space, where a socket is closed.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <err.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,6 +92,27 @@ static int execs(void)
 	return pause();
 }
 
+static int lingers(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	const struct linger linger = { 1, 30 };
+	socklen_t size = sizeof(address);
+	const int listens = socket(AF_INET, SOCK_STREAM, 0);
+	const int sends = socket(AF_INET, SOCK_STREAM, 0);
+	static char data[STACK];
+
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (bind(listens, (struct sockaddr *)&address, size) || listen(listens, 1) ||
+	    getsockname(listens, (struct sockaddr *)&address, &size) ||
+	    connect(sends, (struct sockaddr *)&address, size) ||
+	    setsockopt(sends, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
+		err(1, "a socket");
+	while (send(sends, data, sizeof(data), MSG_DONTWAIT) > 0)
+		;
+	/* close() would wait itself. */
+	return dup2(0, sends) < 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
@@ -105,6 +130,8 @@ int main(int argc, char **argv)
 		return crowd(atoi(argv[2]));
 	if (!strcmp(how, "execs"))
 		return execs();
-	fprintf(stderr, "Usage: pending sleep|vfork|traced|exits|crowd COUNT|execs\n");
+	if (!strcmp(how, "lingers"))
+		return lingers();
+	fprintf(stderr, "Usage: pending sleep|vfork|traced|exits|crowd COUNT|execs|lingers\n");
 	return 1;
 }

@@ -31,6 +31,7 @@
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
 #include <linux/smp.h>
+#include <linux/static_call.h>
 #include <linux/user-return-notifier.h>
 #include <linux/vmalloc.h>
 
@@ -45,8 +46,12 @@
 #define PROBES		16
 #define TABLE_BITS_MAX	16
 
-/* How long unloading waits for tasks before the log says so. */
+/* How long unloading waits for tasks whose works cannot be cancelled. */
 #define PATIENCE	(5 * HZ)
+
+/* A function of the kernel that does nothing: as a task work, unless kCFI compares its type. */
+#define NOTHING		((task_work_func_t)(void *)__static_call_return0)
+#define HAS_NOTHING	(!IS_ENABLED(CONFIG_CFI_CLANG) && !IS_ENABLED(CONFIG_CFI))
 
 /* How a task is made to run its works, without an allocation. */
 #if STACKMAP_HAS_TASK_WORK_NO_ALLOC
@@ -453,35 +458,40 @@ static unsigned int cancel_all(void)
 /**
  * stackmap_deferral_end - cancel all deliveries, and free what stackmap_deferral_begin() allocated
  *
- * All works are cancelled, and nothing is requested. The works of tasks that sleep, are stopped,
- * traced or frozen are taken off their lists. A task that has begun to run its list cannot be
- * stopped: it is waited for. Our own work waits for nothing but memory and locks of this module.
- * But in the list there may be works of others before it: a file that is closed, say, may wait for
- * a server. So that bounds the wait; the log tells after five seconds.
+ * All works are cancelled, and nothing is requested: no delivery finds a callback, and none sleeps.
+ * The works of tasks that sleep, are stopped, traced or frozen are taken off their lists. Those of
+ * a task that has begun to run its list cannot be: works of others before ours may wait without
+ * bound, a file that is closed for a server, say. After five seconds such a work is given a
+ * function of the kernel in the place of ours, and its entry is never freed. The task reads the
+ * function once, and calls it at once: after a grace period of RCU tasks it is not in ours, and
+ * will not be. With kCFI there is no such function, and the task is waited for.
+ *
+ * Notifiers of CPUs need no task: the callback of CPU hotplug removes them.
  *
  * Context: process, may sleep; callers serialise. When this returns no function of this file runs,
  * and none will.
  */
 void stackmap_deferral_end(void)
 {
-	unsigned long deadline = jiffies + PATIENCE;
-	unsigned int left;
+	const unsigned long deadline = jiffies + PATIENCE;
+	unsigned int i, left;
 
 	if (!entries)
 		return;
-	while ((left = cancel_all())) {
-		if (deadline && time_after(jiffies, deadline)) {
-			pr_info("waiting for %u tasks to deliver their user stacks\n", left);
-			deadline = 0;
-		}
+	while ((left = cancel_all()) && !(HAS_NOTHING && time_after(jiffies, deadline)))
 		msleep(20);
-	}
+	for (i = 0; left && i < BIT(table_bits); i++)
+		WRITE_ONCE(entries[i].info.work.func, NOTHING);
 	/* A task may have been preempted in deliver_work(): it does not sleep there any more. */
 	synchronize_rcu_tasks();
 	/* On all CPUs. */
 	cpuhp_remove_state(hotplug);
 	vfree(owners);
-	vfree(entries);
+	if (left)
+		pr_info("user stacks: for tasks in works of others (%u), %zu bytes are never freed\n",
+			left, BIT(table_bits) * sizeof(*entries));
+	else
+		vfree(entries);
 	entries = NULL;
 }
 #endif /* STACKMAP_OWN_DEFERRAL */
