@@ -28,6 +28,9 @@
 #include "../shim/shim.h"
 #include "user.h"
 
+/* How often a trampoline of BPF may be busy, each time for a millisecond. */
+#define RETRIES		100
+
 DEFINE_STATIC_SRCU(entries_srcu);
 
 void stackmap_exec_trampoline(void);
@@ -106,27 +109,56 @@ void stackmap_entries_drain(void)
 /**
  * stackmap_entries_end - end the calls at exec and exit
  *
- * Context: process, may sleep; callers serialise. When this returns no task is in this file.
+ * ftrace refuses to take a callback off once it has found a fault of its own.
+ *
+ * Context: process, may sleep; callers serialise.
+ * Return: whether no call is left; then no task is in this file.
  */
-void stackmap_entries_end(void)
+bool stackmap_entries_end(void)
 {
 	struct function *function;
+	bool left = false;
 
 	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
-		if (function->on)
-			unregister_ftrace_function(&function->ops);
-		function->on = false;
-		ftrace_free_filter(&function->ops);
+		const int ret = function->on ? unregister_ftrace_function(&function->ops) : 0;
+
+		if (ret)
+			pr_err_once("user stacks: ftrace keeps its call at %s() (%d)\n",
+				    function->name, ret);
+		else
+			ftrace_free_filter(&function->ops);
+		function->on = ret;
+		left |= ret;
 	}
+	if (left)
+		return false;
 	synchronize_rcu_tasks();
 	synchronize_srcu(&entries_srcu);
 	synchronize_rcu_tasks();
+	return true;
+}
+
+/* Has a function redirected. Returns 0 or an errno. */
+static int redirect_function(struct function *function)
+{
+	void *entry = stackmap_symbol_find(function->name);
+	int ret = entry ? ftrace_set_filter_ip(&function->ops, (unsigned long)entry, 0, 1) :
+			  -ENOENT;
+	unsigned int tries = RETRIES;
+
+	if (ret)
+		return ret;
+	do
+		ret = register_ftrace_function(&function->ops);
+	while (ret == -EAGAIN && tries--);
+	return ret;
 }
 
 /**
  * stackmap_entries_begin - call stackmap_before_exec() and stackmap_before_exit()
  *
- * Context: process, may sleep; callers serialise.
+ * Context: process, may sleep; callers serialise. No call is left of before. After an error,
+ * stackmap_entries_end() must follow.
  * Return: 0 or an errno, which the log has: EBUSY if another user redirects one of the functions.
  */
 int stackmap_entries_begin(void)
@@ -142,17 +174,11 @@ int stackmap_entries_begin(void)
 				  FTRACE_OPS_FL_RECURSION,
 		};
 	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
-		void *entry = stackmap_symbol_find(function->name);
-
-		ret = entry ? ftrace_set_filter_ip(&function->ops, (unsigned long)entry, 0, 1) :
-			      -ENOENT;
-		if (!ret)
-			ret = register_ftrace_function(&function->ops);
+		ret = redirect_function(function);
 		function->on = !ret;
 		if (ret) {
 			pr_info("user stacks: %s() cannot be redirected (%d)\n", function->name,
 				ret);
-			stackmap_entries_end();
 			return ret;
 		}
 	}

@@ -13,6 +13,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/binfmts.h>
+#include <linux/delay.h>
 #include <linux/printk.h>
 #include <linux/string.h>
 #include <linux/tracepoint.h>
@@ -190,13 +191,13 @@ void stackmap_before_exit(void)
  */
 static int attach(void)
 {
-	probing = !stackmap_entries_begin();
+	probing = !stackmap_entries_begin() || !stackmap_entries_end();
 	return 0;
 }
 
-static void detach(void)
+static bool detach(void)
 {
-	stackmap_entries_end();
+	return stackmap_entries_end();
 }
 
 static void drain(void)
@@ -245,11 +246,12 @@ static int attach(void)
 	return ret;
 }
 
-static void detach(void)
+static bool detach(void)
 {
 	tracepoint_probe_unregister(process_exit, on_process_exit, NULL);
 	tracepoint_probe_unregister(prepare_exec, on_prepare_exec, NULL);
 	tracepoint_synchronize_unregister();
+	return true;
 }
 
 static void drain(void)
@@ -271,17 +273,24 @@ void stackmap_user_drain(void)
 		drain();
 }
 
+/* Stops watching exec and exit. Returns whether no probe is left. */
+static bool unprobe(void)
+{
+	probing = probing && !detach();
+	return !probing;
+}
+
 /**
  * stackmap_user_unprobe - stop watching exec and exit
+ *
+ * If the kernel keeps a probe, this never returns: the probe's code must stay.
  *
  * Context: process, may sleep; callers serialise. When this returns no probe runs.
  */
 void stackmap_user_unprobe(void)
 {
-	if (!probing)
-		return;
-	probing = false;
-	detach();
+	while (!unprobe())
+		ssleep(1);
 }
 
 /**
@@ -300,6 +309,5 @@ bool stackmap_user_unprobe_idle(void)
 	stackmap_hook_drain();
 	if (stackmap_user_execs())
 		return false;
-	stackmap_user_unprobe();
-	return true;
+	return unprobe();
 }

@@ -46,7 +46,7 @@ int stackmap_user_probe(void);
 void stackmap_before_exec(void);
 void stackmap_before_exit(void);
 int stackmap_entries_begin(void);
-void stackmap_entries_end(void);
+bool stackmap_entries_end(void);
 void stackmap_entries_drain(void);
 void stackmap_user_drain(void);
 bool stackmap_user_execs(void);
