@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls exec with an argument that the kernel waits for: slow-exec GO [compat]. Prints "waits" when
- * it does. When the file GO exists, the argument is there, and exec goes on. With "compat" it makes
- * the call of 32-bit programs. The argument is at 0x20000000.
+ * Calls exec with an argument that the kernel waits for: slow-exec GO [HOW]. Prints "waits" when
+ * it does. When the file GO exists, the argument is there, and exec goes on. The argument is at
+ * 0x20000000.
+ *
+ * compat: the call is that of 32-bit programs. signal: a signal comes meanwhile, which the new
+ * program ignores.
  */
 #define _GNU_SOURCE
 #include <err.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -18,6 +23,13 @@
 #define PAGE	4096
 
 static int faults;
+static pthread_t main_thread;
+static const char *how = "";
+
+static void ignore(int number)
+{
+	(void)number;
+}
 
 static void *give_page(void *go)
 {
@@ -30,6 +42,8 @@ static void *give_page(void *go)
 	fflush(stdout);
 	while (access(go, F_OK))
 		usleep(10000);
+	if (!strcmp(how, "signal") && pthread_kill(main_thread, SIGWINCH))
+		errx(1, "pthread_kill");
 	zero.range.start = fault.arg.pagefault.address & -PAGE;
 	if (ioctl(faults, UFFDIO_ZEROPAGE, &zero))
 		err(1, "UFFDIO_ZEROPAGE");
@@ -48,12 +62,16 @@ int main(int argc, char **argv)
 	char *const arguments[] = { "true", page, NULL };
 	pthread_t thread;
 
+	if (argc > 2)
+		how = argv[2];
+	main_thread = pthread_self();
+	signal(SIGWINCH, ignore);
 	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
 	if (argc < 2 || page == MAP_FAILED || faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
 	    ioctl(faults, UFFDIO_REGISTER, &range) ||
 	    pthread_create(&thread, NULL, give_page, argv[1]))
 		err(1, "userfaultfd");
-	if (argc > 2) {
+	if (!strcmp(how, "compat")) {
 		/* The program is linked to low addresses. */
 		static unsigned int low[] = { 0, 0, 0 };
 		long nr = 11;

@@ -260,7 +260,8 @@ static void deliver_work(struct callback_head *head)
 		stackmap_user_count(STACKMAP_USER_EXIT_LATE);
 
 	guard(irqsave)();
-	if (!exits)
+	/* If exec has lost it, events that follow are of another program: of another cookie. */
+	if (!exits && entry->cache.nr_entries)
 		remember(entry);
 	/* Unless another work has been requested meanwhile, in an interrupt or while it slept. */
 	bits = atomic_long_read(&entry->info.unwind_mask);
