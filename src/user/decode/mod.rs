@@ -31,6 +31,8 @@ struct Paths {
     nr_next: usize,
     done: [(u64, u64); Self::DONE_MAX],
     nr_done: usize,
+    /// A path was left: its end may differ from the others.
+    is_partial: bool,
 }
 
 impl Paths {
@@ -43,14 +45,18 @@ impl Paths {
             nr_next: 1,
             done: [(0, 0); Self::DONE_MAX],
             nr_done: 0,
+            is_partial: false,
         }
     }
 
-    /// Adds a path, unless there are too many.
+    /// Adds a path, unless there are too many: then not all are decoded.
     fn add(&mut self, address: u64, state: FrameState) {
-        if let Some(next) = self.next.get_mut(self.nr_next) {
-            *next = (address, state);
-            self.nr_next += 1;
+        match self.next.get_mut(self.nr_next) {
+            Some(next) => {
+                *next = (address, state);
+                self.nr_next += 1;
+            }
+            None => self.is_partial = true,
         }
     }
 
@@ -149,6 +155,7 @@ impl Decoder {
                 self.read()?;
                 let Some((bytes, length)) = code.instruction(address) else {
                     self.is_unknown = true;
+                    paths.is_partial = true;
                     break;
                 };
                 let instruction = Instruction::new(&bytes, length, address);
@@ -182,11 +189,10 @@ impl Decoder {
                         continue;
                     }
                     Flow::Jump(target) => paths.add(target, state),
-                    Flow::JumpBy(at) => {
-                        if let Ok(target) = memory.word(at) {
-                            paths.add(target, state);
-                        }
-                    }
+                    Flow::JumpBy(at) => match memory.word(at) {
+                        Ok(target) => paths.add(target, state),
+                        Err(_) => paths.is_partial = true,
+                    },
                     Flow::Switch if goal != Goal::Return => {
                         state.is_guessed = true;
                         paths.add(address, state);
@@ -202,11 +208,12 @@ impl Decoder {
                 break;
             }
             if paths.finish(start, address).is_none() {
-                // An end that is not decoded may differ.
-                end.iter_mut().for_each(|end| end.is_guessed = true);
+                paths.is_partial = true;
                 break;
             }
         }
+        end.iter_mut()
+            .for_each(|end| end.is_guessed |= paths.is_partial);
         end
     }
 
@@ -256,7 +263,7 @@ impl Decoder {
             false => Goal::ReturnTo(frame.ip),
         };
         let entered = |entry| (entry, FrameState::ENTRY);
-        // Whether the end of the function says something else.
+        // Whether the end of the function may say something else.
         let mut differs = false;
         (self.pops, self.is_unknown) = (false, false);
         let end = self.end(frame, memory, code);
@@ -287,7 +294,8 @@ impl Decoder {
                         || may_not_return && !self.is_startup(frame, slot, goal, memory, code);
                     return caller(is_guessed);
                 }
-                None => {}
+                // Without a call that may not return, the entry leads to another depth.
+                None => differs = !end.has_called && !end.is_guessed,
             }
         }
         let mut last = None;
