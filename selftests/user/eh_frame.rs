@@ -5,12 +5,12 @@
 //! of many packages, and reads what is printed.
 
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, LittleEndian, RegisterRule,
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, EndianSlice, LittleEndian, Operation, RegisterRule,
     UnwindContext, UnwindSection, UnwindTableRow, X86_64 as REGISTERS,
 };
 use object::{Object, ObjectSection, ObjectSegment};
 use stackmap_user::{
-    cfi::{Elf, Unknown, X86_64},
+    cfi::{Computed, Elf, Unknown, Value, X86_64},
     rule::{Base, Kind, Rule, Saved},
     Bytes,
 };
@@ -24,7 +24,120 @@ fn enters_handler(row: &UnwindTableRow<usize>) -> bool {
     is_saved(REGISTERS::RAX) && !is_saved(REGISTERS::RCX)
 }
 
-/// The rule of a row by the other reader. [`None`]: a rule cannot express it.
+type Row = UnwindTableRow<usize>;
+type Section<'a> = EhFrame<Slice<'a>>;
+type Op<'a> = Operation<Slice<'a>>;
+
+/// Returns the operations of an expression that the other reader finds.
+fn operations<'a>(
+    section: &Section<'a>,
+    expression: &gimli::UnwindExpression<usize>,
+) -> Vec<Op<'a>> {
+    let encoding = gimli::Encoding {
+        format: gimli::Format::Dwarf32,
+        version: 5,
+        address_size: 8,
+    };
+    let mut operations = expression.get(section).unwrap().operations(encoding);
+    std::iter::from_fn(|| operations.next().unwrap()).collect()
+}
+
+/// The end of a frame.
+const END: Value = Value {
+    register: None,
+    index: None,
+    offset: 0,
+    by: None,
+};
+
+/// Returns the number of a register that is known.
+fn known(register: gimli::Register) -> Option<u8> {
+    (register.0 < 16).then_some(register.0 as u8)
+}
+
+/// Returns how the end of a frame is computed by the other reader.
+fn end_of(row: &Row, section: &Section<'_>) -> Option<Value> {
+    let expression = match *row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            return Some(Value {
+                register: Some(known(register)?),
+                offset: offset.try_into().ok()?,
+                ..END
+            });
+        }
+        CfaRule::Expression(ref expression) => operations(section, expression),
+    };
+    let [Op::RegisterOffset {
+        register, offset, ..
+    }, rest @ ..] = &expression[..]
+    else {
+        return None;
+    };
+    let (index, rest) = match rest {
+        [Op::RegisterOffset {
+            register,
+            offset: 0,
+            ..
+        }, Op::UnsignedConstant { value: 8 }, Op::Mul, Op::Plus, rest @ ..] => {
+            (Some(known(*register)?), rest)
+        }
+        _ => (None, rest),
+    };
+    let by = match rest {
+        [Op::Deref { size: 8, .. }] => 0,
+        [Op::Deref { size: 8, .. }, Op::PlusConstant { value }] => (*value).try_into().ok()?,
+        _ => return None,
+    };
+    Some(Value {
+        register: Some(known(*register)?),
+        index,
+        offset: (*offset).try_into().ok()?,
+        by: Some(by),
+    })
+}
+
+/// Returns how the caller's registers are computed by the other reader.
+fn computed(row: &Row, section: &Section<'_>) -> Option<Computed> {
+    let caller = |of, same: Option<Value>| match row.register(of) {
+        Some(RegisterRule::SameValue) | None => same,
+        Some(RegisterRule::Offset(offset)) => Some(Value {
+            offset: offset.try_into().ok()?,
+            by: Some(0),
+            ..END
+        }),
+        Some(RegisterRule::Register(register)) => Some(Value {
+            register: Some(known(register)?),
+            ..END
+        }),
+        Some(RegisterRule::Expression(at)) => match operations(section, &at)[..] {
+            [Op::RegisterOffset {
+                register, offset, ..
+            }] if register != REGISTERS::RBP => Some(Value {
+                register: Some(known(register)?),
+                offset: offset.try_into().ok()?,
+                by: Some(0),
+                ..END
+            }),
+            _ => None,
+        },
+        _ => None,
+    };
+    let end = end_of(row, section).filter(|_| !enters_handler(row));
+    Some(Computed {
+        end: end?,
+        ip: caller(REGISTERS::RA, None)?,
+        sp: caller(REGISTERS::RSP, Some(END))?,
+        fp: caller(
+            REGISTERS::RBP,
+            Some(Value {
+                register: Some(6),
+                ..END
+            }),
+        )?,
+    })
+}
+
+/// The rule of a row by the other reader. [`None`]: a rule of a call cannot express it.
 fn expected(
     row: &UnwindTableRow<usize>,
     signal: bool,
@@ -82,11 +195,6 @@ fn expected(
         6 => Some(Base::Fp),
         _ => None,
     };
-    let more = |bytes: &[u8]| match *bytes {
-        [] => Some(0),
-        [0x23, by @ 0..=0x7f] => Some(by),
-        _ => None,
-    };
     match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => match register.0 {
             register @ (6 | 7) => Rule::call(base(register)?, *offset, saved),
@@ -100,16 +208,15 @@ fn expected(
                 let pushed = address % 16 >= u64::from(limit) - 0x30;
                 Rule::call(Base::Sp, 8 + 8 * i64::from(pushed), saved)
             }
-            // breg N, deref, and perhaps plus_uconst M; N of one byte or two.
-            [register, offset @ 0..=0x7f, 6, ref by @ ..] => {
-                let offset = i64::from(offset) << 57 >> 57;
-                Rule::aligned(base(u16::from(register) - 0x70)?, offset, more(by)?, saved)
-            }
-            [register, low @ 0x80..=0xff, high @ 0..=0x7f, 6, ref by @ ..] => {
-                let offset = (i64::from(low & 0x7f) | i64::from(high) << 7) << 50 >> 50;
-                Rule::aligned(base(u16::from(register) - 0x70)?, offset, more(by)?, saved)
-            }
-            _ => None,
+            _ => match end_of(row, section)? {
+                Value {
+                    register: Some(register),
+                    index: None,
+                    offset,
+                    by,
+                } => Rule::aligned(base(register.into())?, offset.into(), by?.into(), saved),
+                _ => None,
+            },
         },
     }
 }
@@ -151,7 +258,7 @@ struct Counts {
     rules: u64,
     /// All addresses of the rows: each byte of code is one.
     addresses: u64,
-    /// Of these, the frame's end is at an offset from a register that is tracked.
+    /// Of these, the frame's end is at an offset from a register that is tracked, or the caller's registers are computed.
     tracked: u64,
     /// And of these, there is no rule, by the cause.
     unknown: BTreeMap<String, u64>,
@@ -164,8 +271,9 @@ fn compare_tracked(
     offset: u64,
     row: &UnwindTableRow<usize>,
     rule: Option<Rule>,
+    computed: Option<Computed>,
 ) -> Result<(), String> {
-    for register in (0..16).filter(|register| !matches!(register, 6 | 7)) {
+    for register in (0..16).filter(|register| *register != 6) {
         let Ok(tracked) = elf.track(file, &X86_64, offset, register) else {
             continue;
         };
@@ -179,7 +287,11 @@ fn compare_tracked(
             || rule == Some(Rule::HANDLER)
                 && matches!(*row.cfa(), CfaRule::RegisterAndOffset { register: base, .. }
                             if u64::from(base.0) == register);
-        if tracked.saved != want || tracked.rule.is_some() != is_base {
+        let same = match register {
+            7 => computed.is_none() || tracked.computed == computed,
+            _ => tracked.rule.is_some() == is_base && tracked.computed.is_none(),
+        };
+        if tracked.saved != want || !same {
             return Err(format!("{offset:#x}: {register}: {tracked:?}: {row:?}"));
         }
     }
@@ -258,20 +370,22 @@ fn compare(path: &Path, counts: &mut Counts) -> Result<(), String> {
                 let Some(offset) = offset_of(address) else {
                     continue;
                 };
-                let want = expected(row, signal, address, &eh_frame);
+                let by = computed(row, &eh_frame);
+                let computed = by.filter(|_| !signal).map(|_| Rule::COMPUTED);
+                let want = expected(row, signal, address, &eh_frame).or(computed);
                 let got = elf.learn(&file, &X86_64, offset);
                 // It stands for those up to the next one.
                 let all = step.min(end - address);
                 counts.lookups += 1;
                 counts.addresses += all;
                 if address == start && !signal {
-                    compare_tracked(&elf, &file, offset, row, want)?;
+                    compare_tracked(&elf, &file, offset, row, want, by)?;
                 }
                 let cause = match (got, want) {
                     (Ok(got), Some(want)) if got == want => {
                         counts.rules += 1;
                         counts.tracked += match got.kind() {
-                            Kind::Tracked(_) => all,
+                            Kind::Tracked(_) | Kind::Computed => all,
                             _ => 0,
                         };
                         continue;

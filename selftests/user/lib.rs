@@ -43,7 +43,7 @@ mod store;
 #[cfg(test)]
 use stackmap_map as map;
 
-use cfi::{learn, File, Unknown, X86_64};
+use cfi::{learn, Elf, File, Unknown, X86_64};
 use std::cell::Cell;
 
 /// Bytes as a file.
@@ -129,5 +129,10 @@ pub fn learn_hostile(input: &[u8]) -> Result<rule::Rule, Unknown> {
         assert_eq!(rule::Rule::from_bits(rule.bits()), Some(rule));
     }
     assert!(file.reads.get() < READS_MAX, "{} reads", file.reads.get());
+    if found == Ok(rule::Rule::COMPUTED) {
+        let elf = Elf::read(&file, &X86_64)?;
+        let tracked = elf.track(&file, &X86_64, u64::from(*at), X86_64.sp);
+        assert!(tracked?.computed.is_some());
+    }
     found
 }

@@ -210,6 +210,9 @@ fn seeds_of_the_fuzzer_are_understood() {
     assert_eq!(seed("plt"), call(Base::Sp, 8, Saved::No));
     assert_eq!(seed("outermost"), Ok(Rule::OUTERMOST));
     assert_eq!(seed("signal"), Ok(Rule::SIGNAL));
+    for name in ["index", "stored", "register"] {
+        assert_eq!(seed(name), Ok(Rule::COMPUTED), "{name}");
+    }
 }
 
 /// A file without a table, whose descriptions take turns with so many heads and are of functions there.

@@ -8,7 +8,7 @@ mod decode;
 use proptest::prelude::*;
 use stackmap_user::{
     calls::{Calls, Mapping},
-    cfi::{Tracked, X86_64},
+    cfi::{Computed, Tracked, Value, X86_64},
     decode::caller::Caller,
     rule::{Base, Rule, Saved},
     rules::{Rules, Set, Site, SETS},
@@ -240,12 +240,16 @@ impl Code for Codes {
     }
 
     fn register(&self, register: u64) -> u64 {
-        assert!(matches!(register, 10 | 14));
-        SP + 64
+        match register {
+            9 => 0,
+            11 => 5,
+            10 | 14 => SP + 64,
+            _ => unreachable!(),
+        }
     }
 
     fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
-        assert!(matches!(register, 6 | 10 | 14));
+        assert!(matches!(register, 6 | 7 | 10 | 14));
         self.tracked.get(&address).copied()
     }
 
@@ -373,7 +377,7 @@ fn a_frame_may_keep_where_it_ends() {
         let kept = Rule::aligned(Base::Sp, 40, by, Saved::No).unwrap();
         let rules = [(0x1000, kept), (0x1fff, Rule::OUTERMOST)];
         // The return address is below the frame's end.
-        let end = SP + 4096 + u64::from(by);
+        let end = SP + 4096 + by as u64;
         let words = [(SP + 40, SP + 4096), (end - 8, 0x2000)];
         let want = vec![0x1000, 0x2000];
         assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
@@ -563,7 +567,11 @@ fn a_base_that_callees_have_saved_is_tracked_through_them() {
         (SP + 152, 0x4000),
         (SP + 88, 0x5000),
     ];
-    let saved = |saved, rule| Tracked { rule, saved };
+    let saved = |saved, rule| Tracked {
+        rule,
+        saved,
+        computed: None,
+    };
     let base = Some(call(Base::Fp, 32, Saved::No));
     let walk = |tracked: [(u64, Tracked); 3]| {
         let mut codes = Codes::new(&rules);
@@ -585,6 +593,94 @@ fn a_base_that_callees_have_saved_is_tracked_through_them() {
     assert_eq!(walk([(0x1000, not), (0x1fff, unreadable), last]), cut);
 }
 
+/// Stack and frame pointer are known in each frame, other registers in the innermost one, if that is no probe's.
+#[test]
+fn a_caller_is_computed_from_registers_that_are_known() {
+    let value = |register, offset, by| Value {
+        register,
+        index: None,
+        offset,
+        by,
+    };
+    let same = Value {
+        register: Some(7),
+        ..value(None, 0, None)
+    };
+    let by_sp = Computed {
+        end: value(Some(7), 40, Some(8)),
+        ip: value(None, -8, Some(0)),
+        sp: value(None, 0, None),
+        fp: value(Some(7), 48, Some(0)),
+    };
+    let by_fp = Computed {
+        end: value(Some(6), 16, None),
+        ..by_sp
+    };
+    let indexed = Computed {
+        end: Value {
+            index: Some(11),
+            ..value(Some(7), 0, Some(8))
+        },
+        ..by_sp
+    };
+    let fp_moved = Computed {
+        fp: value(Some(10), 448, None),
+        ..by_sp
+    };
+    let popped = Computed {
+        ip: value(Some(9), 0x3000, None),
+        sp: same,
+        ..by_sp
+    };
+    let walk = |computed, ips: [u64; 2], sp: u64, words: &[(u64, u64)]| {
+        let (rules, address) = match ips {
+            [_, 0] => (vec![], ips[0]),
+            [ip, called] => (vec![(ip, call(Base::Sp, 8, Saved::No))], called - 1),
+        };
+        let outer = [
+            (address, Rule::COMPUTED),
+            (0x2fff, call(Base::Fp, 16, Saved::No)),
+            (0x3fff, Rule::OUTERMOST),
+        ];
+        let mut codes = Codes::new(&[&rules[..], &outer].concat());
+        let tracked = Tracked {
+            rule: None,
+            saved: None,
+            computed: Some(computed),
+        };
+        codes.tracked = HashMap::from([(address, tracked)]);
+        codes.originals = HashMap::from([((0x1000, None), ips[0])]);
+        let kept = [(SP, 0x2000), (sp + 48, SP + 512), (SP + 520, 0x4000)];
+        codes.walk_twice(SP + 240, &memory(&[&kept[..], words].concat()))
+    };
+    let up = |sp| [(sp + 40, SP + 248), (SP + 248, 0x3000)];
+    for (computed, is_known) in [
+        (by_sp, true),
+        (by_fp, true),
+        (indexed, false),
+        (fp_moved, false),
+        (popped, false),
+    ] {
+        let outer = |ips: &[usize], is_known| match is_known {
+            true => ([ips, &[0x3000, 0x4000]].concat(), End::Complete),
+            false => (ips.to_vec(), End::Inexpressible),
+        };
+        let found = walk(computed, [0x1000, 0], SP, &up(SP));
+        assert_eq!(found, outer(&[0x1000], true), "{computed:?}");
+        let found = walk(computed, [0x1100, 0], SP, &up(SP));
+        assert_eq!(found, outer(&[0x1100], is_known), "{computed:?}");
+        let found = walk(computed, [0x1000, 0x2000], SP + 8, &up(SP + 8));
+        assert_eq!(found, outer(&[0x1000, 0x2000], is_known), "{computed:?}");
+    }
+    let here = Computed { sp: same, ..by_sp };
+    let found = walk(here, [0x1000, 0x2000], SP + 8, &up(SP + 8));
+    assert_eq!(found, (vec![0x1000, 0x2000], End::BadAddress));
+    let down = [(SP + 40, SP - 64), (SP - 64, 0x3000)];
+    for (words, end) in [(&down[..], End::BadAddress), (&down[..1], End::Fault)] {
+        assert_eq!(walk(by_sp, [0x1000, 0], SP, words), (vec![0x1000], end));
+    }
+}
+
 /// As gcc aligns a stack: in its prologue and epilogue the frame's end is in r10, in between it is kept below the frame
 /// pointer, and the caller's frame pointer is where the frame pointer points.
 #[test]
@@ -593,6 +689,7 @@ fn a_function_that_aligns_its_stack_is_left_at_each_of_its_instructions() {
     let prologue = Tracked {
         rule: Rule::tracked_call(0, Saved::AtFp),
         saved: Some(Saved::No),
+        computed: None,
     };
     let outer = [
         (0x1fff, call(Base::Fp, 16, Saved::No)),
@@ -647,6 +744,7 @@ fn callers_by_the_frame_pointer_of_an_exceptions_handler_are_guessed() {
     let handler = Tracked {
         rule: Some(call(Base::Sp, 24, Saved::At(-16))),
         saved: None,
+        computed: None,
     };
     let last = [
         (0x3fff, call(Base::Sp, 8, Saved::No)),
@@ -839,6 +937,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         1 => Just(Rule::START),
         1 => Just(Rule::INEXPRESSIBLE),
         1 => Just(Rule::tracked(14)),
+        1 => Just(Rule::COMPUTED),
     ]
 }
 

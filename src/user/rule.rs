@@ -32,6 +32,8 @@ pub enum Kind {
     Unknown,
     /// It does, but no rule can say the same.
     Inexpressible,
+    /// The file says how the caller's registers are computed.
+    Computed,
     /// The frame ends at an offset from this register, which is tracked through the callees.
     Tracked(u64),
     /// A function that enters a handler of an exception. The file says where its frame ends.
@@ -104,6 +106,8 @@ impl Rule {
     pub const GENERATED: Self = Self(UNKNOWN | 3 << OFFSET_SHIFT);
     /// A function that enters a handler of an exception: its frame ends at an offset from the frame pointer.
     pub const HANDLER: Self = Self(UNKNOWN | 4 << OFFSET_SHIFT);
+    /// A frame whose file says how the caller's registers are computed.
+    pub const COMPUTED: Self = Self(UNKNOWN | 5 << OFFSET_SHIFT);
 
     /// Returns the rule of a frame whose base is another register than stack and frame pointer.
     pub const fn tracked(register: u64) -> Self {
@@ -123,8 +127,8 @@ impl Rule {
     }
 
     /// Returns the rule of a frame that ends `by` bytes above the address that the memory at an offset from a base holds.
-    pub fn aligned(base: Base, offset: i64, by: u8, saved: Saved) -> Option<Self> {
-        let by = u32::try_from(words(by.into())?).ok()?;
+    pub fn aligned(base: Base, offset: i64, by: i64, saved: Saved) -> Option<Self> {
+        let by = u32::try_from(words(by)?).ok()?;
         let Self(bits) = Self::made(ALIGNED, base, offset, saved)?;
         let is_short = bits & OFFSET & !SHORT == 0 && by <= (OFFSET & !SHORT) >> BY_SHIFT;
         is_short.then_some(Self(bits | by << BY_SHIFT))
@@ -176,6 +180,7 @@ impl Rule {
                 Self::START => Kind::Start,
                 Self::GENERATED => Kind::Generated,
                 Self::HANDLER => Kind::Handler,
+                Self::COMPUTED => Kind::Computed,
                 Self(bits) if bits >> OFFSET_SHIFT & TRACKED != 0 => {
                     Kind::Tracked((bits >> OFFSET_SHIFT & !TRACKED) as u64)
                 }

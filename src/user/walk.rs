@@ -6,7 +6,7 @@
 
 use super::{
     calls::Calls,
-    cfi::{Machine, Tracked},
+    cfi::{Machine, Tracked, Value},
     decode::{caller::Caller, Decoder},
     rule::{Kind, Rule, Saved},
     words::{is_user, End, StackWords, FRAMES_MAX},
@@ -269,6 +269,11 @@ pub fn by_rules(
             Kind::Outermost => Err(End::Complete),
             Kind::Signal => frame.interrupted(machine, memory),
             Kind::Inexpressible => Err(End::Inexpressible),
+            Kind::Computed => {
+                // What uprobes have put in the place of this frame may have changed registers.
+                let is_first = nr == 0 && frame.ip == ip;
+                frame.computed(machine, address, is_first, memory, code)
+            }
             Kind::Tracked(register) => {
                 match registers.track(machine, register, (nr, &frame), memory, code) {
                     Some((rule, base)) => {
@@ -384,6 +389,48 @@ impl Frame {
         let (at, by) = rule.kept(self.sp, self.fp);
         let end = memory.word(at)?.wrapping_add(by);
         self.called_anyhow(machine, rule, end, memory)
+    }
+
+    /// Returns what follows a frame whose file says how the caller's registers are computed. Only in the first one registers
+    /// other than stack and frame pointer are known.
+    #[cold]
+    fn computed(
+        &self,
+        machine: &Machine,
+        address: u64,
+        is_first: bool,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Next {
+        let found = code.track(address, machine.sp).and_then(|sp| sp.computed);
+        let computed = found.ok_or(End::Inexpressible)?;
+        let register = |number: u8| match u64::from(number) {
+            number if number == machine.sp => Ok(self.sp),
+            number if number == machine.fp => Ok(self.fp),
+            number if is_first => Ok(code.register(number)),
+            _ => Err(End::Inexpressible),
+        };
+        let value = |value: Value, end| -> Result<u64, End> {
+            let base = value.register.map_or(Ok(end), register)?;
+            let words = value.index.map_or(Ok(0), register)?;
+            let sum = base.wrapping_add(words.wrapping_mul(8));
+            let sum = sum.wrapping_add_signed(value.offset.into());
+            Ok(match value.by {
+                Some(by) => memory.word(sum)?.wrapping_add_signed(by.into()),
+                None => sum,
+            })
+        };
+        let end = value(computed.end, 0)?;
+        let caller = Self {
+            ip: value(computed.ip, end)?,
+            sp: value(computed.sp, end)?,
+            fp: value(computed.fp, end)?,
+        };
+        // The first one may have popped its return address.
+        match caller.sp > self.sp || is_first && caller.sp == self.sp {
+            true => Ok((caller, false)),
+            false => Err(End::BadAddress),
+        }
     }
 
     /// Returns what follows the frame of a function that enters a handler of an exception.

@@ -50,11 +50,36 @@ pub enum Unknown {
     NoTable,
     /// It describes no function that is there.
     NoFunction,
-    /// A rule cannot express it: an expression that is not known, a frame pointer that is lost or in a register, offsets
-    /// that are too large.
+    /// Neither a rule nor a [`Computed`] can express it: an expression that is not known, a frame pointer that is lost.
     Inexpressible,
     /// It takes too many steps.
     TooLong,
+}
+
+/// A sum, or what the memory there holds and a number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Value {
+    /// The register of the sum. [`None`]: the frame's end.
+    pub register: Option<u8>,
+    /// A register that is added eight times.
+    pub index: Option<u8>,
+    /// The number that is added.
+    pub offset: i32,
+    /// The number that is added to what the memory holds. [`None`]: the sum is the value.
+    pub by: Option<i32>,
+}
+
+/// How the caller's registers are computed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Computed {
+    /// The frame's end.
+    pub end: Value,
+    /// The return address.
+    pub ip: Value,
+    /// The stack pointer.
+    pub sp: Value,
+    /// The frame pointer.
+    pub fp: Value,
 }
 
 /// What a file says of a register at one address.
@@ -64,10 +89,9 @@ pub struct Tracked {
     pub rule: Option<Rule>,
     /// Where the caller's value is. [`None`]: a rule cannot say.
     pub saved: Option<Saved>,
+    /// If it is the stack pointer: how the caller's registers are computed.
+    pub computed: Option<Computed>,
 }
-
-/// The number of no register.
-const NONE: u64 = u64::MAX;
 
 /// What the information calls the registers of a processor.
 #[derive(Clone, Copy, Debug)]
@@ -179,7 +203,7 @@ impl Elf {
         machine: &Machine,
         offset: u64,
     ) -> Result<Rule, Unknown> {
-        match self.row(file, machine, offset, NONE) {
+        match self.row(file, machine, offset, machine.sp) {
             Ok((row, signal)) => row.rule(machine, signal),
             Err(Unknown::NoTable | Unknown::NoFunction) => {
                 let image = Image::new(self, file, offset)?;

@@ -3,7 +3,9 @@
 //! The program of a function, which says for each of its addresses where the caller's registers are.
 
 use super::super::rule::{Base, Rule, Saved};
-use super::{cursor::Cursor, description::Common, File, Machine, Tracked, Unknown};
+use super::{
+    cursor::Cursor, description::Common, Computed, File, Machine, Tracked, Unknown, Value,
+};
 
 /// Steps of the programs of one address.
 const STEPS_MAX: u32 = 10_000;
@@ -12,7 +14,9 @@ const ROWS_MAX: usize = 8;
 /// Bytes of an expression that can be one of those that are known.
 const EXPRESSION_MAX: u64 = 16;
 /// The first operation of an expression that adds an offset to a register: that of register 0.
-const BREG: u64 = 0x70;
+const BREG: u8 = 0x70;
+/// That of the last register that is known.
+const BREG_LAST: u8 = BREG + 15;
 
 /// Where the frame of the caller is.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -24,11 +28,13 @@ enum Frame {
         register: u64,
         offset: i64,
     },
-    /// At `by` bytes above the address that the memory at an offset from a register holds.
+    /// At `by` bytes above the address that the memory at an offset from a register holds, or behind that by as many words
+    /// as the `index` says.
     Behind {
         register: u64,
+        index: Option<u8>,
         offset: i64,
-        by: u8,
+        by: i32,
     },
     Other,
 }
@@ -48,6 +54,8 @@ enum RegisterRule {
         register: u64,
         offset: i64,
     },
+    /// In a register.
+    In(u64),
     Other,
 }
 
@@ -126,7 +134,64 @@ impl Row {
             ) if is_called && base == register => Rule::tracked_call(offset, fp),
             _ => None,
         };
-        Tracked { rule, saved }
+        Tracked {
+            rule,
+            saved,
+            computed: match register == machine.sp {
+                true => self.computed(machine),
+                false => None,
+            },
+        }
+    }
+
+    /// Returns how the caller's registers are computed, if that can be said. The stack pointer is tracked.
+    fn computed(&self, machine: &Machine) -> Option<Computed> {
+        let end = Value {
+            register: None,
+            index: None,
+            offset: 0,
+            by: None,
+        };
+        let value = |register, index, offset: i64, by| {
+            let register = Some(register as u8).filter(|_| register < machine.ra);
+            Some(Value {
+                register: Some(register?),
+                index,
+                offset: offset.try_into().ok()?,
+                by,
+            })
+        };
+        let caller = |rule, same| match rule {
+            RegisterRule::Same => same,
+            RegisterRule::Offset(offset) => Some(Value {
+                offset: offset.try_into().ok()?,
+                by: Some(0),
+                ..end
+            }),
+            // What is where the frame pointer points may be its caller's.
+            RegisterRule::From { register, offset } if register != machine.fp => {
+                value(register, None, offset, Some(0))
+            }
+            RegisterRule::In(register) => value(register, None, 0, None),
+            _ => None,
+        };
+        let by = match self.frame {
+            _ if self.enters_handler() => None,
+            Frame::At { register, offset } => value(register, None, offset, None),
+            Frame::Behind {
+                register,
+                index,
+                offset,
+                by,
+            } => value(register, index, offset, Some(by)),
+            _ => None,
+        };
+        Some(Computed {
+            end: by?,
+            ip: caller(self.ra, None)?,
+            sp: caller(self.tracked, Some(end))?,
+            fp: caller(self.fp, value(machine.fp, None, 0, None))?,
+        })
     }
 
     /// The rule that says the same.
@@ -137,16 +202,23 @@ impl Row {
         if signal {
             return self.signal(machine);
         }
+        let computed = || self.computed(machine).map(|_| Rule::COMPUTED);
+        let rule = self.call(machine).or_else(computed);
+        rule.ok_or(Unknown::Inexpressible)
+    }
+
+    /// Returns the rule of a call, if that is enough.
+    fn call(&self, machine: &Machine) -> Option<Rule> {
         if self.ra != RegisterRule::Offset(machine.ra_offset) {
-            return Err(Unknown::Inexpressible);
+            return None;
         }
         let base = |register| match register {
-            _ if register == machine.sp => Ok(Base::Sp),
-            _ if register == machine.fp => Ok(Base::Fp),
-            _ => Err(Unknown::Inexpressible),
+            _ if register == machine.sp => Some(Base::Sp),
+            _ if register == machine.fp => Some(Base::Fp),
+            _ => None,
         };
-        let saved = self.saved_fp(machine).ok_or(Unknown::Inexpressible)?;
-        let rule = match self.frame {
+        let saved = self.saved_fp(machine)?;
+        match self.frame {
             _ if self.enters_handler() => Some(Rule::HANDLER),
             Frame::At { register, .. } if machine.can_track(register) => self
                 .tracked(machine, register)
@@ -155,12 +227,12 @@ impl Row {
             Frame::At { register, offset } => Rule::call(base(register)?, offset, saved),
             Frame::Behind {
                 register,
+                index: None,
                 offset,
                 by,
-            } => Rule::aligned(base(register)?, offset, by, saved),
+            } => Rule::aligned(base(register)?, offset, by.into(), saved),
             _ => None,
-        };
-        rule.ok_or(Unknown::Inexpressible)
+        }
     }
 
     /// That of a signal frame, if it is one as the kernel makes it.
@@ -172,6 +244,7 @@ impl Row {
         };
         let frame = Frame::Behind {
             register: machine.sp,
+            index: None,
             offset: sp,
             by: 0,
         };
@@ -301,8 +374,13 @@ impl<'c> Program<'c> {
                 let register = cursor.unsigned()?;
                 self.set(register, RegisterRule::Same);
             }
-            // register, val_offset, val_offset_sf
-            0x09 | 0x14 | 0x15 => {
+            // register
+            0x09 => {
+                let (register, other) = (cursor.unsigned()?, cursor.unsigned()?);
+                self.set(register, RegisterRule::In(other));
+            }
+            // val_offset, val_offset_sf
+            0x14 | 0x15 => {
                 let (register, _other) = (cursor.unsigned()?, cursor.unsigned()?);
                 self.set(register, RegisterRule::Other);
             }
@@ -422,7 +500,8 @@ impl<'c> Program<'c> {
         // That of the linker's stubs for calls of other files: sp + 8 + ((ip & 15) >= 11) * 8.
         let (sp, ip) = (self.machine.sp, self.machine.ra);
         if let [one, 8, two, 0, 0x3f, 0x1a, last @ (0x3a | 0x3b), 0x2a, 0x33, 0x24, 0x22] = bytes {
-            if (u64::from(*one), u64::from(*two)) != (BREG + sp, BREG + ip) {
+            let breg = |register| u64::from(BREG) + register;
+            if (u64::from(*one), u64::from(*two)) != (breg(sp), breg(ip)) {
                 return Ok(Frame::Other);
             }
             let pushed = self.wanted & 15 >= u64::from(last - 0x30);
@@ -431,32 +510,44 @@ impl<'c> Program<'c> {
                 offset: if pushed { 16 } else { 8 },
             });
         }
-        // The value at an offset from a register, or that and a number of one byte.
-        let (offset, by) = match bytes {
-            [offset @ .., 0x06] => (offset, 0),
-            [offset @ .., 0x06, 0x23, by @ 0..=0x7f] => (offset, *by),
-            _ => return Ok(Frame::Other),
-        };
-        Ok(match from_register(offset) {
-            Some((register, offset)) => Frame::Behind {
-                register,
-                offset,
-                by,
-            },
-            None => Frame::Other,
-        })
+        Ok(behind(bytes).unwrap_or(Frame::Other))
     }
+}
+
+/// Returns the frame by what the memory at an offset from a register holds, or behind that by as many words as another
+/// register says; and perhaps a number.
+fn behind(bytes: &[u8]) -> Option<Frame> {
+    let (register, offset, rest) = from_register(bytes)?;
+    // breg, lit8, mul, plus
+    let (index, rest) = match rest {
+        [index @ BREG..=BREG_LAST, 0, 0x38, 0x1e, 0x22, rest @ ..] => (Some(index - BREG), rest),
+        _ => (None, rest),
+    };
+    // deref, plus_uconst
+    let by = match rest {
+        [0x06] => 0,
+        [0x06, 0x23, by @ ..] => match number(by)? {
+            (by, _, []) => by.try_into().ok()?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(Frame::Behind {
+        register,
+        index,
+        offset,
+        by,
+    })
 }
 
 /// Where a register is by an expression, if that is an offset from another one.
 fn rule_by<F: File>(cursor: &mut Cursor<'_, F>) -> Result<RegisterRule, Unknown> {
     let (bytes, length) = expression(cursor)?;
-    Ok(
-        match from_register(bytes.get(..length).unwrap_or_default()) {
-            Some((register, offset)) => RegisterRule::From { register, offset },
-            None => RegisterRule::Other,
-        },
-    )
+    let bytes = bytes.get(..length).unwrap_or_default();
+    Ok(match from_register(bytes) {
+        Some((register, offset, [])) => RegisterRule::From { register, offset },
+        _ => RegisterRule::Other,
+    })
 }
 
 /// An expression that can be one of those that are known; none if it is too long.
@@ -475,18 +566,19 @@ fn expression<F: File>(
     Ok((bytes, length as usize))
 }
 
-/// A register and an offset of one or two bytes: the operation breg.
-fn from_register(bytes: &[u8]) -> Option<(u64, i64)> {
-    let (operation, offset) = bytes.split_first()?;
-    let register = u64::from(*operation)
-        .checked_sub(BREG)
-        .filter(|nr| *nr < 32)?;
-    let offset = match *offset {
-        [low @ 0..=0x7f] => i64::from(low) << 57 >> 57,
-        [low @ 0x80..=0xff, high @ 0..=0x7f] => {
-            (i64::from(low & 0x7f) | i64::from(high) << 7) << 50 >> 50
-        }
-        _ => return None,
-    };
-    Some((register, offset))
+/// Returns a register, an offset, and what follows their operation, breg.
+fn from_register(bytes: &[u8]) -> Option<(u64, i64, &[u8])> {
+    let (operation, bytes) = bytes.split_first()?;
+    let register = operation.checked_sub(BREG).filter(|nr| *nr < 32)?;
+    let (offset, unused, rest) = number(bytes)?;
+    Some((register.into(), offset << unused >> unused, rest))
+}
+
+/// Returns a number of at most five bytes, how many bits are left of it, and what follows it.
+fn number(bytes: &[u8]) -> Option<(i64, u32, &[u8])> {
+    let last = bytes.iter().take(5).position(|byte| byte & 0x80 == 0)?;
+    let (number, rest) = bytes.split_at_checked(last + 1)?;
+    let more = |bits, byte: &u8| bits << 7 | i64::from(byte & 0x7f);
+    let bits = number.iter().rev().fold(0, more);
+    Some((bits, 64 - 7 * (last as u32 + 1), rest))
 }
