@@ -314,6 +314,9 @@ impl<'a> Btf<'a> {
     }
 
     /// Returns what functions take and what they return; [`None`] for a name that no function has.
+    ///
+    /// Names must not become a part of the code: tests replace them in the module.
+    #[inline(never)]
     pub fn functions<const N: usize>(
         &self,
         names: [&[u8]; N],

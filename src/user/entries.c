@@ -125,8 +125,6 @@ bool stackmap_entries_end(void)
 		if (ret)
 			pr_err_once("user stacks: ftrace keeps its call at %s() (%d)\n",
 				    function->name, ret);
-		else
-			ftrace_free_filter(&function->ops);
 		function->on = ret;
 		left |= ret;
 	}
@@ -135,6 +133,9 @@ bool stackmap_entries_end(void)
 	synchronize_rcu_tasks();
 	synchronize_srcu(&entries_srcu);
 	synchronize_rcu_tasks();
+	/* Once, as Linux 6.12 leaves pointers to freed hashes. */
+	for (function = functions; function < functions + ARRAY_SIZE(functions); function++)
+		ftrace_free_filter(&function->ops);
 	return true;
 }
 
@@ -175,7 +176,8 @@ int stackmap_entries_begin(void)
 		};
 	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
 		ret = redirect_function(function);
-		function->on = !ret;
+		/* ftrace does not roll a registration back that it cannot complete. */
+		function->on = function->ops.flags & FTRACE_OPS_FL_ENABLED;
 		if (ret) {
 			pr_info("user stacks: %s() cannot be redirected (%d)\n", function->name,
 				ret);

@@ -88,8 +88,13 @@ bool stackmap_user_execs(void)
 
 	guard(rcu)();
 	for_each_process_thread(group, task) {
-		const int nr = requested(task) ? syscall_get_nr(task, task_pt_regs(task)) : -1;
+		int nr;
 
+		/* A task that has ended since has no stack. */
+		if (!requested(task) || !try_get_task_stack(task))
+			continue;
+		nr = syscall_get_nr(task, task_pt_regs(task));
+		static_call(stackmap_put_task_stack)(task);
 		if (nr == __NR_execve || nr == __NR_execveat || nr >= NR_syscalls ||
 		    (nr >= 0 && !(syscall_get_arch(task) & __AUDIT_ARCH_64BIT)))
 			return true;

@@ -41,7 +41,7 @@ pub trait Memory {
     /// The word at an address.
     fn word(&self, address: u64) -> Result<u64, Unreadable>;
 
-    /// The same of code: the stack is readable without it, as it may be in the page cache.
+    /// The same of code, and of words by which it calls: the stack is readable without it, as it may be in the page cache.
     fn code(&self, address: u64) -> Result<u64, Unreadable> {
         self.word(address)
     }
@@ -402,8 +402,9 @@ impl Frame {
         memory: &impl Memory,
         code: &mut impl Code,
     ) -> Next {
-        let found = code.track(address, machine.sp).and_then(|sp| sp.computed);
-        let computed = found.ok_or(End::Inexpressible)?;
+        // The file may be in memory later.
+        let found = code.track(address, machine.sp).ok_or(End::NoRule)?;
+        let computed = found.computed.ok_or(End::Inexpressible)?;
         let register = |number: u8| match u64::from(number) {
             number if number == machine.sp => Ok(self.sp),
             number if number == machine.fp => Ok(self.fp),

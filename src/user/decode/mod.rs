@@ -189,7 +189,7 @@ impl Decoder {
                         continue;
                     }
                     Flow::Jump(target) => paths.add(target, state),
-                    Flow::JumpBy(at) => match memory.word(at) {
+                    Flow::JumpBy(at) => match memory.code(at) {
                         Ok(target) => paths.add(target, state),
                         Err(_) => paths.is_partial = true,
                     },
@@ -401,7 +401,7 @@ impl Decoder {
             (Some(target), _) => Some(target),
             (None, [_, _, 0xff, 0x15, offset @ ..]) => {
                 let offset = i32::from_le_bytes(offset);
-                memory.word(ip.wrapping_add_signed(offset.into())).ok()
+                memory.code(ip.wrapping_add_signed(offset.into())).ok()
             }
             _ => {
                 indirect_call(before)?;
