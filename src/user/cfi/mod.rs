@@ -56,7 +56,7 @@ pub enum Unknown {
     TooLong,
 }
 
-/// A sum, or what the memory there holds and a number.
+/// A sum, or the word in memory at that address plus a number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Value {
     /// The register of the sum. [`None`]: the frame's end.
@@ -65,7 +65,7 @@ pub struct Value {
     pub index: Option<u8>,
     /// The number that is added.
     pub offset: i32,
-    /// The number that is added to what the memory holds. [`None`]: the sum is the value.
+    /// The number that is added to the word in memory. [`None`]: the sum is the value.
     pub by: Option<i32>,
 }
 

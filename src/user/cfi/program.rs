@@ -28,9 +28,9 @@ enum Frame {
         register: u64,
         offset: i64,
     },
-    /// At `by` bytes above the address that the memory at an offset from a register holds, or behind that by as many words
-    /// as the `index` says.
-    Behind {
+    /// `by` bytes above the address that a word in memory holds. The word is at an offset from a register, plus eight times
+    /// the register `index`.
+    InMemory {
         register: u64,
         index: Option<u8>,
         offset: i64,
@@ -178,7 +178,7 @@ impl Row {
         let by = match self.frame {
             _ if self.enters_handler() => None,
             Frame::At { register, offset } => value(register, None, offset, None),
-            Frame::Behind {
+            Frame::InMemory {
                 register,
                 index,
                 offset,
@@ -225,7 +225,7 @@ impl Row {
                 .rule
                 .map(|_| Rule::tracked(register)),
             Frame::At { register, offset } => Rule::call(base(register)?, offset, saved),
-            Frame::Behind {
+            Frame::InMemory {
                 register,
                 index: None,
                 offset,
@@ -242,7 +242,7 @@ impl Row {
             register: machine.sp,
             offset,
         };
-        let frame = Frame::Behind {
+        let frame = Frame::InMemory {
             register: machine.sp,
             index: None,
             offset: sp,
@@ -510,13 +510,12 @@ impl<'c> Program<'c> {
                 offset: if pushed { 16 } else { 8 },
             });
         }
-        Ok(behind(bytes).unwrap_or(Frame::Other))
+        Ok(in_memory(bytes).unwrap_or(Frame::Other))
     }
 }
 
-/// Returns the frame by what the memory at an offset from a register holds, or behind that by as many words as another
-/// register says; and perhaps a number.
-fn behind(bytes: &[u8]) -> Option<Frame> {
+/// Returns the frame whose end an expression computes from a word in memory. [`None`]: the expression is another one.
+fn in_memory(bytes: &[u8]) -> Option<Frame> {
     let (register, offset, rest) = from_register(bytes)?;
     // breg, lit8, mul, plus
     let (index, rest) = match rest {
@@ -532,7 +531,7 @@ fn behind(bytes: &[u8]) -> Option<Frame> {
         },
         _ => return None,
     };
-    Some(Frame::Behind {
+    Some(Frame::InMemory {
         register,
         index,
         offset,
