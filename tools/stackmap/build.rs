@@ -16,7 +16,13 @@ fn main() {
             &["need(", ".symbol_name = "][..],
             ',',
         ),
-        ("FOR_USER_STACKS", "user/user.c", &["names[] = {"], '}'),
+        ("FOR_USER_STACKS", "user/user.c", &["names[] = {"], '#'),
+        (
+            "FOR_X86",
+            "user/user.c",
+            &["#ifdef CONFIG_X86_64\n\t\t"],
+            '#',
+        ),
         ("FOR_DEFERRAL", "user/user.c", &["deferral[] = {"], '}'),
     ] {
         let path = module.join(path);

@@ -113,17 +113,28 @@ impl fmt::Display for Error {
                 what,
             } => write!(f, "{source}: {what}"),
             Error::Io { what, error } => {
-                write!(f, "cannot {what}: {error}")?;
+                write!(f, "cannot {what}: {}", reason(error))?;
                 match hint(what, error.kind()) {
                     Some(hint) => write!(f, "\n  hint: {hint}"),
                     None => Ok(()),
                 }
             }
-            Error::Command { command, error } => write!(f, "cannot run {command}: {error}"),
+            Error::Command { command, error } => {
+                write!(f, "cannot run {command}: {}", reason(error))
+            }
             Error::Refused(text) => f.write_str(text),
             Error::BrokenPipe => f.write_str("broken pipe"),
             Error::Status(status) => write!(f, "exit status {status}"),
         }
+    }
+}
+
+/// Returns what the system said, without the number that the standard library adds.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error ") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
     }
 }
 

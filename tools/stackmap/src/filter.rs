@@ -3,7 +3,7 @@
 //! Which events of a trace are wanted.
 //!
 //! An event is kept if it fits every option that is given, and of an option that is repeated one
-//! of its values. [`Filter`] compares what an event has of its own, numbers before texts.
+//! of its values; options that begin with `--not-` leave out what fits one of theirs. [`Filter`] compares what an event has of its own, numbers before texts.
 //! [`Selection`] is a filter at work on one trace, and knows of each stack whether it matches.
 
 mod pattern;
@@ -11,7 +11,7 @@ mod range;
 mod selection;
 
 pub use pattern::{EventGlob, Glob};
-pub use range::{CpuRange, TimeRange};
+pub use range::{number, CpuRange, TimeRange};
 pub use selection::{Filtered, Selection};
 
 use crate::trace::Event;
@@ -31,6 +31,7 @@ pub struct Filter {
     /// Only events of these threads: --pid 144,150. The id of a process selects all of its threads,
     /// in a capture without ids of processes its first thread
     #[arg(id = "pid", long, help_heading = FILTERS, value_name = "N[,N...]", value_delimiter = ',')]
+    #[arg(value_parser = number::<u32>)]
     pub pids: Vec<u32>,
     /// Only events on these CPUs: --cpu 0-3,5
     #[arg(id = "cpu", long, help_heading = FILTERS, value_name = "LIST", value_delimiter = ',')]
@@ -48,6 +49,16 @@ pub struct Filter {
     /// report shows of it; with --kernel or --user only on that stack: --stack '^vfs_read$'
     #[arg(id = "stack", long, help_heading = FILTERS, value_name = "REGEX", value_parser = Regex::new)]
     pub stacks: Vec<Regex>,
+    /// No events of tasks with this name; that of the idle tasks is <idle>: --not-comm '<idle>'
+    #[arg(id = "not-comm", long, help_heading = FILTERS, value_name = "NAME", value_parser = Glob::of_name)]
+    pub not_comms: Vec<Glob>,
+    /// No events of these threads or processes
+    #[arg(id = "not-pid", long, help_heading = FILTERS, value_name = "N[,N...]", value_delimiter = ',')]
+    #[arg(value_parser = number::<u32>)]
+    pub not_pids: Vec<u32>,
+    /// Not these events: --not-event 'sched:sched_stat_*'
+    #[arg(id = "not-event", long, help_heading = FILTERS, value_name = "EVENT", value_parser = EventGlob::new)]
+    pub not_events: Vec<EventGlob>,
     /// Whether events that tracing itself caused are left out.
     #[arg(skip)]
     pub hides_own: bool,
@@ -73,6 +84,9 @@ impl Filter {
             ("--event", !self.events.is_empty()),
             ("--time", !self.times.is_empty()),
             ("--stack", !self.stacks.is_empty()),
+            ("--not-comm", !self.not_comms.is_empty()),
+            ("--not-pid", !self.not_pids.is_empty()),
+            ("--not-event", !self.not_events.is_empty()),
         ];
         let given = given.into_iter().filter(|(_, is_given)| *is_given);
         given.map(|(option, _)| option)
@@ -80,13 +94,15 @@ impl Filter {
 
     /// Whether an event fits, whatever its stacks.
     pub fn fits(&self, event: &Event) -> bool {
+        let is_pid = |pid: &u32| *pid == event.pid || Some(*pid) == event.tgid;
         fits_any(&self.cpus, |cpus| cpus.has(event.cpu))
-            && fits_any(&self.pids, |pid| {
-                *pid == event.pid || Some(*pid) == event.tgid
-            })
+            && fits_any(&self.pids, is_pid)
             && fits_any(&self.times, |times| times.has(event.time))
             && fits_any(&self.comms, |comm| comm.matches(&event.comm))
             && fits_any(&self.events, |glob| is_event(glob, event))
+            && !self.not_pids.iter().any(is_pid)
+            && !self.not_comms.iter().any(|comm| comm.matches(&event.comm))
+            && !self.not_events.iter().any(|glob| is_event(glob, event))
     }
 }
 

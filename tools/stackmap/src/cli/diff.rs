@@ -10,7 +10,7 @@ use crate::{
     capture::{Filtered, Recorded},
     diff::{self, Measure, Side},
     error::{Error, Result},
-    filter::Filter,
+    filter::{number, Filter},
     flame::{self, Scale},
     folded::{Folded, Names},
     notes::{Note, Notes},
@@ -48,7 +48,7 @@ pub(super) struct Diff {
     #[arg(long, value_name = "WHAT", default_value = "share")]
     compare: Measure,
     /// Number of changes to show
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 10)]
     top: usize,
     /// Also draw the difference as a flame graph; - is standard output, in place of the text
     #[arg(long, value_name = "SVG")]

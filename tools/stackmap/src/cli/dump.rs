@@ -6,7 +6,7 @@ use super::args::{Global, SymbolArgs};
 use crate::{
     error::{Error, Result},
     export::json::UserStack,
-    filter::Selection,
+    filter::{number, Selection},
     notes::{count_of, Notes},
     output::{self, JsonText, Out, DIM, NUMBER, TITLE},
     source::{Loaded, Source},
@@ -48,7 +48,7 @@ pub(super) struct Dump {
     #[arg(long)]
     json: bool,
     /// Print only the first N stacks, in the order of --sort or by references; 0 prints all
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 0, hide_default_value = true)]
     top: usize,
     /// Print only stacks with a frame that matches REGEX, by the name of its function or by the
     /// line that report shows of it, or the stack with a stable id that begins with these 8 digits or

@@ -112,7 +112,7 @@ mod tests {
         let page = page_of(command.find_subcommand("record").unwrap()).unwrap();
         let page = String::from_utf8(page).unwrap().replace('\\', "");
         let usage =
-            "stackmap record [OPTIONS] <--event <EVENT>|--function <FUNC>> [-- <COMMAND>...]";
+            "stackmap record [OPTIONS] <--event <EVENT[,EVENT...]>|--function <FUNC>|--list [<PATTERN>]> [COMMAND]...";
         assert!(page.contains(&format!(".SH SYNOPSIS\n{usage}\n")), "{page}");
     }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    filter::number,
     pairs::{By, Limits, Pairs, Preset, Rules},
 };
 use clap::Args;
@@ -36,7 +37,7 @@ pub(super) struct Latency {
     #[arg(long)]
     histogram: bool,
     /// Number of stacks to show of each group
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 3)]
     top: usize,
     #[command(flatten)]
     show: ShowArgs,
@@ -54,7 +55,8 @@ impl Latency {
             histogram: self.histogram,
             ..Limits::default()
         };
-        let pairs = Pairs::new(Preset::Latencies, rules, self.by);
+        let mut pairs = Pairs::new(Preset::Latencies, rules, self.by);
+        pairs.chosen = self.pair.events();
         pairs::run(&self.input, global, pairs, limits, &self.show)
     }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    filter::number,
     pairs::{By, Limits, Pairs, Preset, Rules, Size},
     record::parse_seconds,
 };
@@ -41,7 +42,7 @@ pub(super) struct Leaks {
     #[arg(long, value_name = "KEY", default_value = "event", value_parser = By::new)]
     by: By,
     /// Number of stacks to show of each group
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 5)]
     top: usize,
     #[command(flatten)]
     show: ShowArgs,
@@ -61,7 +62,8 @@ impl Leaks {
             depth: self.show.depth,
             ..Limits::default()
         };
-        let pairs = Pairs::new(Preset::Leaks { older }, rules, self.by);
+        let mut pairs = Pairs::new(Preset::Leaks { older }, rules, self.by);
+        pairs.chosen = self.pair.events();
         pairs::run(&self.input, global, pairs, limits, &self.show)
     }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    filter::number,
     pairs::{By, Limits, Pairs, Preset, Rules},
 };
 use clap::Args;
@@ -31,10 +32,10 @@ pub(super) struct Offcpu {
     #[arg(long, value_name = "KEY", default_value = "comm", value_parser = By::of_wait)]
     by: By,
     /// Number of stacks to show of each group
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 5)]
     top: usize,
     /// Number of wakers to show of each stack
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 1)]
     wakers: usize,
     /// Count waits that last to the end of the trace, up to there, and those that had begun before it
     #[arg(long)]

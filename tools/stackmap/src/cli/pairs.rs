@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     events,
-    filter::Selection,
+    filter::{number, Selection},
     flame,
     folded::{self, Names},
     gaps::Gaps,
@@ -47,13 +47,18 @@ impl PairArgs {
     pub(super) fn chosen(&self) -> Option<(String, String, &[KeyField])> {
         Some((self.from.clone()?, self.to.clone()?, &self.key))
     }
+
+    /// Returns the names of the first event and the last one, if they were chosen.
+    pub(super) fn events(&self) -> Option<[String; 2]> {
+        Some([self.from.clone()?, self.to.clone()?])
+    }
 }
 
 /// How the result is shown.
 #[derive(Args, Debug)]
 pub(super) struct ShowArgs {
     /// Number of frames to show of each stack; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 0)]
     pub(super) depth: usize,
     /// Draw a flame graph by time (leaks: by bytes) into this file, - for standard output
     #[arg(long, value_name = "SVG", conflicts_with = "folded")]
@@ -64,15 +69,19 @@ pub(super) struct ShowArgs {
     folded: Option<PathBuf>,
 }
 
-/// What there is to record for a preset.
-fn events_of(preset: Preset) -> &'static str {
-    match preset {
+/// Returns the options of record for the events of pairs.
+fn events_of(pairs: &Pairs) -> String {
+    if let Some([from, to]) = &pairs.chosen {
+        return format!("-e {from} -e {to}");
+    }
+    let events = match pairs.preset() {
         Preset::Waits { .. } => "-e sched:sched_switch -e sched:sched_waking",
         Preset::Latencies => {
             "-e block:block_rq_issue -e block:block_rq_complete, or -e 'syscalls:sys_*_read'"
         }
         Preset::Leaks { .. } => "-e kmem:kmalloc -e kmem:kfree -e 'kmem:kmem_cache_*'",
-    }
+    };
+    events.to_owned()
 }
 
 /// Fills `pairs` from what is to be read, and shows them.
@@ -107,7 +116,7 @@ pub(super) fn run(
 fn read(source: &mut Source, loaded: &mut Loaded, notes: &mut Notes, pairs: &mut Pairs) -> Result {
     // What ends something is wanted if its beginning is.
     let filter = std::mem::take(&mut loaded.filter);
-    let hint = format!("\n  hint: stackmap record {}", events_of(pairs.preset()));
+    let hint = format!("\n  hint: stackmap record {}", events_of(pairs));
     let (_, pages, _) = source.ring()?;
     let gaps = Gaps::of(pages)?;
     let manifest = loaded.manifest.as_ref();

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     events,
-    filter::Glob,
+    filter::{number, Glob},
     folded::Names,
     notes::Notes,
     output::{self, Out},
@@ -52,10 +52,10 @@ pub(super) struct Report {
     #[command(flatten)]
     weight: WeightArgs,
     /// Number of stacks to show of each group
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 5)]
     top: usize,
     /// Number of frames to show of each stack; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 0)]
     depth: usize,
     /// Show a tree of calls in place of stacks: what functions call, from the outermost on
     #[arg(long, help_heading = TREES)]

@@ -5,6 +5,7 @@
 use super::args::Global;
 use crate::{
     error::{Error, Result},
+    filter::number,
     notes::count_of,
     output::{say, JsonText, Out, TITLE, WARNING},
     record::parse_seconds,
@@ -40,7 +41,7 @@ pub(super) struct StatArgs {
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
     /// Number of times to show the counters
-    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    #[arg(short, long, value_name = "N", value_parser = number::<u64>, default_value_t = 1)]
     count: u64,
     /// Print JSON, one object per line
     #[arg(long)]

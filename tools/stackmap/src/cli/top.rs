@@ -5,7 +5,9 @@
 use super::args::Global;
 use crate::{
     error::{Error, Result},
+    filter::number,
     output::{Out, WARNING},
+    record::parse_seconds,
     source::SymbolFiles,
     table::{table, Column},
     top::{draw, Model, Reaction, Sampler, Sort},
@@ -55,7 +57,7 @@ pub(super) struct Top {
     #[arg(long)]
     once: bool,
     /// Number of stacks in a snapshot
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", value_parser = number::<usize>, default_value_t = 20)]
     top: usize,
     /// Also show the frames of tracing itself, which are the innermost ones of a stack
     #[arg(long)]
@@ -66,12 +68,11 @@ pub(super) struct Top {
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(interval) if interval >= Duration::from_millis(50) => Ok(interval),
-        Ok(_) => Err("less than 0.05 seconds".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let interval = parse_seconds(text)?;
+    let is_enough = interval >= Duration::from_millis(50);
+    is_enough
+        .then_some(interval)
+        .ok_or_else(|| format!("{text} is less than 0.05 seconds"))
 }
 
 /// Waits for something from the terminal. A signal ends that early.

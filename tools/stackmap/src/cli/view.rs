@@ -7,7 +7,7 @@ use super::{
     folded::{about, access, title},
 };
 use crate::{
-    error::{Error, Result},
+    error::{reason, Error, Result},
     events,
     notes::Notes,
     output::{self, Out},
@@ -134,7 +134,10 @@ fn open(path: &Path) -> Result {
         .process_group(0)
         .spawn();
     if let Err(error) = started {
-        output::say(format_args!("note: cannot run xdg-open: {error}"));
+        output::say(format_args!(
+            "note: cannot run xdg-open: {}",
+            reason(&error)
+        ));
     }
     Ok(())
 }

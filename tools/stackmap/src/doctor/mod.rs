@@ -91,8 +91,8 @@ const FINDER: &str = "register_kprobe";
 const NOTIFIER: &str = "user_return_notifier_register";
 
 // The unexported symbols without which the module does not load (NEEDED), those without which it has no user
-// stacks (FOR_USER_STACKS), and those without which it needs NOTIFIER for them (FOR_DEFERRAL), as its source
-// names them.
+// stacks (FOR_USER_STACKS), on x86-64 (FOR_X86), and those without which it needs NOTIFIER for them there
+// (FOR_DEFERRAL), as its source names them.
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
 /// The system that is looked at.
@@ -231,8 +231,11 @@ impl System {
                 .advise("the module does not load here: report this kernel's release"),
         });
         let mut missing = missing_of(FOR_USER_STACKS);
-        if !has(NOTIFIER) {
-            missing.extend(missing_of(FOR_DEFERRAL));
+        if self.line("proc/sys/kernel/arch").as_deref() != Some("aarch64") {
+            missing.extend(missing_of(FOR_X86));
+            if !has(NOTIFIER) {
+                missing.extend(missing_of(FOR_DEFERRAL));
+            }
         }
         checks.push(match missing.is_empty() {
             true => Check::new(Good, "user stacks", "all symbols that they need"),

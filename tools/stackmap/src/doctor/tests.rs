@@ -21,7 +21,7 @@ impl Patient {
             .map(|(option, _)| format!("{option}=y\n"))
             .collect();
         patient.file(&format!("boot/config-{RELEASE}"), &config);
-        let names = [NEEDED, FOR_USER_STACKS, FOR_DEFERRAL, &[FINDER]].concat();
+        let names = [NEEDED, FOR_USER_STACKS, FOR_X86, FOR_DEFERRAL, &[FINDER]].concat();
         let kallsyms: String = names
             .iter()
             .map(|name| format!("ffffffff81000000 T {name}\n"))
@@ -289,6 +289,7 @@ fn each_missing_symbol_is_named() {
     for (names, verdict, what) in [
         (NEEDED, Bad, "kernel symbols"),
         (FOR_USER_STACKS, Note, "user stacks"),
+        (FOR_X86, Note, "user stacks"),
         (FOR_DEFERRAL, Note, "user stacks"),
     ] {
         for name in names {
@@ -300,15 +301,24 @@ fn each_missing_symbol_is_named() {
             assert_eq!((check.verdict, check.what), (verdict, what));
         }
     }
-    // The module defers itself where the kernel has what it needs.
-    let patient = without("unwind_deferred_request");
-    let kallsyms = fs::read_to_string(patient.0.path().join("proc/kallsyms")).unwrap();
-    let more = format!("ffffffff81000000 T {NOTIFIER}\n");
-    patient.file("proc/kallsyms", &(kallsyms + &more));
-    assert!(patient
-        .check()
-        .iter()
-        .all(|check| check.what != "user stacks" || check.verdict == Good));
+    // The module defers itself where the kernel has what it needs, on arm64 always.
+    for (name, arch) in [
+        ("unwind_deferred_request", "x86_64"),
+        ("unwind_deferred_request", "aarch64"),
+        ("insn_decode", "aarch64"),
+    ] {
+        let patient = without(name);
+        patient.file("proc/sys/kernel/arch", arch);
+        if arch == "x86_64" {
+            let kallsyms = fs::read_to_string(patient.0.path().join("proc/kallsyms")).unwrap();
+            let more = format!("ffffffff81000000 T {NOTIFIER}\n");
+            patient.file("proc/kallsyms", &(kallsyms + &more));
+        }
+        assert!(patient
+            .check()
+            .iter()
+            .all(|check| check.what != "user stacks" || check.verdict == Good));
+    }
     // One of each place in the source.
     for name in [
         "kallsyms_lookup_name",

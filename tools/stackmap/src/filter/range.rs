@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Ranges of CPUs and of times.
+//! Numbers, and ranges of CPUs and of times.
 
 use crate::trace::Time;
-use std::{fmt, ops::RangeInclusive};
+use std::{
+    fmt,
+    num::{IntErrorKind, ParseIntError},
+    ops::RangeInclusive,
+    str::FromStr,
+};
 
 /// A CPU, or the first and the last of some.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,6 +47,15 @@ impl fmt::Display for CpuRange {
             (first, last) => write!(f, "{first}-{last}"),
         }
     }
+}
+
+/// Reads a number of the command line; the error is one of its own, not the library's.
+pub fn number<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|error: ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => format!("\"{text}\" is too large"),
+            _ => format!("\"{text}\" is not a number"),
+        })
 }
 
 /// The first and the last of some times, as they are shown: in microseconds, or in millionths of a

@@ -220,16 +220,16 @@ struct Seen {
 
 impl Seen {
     fn add(&mut self, filter: &Filter, event: &Event) {
-        if !filter.comms.is_empty() {
+        if !(filter.comms.is_empty() && filter.not_comms.is_empty()) {
             add_text(&mut self.comms, &event.comm);
         }
-        if !filter.pids.is_empty() && self.pids.len() < MAX_SEEN {
+        if !(filter.pids.is_empty() && filter.not_pids.is_empty()) && self.pids.len() < MAX_SEEN {
             self.pids.extend([event.pid].into_iter().chain(event.tgid));
         }
         if !filter.cpus.is_empty() && self.cpus.len() < MAX_SEEN {
             self.cpus.insert(event.cpu);
         }
-        if !filter.events.is_empty() {
+        if !(filter.events.is_empty() && filter.not_events.is_empty()) {
             match event.system() {
                 Some(system) if !event.name.ends_with("()") => {
                     add_text(&mut self.events, &format!("{system}:{}", event.name));
@@ -247,14 +247,14 @@ impl Seen {
         let numbers = |numbers: &BTreeSet<u32>| list(numbers.iter().map(u32::to_string));
         for (is_given, what, values) in [
             (
-                !filter.comms.is_empty(),
+                !self.comms.is_empty(),
                 "tasks",
                 list(self.comms.iter().cloned()),
             ),
-            (!filter.pids.is_empty(), "pids", numbers(&self.pids)),
-            (!filter.cpus.is_empty(), "CPUs", numbers(&self.cpus)),
+            (!self.pids.is_empty(), "pids", numbers(&self.pids)),
+            (!self.cpus.is_empty(), "CPUs", numbers(&self.cpus)),
             (
-                !filter.events.is_empty(),
+                !self.events.is_empty(),
                 "events",
                 list(self.events.iter().cloned()),
             ),

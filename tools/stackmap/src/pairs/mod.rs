@@ -123,6 +123,8 @@ impl By {
 pub struct Pairs {
     preset: Preset,
     rules: Rules,
+    /// The first and the last event, if the command line names them.
+    pub chosen: Option<[String; 2]>,
     by: By,
     steps: Vec<Step>,
     firsts: Vec<First>,
@@ -418,6 +420,10 @@ impl Pairs {
     /// Whether something begins and something ends, and how long that takes; otherwise, what is missing. `hint`: what to
     /// record.
     pub fn is_complete(&self, hint: &str) -> Result<(), String> {
+        let (none, first, last) = match &self.chosen {
+            Some([from, to]) => (format!("neither {from} nor {to}"), &from[..], &to[..]),
+            None => ("none".to_owned(), "no first one", "no last one"),
+        };
         let missing = match (self.preset, self.firsts.len(), self.nr_last) {
             _ if matches!(self.end, Some(Time::Ticks(_))) => {
                 return Err(
@@ -428,13 +434,17 @@ impl Pairs {
                 return Err(format!("it has no sched:sched_switch{hint}"));
             }
             (Preset::Waits { .. }, ..) | (_, 1.., 1..) => return Ok(()),
-            (_, 0, 0) => "none",
-            (_, 0, _) => "no first one",
-            (_, _, 0) => "no last one",
+            (_, 0, 0) => &none[..],
+            (_, 0, _) => first,
+            (_, _, 0) => last,
         };
         Err(match &self.lacking {
             Some(lacking) => lacking.clone(),
-            None => format!("it has {missing} of the events that belong together{hint}"),
+            None if self.chosen.is_none() => {
+                format!("it has {missing} of the events that belong together{hint}")
+            }
+            None if missing == none => format!("it has {none}{hint}"),
+            None => format!("it has no {missing}{hint}"),
         })
     }
 }

@@ -15,6 +15,9 @@ use std::{
 /// The longest filter that the kernel takes, in bytes.
 const MAX_FILTER: usize = 4095;
 
+/// How alike a mistyped name and the one that is suggested are at least, of 1.
+const ALIKE: f64 = 0.85;
+
 /// Tracers that instances do not have.
 const TRACERS: [&str; 3] = ["blk", "branch", "mmiotrace"];
 
@@ -68,7 +71,7 @@ impl Events {
             .map(|(system, event)| format!("{system}:{event}"))
             .collect();
         if found.is_empty() {
-            return Err(missing(word));
+            return Err(missing(word, available));
         }
         let words = match glob.is_name() || glob.is_whole_system() {
             true => vec![word.replacen('/', ":", 1)],
@@ -164,22 +167,36 @@ fn marked<'a>(filter: &'a str, file: &str) -> &'a str {
 /// What the kernel said of an event, in words.
 pub(super) fn explain(error: Error, event: &str) -> Error {
     match error {
-        Error::Io { error, .. } if error.kind() == io::ErrorKind::InvalidInput => missing(event),
+        Error::Io { error, .. } if error.kind() == io::ErrorKind::InvalidInput => {
+            missing(event, &[])
+        }
         error => error,
     }
 }
 
-fn missing(event: &str) -> Error {
+/// Returns the error for a word that matches none of the available events, with the name that is most like it.
+fn missing(event: &str, available: &[(&str, &str)]) -> Error {
     if TRACERS.contains(&event) {
         return Error::Refused(format!(
             "{event} is a tracer, which only the top level of tracefs has, and record uses an instance\n  hint: \
              current_tracer starts it; \"stackmap save\" makes a capture of the top level"
         ));
     }
-    Error::Refused(format!(
-        "there is no event \"{event}\"\n  hint: available_events in tracefs lists them, as \
-         system:event"
-    ))
+    let names = available
+        .iter()
+        .map(|(system, name)| match event.contains([':', '/']) {
+            true => format!("{system}:{name}"),
+            false => (*name).to_owned(),
+        });
+    let similar = names
+        .map(|name| (strsim::jaro_winkler(event, &name), name))
+        .filter(|(similarity, _)| *similarity > ALIKE)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let hint = match similar {
+        Some((_, name)) => format!("did you mean {name}? \"stackmap record -l\" lists all"),
+        None => "\"stackmap record -l\" lists them, as system:event".to_owned(),
+    };
+    Error::Refused(format!("there is no event \"{event}\"\n  hint: {hint}"))
 }
 
 #[cfg(test)]
@@ -269,6 +286,14 @@ odd:sched
         ] {
             let error = find(&["sched", word]).unwrap_err().to_string();
             assert!(error.contains(&format!("no event \"{word}\"")), "{error}");
+        }
+        for (word, hint) in [
+            ("sched_swich", "did you mean sched_switch?"),
+            ("sched:sched_wakup", "did you mean sched:sched_wakeup?"),
+            ("nothing", "\"stackmap record -l\" lists them"),
+        ] {
+            let error = find(&[word]).unwrap_err().to_string();
+            assert!(error.contains(hint), "{error}");
         }
         let error = find(&["sched:[a"]).unwrap_err().to_string();
         assert!(

@@ -49,7 +49,7 @@ use crate::{
     error::{Error, Result},
     filter::CpuRange,
     kernel,
-    output::{is_replaced, say},
+    output::{is_replaced, say, Out},
     tracefs::Tracefs,
 };
 use events::Events;
@@ -58,7 +58,7 @@ use instance::Instance;
 use limits::Limits;
 use recording::Recording;
 use session::{Failed, Session};
-use std::{ffi::OsString, path::Path};
+use std::{ffi::OsString, io::Write, path::Path};
 use trigger::Triggers;
 use wait::Signals;
 
@@ -66,6 +66,13 @@ impl Options {
     /// Records. The exit status of the command, if there was one, becomes that of the process.
     pub fn run(mut self, tracefs: Option<&Path>) -> Result {
         let top = Tracefs::find(tracefs)?;
+        if let Some(event) = self.list {
+            let (mut out, filter) = (Out::stdout(), None);
+            for name in Events::find(&top, &[Selected { event, filter }])?.names {
+                writeln!(out, "{name}")?;
+            }
+            return out.finish();
+        }
         kernel::require_addresses()?;
         if let Some(name) = top.instance_name() {
             return Err(Error::Refused(format!(

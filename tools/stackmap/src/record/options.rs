@@ -3,17 +3,21 @@
 //! The arguments of `stackmap record`.
 
 use super::{selected::Events, Label, Selected};
-use crate::{capture::DEFAULT_CAPTURE, filter::CpuRange};
+use crate::{
+    capture::DEFAULT_CAPTURE,
+    filter::{number, CpuRange},
+};
 use clap::{ArgGroup, Args};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 const EXAMPLES: &str = "\
 examples:
-  stackmap record -e kmem:kmalloc -- ls -l          record while a command runs
+  stackmap record -e kmem:kmalloc,kmem:kfree -- ls  record while a command runs
   stackmap record -e 'sched:*' -d 5                 record for 5 seconds
   stackmap record -e block:block_rq_issue           record until Ctrl-C
   stackmap record -f vfs_read -f 'ext4_*' -d 0.5    record calls of functions
-  stackmap record -e 'syscalls:sys_enter_*' -d 1    record all events that match
+  stackmap record -l 'syscalls:sys_enter_*'         list the events that match
+  stackmap record -e 'syscalls:sys_enter_*' -d 1    record them
   stackmap record -e 'sched:*' -p 1234 -d 5         record a process and its children
   stackmap record -e kmem:kmalloc --filter 'bytes_req > 4096' -C 0-3
                                                     record only such events, on four CPUs
@@ -37,17 +41,21 @@ if a signal came before anything was recorded, or a second one before the captur
 /// Record events with their stacks, into one file that resolves anywhere
 #[derive(Args, Debug)]
 #[command(before_help = EXAMPLES, after_help = NOTES)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["event", "function"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["event", "function", "list"]))]
 pub struct Options {
     #[command(flatten)]
     pub(super) events: Events,
     /// Function whose calls to record, as set_ftrace_filter takes it
     #[arg(short, long, value_name = "FUNC")]
     pub(super) function: Vec<String>,
+    /// List the events that PATTERN matches, or all, and record nothing
+    #[arg(short, long, value_name = "PATTERN", num_args = 0..=1, default_missing_value = "*:*")]
+    #[arg(conflicts_with_all = ["event", "function", "command"])]
+    pub(super) list: Option<String>,
     /// Record only these processes with all their threads, and the children that they start from now
     /// on; the recording ends when all of these have ended. COMMAND only says how long
     #[arg(short, long, value_name = "PID[,PID...]", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = parse_pid)]
     pub(super) pid: Vec<u32>,
     /// Record only on these CPUs: 0-3,5
     #[arg(short = 'C', long, value_name = "LIST", value_delimiter = ',')]
@@ -57,7 +65,7 @@ pub struct Options {
     #[arg(short, long, value_name = "SECS", value_parser = parse_seconds)]
     pub(super) duration: Option<Duration>,
     /// Size of the ring buffer of each CPU, in KiB
-    #[arg(short, long, value_name = "KB", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(short, long, value_name = "KB", value_parser = parse_kib)]
     pub(super) buffer_size: Option<u64>,
     /// Keep the latest records that the ring buffer holds, and write nothing to disk until the end;
     /// without this the buffer is written to disk while the recording runs
@@ -100,15 +108,35 @@ pub struct Options {
     /// Module file to load if the module is not loaded [default: modprobe stackmap]
     #[arg(long, value_name = "KO")]
     pub(super) module: Option<PathBuf>,
-    /// Command to run; the recording ends with it
-    #[arg(last = true, value_name = "COMMAND")]
+    /// Command to run, with its arguments; the recording ends with it
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     pub(super) command: Vec<OsString>,
 }
 
 /// Reads a number of seconds.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("\"{text}\" is not a number"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("{text} is not a number of seconds"))
+}
+
+fn parse_pid(text: &str) -> Result<u32, String> {
+    match number(text)? {
+        0 => Err("0 is not the id of a process".to_owned()),
+        pid => Ok(pid),
+    }
+}
+
+fn parse_kib(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        size @ 1..=0x1_0000_0000 => Ok(size),
+        _ => Err("the size is between 1 and 4294967296".to_owned()),
+    }
 }
 
 impl Options {

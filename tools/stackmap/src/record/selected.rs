@@ -21,9 +21,9 @@ impl Args for Events {
                 Arg::new(EVENT)
                     .short('e')
                     .long(EVENT)
-                    .value_name("EVENT")
+                    .value_name("EVENT[,EVENT...]")
                     .action(ArgAction::Append)
-                    .help("Event to record: system:event, event or system, each with wildcards (* ? [a-z])"),
+                    .help("Events to record: system:event, event or system, each with wildcards (* ? [a-z])"),
             )
             .arg(
                 Arg::new(FILTER)
@@ -63,19 +63,24 @@ impl FromArgMatches for Events {
         given.sort_by_key(|(place, _)| *place);
 
         let mut selected: Vec<Selected> = Vec::new();
-        let mut open = false;
+        // The index of the first event that a filter is about.
+        let mut first = None;
         for (_, given) in given {
-            match (given, selected.last_mut()) {
-                (Given::Event(word), _) => {
-                    selected.push(Selected {
+            match (given, first) {
+                (Given::Event(words), _) => {
+                    first = Some(selected.len());
+                    selected.extend(words.split(',').map(|word| Selected {
                         event: word.to_owned(),
                         filter: None,
-                    });
-                    open = true;
+                    }));
                 }
-                (Given::Function, _) => open = false,
-                (Given::Filter(text), Some(last)) if open => add(last, text)?,
-                (Given::Filter(text), _) => {
+                (Given::Function, _) => first = None,
+                (Given::Filter(text), Some(first)) => {
+                    for event in &mut selected[first..] {
+                        add(event, text)?;
+                    }
+                }
+                (Given::Filter(text), None) => {
                     return Err(Error::raw(
                         ErrorKind::MissingRequiredArgument,
                         format!(
@@ -143,6 +148,14 @@ mod tests {
         assert_eq!(
             parse(&["-f", "d", "-e", "a", "--filter=x", "--filter", "y || z"]).unwrap(),
             [("a".to_owned(), some("(x) && (y || z)"))]
+        );
+        assert_eq!(
+            parse(&["-e", "a", "-e", "b,c", "--filter=x"]).unwrap(),
+            [
+                ("a".to_owned(), None),
+                ("b".to_owned(), some("x")),
+                ("c".to_owned(), some("x"))
+            ]
         );
     }
 

@@ -11,7 +11,7 @@
 
 use crate::{
     capture::Room,
-    error::{Error, Result},
+    error::{reason, Error, Result},
     output::warn,
     ring::page::Layout,
     tracefs::Tracefs,
@@ -401,7 +401,7 @@ impl Stream {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(error) => {
-                    gives_up(&io::Error::from(error).to_string());
+                    gives_up(&reason(&error.into()));
                     break;
                 }
             }
@@ -415,7 +415,7 @@ impl Stream {
                 let readable = found.contains(PollFlags::IN);
                 if readable && failed.is_none() {
                     if let Err(error) = self.take(&mut reader) {
-                        failed = Some(format!("{}: {error}", reader.path));
+                        failed = Some(format!("{}: {}", reader.path, reason(&error)));
                     }
                 }
                 // The buffer of a CPU that was never online has nothing. A FIFO may end, in tests.

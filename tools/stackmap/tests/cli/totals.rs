@@ -348,6 +348,14 @@ fn a_filter_alone_keeps_what_it_says() {
             });
             assert!(case.events.len() < case.nr_all);
             case.compare_groups("stack");
+            if name != "cpu" {
+                let filter = filter.replace("--", "--not-");
+                let case = Case::new((file, &*all), None, &filter, |event| {
+                    !fits(name, event, some)
+                });
+                assert!(case.events.len() < case.nr_all);
+                case.compare_groups("stack");
+            }
         }
     }
 }

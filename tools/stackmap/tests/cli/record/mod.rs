@@ -121,6 +121,8 @@ fn what_instances_do_not_have_is_refused() {
     fs::create_dir(fake.path("t/instances/mine")).unwrap();
     fake.put("t/instances/mine/trace", "");
     let is_tracer = "blk is a tracer, which only the top level of tracefs has";
+    let list = fake.run("record --tracefs t -l kmem:km*");
+    assert_eq!(list.stdout, b"kmem:kmalloc\n");
     for (arguments, says) in [
         ("t -e blk", is_tracer),
         ("t -e kmem:x*", "there is no event \"kmem:x*\""),
