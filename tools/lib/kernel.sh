@@ -79,6 +79,24 @@ kernel_tree() {
 	tree=$packages/usr/src/linux-headers-$release tree_key=$packages_key
 }
 
+build_image() {
+	local packed=$packages/lib/modules/$release/vmlinuz sectors start size
+
+	# See Documentation/arch/x86/boot.rst of the kernel: setup_sects, payload_offset and payload_length.
+	sectors=$(od -An -tu1 -j $((0x1f1)) -N 1 "$packed")
+	read -r start size < <(od -An -tu4 -j $((0x248)) -N 8 "$packed")
+	# The last four bytes are the unpacked size.
+	dd if="$packed" iflag=skip_bytes,count_bytes skip=$(((sectors + 1) * 512 + start)) count=$((size - 4)) bs=1M |
+		zstd -dc > "$1/vmlinux"
+}
+
+# image: sets $image to the kernel's ELF file.
+image() {
+	need zstd zstd
+	entry "image-$release" "$(key_of "$packages_key" "$(declare -f build_image)")" "kernel image $release" '1 second' build_image
+	image=$entry/vmlinux
+}
+
 # rust_tree: has $tree be one for RUST=kernel.
 rust_tree() {
 	[[ ! $own ]] || return 0

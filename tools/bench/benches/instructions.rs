@@ -8,12 +8,12 @@
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use stackmap_bench::{jhash, map, record, stack, stacks};
-use stackmap_map::{Entered, Map, ReadSide, Seed};
+use stackmap_map::{CtxGuard, Map, ReadSide, Seed};
 use std::hint::black_box;
 
 /// The context that records, and the stacks.
 struct Case {
-    entered: Entered<'static>,
+    guard: CtxGuard<'static>,
     stacks: Vec<Vec<u64>>,
 }
 
@@ -24,18 +24,18 @@ fn case(map: Map, context: usize, stacks: Vec<Vec<u64>>) -> Prepared {
     let map = Box::leak(Box::new(map));
     let section = Box::leak(Box::new(ReadSide::enter()));
     // SAFETY: The only thread, in a section that never ends.
-    let entered = unsafe { map.enter(section.inside(), context) };
-    Box::leak(Box::new(Case { entered, stacks }))
+    let guard = unsafe { map.enter(section.inside(), context) };
+    Box::leak(Box::new(Case { guard, stacks }))
 }
 
 #[inline(always)]
 fn get_id(case: Prepared) -> u32 {
-    let found = case.entered.get_id(black_box(&case.stacks[0]));
+    let found = case.guard.get_id(black_box(&case.stacks[0]));
     found.map_or(0, |found| found.id.get())
 }
 
 /// A stack whose references this context holds back.
-fn held(depth: usize) -> Prepared {
+fn batched(depth: usize) -> Prepared {
     let (map, frames) = (map(10, 1), stack(0, depth));
     record(&map, 0, &frames).expect("an id");
     case(map, 0, vec![frames])
@@ -69,14 +69,14 @@ fn loaded(percent: u64) -> Prepared {
 }
 
 #[library_benchmark]
-#[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = held)]
-fn hit_held(case: Prepared) -> u32 {
+#[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = batched)]
+fn hit_batched(case: Prepared) -> u32 {
     get_id(case)
 }
 
 #[library_benchmark]
 #[benches::depth(args = [4, 8, 16, 32, 64, 128], setup = known)]
-fn hit_not_held(case: Prepared) -> u32 {
+fn hit_not_batched(case: Prepared) -> u32 {
     get_id(case)
 }
 
@@ -89,7 +89,7 @@ fn insert(case: Prepared) -> u32 {
 #[library_benchmark]
 #[benches::percent(args = [10, 50, 95, 100], setup = loaded)]
 fn lookup_1024(case: Prepared) -> usize {
-    let found = |frames: &&Vec<u64>| case.entered.get_id(black_box(frames)).is_ok();
+    let found = |frames: &&Vec<u64>| case.guard.get_id(black_box(frames)).is_ok();
     case.stacks.iter().filter(found).count()
 }
 
@@ -118,8 +118,8 @@ fn words(depth: usize) -> &'static [u32] {
 library_benchmark_group!(
     name = map_costs,
     benchmarks = [
-        hit_held,
-        hit_not_held,
+        hit_batched,
+        hit_not_batched,
         insert,
         lookup_1024,
         hash,

@@ -83,10 +83,10 @@ impl Work<'_> {
     fn slice(&self) -> Slice {
         let section = ReadSide::enter();
         // SAFETY: Each thread has a context of its own; inside a read-side section.
-        let entered = unsafe { self.map.enter(section.inside(), self.context) };
+        let guard = unsafe { self.map.enter(section.inside(), self.context) };
         let (begun, own) = (Instant::now(), own_time());
         for frames in self.stacks.iter().cycle().take(EVENTS) {
-            black_box(entered.get_id(black_box(frames))).expect("a known stack");
+            black_box(guard.get_id(black_box(frames))).expect("a known stack");
         }
         let own = own_time() - own;
         Slice {

@@ -109,8 +109,8 @@ def breakdown(found):
     for depth in DEPTHS:
         frames = one[f"frames.{depth}"]
         unwind, write = one[f"unwind.{depth}"], one[f"write_id.{depth}"]
-        lookup = round(interpolate(host["hit_held"], frames))
-        searched = round(interpolate(host["hit_not_held"], frames))
+        lookup = round(interpolate(host["hit_batched"], frames))
+        searched = round(interpolate(host["hit_not_batched"], frames))
         hashed = round(interpolate(host["hash"], frames))
         walk = one[f"remembered.jump.{depth}"] - write - lookup
         full_write = one[f"write_full.{depth}"]

@@ -5,7 +5,7 @@
 mod jhash;
 
 pub use jhash::jhash;
-use stackmap_map::{Fallback, Found, Map, ReadSide, Seed};
+use stackmap_map::{Fallback, Lookup, Map, ReadSide, Seed};
 
 /// The depth of a stack where nothing else is said.
 pub const DEPTH: usize = 16;
@@ -35,7 +35,7 @@ pub fn map(bits: u32, contexts: usize) -> Map {
 }
 
 /// Records a stack and lets the pool grow.
-pub fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Found, Fallback> {
+pub fn record(map: &Map, index: usize, frames: &[u64]) -> Result<Lookup, Fallback> {
     let found = {
         let section = ReadSide::enter();
         // SAFETY: Benches prepare maps on one thread; inside a read-side section.

@@ -64,7 +64,7 @@ class Counters:
 
     def _walked(self, name):
         walker = published(static(self.prog, "unwind::WALKER"))
-        kinds = self.prog.type(f"enum {CRATE}::unwind::walk::WalkCounter").enumerators
+        kinds = self.prog.type(f"enum {CRATE}::unwind::unwinder::WalkCounter").enumerators
         at = {kind: value for kind, value in kinds}[name]
         whole = number(static(self.prog, "unwind::UNWATCHED")) if name == "Whole" else 0
         notes = Vector(walker.notes) if walker is not None else ()

@@ -146,7 +146,7 @@ class Map:
     def totals(self):
         """What is counted in the map since its last reset, by the names of the enum `Counter`."""
         context = self.prog.type(f"{CRATE}::map::context::Context")
-        names = [name for name, _ in self.prog.type(f"enum {CRATE}::map::context::Counter").enumerators]
+        names = [name for name, _ in self.prog.type(f"enum {CRATE}::map::context::MapCounter").enumerators]
         sums = dict.fromkeys(names, 0)
         moved = 0
         for ctx in self._contexts:

@@ -218,11 +218,8 @@ spin() {
 	done
 }
 
-# slabs - KiB in use in the slabs that kmalloc serves. What the kernel keeps for its CPUs counts until the slabs are shrunk.
+# slabs - KiB in use of what kmalloc serves. The kernel needs slab_debug for these slabs, or objects that it keeps count.
 slabs() {
-	for cache in /sys/kernel/slab/*/shrink; do
-		echo 1 >"$cache"
-	done
 	awk '$1 ~ /^kmalloc-/ { s += $2 * $4 } END { print int(s / 1024) }' /proc/slabinfo
 }
 

@@ -84,7 +84,7 @@ class Machine:
             "-smp", f"{options.smp},sockets={options.smp},cores=1,threads=1",
             "-m", str(options.mem),
             "-accel", f"tcg,thread={options.tcg}",
-            "-kernel", files["VMLINUZ"], "-initrd", initrd,
+            "-kernel", files["IMAGE"], "-initrd", initrd,
             "-append", " ".join((
                 arch.kernel, KERNEL_ARGUMENTS, ALONE_UNTIL_READY if options.tcg == "multi" else "",
                 BOOT if options.initramfs else "", files["CMDLINE"], options.append)),

@@ -12,6 +12,7 @@ entries() {
 		lookup
 		kernel_tree
 		initramfs
+		[[ $own || $arch != amd64 ]] || image
 		[[ $own || $arch != amd64 ]] || debug_info
 		(
 			userland debian
@@ -29,7 +30,7 @@ prune() {
 	local used path
 
 	used=$(entries)
-	for path in "$cache"/{target,toolchain,kernel,source,tree,busybox,initramfs,userland,builder,machine,drgn,vmlinux}-* \
+	for path in "$cache"/{target,toolchain,kernel,image,source,tree,busybox,initramfs,userland,builder,machine,drgn,vmlinux}-* \
 		"$cache"/module/* "$cache"/chosen/*; do
 		if [[ -e $path ]] && ! grep -qxF "$path" <<< "$used"; then
 			say "removing ${path#"$cache/"}"
