@@ -42,7 +42,7 @@ struct vfsmount;
 /* Trace arrays that can be served at one time: the top level, then instances. */
 #define STACKMAP_SLOTS		(1 + 64)
 
-/* Room for what stackmap_symbol() tells; the kernel's own limit is lower. */
+/* Bytes of the buffer of stackmap_symbol(); the kernel's own limit is lower. */
 #define STACKMAP_SYMBOL_LEN	1024
 
 /* The fields of ftrace:kernel_stack, as the running kernel describes them. */
@@ -86,7 +86,7 @@ struct stackmap_text {
 /* What has become of an event for an id, or why none is reserved. */
 enum stackmap_unreserved {
 	STACKMAP_WRITTEN,
-	STACKMAP_NO_ROOM,	/* the ring buffer takes nothing */
+	STACKMAP_REFUSED,	/* the ring buffer refuses the event */
 	STACKMAP_FOREIGN,	/* the ring buffer is not that of the trace array */
 };
 
@@ -126,14 +126,14 @@ extern struct stackmap_facts stackmap_facts;
 struct stackmap_stack {
 	struct stackmap_site site;
 	unsigned int context;	/* this CPU's at this level of nesting */
-	unsigned int skip;	/* callers to leave out, the innermost */
+	unsigned int skip;	/* callers to skip, the innermost */
 	bool watched;		/* RCU is watching: a grace period waits for this CPU */
 	bool from_caller;	/* it can be walked by rules; not from registers */
 	bool tracer_unknown;	/* stackmap_find_tracer() may; after stackmap_set_tracer() */
-	unsigned int round;	/* 0; how often the kernel's unwinder was asked again */
+	unsigned int retries;	/* how often the kernel's unwinder was asked again */
 	unsigned int nr;	/* frames that are known before the walk */
 	int nr_kernel;		/* frames that the kernel's unwinder has found, -1: not asked */
-	unsigned long *ips;	/* room for STACKMAP_MAX_FRAMES return addresses, innermost first */
+	unsigned long *ips;	/* STACKMAP_MAX_FRAMES initialised words, innermost first */
 	unsigned long *kernel;	/* the same for the kernel's unwinder */
 	struct stackmap_caller caller;	/* on that stack, or on another one */
 	struct stackmap_text trampoline;	/* of the trace array's own tracer; as well */
@@ -197,7 +197,7 @@ struct stackmap_mapping {
 /* Distinct mappings that frames of one stack are looked for in. */
 #define STACKMAP_MAPPINGS	64
 
-/* Room for a path; a longer one is not shown. */
+/* Bytes of the buffer of a path; a longer one is not shown. */
 #define STACKMAP_PATH_LEN	4096
 
 /* What is shown of a file. */
@@ -208,7 +208,7 @@ struct stackmap_binary {
 	char path[STACKMAP_PATH_LEN];
 };
 
-/* A task with its address space, and what tells its program from all others. */
+/* A task with its address space, and what distinguishes its program from all others. */
 struct stackmap_process {
 	struct task_struct *task;
 	struct mm_struct *mm;
@@ -216,6 +216,7 @@ struct stackmap_process {
 	__u32 user;		/* who is charged for it: a user ID in the first user namespace */
 	__u64 start_time;	/* of the process, in ns since boot */
 	__u64 exec_id;		/* counts its calls of exec */
+	bool in_exec;		/* the task is inside one */
 	__u64 stack;		/* the stack pointer that its program began with */
 };
 
@@ -255,6 +256,7 @@ enum stackmap_user_counter {
 	STACKMAP_USER_IN_NMI,
 	STACKMAP_USER_NOT_USER,
 	STACKMAP_USER_REFUSED,
+	STACKMAP_USER_LATE,
 	STACKMAP_USER_DELIVERED,
 	STACKMAP_USER_KNOWN,
 	STACKMAP_USER_BOUND,
@@ -361,7 +363,7 @@ bool stackmap_unwind_is_text(unsigned long ip);
 void stackmap_unwind_try(unsigned long ip, unsigned int sp, unsigned int bp, bool signal,
 			 struct stackmap_trial *trial);
 bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *state);
-bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun);
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool is_set);
 
 /* unwind/verify.c: whether rules give what the kernel's unwinder finds. Any, but the test. */
 int stackmap_unwind_test(void);
@@ -480,7 +482,7 @@ int stackmap_walk(struct stackmap_stack *stack);
  */
 void stackmap_print(struct trace_seq *s, int stack_id, unsigned long flags, bool dumped);
 
-/* The same for an event that has a user stack; its cookie tells which. */
+/* The same for an event that has a user stack; its cookie says which. */
 void stackmap_print_user(struct trace_seq *s, int stack_id, __u64 cookie, unsigned long flags,
 			 bool dumped);
 

@@ -16,7 +16,7 @@
 enum {
 	/*
 	 * The stack of a task, up to where the last frame may end. With frame pointers, the last
-	 * frame record is below the registers of user space, or room for them; by that, the
+	 * frame record is below the registers of user space, or the space for them; by that, the
 	 * kernel's unwinder knows it. On arm64, a record there marks the end: the last frame's
 	 * leads to it.
 	 */
@@ -34,7 +34,7 @@ enum {
 	/* The type of the record there. */
 	STACKMAP_MARK_FINAL	= FRAME_META_TYPE_FINAL,
 #elif defined(CONFIG_ARM64)
-	/* Records have no type before Linux 6.13: the place alone says that it is the last one. */
+	/* Records have no type before Linux 6.13: the address of the last one is known. */
 	STACKMAP_MARK_FINAL	= 0,
 #endif
 #ifdef CONFIG_X86_64

@@ -17,7 +17,8 @@ STATIC = ("-static",)
 BUILD_ID = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
 PROGRAMS = {
     **{name: (f"selftests/programs/{name}.c", STATIC)
-       for name in ("bpf", "callers", "deferred", "family", "pending", "permit", "reopen", "slow-exec", "text")},
+       for name in ("bpf", "callers", "deferred", "family", "pending", "permit", "reopen", "repeats",
+                    "slow-exec", "text")},
     # Without rules its frame pointers are followed, whatever they are.
     "hostile": ("selftests/programs/hostile.c", (*STATIC, "-fno-asynchronous-unwind-tables")),
     "callers-plain": ("selftests/programs/callers.c", ("-O2", "-static-pie", "-DWITHOUT_FRAME_POINTERS")),
@@ -34,8 +35,8 @@ PROGRAMS = {
     "frames": ("selftests/programs/frames.cpp", ("-O2", "-static-pie", "-fPIE", "-fno-optimize-sibling-calls")),
     "known": ("selftests/programs/known.c", ("-O2", "-g", "-static-pie", BUILD_ID)),
     "known-stripped": ("selftests/programs/known.c", ("-O2", "-s", "-static-pie", BUILD_ID)),
-    **{f"room-{size}": ("selftests/programs/room.c",
-                        ("-O2", "-static-pie", "-Wno-maybe-uninitialized", f"-DROOM={size}", BUILD_ID))
+    **{f"framed-{size}": ("selftests/programs/framed.c",
+                          ("-O2", "-static-pie", "-Wno-maybe-uninitialized", f"-DBUFFER={size}", BUILD_ID))
        for size in (40, 72)},
     "compat": ("selftests/programs/compat.c", (*STATIC, "-m32", "-nostdlib", "-fno-pic")),
     "entry": ("tools/bench/guest/entry.c", ("-O2", "-static-pie"))}
@@ -90,13 +91,15 @@ def kernels_with(line):
 ALL = kernels_with("")
 # Those of "make matrix": all that are as fast as what people run, and there in any case.
 MATRIX = tuple(kernel for kernel in ALL if kernel not in kernels_with("patience=|newer_than="))
-# Stock kernels of another architecture: where they are not named, only `other_cases` run there. Their compiler, and the
-# programs that cases run there. They have no CONFIG_UNWIND_USER, so no user stacks.
+# Stock kernels of another architecture: where they are not named, only `other_cases` run there. The one that has neither
+# fprobes, nor tracepoints by which exec and exit can be watched. Their compiler, and the programs that cases run there.
 ARM64 = kernels_with("arch=arm64")
+OLD_ARM64 = "stable-arm64"
 # Others without user stacks.
 KERNEL_STACKS = kernels_with("user_stacks=''")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
-ARM64_PROGRAMS = ("bpf", "permit", "reopen", "text")
+ARM64_PROGRAMS = ("bpf", "callers", "callers-plain", "callers-static", "known", "pending", "permit", "reopen", "repeats",
+                  "text")
 # Placeholder in a command: the static build of the tool.
 TOOL = "{tool}"
 # And the directory of the programs.
@@ -115,8 +118,11 @@ SMALL = kernels_with("configs=|built_as=")
 HOOKS = ("jump", "kprobe")
 KPROBE_ONLY = kernels_with("hooks=kprobe")
 MATRIX_CASES = ("oracle", "contexts", "lifetime", "reset", "race", "cycles", "native", "user-stacks", "user-oracle")
-# An instance whose buffer is kept over a boot.
-CONTRACT = ("--append", "reserve_mem=4M:4096:trace trace_instance=boot_map@trace")
+# kmalloc's slabs without objects that are kept for a CPU or given back after a grace period: what is in use is counted.
+COUNTED = "slab_debug=F,kmalloc-*"
+SLABS = ("--append", COUNTED)
+# An instance whose buffer is kept over a boot, too.
+CONTRACT = ("--append", f"{COUNTED} reserve_mem=4M:4096:trace trace_instance=boot_map@trace")
 # Switches of the option, and loads of the module.
 CYCLES, LONG_CYCLES = ("10", "3"), ("200", "50")
 # Nested kprobes are skipped, so the kernel records the full stack.
@@ -146,6 +152,11 @@ class Case:
     needs: tuple = ()
     # Whether the module of its guest uses the kernel's own Rust crates: RUST=kernel.
     native: bool = False
+
+    @property
+    def unpacked(self):
+        """Whether its guest boots faster, but without KASLR."""
+        return self.kernel in KERNELS and "--icount" not in self.command and not re.search(r"\boracle|: record", self.name)
 
     @property
     def tools(self):
@@ -192,8 +203,7 @@ def hooks(kernel):
 
 def contexts(kernel, hook):
     """Events from all contexts, and stacks from all that asks for one."""
-    # Linux 6.12 has no fprobes on arm64.
-    has_fprobes = kernel not in ARM64 or kernel not in KERNEL_STACKS
+    has_fprobes = kernel != OLD_ARM64
     for name, least in (("contexts", "1500"), ("sources", "600" if has_fprobes else "540")):
         missed = MISSED[name] if hook == "kprobe" else ()
         arguments, oracle = [hook], ["--of", name, "--least", least, "--full", "100"]
@@ -247,6 +257,12 @@ def oracle_of_user_stacks(kernel, calls, **more):
     return guest("user-oracle", kernel, str(calls), oracle=(str(2 * calls),), judge="user-oracle", **more)
 
 
+def late_user_stacks(kernel, calls, *function, **more):
+    """Stacks of events at the end of system calls, on arm64 in a function."""
+    return guest("user-late", kernel, str(calls), *function, oracle=("--late", str(calls)), judge="user-oracle", timeout=180,
+                 **more)
+
+
 def race(kernel):
     """Two CPUs on two of the machine's."""
     return guest("race", kernel, vm=("--tcg", "multi"))
@@ -255,17 +271,18 @@ def race(kernel):
 def every_case(kernel):
     """All scripts for one kernel, the longest first."""
     stock = kernel not in SMALL
+    yield guest("faults", kernel, vm=("--userland", "debian"), timeout=600)
     if stock:
         yield tool(kernel, "record")
-        yield tool(kernel, "beside", "2")
+        yield tool(kernel, "filters")
+        yield tool(kernel, "beside", "1")
         yield tool(kernel, "user")
         yield tool(kernel, "names", oracle=(TOOL,), judge=TOP / "tools/stackmap/tests/names")
-        yield from (tool(kernel, name) for name in ("offcpu", "pairs", "filters", "flight", "bpf"))
+        yield from (tool(kernel, name) for name in ("offcpu", "pairs", "flight", "bpf"))
         yield guest("reload", kernel)
     # It compares /proc/slabinfo, which this kernel lacks.
     if kernel != DEBUG_RT:
-        yield from (guest("cycles", kernel, hook, *CYCLES, timeout=600) for hook in hooks(kernel))
-    yield guest("faults", kernel, vm=("--userland", "debian"), timeout=600)
+        yield from (guest("cycles", kernel, hook, *CYCLES, vm=SLABS, timeout=600) for hook in hooks(kernel))
     yield race(kernel)
     # The children of trace-cmd stream die in a kernel built small; without the module, too.
     yield guest("userland", kernel, *(() if stock else ("nostream",)), vm=("--userland", "debian"), timeout=600)
@@ -276,12 +293,13 @@ def every_case(kernel):
     yield guest("recorders", kernel, hooks(kernel)[0], "20")
     calls = 2000 if kernel in WATCHED else 8000
     yield oracle_of_user_stacks(kernel, calls)
+    yield late_user_stacks(kernel, 200)
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
         yield libraries(kernel, 2000 if stock else 500, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
     yield guest("user-pending", kernel)
-    yield guest("symbols", kernel)
+    yield guest("symbols", kernel, vm=SLABS)
     yield guest("symbols-faults", kernel)
     yield guest("files", kernel, "5")
     yield guest("unwind", kernel)
@@ -320,21 +338,31 @@ def kernel_stack_cases(kernel):
     module's own deferral. On arm64 that excludes the tool, which is built for the host, and the Debian userland, whose
     packages only a machine of that architecture can configure.
     """
+    yield from (guest("cycles", kernel, hook, *CYCLES, vm=SLABS, timeout=900) for hook in hooks(kernel))
     if kernel not in (*ARM64, *KERNEL_STACKS):
         yield guest("user-stacks", kernel)
         yield oracle_of_user_stacks(kernel, 8000)
+        yield late_user_stacks(kernel, 200)
         yield guest("user-attacks", kernel, "6200")
         yield guest("user-pending", kernel)
+    if kernel in ARM64:
+        yield oracle_of_user_stacks(kernel, 500, timeout=900)
+        yield guest("user-pending", kernel, timeout=900)
+        yield guest("user-entries", kernel, "200")
+        if kernel != OLD_ARM64:
+            yield guest("user-exec", kernel)
+        # In the loop that does a task's works, and after it.
+        yield late_user_stacks(kernel, 100, "fpsimd_restore_current_state")
+        yield late_user_stacks(kernel, 100, "vtime_user_enter", vm=("--append", "nohz_full=1"))
     # Here this is one option for all instances.
     if kernel == "stable":
         yield tool(kernel, "functions")
     yield guest("reload", kernel)
-    yield from (guest("cycles", kernel, hook, *CYCLES, timeout=900) for hook in hooks(kernel))
     yield race(kernel)
     for more in ((), ("instance",)):
         yield from (guest("oracle", kernel, hook, *more, oracle=()) for hook in hooks(kernel))
     yield guest("contract", kernel, vm=CONTRACT)
-    yield guest("symbols", kernel)
+    yield guest("symbols", kernel, vm=SLABS)
     yield guest("symbols-faults", kernel)
     yield guest("files", kernel, "5")
     yield guest("unwind", kernel)
@@ -383,9 +411,11 @@ def matrix_cases(kernel):
 
 
 def other_cases():
-    """What "make test" runs besides on another architecture: that ids are right, in all contexts, too."""
+    """What "make test" runs besides on another architecture: that ids are right, in all contexts, too, and user stacks."""
     yield guest("oracle", ARM64[0], HOOKS[0], oracle=())
     yield next(contexts(ARM64[0], HOOKS[0]))
+    yield oracle_of_user_stacks(ARM64[0], 500, timeout=900)
+    yield guest("user-entries", ARM64[0], "200")
 
 
 def kcsan_cases(kernel):
@@ -396,7 +426,7 @@ def kcsan_cases(kernel):
         yield from by_hook(kernel, hook)
     yield guest("oracle", kernel, HOOKS[0], oracle=())
     yield guest("reset", kernel)
-    yield guest("symbols", kernel)
+    yield guest("symbols", kernel, vm=SLABS)
     yield guest("unwind", kernel)
     yield guest("user-stacks", kernel)
     yield guest("user-attacks", kernel, "0")
@@ -411,11 +441,13 @@ def long_cases(kernel):
     # Those of arm64 would take hours.
     if kernel not in (KCSAN, DEBUG_RT, *ARM64):
         for hook in hooks(kernel):
-            yield guest("cycles", kernel, hook, *LONG_CYCLES, timeout=1200)
+            yield guest("cycles", kernel, hook, *LONG_CYCLES, vm=SLABS, timeout=1200)
     # More than 5 million stacks are compared.
     yield guest("unwind", kernel, "4" if kernel in (*WATCHED, *ARM64) else "50", timeout=30 * 60)
     # Of the cycles there are more above.
     yield from (case for case in all_cases(kernel) if is_later(case) and "cycles" not in case.name)
+    if kernel in ARM64:
+        yield oracle_of_user_stacks(kernel, 5000, timeout=20 * 60)
     if kernel in (*ARM64, *KERNEL_STACKS):
         return
     yield from (guest("recorders", kernel, hook, str(seconds), timeout=20 * 60) for hook in hooks(kernel))
@@ -456,6 +488,7 @@ def host_cases():
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
     yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock)
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
+    yield Case("host: the judge of user stacks", (str(TESTS / "judge"),))
     yield Case("host: rules of Go", (str(TESTS / "go-rules"),), needs=stock)
     yield Case("host: the facade with AddressSanitizer",
                ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
@@ -475,5 +508,5 @@ def lint_cases():
     stock = KERNELS[:1]
     for what, needs in (("rustfmt", stock), ("clippy-host", ()), ("clippy-kernel", stock), ("checkpatch", stock),
                         ("shellcheck", ()), ("python", ()), ("docs", stock), ("mutations", ()), ("clippy-fuzz", ()),
-                        ("layout", ())):
+                        ("layout", ()), ("terms", ())):
         yield Case(f"lint: {what}", (str(TESTS / "lint"), what), needs=needs)

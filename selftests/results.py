@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What came of longer runs, a row for each case, in a file of Documentation/results."""
+"""The results of longer runs, a row for each case, in a file of Documentation/results."""
 
 import os
 import pathlib
@@ -78,7 +78,7 @@ def listed(target, kernel=""):
     cases = lines(*shlex.split(suite), "--list")
     if "--matrix" in suite:
         return [name.replace(": ratio ", " ") for name in cases if ": ratio " in name]
-    # Before a case came to one target, another one may have run it.
+    # Before a case was in one target, another one may have run it.
     return cases + (lines("selftests/suite", "--kernel", kernel, "--list", "guest") if kernel else [])
 
 

@@ -28,7 +28,7 @@ struct Control {
     hook: Hook,
     /// Whether it is installed: something records ids.
     hooked: bool,
-    /// Whether the top level records ids.
+    /// Returns whether the top level records ids.
     enabled: bool,
     /// Whether the top level records user stacks, too, while it records ids.
     user: bool,
@@ -120,7 +120,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Whether the top level records user stacks, too.
+/// Returns whether the top level records user stacks, too.
 pub(crate) fn user_enabled() -> bool {
     CONTROL.lock().user
 }
@@ -173,22 +173,22 @@ pub(crate) fn settle(pid: i32) -> Result {
     Ok(())
 }
 
-/// Whether the top level records ids.
+/// Returns whether the top level records ids.
 pub(crate) fn enabled() -> bool {
     CONTROL.lock().enabled
 }
 
-/// The `bits` that the module was loaded with.
+/// Returns the `bits` that the module was loaded with.
 pub(crate) fn bits() -> u32 {
     CONTROL.lock().bits
 }
 
-/// A number that identifies this load of the module; never 0.
+/// Returns a number that identifies this load of the module; never 0.
 pub(crate) fn load_id() -> u32 {
     CONTROL.lock().load_id
 }
 
-/// The name of the hook in use, or of the one chosen last.
+/// Returns the name of the hook in use, or of the one chosen last.
 pub(crate) fn hook_name() -> &'static str {
     CONTROL.lock().hook.name()
 }
@@ -343,7 +343,7 @@ impl Control {
         }
     }
 
-    /// The index of a listed instance.
+    /// Returns the index of a listed instance.
     fn index(&self, name: &[u8]) -> Option<usize> {
         self.instances
             .iter()
@@ -389,7 +389,7 @@ impl Control {
         }
     }
 
-    /// Whether a trace array that records ids has tracing on.
+    /// Returns whether a trace array that records ids has tracing on.
     fn tracing_is_on(&self) -> bool {
         let top = self.top.as_ref().is_some_and(TraceArray::tracing_is_on);
         let listed = |instance: &Instance| instance.array.tracing_is_on();

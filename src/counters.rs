@@ -9,7 +9,7 @@
 use crate::{
     map::{self, Map},
     record, shim,
-    unwind::{self, walk::WalkCounter},
+    unwind::{self, WalkCounter},
 };
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,13 +18,13 @@ pub(crate) struct Counter {
     /// Its line in `stack_map_stat`, without the value.
     pub(crate) key: &'static str,
     /// The meaning of the counter.
-    pub(crate) kind: Kind,
+    pub(crate) kind: CounterKind,
     source: Source,
 }
 
 /// The meaning of a counter.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum CounterKind {
     /// Events with an id.
     Success,
     /// Events without an id, by reason: they have a full stack.
@@ -41,13 +41,13 @@ pub(crate) enum Kind {
 /// Where a counter is kept.
 enum Source {
     /// In the map, which subtracts the values at the last reset itself.
-    Map(map::Counter),
+    Map(map::MapCounter),
     /// Elsewhere: a function that returns the count since load, and the count at the last reset.
     SinceLoad(fn() -> u64, AtomicU64),
 }
 
 impl Counter {
-    const fn of_map(key: &'static str, kind: Kind, counter: map::Counter) -> Self {
+    const fn of_map(key: &'static str, kind: CounterKind, counter: map::MapCounter) -> Self {
         Self {
             key,
             kind,
@@ -55,7 +55,7 @@ impl Counter {
         }
     }
 
-    const fn new(key: &'static str, kind: Kind, since_load: fn() -> u64) -> Self {
+    const fn new(key: &'static str, kind: CounterKind, since_load: fn() -> u64) -> Self {
         Self {
             key,
             kind,
@@ -63,7 +63,7 @@ impl Counter {
         }
     }
 
-    /// The count since the last reset. Context: process.
+    /// Returns the count since the last reset. Context: process.
     pub(crate) fn total(&self, map: Option<&Map>) -> u64 {
         match &self.source {
             Source::Map(counter) => map.map_or(0, |map| map.total(*counter)),
@@ -76,8 +76,8 @@ impl Counter {
 
 /// All of them, in the order in which they are shown.
 pub(crate) static COUNTERS: [Counter; 24] = {
-    use map::Counter as OfMap;
-    use Kind::*;
+    use map::MapCounter as OfMap;
+    use CounterKind::*;
 
     [
         Counter::of_map("hits:", Success, OfMap::Hits),
@@ -101,7 +101,9 @@ pub(crate) static COUNTERS: [Counter; 24] = {
         Counter::new("unwind_slow_text:", Walk, || {
             unwind::count(WalkCounter::Text)
         }),
-        Counter::new("unwind_slow_odd:", Walk, || unwind::count(WalkCounter::Odd)),
+        Counter::new("unwind_slow_odd:", Walk, || {
+            unwind::count(WalkCounter::Unsupported)
+        }),
         Counter::new("unwind_slow_regs:", Walk, || {
             unwind::count(WalkCounter::Registers)
         }),
@@ -120,9 +122,9 @@ pub(crate) static COUNTERS: [Counter; 24] = {
 };
 
 /// Those of user stacks.
-pub(crate) static USER: [Counter; 42] = {
-    use map::Counter as OfMap;
-    use Kind::*;
+pub(crate) static USER: [Counter; 43] = {
+    use map::MapCounter as OfMap;
+    use CounterKind::*;
 
     /// A counter of the C side.
     macro_rules! user {
@@ -139,6 +141,7 @@ pub(crate) static USER: [Counter; 42] = {
         user! { "in_nmi:", stackmap_user_counter_STACKMAP_USER_IN_NMI },
         user! { "not_user:", stackmap_user_counter_STACKMAP_USER_NOT_USER },
         user! { "refused:", stackmap_user_counter_STACKMAP_USER_REFUSED },
+        user! { "late:", stackmap_user_counter_STACKMAP_USER_LATE },
         user! { "delivered:", stackmap_user_counter_STACKMAP_USER_DELIVERED },
         user! { "known:", stackmap_user_counter_STACKMAP_USER_KNOWN },
         user! { "bound:", stackmap_user_counter_STACKMAP_USER_BOUND },

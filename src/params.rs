@@ -8,28 +8,28 @@ use crate::{hook::HookChoice, module_parameters, unwind::UnwindChoice};
 use core::borrow::Borrow;
 use kernel::{bindings, module_param::KernelParam, prelude::*, sync::SetOnce};
 
-/// The capacity asked for: 2^bits distinct stacks.
+/// Returns the `bits` of the capacity: 2^bits distinct stacks.
 pub(crate) fn bits() -> u32 {
     // The kernel gives a reference to the value up to Linux 7.2, the value itself from 7.3 on.
     *Borrow::<u32>::borrow(&module_parameters::bits.value())
 }
 
-/// The capacity for user stacks asked for: 2^user_bits.
+/// Returns the `bits` of the capacity for user stacks: 2^user_bits.
 pub(crate) fn user_bits() -> u32 {
     *Borrow::<u32>::borrow(&module_parameters::user_bits.value())
 }
 
-/// Whether each stack is compared with the one that the kernel's unwinder finds.
+/// Returns whether each stack is compared with the one that the kernel's unwinder finds.
 pub(crate) fn verify() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::verify.value()) != 0
 }
 
-/// How the kernel is to be hooked.
+/// Returns how the kernel is to be hooked.
 pub(crate) fn hook() -> HookChoice {
     HOOK.copy().unwrap_or(HookChoice::Auto)
 }
 
-/// How stacks are to be walked.
+/// Returns how stacks are to be walked.
 pub(crate) fn unwind() -> UnwindChoice {
     UNWIND.copy().unwrap_or(UnwindChoice::Auto)
 }

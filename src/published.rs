@@ -7,10 +7,7 @@ use core::{
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use kernel::{
-    bindings,
-    sync::{Arc, ArcBorrow},
-};
+use kernel::sync::{rcu, Arc, ArcBorrow};
 
 /// Evidence of a read-side critical section.
 ///
@@ -18,7 +15,7 @@ use kernel::{
 ///
 /// Each grace period that begins while the value exists ends only after the value is dropped.
 pub(crate) unsafe trait Section {
-    /// The same, for a map.
+    /// Returns the evidence that a map needs.
     #[inline(always)]
     fn inside(&self) -> Inside<'_> {
         // SAFETY: As the trait says; the borrow lasts no longer than the value.
@@ -38,13 +35,13 @@ unsafe impl Section for ReadSide {}
 pub(crate) struct Published<T: Send + Sync>(AtomicPtr<T>);
 
 impl<T: Send + Sync> Published<T> {
-    /// No value yet.
+    /// Returns a pointer without a value.
     pub(crate) const fn nothing() -> Self {
         // INVARIANT: Null.
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The value, if there is one, for as long as the section. Context: any.
+    /// Returns the value, if there is one, for as long as the section. Context: any.
     #[inline(always)]
     pub(crate) fn read<'s>(&self, _section: &'s impl Section) -> Option<&'s T> {
         // ORDERING: Acquire; pairs with the swap in `replace`.
@@ -53,7 +50,7 @@ impl<T: Send + Sync> Published<T> {
         unsafe { value.as_ref() }
     }
 
-    /// A reference to the value, if there is one. Context: process.
+    /// Returns a reference to the value, if there is one. Context: process.
     pub(crate) fn get(&self) -> Option<Arc<T>> {
         let _section = ReadSide::enter();
         // A reference to the value would not do: the count of the `Arc` lies beside it.
@@ -74,8 +71,7 @@ impl<T: Send + Sync> Published<T> {
         if old.is_null() {
             return;
         }
-        // SAFETY: Process context.
-        unsafe { bindings::synchronize_rcu() };
+        rcu::synchronize_rcu();
         // SAFETY: By the invariant `old` is of an `Arc`; after the grace period no reader has it.
         drop(unsafe { Arc::from_raw(old) });
     }

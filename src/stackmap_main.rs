@@ -53,7 +53,7 @@ module! {
 struct Stackmap {
     _files: files::Files,
     _recording: control::Recorder,
-    _unwinder: unwind::Unwinder,
+    _unwinder: unwind::UnwindSetup,
     _modules: modules::Watch,
     _tracefs: tracefs::Mount,
 }
@@ -76,7 +76,7 @@ impl kernel::Module for Stackmap {
         tracefs.read_stack_layout()?;
         let recording =
             control::Recorder::begin(bits, user_bits, params::hook(), tracefs.top_level()?)?;
-        let unwinder = unwind::Unwinder::begin(params::unwind(), params::verify())?;
+        let unwinder = unwind::UnwindSetup::begin(params::unwind(), params::verify())?;
         let modules = modules::Watch::begin()?;
         let files = files::Files::create(&tracefs)?;
         pr_info!(

@@ -36,7 +36,7 @@ pub(crate) struct Store {
 }
 
 /// The kernel stacks.
-pub(crate) static KERNEL: Store = Store::new(Map::with_hints);
+pub(crate) static KERNEL: Store = Store::new(Map::with_cached_rules);
 
 /// The user stacks.
 pub(crate) static USER: Store = Store::new(Map::new);
@@ -50,12 +50,12 @@ impl Store {
         }
     }
 
-    /// The map, if there is one. Context: process.
+    /// Returns the map, if there is one. Context: process.
     pub(crate) fn map(&self) -> Option<Arc<Map>> {
         self.map.get()
     }
 
-    /// The same, for as long as a section.
+    /// Returns the same, for as long as a section.
     #[inline(always)]
     pub(crate) fn map_in<'s>(&self, section: &'s impl Section) -> Option<&'s Map> {
         self.map.read(section)
@@ -114,7 +114,7 @@ extern "C" fn stackmap_grow() -> c_int {
     kernel.and(user).map_or_else(Error::to_errno, |()| 0)
 }
 
-/// Random words.
+/// Returns random words.
 pub(crate) fn random<const N: usize>() -> [u64; N] {
     let mut words = [0_u64; N];
     // SAFETY: The buffer may be written for its whole length.

@@ -225,6 +225,10 @@ pub unsafe fn stackmap_rust_rcu_read_unlock() {
     READERS.set(READERS.get() - 1);
 }
 
+pub unsafe fn synchronize_rcu() {
+    assert_eq!(READERS.get(), 0);
+}
+
 pub unsafe fn stackmap_rust_printk(level: i32, text: *const u8, len: i32) {
     let text = String::from_utf8_lossy(slice::from_raw_parts(text, len as usize)).into_owned();
     LOG.with_borrow_mut(|log| log.push((level, text)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Fuzzes the walk: whatever the rules, the stack and the kernel's unwinder say, it reads only the stack,
-//! writes only where there is room, and ends.
+//! writes no more than fits, and ends.
 
 #![no_main]
 

@@ -106,7 +106,7 @@ fn one_more() -> Stacks {
 }
 
 /// Stacks of kernels that lie elsewhere: moved by multiples of 2 MiB, as KASLR does.
-fn moved() -> Stacks {
+fn relocated() -> Stacks {
     let stacks = captured();
     let some = stacks.iter().step_by(stacks.len().div_ceil(64));
     some.flat_map(|stack| {
@@ -214,7 +214,7 @@ fn similar_stacks_are_spread_evenly() {
         ("one frame", one_frame()),
         ("swapped", swapped()),
         ("one more", one_more()),
-        ("moved", moved()),
+        ("relocated", relocated()),
     ] {
         check(name, &stacks);
     }

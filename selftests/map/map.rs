@@ -8,7 +8,8 @@ mod maps;
 
 use maps::*;
 use stackmap_map::{
-    record_bytes, Counter, Fallback, Id, Map, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES, PROBE_LIMIT,
+    record_bytes, Fallback, Id, Map, MapCounter, ReadSide, Seed, CONTEXTS_MAX, MAX_FRAMES,
+    PROBE_LIMIT,
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -46,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 fn find(map: &Map, index: usize, frames: &[u64]) -> Option<Id> {
     let section = ReadSide::enter();
     // SAFETY: As in `get_id`.
-    let entered = unsafe { map.enter(section.inside(), index) };
-    entered.find(frames).map(|found| found.id)
+    let guard = unsafe { map.enter(section.inside(), index) };
+    guard.find(frames).map(|found| found.id)
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn a_stack_that_is_only_looked_for_is_not_inserted() {
         assert_eq!(find(&map, 0, &new), None);
         assert_eq!(read(&map, id), Some((known, 3)));
     }
-    assert_eq!(map.total(Counter::Hits), 6);
+    assert_eq!(map.total(MapCounter::Hits), 6);
     map.reset().unwrap();
     assert_eq!(find(&map, 0, &stack(1, 17)), None);
 }
@@ -132,8 +133,8 @@ fn a_full_map_refuses_new_stacks_and_finds_known_ones() {
         assert_eq!(record(&map, 0, &stack(number as u64, 12)), Ok(*id));
     }
     assert_eq!(map.entries(), 1024);
-    assert_eq!(map.total(Counter::Inserts), 1024);
-    assert_eq!(map.total(Counter::Hits), 1024);
+    assert_eq!(map.total(MapCounter::Inserts), 1024);
+    assert_eq!(map.total(MapCounter::Hits), 1024);
 }
 
 #[test]
@@ -180,20 +181,23 @@ fn the_rest_of_a_chunk_is_used() {
         record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
     }
     record(&map, 0, &stack(30, 992)).unwrap();
-    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 31_743 * 8));
+    assert_eq!(
+        (map.leftover_bytes(), map.reserved_bytes()),
+        (0, 31_743 * 8)
+    );
     record(&map, 0, &stack(31, MAX_FRAMES)).unwrap();
     let reserved = (31_743 + 1024 + 1025) * 8;
     assert_eq!(
-        (map.spare_bytes(), map.reserved_bytes()),
+        (map.leftover_bytes(), map.reserved_bytes()),
         (1024 * 8, reserved)
     );
-    for (depth, spare) in [(23, 1000), (99, 900), (899, 0)] {
+    for (depth, leftover) in [(23, 1000), (99, 900), (899, 0)] {
         let frames = stack(32, depth);
         let id = record(&map, 0, &frames).unwrap();
         assert_eq!(read(&map, id), Some((frames, 1)));
         assert_eq!(
-            (map.spare_bytes(), map.reserved_bytes()),
-            (spare * 8, reserved)
+            (map.leftover_bytes(), map.reserved_bytes()),
+            (leftover * 8, reserved)
         );
     }
     for (number, depth) in [(0, MAX_FRAMES), (32, 23), (32, 99), (32, 899)] {
@@ -211,15 +215,15 @@ fn of_two_spares_the_larger_one_is_kept() {
     record(&map, 0, &stack(30, 992)).unwrap();
     for number in 31..62 {
         record(&map, 0, &stack(number, MAX_FRAMES)).unwrap();
-        assert_eq!(map.spare_bytes(), 1024 * 8);
+        assert_eq!(map.leftover_bytes(), 1024 * 8);
     }
     // Of the second chunk, of which the first words were not left out, 993 are left: they are lost.
     record(&map, 0, &stack(62, MAX_FRAMES)).unwrap();
-    assert_eq!(map.spare_bytes(), 1024 * 8);
+    assert_eq!(map.leftover_bytes(), 1024 * 8);
     // Of the third, 1,000.
     let reserved = map.reserved_bytes();
     assert!(record(&map, 0, &stack(63, 1023)).is_ok());
-    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, reserved));
+    assert_eq!((map.leftover_bytes(), map.reserved_bytes()), (0, reserved));
 }
 
 #[test]
@@ -278,11 +282,11 @@ fn a_map_reports_its_memory() {
     assert_eq!((map.capacity(), map.table_size()), (1024, 2048));
     // Two slots a stack, and for each slot its references.
     assert_eq!(map.table_bytes(), 2048 * (8 + 4));
-    assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 0));
+    assert_eq!((map.leftover_bytes(), map.reserved_bytes()), (0, 0));
     for (depth, bytes, stored) in [(0, 8, 8), (1, 16, 24), (20, 168, 192)] {
         record(&map, 0, &stack(1, depth)).unwrap();
         assert_eq!(record_bytes(depth), bytes);
-        assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, stored));
+        assert_eq!((map.leftover_bytes(), map.reserved_bytes()), (0, stored));
     }
 }
 
@@ -321,12 +325,12 @@ fn counters_saturate() {
     for index in [0, 1] {
         let section = ReadSide::enter();
         // SAFETY: The only thread; inside a read-side section.
-        let entered = unsafe { map.enter(section.inside(), index) };
+        let guard = unsafe { map.enter(section.inside(), index) };
         for n in [u64::MAX - 1, 1, 5] {
-            entered.add(Counter::BytesSaved, n);
+            guard.add(MapCounter::BytesSaved, n);
         }
     }
-    assert_eq!(map.total(Counter::BytesSaved), u64::MAX);
+    assert_eq!(map.total(MapCounter::BytesSaved), u64::MAX);
 }
 
 #[test]
@@ -344,7 +348,7 @@ fn references_are_exact_in_every_representation() {
         .collect();
     assert_eq!(found, expected);
     assert_eq!(
-        map.total(Counter::Hits) + map.total(Counter::Inserts),
+        map.total(MapCounter::Hits) + map.total(MapCounter::Inserts),
         50_000
     );
 }
@@ -368,10 +372,10 @@ fn references_move_in_batches_from_every_place() {
         for (frames, refs) in stacks.iter().zip(expected) {
             assert_eq!(found.get(frames).copied().unwrap_or(0), refs);
         }
-        let sum = map.total(Counter::Hits) + map.total(Counter::Inserts);
+        let sum = map.total(MapCounter::Hits) + map.total(MapCounter::Inserts);
         assert_eq!(sum, expected.iter().copied().map(u64::from).sum());
     };
-    // One that stays the first of its set, two in turn, and one more than the set has room for.
+    // One that stays the first of its set, two in turn, and one more than fit into the set.
     events(2 * BATCH + 1, 0..1);
     events(BATCH + 1, 1..3);
     events(3, 0..9);

@@ -15,8 +15,8 @@ pub(crate) fn map(bits: u32, contexts: usize) -> Map {
 pub(crate) fn get_id(map: &Map, index: usize, frames: &[u64]) -> Result<Id, Fallback> {
     let section = ReadSide::enter();
     // SAFETY: Each thread of these tests uses an index of its own, inside a read-side section.
-    let entered = unsafe { map.enter(section.inside(), index) };
-    entered.get_id(frames).map(|found| found.id)
+    let guard = unsafe { map.enter(section.inside(), index) };
+    guard.get_id(frames).map(|found| found.id)
 }
 
 /// Records a stack, growing the pool as the module does.

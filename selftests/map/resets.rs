@@ -7,7 +7,7 @@
 mod maps;
 
 use maps::*;
-use stackmap_map::{Counter, Fallback, Map, ReadSide, MAX_FRAMES};
+use stackmap_map::{Fallback, Map, MapCounter, ReadSide, MAX_FRAMES};
 use std::{
     collections::HashSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -20,9 +20,9 @@ fn after_a_reset_old_ids_resolve_to_nothing() {
     let mut old = HashSet::new();
     for round in 0..1200 {
         let id = record(&map, 0, &stack(round % 3, 20)).unwrap();
-        assert!(old.insert(id), "an id came back after {round} resets");
+        assert!(old.insert(id), "an id was used again after {round} resets");
         map.reset().unwrap();
-        assert_eq!((map.entries(), map.total(Counter::Inserts)), (0, 0));
+        assert_eq!((map.entries(), map.total(MapCounter::Inserts)), (0, 0));
         assert_eq!(read(&map, id), None);
     }
 }
@@ -64,11 +64,11 @@ fn a_reset_of_an_empty_map_clears_counters() {
     {
         let section = ReadSide::enter();
         // SAFETY: The only thread; inside a read-side section.
-        unsafe { map.enter(section.inside(), 0) }.add(Counter::DropPool, 1);
+        unsafe { map.enter(section.inside(), 0) }.add(MapCounter::DropPool, 1);
     }
-    assert_eq!((map.entries(), map.total(Counter::DropPool)), (0, 1));
+    assert_eq!((map.entries(), map.total(MapCounter::DropPool)), (0, 1));
     map.reset().unwrap();
-    assert_eq!(map.total(Counter::DropPool), 0);
+    assert_eq!(map.total(MapCounter::DropPool), 0);
 }
 
 #[test]
@@ -143,15 +143,15 @@ fn a_stack_is_read_in_place_and_knows_its_snapshot() {
     };
     let (first, before) = inserted(1);
     let snapshot = map.snapshot().unwrap();
-    let (_, behind) = inserted(2);
-    assert!(snapshot.includes(before) && !snapshot.includes(behind));
-    assert!(map.snapshot().unwrap().includes(behind));
-    assert!(map.has(before) && map.has(behind));
+    let (_, after) = inserted(2);
+    assert!(snapshot.includes(before) && !snapshot.includes(after));
+    assert!(map.snapshot().unwrap().includes(after));
+    assert!(map.has(before) && map.has(after));
     map.reset().unwrap();
     assert!(!map.has(before));
     assert_eq!(map.read(first, |_, _| ()), None);
     let (_, later) = inserted(1);
-    assert!(map.has(later) && !map.has(behind));
+    assert!(map.has(later) && !map.has(after));
     assert!(!snapshot.includes(later));
     let snapshot = map.snapshot().unwrap();
     assert!(snapshot.includes(later) && !snapshot.includes(before));

@@ -14,7 +14,7 @@
 
 use rand::{rngs::StdRng, RngExt, SeedableRng};
 use rand_distr::Zipf;
-use stackmap_map::{Counter, Fallback, Found, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{Fallback, Id, Lookup, Map, MapCounter, ReadSide, Seed, MAX_FRAMES};
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicUsize, Ordering},
@@ -105,7 +105,7 @@ impl Seen {
     }
 }
 
-type Counts = [u64; Counter::ALL.len()];
+type Counts = [u64; MapCounter::ALL.len()];
 
 /// What a thread has seen of a round, by generation.
 type Log = (BTreeMap<u32, Seen>, Counts);
@@ -129,7 +129,7 @@ impl<'a> Recorder<'a> {
             index,
             generation: 0,
             seen: BTreeMap::new(),
-            counts: [0; Counter::ALL.len()],
+            counts: [0; MapCounter::ALL.len()],
         }
     }
 
@@ -137,10 +137,10 @@ impl<'a> Recorder<'a> {
         let result = {
             let section = ReadSide::enter();
             // SAFETY: Each thread has an index of its own; inside a read-side section.
-            let entered = unsafe { self.map.enter(section.inside(), self.index) };
-            let result = entered.get_id(&self.universe.stacks[number]);
+            let guard = unsafe { self.map.enter(section.inside(), self.index) };
+            let result = guard.get_id(&self.universe.stacks[number]);
             if let Err(reason) = result {
-                entered.add(reason.counter(), 1);
+                guard.add(reason.counter(), 1);
             }
             result
         };
@@ -151,9 +151,9 @@ impl<'a> Recorder<'a> {
         self.counts[counter as usize] += 1;
     }
 
-    fn found(&mut self, number: usize, found: Found) -> Counter {
+    fn found(&mut self, number: usize, found: Lookup) -> MapCounter {
         let generation = found.id.get() / self.map.table_size() as u32;
-        assert!(generation >= self.generation, "a generation came back");
+        assert!(generation >= self.generation, "a generation was used again");
         self.generation = generation;
         let seen = self.seen.entry(generation);
         let seen = seen.or_insert_with(|| Seen::new(self.universe));
@@ -161,14 +161,14 @@ impl<'a> Recorder<'a> {
         assert_eq!(id, found.id, "a stack has two ids");
         seen.refs[number] += 1;
         if found.inserted {
-            Counter::Inserts
+            MapCounter::Inserts
         } else {
-            Counter::Hits
+            MapCounter::Hits
         }
     }
 
     /// Only a reset may take an id away.
-    fn refused(&self, number: usize, reason: Fallback) -> Counter {
+    fn refused(&self, number: usize, reason: Fallback) -> MapCounter {
         let seen = self.seen.get(&self.generation);
         if let Some(id) = seen.and_then(|seen| seen.ids[number]) {
             let gone = self.map.lookup(id, &mut [0; MAX_FRAMES]).is_none();
@@ -195,7 +195,7 @@ impl Run {
         Self {
             map: Map::new(bits, THREADS, Seed::new([3, 4])).expect("memory for a map"),
             universe,
-            counts: [0; Counter::ALL.len()],
+            counts: [0; MapCounter::ALL.len()],
             generations: 0,
             stacks: 0,
             stored: 0,
@@ -226,8 +226,8 @@ impl Run {
                     (recorder.seen, recorder.counts)
                 })
             });
-            let behind = || progress.iter().map(|n| n.load(Ordering::Relaxed)).min();
-            control(map, universe, reset_at, || behind().unwrap_or(0), events);
+            let slowest = || progress.iter().map(|n| n.load(Ordering::Relaxed)).min();
+            control(map, universe, reset_at, || slowest().unwrap_or(0), events);
             threads.map(|thread| thread.join().expect("no assertion failed"))
         });
         // The reset may have come after all else: one more event tells the generation of the map.
@@ -240,7 +240,7 @@ impl Run {
 
     /// Compares the map with what the threads have seen.
     fn check(&mut self, logs: Vec<Log>, with_reset: bool) {
-        let mut counts: Counts = [0; Counter::ALL.len()];
+        let mut counts: Counts = [0; MapCounter::ALL.len()];
         let mut all: BTreeMap<u32, Seen> = BTreeMap::new();
         for (by_generation, counted) in logs {
             for (sum, n) in counts.iter_mut().zip(counted) {
@@ -261,15 +261,18 @@ impl Run {
         let map = &self.map;
         let of_last = *distinct.last().expect("a generation");
         assert_eq!(map.entries() as usize, of_last, "stacks that nobody saw");
-        assert_eq!(map.total(Counter::Inserts), of_last as u64);
+        assert_eq!(map.total(MapCounter::Inserts), of_last as u64);
         assert_eq!(
-            counts[Counter::Inserts as usize],
+            counts[MapCounter::Inserts as usize],
             distinct.iter().sum::<usize>() as u64
         );
         let refs: u64 = last.refs.iter().map(|refs| u64::from(*refs)).sum();
-        assert_eq!(map.total(Counter::Hits) + map.total(Counter::Inserts), refs);
+        assert_eq!(
+            map.total(MapCounter::Hits) + map.total(MapCounter::Inserts),
+            refs
+        );
         if !with_reset {
-            for counter in Counter::ALL {
+            for counter in MapCounter::ALL {
                 assert_eq!(map.total(counter), counts[counter as usize], "{counter:?}");
             }
         }
@@ -280,7 +283,7 @@ impl Run {
         });
         assert_eq!(exported, of_last, "an id was lost");
         // P3 and P6: nothing leaks but what races have lost.
-        let lost = map.reserved_bytes() - stored - map.spare_bytes();
+        let lost = map.reserved_bytes() - stored - map.leftover_bytes();
         assert!(lost <= stored / 8 + (1 << 16), "{lost} bytes lost");
         self.lost += lost;
         self.stored += stored;
@@ -340,7 +343,13 @@ fn export(map: &Map, universe: &Universe, mut visit: impl FnMut(usize, Id, u32))
 }
 
 /// Runs as many rounds as `events` need; prints what happened.
-fn scale(name: &str, bits: u32, depths: std::ops::Range<usize>, events: usize, exhausts: Counter) {
+fn scale(
+    name: &str,
+    bits: u32,
+    depths: std::ops::Range<usize>,
+    events: usize,
+    exhausts: MapCounter,
+) {
     let rounds = events.div_ceil(ROUND_MAX).max(16);
     let mut run = Run::new(bits, Universe::new(2 << bits, depths));
     let begun = Instant::now();
@@ -348,7 +357,7 @@ fn scale(name: &str, bits: u32, depths: std::ops::Range<usize>, events: usize, e
         run.round(round, events / rounds / THREADS);
     }
     let count = |counter| run.counts[counter as usize];
-    let drops = Counter::ALL[Counter::DropFull as usize..]
+    let drops = MapCounter::ALL[MapCounter::DropFull as usize..]
         .iter()
         .map(|&counter| format!("{counter:?} {}", count(counter)))
         .collect::<Vec<_>>();
@@ -358,8 +367,8 @@ fn scale(name: &str, bits: u32, depths: std::ops::Range<usize>, events: usize, e
         run.counts.iter().sum::<u64>(),
         run.stacks,
         run.generations,
-        count(Counter::Hits),
-        count(Counter::Inserts),
+        count(MapCounter::Hits),
+        count(MapCounter::Inserts),
         drops.join(", "),
         run.stored,
         run.lost,
@@ -375,6 +384,12 @@ fn two_cpus_record_many_stacks() {
         events.parse().expect("a number of events")
     });
     let bits = if events < 20_000_000 { 11 } else { 16 };
-    scale("shallow", bits, 2..40, events / 8 * 7, Counter::DropFull);
-    scale("deep", 10, 200..MAX_FRAMES, events / 8, Counter::DropPool);
+    scale("shallow", bits, 2..40, events / 8 * 7, MapCounter::DropFull);
+    scale(
+        "deep",
+        10,
+        200..MAX_FRAMES,
+        events / 8,
+        MapCounter::DropPool,
+    );
 }

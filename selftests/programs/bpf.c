@@ -4,10 +4,10 @@
  * bpf HOW WHERE PATH [TIMES].
  *
  * HOW is raw_tracepoint, tail_call, kprobe, fentry or fexit, WHERE the name of a tracepoint or
- * of a function. The program prints "tp hit", "tc hit", "kp hit", "fe hit" or "fx hit", so many
+ * of a function. The program prints "tp hit", "tc hit", "kp hit", "fe hit" or "fx hit", as many
  * TIMES, has the name stackmap_test in symbols, and stays until PATH, in the BPF file system, is
- * removed. What a program at a tracepoint calls by a tail call goes 0.1 s after it came, also while
- * it runs. Made of system calls alone: nothing but the compiler is needed.
+ * removed. What a program at a tracepoint calls by a tail call is removed 0.1 s after it was added,
+ * also while it runs. Made of system calls alone: nothing but the compiler is needed.
  */
 #include <linux/bpf.h>
 #include <linux/btf.h>

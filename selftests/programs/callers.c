@@ -31,7 +31,12 @@
 
 static const char *how = "", *program;
 
-/* A nop of 10 bytes, of which an optimised uprobe makes a call. */
+/* A nop of 10 bytes, of which an optimised uprobe of x86 makes a call. */
+#ifdef __x86_64__
+#define TEN_BYTES ".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0"
+#else
+#define TEN_BYTES "nop"
+#endif
 extern char nop[];
 
 static NOINLINE void leaf(void)
@@ -44,7 +49,7 @@ static NOINLINE void leaf(void)
 	unsigned long ip;
 
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
-	asm volatile("nop: .byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0");
+	asm volatile("nop: " TEN_BYTES);
 	if (strstr(how, "absent") &&
 	    madvise(__executable_start, etext - __executable_start, MADV_DONTNEED))
 		exit(1);
@@ -72,9 +77,9 @@ static void down(void);
 #define FUNCTION(name, bytes)						\
 static NOINLINE void name(void)						\
 {									\
-	char room[bytes];						\
+	char buffer[bytes];						\
 									\
-	asm volatile("" : : "r" (room) : "memory");			\
+	asm volatile("" : : "r" (buffer) : "memory");			\
 	callers[depth++] = (unsigned long)__builtin_return_address(0);	\
 	down();								\
 	depth--;							\

@@ -70,7 +70,7 @@ static int made(unsigned int pushes)
 	return fd;
 }
 
-/* Maps the code of a file in the place of what is there. */
+/* Maps the code of a file instead of what was mapped there. */
 static struct code *map(int fd, int protection, int flags)
 {
 	static void *at;
@@ -87,18 +87,18 @@ static void protect(struct code *at, int protection)
 		exit(1);
 }
 
-extern const char entered[];
+extern const char skipped[];
 /* Calls what r8 points to. Its frame, unlike that of call_code(), is left by the stack pointer. */
 asm("enter: .cfi_startproc\n\t"
 	"sub $8, %rsp\n\t"
 	".cfi_adjust_cfa_offset 8\n\t"
 	"call *%r8\n"
-	"entered: add $8, %rsp\n\t"
+	"skipped: add $8, %rsp\n\t"
 	".cfi_adjust_cfa_offset -8\n\t"
 	"ret\n\t"
 	".cfi_endproc");
 
-/* Calls code that pushes so many words, to always the same address. */
+/* Calls code that pushes this number of words, to always the same address. */
 static NOINLINE void call_code(const struct code *at, unsigned long pushes)
 {
 	register const void *target asm("r8") = at;
@@ -115,7 +115,7 @@ static NOINLINE void call_code(const struct code *at, unsigned long pushes)
 		     : "rbx", "rcx", "r11", "memory", "cc");
 	callers[depth++] = (unsigned long)__builtin_return_address(0);
 	callers[depth++] = here;
-	callers[depth++] = (unsigned long)entered;
+	callers[depth++] = (unsigned long)skipped;
 	tell((unsigned long)at->lea);
 	number++;
 	depth -= 3;

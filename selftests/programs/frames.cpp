@@ -46,9 +46,9 @@ static NOINLINE void leaf()
 static NOINLINE void of_any_size()
 {
 	const size_t size = 1 + next_random(5000);
-	char *room = static_cast<char *>(alloca(size));
+	char *buffer = static_cast<char *>(alloca(size));
 
-	asm volatile("" : : "r" (room) : "memory");
+	asm volatile("" : : "r" (buffer) : "memory");
 	enter();
 	down();
 	depth--;
@@ -56,9 +56,9 @@ static NOINLINE void of_any_size()
 
 static NOINLINE void large()
 {
-	char room[70000];
+	char buffer[70000];
 
-	asm volatile("" : : "r" (room) : "memory");
+	asm volatile("" : : "r" (buffer) : "memory");
 	enter();
 	down();
 	depth--;

@@ -3,21 +3,22 @@
  * What user stacks can be made of: hostile HOW ARGUMENT...
  *
  * broken FILE: an ELF file whose second segment cannot be mapped, so that execve() of it fails when
- * the old program is gone. notes FILE MIB HEADERS: a file of so many MiB that as many program
+ * the old program is gone. notes FILE MIB HEADERS: a file of MIB MiB that as many program
  * headers call notes from end to end.
  *
  * All others call close() of the file descriptor 1,000,000. notes: from that file. described FILE
  * COUNT: from that file as often, with call frame information; from the third time on, some bytes
  * of the file are random. deleted FILE: from a file that is deleted. jit: from memory of no file.
- * memfd COUNT USER: from so many files without a name, as this user. mapped COUNT USER: the same by
- * each of eight users of a user namespace that this user has made. copies COUNT USER: from so many
- * files with one build-id, of which each third has a frame of another size, as this user. vdso: not
- * close(), but clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with
- * frame pointers that lead to the kernel. absent: with a frame pointer that leads to memory that
- * nobody ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is
- * served by a process of its own. asleep FILE: not close(), but a futex() with the value
- * 1,000,000 that waits 100 s, with a frame pointer that leads to a page of this file, which is
- * not read.
+ * memfd COUNT USER: from COUNT files without a name, as this user; with OLD in the environment
+ * they are not changed for four seconds before. written: from one that can be written through a
+ * shared mapping. mapped COUNT USER: the same by each of eight users
+ * of a user namespace that this user has made. copies COUNT USER: from COUNT files with one
+ * build-id, of which each third has a frame of another size, as this user. vdso: not close(), but
+ * clock_gettime(), by the vDSO. forged-vdso: by one that it has changed. forged: with frame
+ * pointers that lead to the kernel. absent: with a frame pointer that leads to memory that nobody
+ * ever provides. fuse DIR: from a file that is mounted at DIR and never read; the file is served by
+ * a process of its own. asleep FILE: not close(), but a futex() with the value 1,000,000 that waits
+ * 100 s, with a frame pointer that leads to a page of this file, which is not read.
  *
  * exec HOW PROGRAM: runs a program by "spawn", "vfork", from a "thread" or a signal "handler".
  */
@@ -37,6 +38,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -230,14 +232,29 @@ static int jit(char **arguments)
 
 static int memfd(char **arguments)
 {
-	int i, fd, failed = setuid(atoi(arguments[1]));
+	const int count = atoi(arguments[0]);
+	const struct rlimit files = { count + 16, count + 16 };
+	int *fds = calloc(count, sizeof(*fds));
+	int i, failed = !fds || setrlimit(RLIMIT_NOFILE, &files) || setuid(atoi(arguments[1]));
 
-	for (i = 0; i < atoi(arguments[0]) && !failed; i++) {
-		fd = memfd_create("hostile", 0);
-		failed = fd < 0 || write(fd, code, sizeof(code)) < 0 || call_file(fd, 0) ||
-			 close(fd);
+	for (i = 0; i < count && !failed; i++) {
+		fds[i] = memfd_create("hostile", 0);
+		failed = fds[i] < 0 || write(fds[i], code, sizeof(code)) < 0;
 	}
+	if (getenv("OLD"))
+		sleep(4);
+	for (i = 0; i < count && !failed; i++)
+		failed = call_file(fds[i], 0) || close(fds[i]);
 	return failed;
+}
+
+static int written(char **arguments)
+{
+	int fd = memfd_create("hostile", 0);
+
+	(void)arguments;
+	return fd < 0 || write(fd, code, sizeof(code)) < 0 ||
+	       mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED || call_file(fd, 0);
 }
 
 /* sub rsp, 24; close(1000000); add rsp, 24; ret: goes on where the other code does. */
@@ -386,7 +403,7 @@ static int absent(char **arguments)
 	return 0;
 }
 
-/* A request of a file system, and room for what follows it. */
+/* A request of a file system, and memory for what follows it. */
 struct request {
 	struct fuse_in_header head;
 	char data[65536];
@@ -567,6 +584,7 @@ static const struct {
 	{ "deleted", 1, deleted },
 	{ "jit", 0, jit },
 	{ "memfd", 2, memfd },
+	{ "written", 0, written },
 	{ "copies", 2, copies },
 	{ "mapped", 2, mapped },
 	{ "vdso", 0, vdso_time },

@@ -2,7 +2,7 @@
 /*
  * Opens files and keeps some of them: keeps CLOSED KEPT SLEEPS MILLISECONDS.
  *
- * Opens and closes so many, opens so many more that stay open, and sleeps so often for so long.
+ * Opens and closes a number of files, opens more that stay open, and sleeps a number of times.
  * Prints for how many microseconds it slept, by its own clock, in all and in the middle one of its
  * sleeps, and waits for the end of its standard input.
  */

@@ -10,16 +10,16 @@
 
 #define NOINLINE __attribute__((__noipa__))
 /* The constants of all of these sizes take one byte in an instruction. */
-#define ROOM(nr) (8 + ((nr) + ROTATION) % 7 * 16)
+#define BUFFER(nr) (8 + ((nr) + ROTATION) % 7 * 16)
 
 extern const struct library library;
 
 #define FUNCTION(name, nr)						\
 static NOINLINE void name(void)						\
 {									\
-	char room[ROOM(nr)];						\
+	char buffer[BUFFER(nr)];						\
 									\
-	asm volatile("" : : "r" (room) : "memory");			\
+	asm volatile("" : : "r" (buffer) : "memory");			\
 	enter(__builtin_return_address(0));				\
 	down();								\
 	leave();							\
@@ -32,10 +32,10 @@ FUNCTION(four, 3)
 
 static NOINLINE void leaf(void)
 {
-	char room[ROOM(4)];
+	char buffer[BUFFER(4)];
 	unsigned long ip;
 
-	asm volatile("" : : "r" (room) : "memory");
+	asm volatile("" : : "r" (buffer) : "memory");
 	enter(__builtin_return_address(0));
 	ip = CALL(SYS_close, next_call(), 0L, 0L, (void *)0);
 	called(ip);
@@ -44,9 +44,9 @@ static NOINLINE void leaf(void)
 
 static NOINLINE void from_outside(void)
 {
-	char room[ROOM(5)];
+	char buffer[BUFFER(5)];
 
-	asm volatile("" : : "r" (room) : "memory");
+	asm volatile("" : : "r" (buffer) : "memory");
 	hide(&library);
 	enter(__builtin_return_address(0));
 	leaf();

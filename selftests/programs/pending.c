@@ -4,7 +4,8 @@
  *
  * sleep: waits for a signal. vfork: waits, uninterruptibly, for a child that waits for a signal.
  * traced: its child is stopped at a system call. exits: its child is stopped where it exits. crowd
- * COUNT: that number of threads waits. execs: replaces itself from a second thread, repeatedly.
+ * COUNT: that number of threads waits. debugs: its child calls exec, is stopped there until 1 is
+ * written to FILE, and goes on. execs: replaces itself from a second thread, repeatedly.
  * lingers: waits for half a minute on its way to user space, where a socket is closed.
  */
 #define _GNU_SOURCE
@@ -34,7 +35,7 @@ static int vforks(void)
 	return 0;
 }
 
-static int traces(long options)
+static int traces(long options, const char *program, const char *file)
 {
 	const pid_t child = fork();
 	int status;
@@ -43,6 +44,8 @@ static int traces(long options)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
 		raise(SIGSTOP);
+		if (program)
+			execl(program, program, NULL);
 		close(1000000);
 		_exit(0);
 	}
@@ -51,6 +54,10 @@ static int traces(long options)
 	    ptrace(options ? PTRACE_CONT : PTRACE_SYSCALL, child, 0, 0) ||
 	    waitpid(child, &status, 0) < 0)
 		err(1, "ptrace");
+	if (file && (!freopen(file, "w", stdout) || puts("1") < 0 || fflush(stdout)))
+		err(1, "%s", file);
+	if (program)
+		return ptrace(PTRACE_CONT, child, 0, 0) || waitpid(child, &status, 0) < 0;
 	return pause();
 }
 
@@ -123,15 +130,18 @@ int main(int argc, char **argv)
 	if (!strcmp(how, "vfork"))
 		return vforks();
 	if (!strcmp(how, "traced"))
-		return traces(0);
+		return traces(0, NULL, NULL);
 	if (!strcmp(how, "exits"))
-		return traces(PTRACE_O_TRACEEXIT);
+		return traces(PTRACE_O_TRACEEXIT, NULL, NULL);
+	if (!strcmp(how, "debugs") && argc > 2)
+		return traces(PTRACE_O_TRACEEXEC, argv[2], argv[3]);
 	if (!strcmp(how, "crowd") && argc > 2)
 		return crowd(atoi(argv[2]));
 	if (!strcmp(how, "execs"))
 		return execs();
 	if (!strcmp(how, "lingers"))
 		return lingers();
-	fprintf(stderr, "Usage: pending sleep|vfork|traced|exits|crowd COUNT|execs|lingers\n");
+	fputs("Usage: pending sleep|vfork|traced|exits|crowd COUNT|debugs PROGRAM|execs|lingers\n",
+	      stderr);
 	return 1;
 }

@@ -5,7 +5,7 @@
 mod made;
 
 use made::*;
-use stackmap_unwind::walk::WalkCounter;
+use stackmap_unwind::unwinder::WalkCounter;
 
 /// An interrupt on a stack of its own, which has hit a function.
 fn interrupt() -> Vec<Shape> {
@@ -41,8 +41,8 @@ fn an_interrupt_takes_no_step_of_the_kernel() {
         assert_eq!((made.learnt, made.steps), (learnt, 0));
     }
     assert_eq!(made.counts[WalkCounter::New as usize], 8);
-    // No guide leads past it.
-    let known = made.hinted(&wanted);
+    // No predicted leads past it.
+    let known = made.words_of(&wanted);
     assert_eq!(made.walk_with(Some(&known), 0, 1024), (wanted, false));
 }
 
@@ -72,7 +72,7 @@ fn where_a_function_was_interrupted_is_no_return_address() {
 #[test]
 fn frames_after_one_that_was_interrupted_are_return_addresses() {
     let mut shapes = interrupt();
-    shapes[5].link = Link::Odd;
+    shapes[5].link = Link::Unsupported;
     let mut made = Made::new(shapes, End::User);
     for steps in 1..3 {
         // The step that only the kernel knows is from a return address.

@@ -5,13 +5,14 @@
 
 use proptest::prelude::*;
 use stackmap_unwind::{
-    hinted,
-    hints::Hinted,
-    rules::{Outcome, Rule, Run, REALIGNED_MAX},
-    walk::{walk, Frame, Registers, Stack, Unwinder, WalkCounter},
-    walk_predicted, KnownStack,
+    frame::{FrameRegisters, KernelFrame, StackBounds},
+    frame_word::FrameWord,
+    rule::{LearnRun, LearnedStep, UnwindRule, REALIGNED_MAX},
+    unwinder::{Unwinder, WalkCounter},
+    walk::walk,
+    walk_predicted, words_of,
 };
-use std::{cell::RefCell, collections::HashMap, mem::MaybeUninit};
+use std::{cell::RefCell, collections::HashMap};
 
 /// The first address of a kernel's text.
 pub(crate) const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -33,8 +34,8 @@ pub(crate) enum Link {
     /// By the frame pointer.
     Bp,
     /// Only the kernel knows how.
-    Odd,
-    /// By text that may go at any time.
+    Unsupported,
+    /// By text that can be freed at any time.
     Fleeting,
     /// The next one has been interrupted.
     Interrupt,
@@ -85,7 +86,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     let link = prop_oneof![
         8 => Just(Link::Sp),
         4 => Just(Link::Bp),
-        1 => Just(Link::Odd),
+        1 => Just(Link::Unsupported),
         1 => Just(Link::Fleeting),
         1 => Just(Link::Interrupt),
         1 => Just(Link::Exception),
@@ -134,21 +135,23 @@ pub(crate) struct Made {
     pub(crate) shapes: Vec<Shape>,
     pub(crate) end: End,
     /// All frames, the innermost first, and one more: nothing.
-    pub(crate) frames: Vec<Frame>,
-    pub(crate) rules: HashMap<u64, Rule>,
+    pub(crate) frames: Vec<KernelFrame>,
+    pub(crate) rules: HashMap<u64, UnwindRule>,
     pub(crate) learnt: usize,
     pub(crate) steps: usize,
     pub(crate) counts: [u64; WalkCounter::COUNT],
-    /// The frames that were left out, with their rules, by how many were left.
-    notes: RefCell<HashMap<usize, (u64, Rule)>>,
+    /// The frames that were skipped, with their rules, by how many were to be skipped.
+    skip_cache: RefCell<HashMap<usize, (u64, UnwindRule)>>,
     /// The frame in text whose rule is asked for each time, and whether that text is still there.
     pub(crate) image: Option<(usize, bool)>,
+    /// Called at each read of a stack.
+    pub(crate) on_load: Option<Box<dyn Fn()>>,
 }
 
 impl Made {
     pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
-        // SAFETY: Only `load` reads there, and it makes it up.
-        let stacks = STACKS.map(|begin| unsafe { Stack::new(begin, begin + SIZE) });
+        // SAFETY: Only `load_at` reads there, and it makes it up.
+        let stacks = STACKS.map(|begin| unsafe { StackBounds::new(begin, begin + SIZE) });
         let leaves =
             |shape: &Shape| matches!(shape.link, Link::Switch | Link::Entry | Link::Exception);
         let switches = shapes.iter().any(leaves);
@@ -157,8 +160,8 @@ impl Made {
         let mut interrupted = false;
         let mut frames = Vec::new();
         for index in 0..=shapes.len() {
-            frames.push(Frame {
-                at: Registers {
+            frames.push(KernelFrame {
+                at: FrameRegisters {
                     ip: TEXT + 16 + index as u64 * 16,
                     sp,
                     bp: 0,
@@ -186,8 +189,9 @@ impl Made {
             learnt: 0,
             steps: 0,
             counts: [0; WalkCounter::COUNT],
-            notes: RefCell::default(),
+            skip_cache: RefCell::default(),
             image: None,
+            on_load: None,
         };
         made.lay_out();
         made
@@ -258,20 +262,22 @@ impl Made {
     }
 
     /// What the kernel's unwinder does at a frame, from other pointers.
-    pub(crate) fn try_from(&self, index: usize, sp: u32, bp: u32) -> Outcome {
+    pub(crate) fn try_from(&self, index: usize, sp: u32, bp: u32) -> LearnedStep {
         let Some(shape) = self.shapes.get(index) else {
             return match self.end {
-                End::User => Outcome::Registers(sp),
-                _ => Outcome::End,
+                End::User => LearnedStep::Registers(sp),
+                _ => LearnedStep::End,
             };
         };
         let new = match shape.link {
             Link::Sp | Link::Traced => sp + shape.words as u32,
             Link::Bp | Link::Switch => bp + shape.bp as u32,
-            Link::Interrupt | Link::Exception => return Outcome::Registers(sp),
-            Link::Odd | Link::Fleeting | Link::Entry | Link::Realigned => return Outcome::Other,
+            Link::Interrupt | Link::Exception => return LearnedStep::Registers(sp),
+            Link::Unsupported | Link::Fleeting | Link::Entry | Link::Realigned => {
+                return LearnedStep::Other
+            }
         };
-        Outcome::Caller {
+        LearnedStep::Caller {
             ip: new - 1,
             sp: new,
             bp: shape.saved.map(|at| match shape.link {
@@ -282,15 +288,15 @@ impl Made {
     }
 
     /// The same where the stack pointer is a word that leads to another one.
-    fn try_link(&self, index: usize, linked: u32) -> Outcome {
+    fn try_link(&self, index: usize, linked: u32) -> LearnedStep {
         let Some(shape) = self.shapes.get(index) else {
-            return Outcome::Other;
+            return LearnedStep::Other;
         };
         if shape.link != Link::Entry {
             return self.try_from(index, 8, 400);
         }
         let sp = linked + shape.words as u32;
-        Outcome::Caller {
+        LearnedStep::Caller {
             ip: sp - 1,
             sp,
             bp: shape.saved.map(|at| sp - 1 - at as u32),
@@ -298,15 +304,15 @@ impl Made {
     }
 
     /// The same where the word so far below the frame pointer leads to another one.
-    fn try_realigned(&self, index: usize, words: u32, linked: u32) -> Outcome {
+    fn try_realigned(&self, index: usize, words: u32, linked: u32) -> LearnedStep {
         match self.shapes.get(index) {
             Some(shape) if shape.link != Link::Realigned => self.try_from(index, 16, 8 + words),
-            Some(shape) if shape.saved == Some(words.into()) => Outcome::Caller {
+            Some(shape) if shape.saved == Some(words.into()) => LearnedStep::Caller {
                 ip: linked - 1,
                 sp: linked,
                 bp: Some(8 + words),
             },
-            _ => Outcome::Other,
+            _ => LearnedStep::Other,
         }
     }
 
@@ -319,102 +325,104 @@ impl Made {
         ips
     }
 
-    /// Those that the walk finds.
-    pub(crate) fn walk(&mut self, skip: usize, room: usize) -> Vec<u64> {
-        self.walk_with(None, skip, room).0
+    /// Returns the frames that the walk finds.
+    pub(crate) fn walk(&mut self, skip: usize, max: usize) -> Vec<u64> {
+        self.walk_with(None, skip, max).0
     }
 
-    /// The same with a guide; and whether that has all frames.
+    /// The same with a prediction; and whether that has all frames.
     pub(crate) fn walk_with(
         &mut self,
         known: Option<&[u64]>,
         skip: usize,
-        room: usize,
+        max: usize,
     ) -> (Vec<u64>, bool) {
-        let mut ips = vec![MaybeUninit::uninit(); room];
+        let mut ips = vec![0; max];
         let frame = self.frames[0];
-        let known = known.map(KnownStack);
         let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, known) else {
-            return (known.map_or(Vec::new(), |known| frames(known.0)), true);
+            return (known.map_or(Vec::new(), frames), true);
         };
-        // SAFETY: So many were written.
-        let ips = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-        (ips.collect(), false)
+        ips.truncate(nr);
+        (ips, false)
     }
 
-    /// The words of its stack, with the hints of the rules that were learnt.
-    pub(crate) fn hinted(&self, frames: &[u64]) -> Vec<u64> {
+    /// The words of its stack, with the rules that were learnt.
+    pub(crate) fn words_of(&self, frames: &[u64]) -> Vec<u64> {
         let replaced = |ip: u64| {
             let index = self.index_of(ip);
             self.shapes
                 .get(index)
                 .is_some_and(|shape| shape.link == Link::Traced)
         };
-        hinted(frames, |ip| match self.rules.get(&ip) {
+        words_of(frames, |ip| match self.rules.get(&ip) {
             Some(rule) if !replaced(ip) => *rule,
-            _ => Rule::UNKNOWN,
+            _ => UnwindRule::UNKNOWN,
         })
     }
 }
 
 impl Unwinder for Made {
-    unsafe fn load(&self, addr: u64) -> u64 {
+    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
+        let addr = addr.wrapping_add_signed(OFFSET.into());
+        if let Some(on_load) = &self.on_load {
+            on_load();
+        }
         let on = |begin: &u64| (*begin..=begin + SIZE - 8).contains(&addr);
         assert!(STACKS.iter().any(on), "{addr:#x} is on no stack");
         self.memory.get(&addr).copied().unwrap_or(0xdead)
     }
 
-    fn rule(&self, ip: u64) -> Rule {
+    fn rule(&self, ip: u64) -> UnwindRule {
         match self.image(ip) {
-            Some(true) => Rule::FRAME,
-            Some(false) => Rule::UNKNOWN,
-            None => self.rules.get(&ip).copied().unwrap_or(Rule::UNKNOWN),
+            Some(true) => UnwindRule::FRAME,
+            Some(false) => UnwindRule::UNKNOWN,
+            None => self.rules.get(&ip).copied().unwrap_or(UnwindRule::UNKNOWN),
         }
     }
 
-    fn noted(&self, left: usize, ip: u64) -> Rule {
-        match self.notes.borrow().get(&left) {
-            Some((noted, rule)) if *noted == ip => *rule,
-            _ => Rule::UNKNOWN,
+    fn skip_rule(&self, to_skip: usize, ip: u64) -> UnwindRule {
+        match self.skip_cache.borrow().get(&to_skip) {
+            Some((cached, rule)) if *cached == ip => *rule,
+            _ => UnwindRule::UNKNOWN,
         }
     }
 
-    fn note(&self, left: usize, ip: u64, rule: Rule) {
-        if !self.is_replaced(ip) && rule != Rule::UNKNOWN {
-            self.notes.borrow_mut().insert(left, (ip, rule));
+    fn cache_skip_rule(&self, to_skip: usize, ip: u64, rule: UnwindRule) {
+        if !self.is_replaced(ip) && rule != UnwindRule::UNKNOWN {
+            self.skip_cache.borrow_mut().insert(to_skip, (ip, rule));
         }
     }
 
-    fn learn(&mut self, ip: u64) -> Rule {
+    fn learn(&mut self, ip: u64) -> UnwindRule {
         let index = self.index_of(ip);
         if self
             .shapes
             .get(index)
             .is_some_and(|shape| shape.link == Link::Fleeting)
         {
-            return Rule::UNKNOWN;
+            return UnwindRule::UNKNOWN;
         }
-        let runs = [400, 440].map(|bp| Run {
+        let runs = [400, 440].map(|bp| LearnRun {
             sp: 16,
             bp,
-            outcome: self.try_from(index, 16, bp),
+            step: self.try_from(index, 16, bp),
         });
-        let mut rule = Rule::learn(&runs);
-        if rule == Rule::SLOW {
-            rule = Rule::learn_switch(&[200, 250].map(|sp| Run {
+        let mut rule = UnwindRule::learn(&runs);
+        if rule == UnwindRule::SLOW {
+            rule = UnwindRule::learn_switch(&[200, 250].map(|sp| LearnRun {
                 sp,
                 bp: 400,
-                outcome: self.try_link(index, sp),
+                step: self.try_link(index, sp),
             }));
         }
         for words in 1..=REALIGNED_MAX {
-            if rule == Rule::SLOW {
-                let runs = [200, 250].map(|sp| Run {
+            if rule == UnwindRule::SLOW {
+                let runs = [200, 250].map(|sp| LearnRun {
                     sp,
                     bp: 8 + words,
-                    outcome: self.try_realigned(index, words, sp),
+                    step: self.try_realigned(index, words, sp),
                 });
-                rule = Rule::learn_realigned(words, &runs);
+                rule = UnwindRule::learn_realigned(words, &runs);
             }
         }
         assert!(self.rules.insert(ip, rule).is_none(), "learnt twice");
@@ -434,26 +442,26 @@ impl Unwinder for Made {
         ip == REPLACED
     }
 
-    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+    fn are_users(&self, stack: &StackBounds, registers: u64) -> bool {
         stack.holds(registers, 16)
-            && stack
-                .word(self, registers + 8)
+            && self
+                .word(stack, registers + 8)
                 .is_some_and(|cs| cs & 3 != 0)
-            && stack.word(self, registers).is_some_and(|ip| ip < 1 << 47)
+            && self.word(stack, registers).is_some_and(|ip| ip < 1 << 47)
     }
 
-    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
-        let word = |at: u64| stack.word(self, registers + 8 * at);
+    fn registers(&self, stack: &StackBounds, registers: u64) -> Option<FrameRegisters> {
+        let word = |at: u64| self.word(stack, registers + 8 * at);
         let [ip, cs, sp, bp] = [word(0)?, word(1)?, word(2)?, word(3)?];
-        (cs & 3 == 0).then_some(Registers { ip, sp, bp })
+        (cs & 3 == 0).then_some(FrameRegisters { ip, sp, bp })
     }
 
-    fn task(&self) -> Stack {
-        // SAFETY: Only `load` reads there, and it makes it up.
-        unsafe { Stack::new(STACKS[1], STACKS[1] + SIZE) }
+    fn task(&self) -> StackBounds {
+        // SAFETY: Only `load_at` reads there, and it makes it up.
+        unsafe { StackBounds::new(STACKS[1], STACKS[1] + SIZE) }
     }
 
-    fn step(&mut self, frame: Frame) -> Option<Frame> {
+    fn step(&mut self, frame: KernelFrame) -> Option<KernelFrame> {
         let index = self.index_of(frame.at.ip);
         let known = self.frames[index];
         assert_eq!(
@@ -474,44 +482,44 @@ impl Unwinder for Made {
     }
 }
 
-/// The frames that words with hints have.
+/// The frames of words.
 pub(crate) fn frames(words: &[u64]) -> Vec<u64> {
-    words.iter().map(|word| Hinted(*word).ip()).collect()
+    words.iter().map(|word| FrameWord(*word).ip()).collect()
 }
 
 /// A kernel in which all calls are alike, and nothing else is known.
 pub(crate) struct Alike {
-    pub(crate) stack: Stack,
-    pub(crate) rule: Rule,
+    pub(crate) stack: StackBounds,
+    pub(crate) rule: UnwindRule,
     pub(crate) counts: [u64; WalkCounter::COUNT],
 }
 
 impl Alike {
-    /// Frames of so many words; the frame pointer is in the first word.
+    /// Frames of this number of words; the frame pointer is in the first word.
     pub(crate) fn new(words: u32) -> Self {
-        let run = |bp| Run {
+        let run = |bp| LearnRun {
             sp: 16,
             bp,
-            outcome: Outcome::Caller {
+            step: LearnedStep::Caller {
                 ip: 15 + words,
                 sp: 16 + words,
                 bp: (words > 1).then_some(16),
             },
         };
-        let rule = Rule::learn(&[run(400), run(440)]);
+        let rule = UnwindRule::learn(&[run(400), run(440)]);
         assert!(rule.plain().is_some());
         Self {
-            // SAFETY: Only `load` reads there, and it makes it up.
-            stack: unsafe { Stack::new(STACKS[0], STACKS[0] + SIZE) },
+            // SAFETY: Only `load_at` reads there, and it makes it up.
+            stack: unsafe { StackBounds::new(STACKS[0], STACKS[0] + SIZE) },
             rule,
             counts: [0; WalkCounter::COUNT],
         }
     }
 
     /// The frame with a stack pointer.
-    pub(crate) fn frame(&self, sp: u64) -> Frame {
-        Frame {
-            at: Registers {
+    pub(crate) fn frame(&self, sp: u64) -> KernelFrame {
+        KernelFrame {
+            at: FrameRegisters {
                 ip: TEXT,
                 sp,
                 bp: 0,
@@ -523,10 +531,10 @@ impl Alike {
     }
 
     /// How many frames are found from a stack pointer on.
-    pub(crate) fn walk(&mut self, sp: u64, room: usize) -> usize {
+    pub(crate) fn walk(&mut self, sp: u64, max: usize) -> usize {
         self.counts = [0; WalkCounter::COUNT];
         let frame = self.frame(sp);
-        let mut ips = vec![MaybeUninit::uninit(); room];
+        let mut ips = vec![0; max];
         walk(self, frame, 0, &mut ips, 0)
     }
 
@@ -536,16 +544,17 @@ impl Alike {
 }
 
 impl Unwinder for Alike {
-    unsafe fn load(&self, addr: u64) -> u64 {
+    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
+        let addr = addr.wrapping_add_signed(OFFSET.into());
         assert!(self.stack.holds(addr, 8), "{addr:#x} is not on it");
         TEXT
     }
 
-    fn rule(&self, _: u64) -> Rule {
+    fn rule(&self, _: u64) -> UnwindRule {
         self.rule
     }
 
-    fn learn(&mut self, _: u64) -> Rule {
+    fn learn(&mut self, _: u64) -> UnwindRule {
         self.rule
     }
 
@@ -557,19 +566,19 @@ impl Unwinder for Alike {
         false
     }
 
-    fn are_users(&self, _: &Stack, _: u64) -> bool {
+    fn are_users(&self, _: &StackBounds, _: u64) -> bool {
         false
     }
 
-    fn registers(&self, _: &Stack, _: u64) -> Option<Registers> {
+    fn registers(&self, _: &StackBounds, _: u64) -> Option<FrameRegisters> {
         None
     }
 
-    fn task(&self) -> Stack {
+    fn task(&self) -> StackBounds {
         self.stack
     }
 
-    fn step(&mut self, _: Frame) -> Option<Frame> {
+    fn step(&mut self, _: KernelFrame) -> Option<KernelFrame> {
         None
     }
 
@@ -578,8 +587,7 @@ impl Unwinder for Alike {
     }
 }
 
-/// A frame of some words that was realigned: its frame pointer is so many words below the caller's stack pointer,
-/// which is so many words below the frame pointer.
+/// Returns a frame of `words` words that was realigned, whose frame pointer is saved `below` words below.
 pub(crate) fn realigned(words: u64, bp: u64, below: u64) -> Shape {
     Shape {
         link: Link::Realigned,
@@ -589,7 +597,7 @@ pub(crate) fn realigned(words: u64, bp: u64, below: u64) -> Shape {
     }
 }
 
-/// Plain frames of some words.
+/// PlainRule frames of some words.
 pub(crate) fn plain(words: u64) -> Shape {
     Shape {
         link: Link::Sp,

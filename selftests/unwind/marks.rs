@@ -5,13 +5,12 @@
 
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
-    hinted,
-    hints::Hinted,
-    rules::Rule,
-    walk::{Frame, Registers, Stack, Unwinder, WalkCounter},
-    walk_predicted, KnownStack,
+    frame::{FrameRegisters, KernelFrame, StackBounds},
+    frame_word::FrameWord,
+    rule::UnwindRule,
+    unwinder::{Unwinder, WalkCounter},
+    walk_predicted, words_of,
 };
-use std::mem::MaybeUninit;
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -120,7 +119,7 @@ impl Kernel {
             state.pc = strip(lr);
         }
         if state.pc == REPLACED {
-            // A tracer knows by the place.
+            // A tracer knows by the address.
             state.pc = TEXT + 0x1000 + state.fp % 4096 * 16;
         }
         Some(state)
@@ -140,16 +139,16 @@ impl Kernel {
     }
 
     /// All frames of a walk from there.
-    fn frames(&self, start: State, skip: usize, room: usize) -> Vec<u64> {
+    fn frames(&self, start: State, skip: usize, max: usize) -> Vec<u64> {
         let states = std::iter::successors(Some(start), |state| self.next(*state));
-        states.map(|state| state.pc).skip(skip).take(room).collect()
+        states.map(|state| state.pc).skip(skip).take(max).collect()
     }
 
-    fn walk(&mut self, start: State, skip: usize, room: usize, known: &[u64]) -> (Vec<u64>, bool) {
+    fn walk(&mut self, start: State, skip: usize, max: usize, known: &[u64]) -> (Vec<u64>, bool) {
         (self.gave_up, self.steps) = (false, 0);
-        let mut ips = vec![MaybeUninit::uninit(); room];
-        let frame = Frame {
-            at: Registers {
+        let mut ips = vec![0; max];
+        let frame = KernelFrame {
+            at: FrameRegisters {
                 ip: start.pc,
                 sp: start.low,
                 bp: start.fp,
@@ -158,55 +157,58 @@ impl Kernel {
             interrupted: false,
             registers: 0,
         };
-        let guide = (!known.is_empty()).then_some(KnownStack(known));
-        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, guide) else {
-            return (known.iter().map(|word| Hinted(*word).ip()).collect(), true);
+        let predicted = (!known.is_empty()).then_some(known);
+        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, predicted) else {
+            return (
+                known.iter().map(|word| FrameWord(*word).ip()).collect(),
+                true,
+            );
         };
-        // SAFETY: The walk has written them.
-        let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-        (frames.collect(), false)
+        ips.truncate(nr);
+        (ips, false)
     }
 }
 
 /// A stack as the module has it.
-fn on(stack: usize) -> Stack {
+fn on(stack: usize) -> StackBounds {
     let end = match stack {
         TASK => LAST,
         other => STACKS[other] + SIZE,
     };
-    // SAFETY: Only `load` reads there, and it makes it up.
-    unsafe { Stack::new(STACKS[stack], end) }
+    // SAFETY: Only `load_at` reads there, and it makes it up.
+    unsafe { StackBounds::new(STACKS[stack], end) }
 }
 
 fn known(frames: &[u64]) -> Vec<u64> {
-    hinted(frames, |_| Rule::FRAME)
+    words_of(frames, |_| UnwindRule::FRAME)
 }
 
 impl Unwinder for Kernel {
-    const BY_FRAMES: bool = true;
+    const USES_FRAME_RECORDS: bool = true;
     const HAS_MARKS: bool = true;
 
-    unsafe fn load(&self, addr: u64) -> u64 {
+    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
+        let addr = addr.wrapping_add_signed(OFFSET.into());
         self.word(addr)
     }
 
-    fn ends(&self, stack: &Stack) -> bool {
+    fn ends(&self, stack: &StackBounds) -> bool {
         stack.begin() == STACKS[TASK] && self.has_last()
     }
 
-    fn returns_to(&self, word: u64) -> u64 {
+    fn strip_signature(&self, word: u64) -> u64 {
         word | SIGNATURE
     }
 
-    fn rule(&self, ip: u64) -> Rule {
+    fn rule(&self, ip: u64) -> UnwindRule {
         match self.is_replaced(ip) {
-            true => Rule::UNKNOWN,
-            false => Rule::FRAME,
+            true => UnwindRule::UNKNOWN,
+            false => UnwindRule::FRAME,
         }
     }
 
-    fn learn(&mut self, _: u64) -> Rule {
-        Rule::UNKNOWN
+    fn learn(&mut self, _: u64) -> UnwindRule {
+        UnwindRule::UNKNOWN
     }
 
     fn is_text(&self, _: u64) -> bool {
@@ -217,20 +219,20 @@ impl Unwinder for Kernel {
         ip == REPLACED
     }
 
-    fn are_users(&self, _: &Stack, _: u64) -> bool {
+    fn are_users(&self, _: &StackBounds, _: u64) -> bool {
         unreachable!("no rule says so")
     }
 
-    fn registers(&self, _: &Stack, _: u64) -> Option<Registers> {
+    fn registers(&self, _: &StackBounds, _: u64) -> Option<FrameRegisters> {
         unreachable!("no rule says so")
     }
 
-    fn task(&self) -> Stack {
+    fn task(&self) -> StackBounds {
         unreachable!("no rule says so")
     }
 
     /// As `frame_record.c` takes it: from one stack to the other only upwards, and not to what was replaced.
-    fn step(&mut self, frame: Frame) -> Option<Frame> {
+    fn step(&mut self, frame: KernelFrame) -> Option<KernelFrame> {
         self.steps += 1;
         let stack = usize::from(frame.stack.begin() == STACKS[TASK]);
         let state = State {
@@ -244,8 +246,8 @@ impl Unwinder for Kernel {
         let next = self.next(state);
         let next = next.filter(|next| next.pc < TEXT + 0x1000);
         self.gave_up = next.is_none() && !is_end;
-        next.map(|next| Frame {
-            at: Registers {
+        next.map(|next| KernelFrame {
+            at: FrameRegisters {
                 ip: next.pc,
                 sp: next.low,
                 bp: next.fp,
@@ -350,7 +352,7 @@ proptest! {
         on_task: bool,
         first in prop_oneof![9 => (0..20_u64).prop_map(|nr| 8 * nr), 1 => Just(4)],
         skip in 0..4_usize,
-        room in prop_oneof![Just(200_usize), 1..20_usize],
+        max in prop_oneof![Just(200_usize), 1..20_usize],
         cut in 0..20_usize,
         last in prop_oneof![6 => Just([0, 0, FINAL]), 1 => Just([0, 0, REGISTERS]),
                             1 => (prop_oneof![Just(0), Just(LAST + 24)], 0..2_u64, 0..3_u64).prop_map(<[u64; 3]>::from)],
@@ -362,8 +364,8 @@ proptest! {
             // There the module leaves all to the kernel.
             return Ok(());
         }
-        let wanted = kernel.frames(start, skip, room);
-        let found = kernel.walk(start, skip, room, &[]).0;
+        let wanted = kernel.frames(start, skip, max);
+        let found = kernel.walk(start, skip, max, &[]).0;
         prop_assert!(kernel.gave_up || found == wanted, "{found:x?} {wanted:x?}");
         // What the map has is what the kernel has found. Its words on the host hold no other addresses.
         if wanted.is_empty() || wanted.iter().any(|ip| *ip as i32 as u64 != *ip) {
@@ -374,13 +376,13 @@ proptest! {
         let shorter = known(&wanted[..nr]);
         let other = known(&[&wanted[..nr], &[TEXT + 0x100, TEXT + 0x108][..]].concat());
         for known in [all, shorter, other] {
-            let found = kernel.walk(start, skip, room, &known).0;
+            let found = kernel.walk(start, skip, max, &known).0;
             prop_assert!(kernel.gave_up || found == wanted, "{found:x?} {wanted:x?} {known:x?}");
         }
     }
 }
 
-/// Records one above the other on the task's stack, up to the end, and the place of the first one.
+/// Records one above the other on the task's stack, up to the end, and the address of the first one.
 fn plain(nr: usize) -> (Kernel, State) {
     let mut stack = vec![Word::Number(7); WORDS];
     for index in 0..nr {
@@ -413,7 +415,7 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
 }
 
 #[test]
-fn no_guide_leads_to_a_record_that_is_not_aligned() {
+fn no_prediction_leads_to_a_record_that_is_not_aligned() {
     let (mut kernel, start) = plain(12);
     let frames = kernel.frames(start, 0, 100);
     // The sixth one, half a word after its return address.
@@ -431,7 +433,7 @@ fn no_guide_leads_to_a_record_that_is_not_aligned() {
 }
 
 #[test]
-fn no_guide_leads_to_a_record_that_is_half_on_the_stack() {
+fn no_prediction_leads_to_a_record_that_is_half_on_the_stack() {
     let (mut kernel, _) = plain(12);
     kernel.words[0][..2].copy_from_slice(&[0, TEXT + 64]);
     for left in 0..3 {
@@ -483,7 +485,7 @@ fn an_interrupted_function_takes_two_steps_of_the_kernel() {
     let start = kernel.start(0, STACKS[0]);
     let wanted = [64, 72, 80, 88].map(|offset| TEXT + offset).to_vec();
     assert_eq!(kernel.frames(start, 0, 100), wanted);
-    // No guide leads past a mark.
+    // No prediction leads past a mark.
     for known in [&[][..], &known(&wanted)] {
         let found = kernel.walk(start, 0, 100, known);
         assert_eq!(found, (wanted.clone(), false));

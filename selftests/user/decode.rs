@@ -2,13 +2,14 @@
 
 //! Frames of code without CFI, by its instructions.
 
-use super::{call, memory, registers, Codes, NOT_NOW, SP, USER_END};
+use crate::made::{call, memory, registers, Codes, NOT_NOW, SP, USER_END};
 use proptest::prelude::*;
 use stackmap_user::{
     cfi::X86_64,
+    encoded::End,
+    frame::Frame,
     rule::{Base, Rule, Saved},
-    walk::{by_rules, Frame},
-    words::End,
+    walk::by_rules,
 };
 
 /// The address that the function returns to.
@@ -37,6 +38,9 @@ const JMP_RAX: &[u8] = &[0xff, 0xe0];
 /// Over a byte, over two.
 const JE_1: &[u8] = &[0x74, 1];
 const JE_2: &[u8] = &[0x74, 2];
+const JE_3: &[u8] = &[0x74, 3];
+const JE_7: &[u8] = &[0x74, 7];
+const JMP_0: &[u8] = &[0xeb, 0];
 const JMP_2: &[u8] = &[0xeb, 2];
 const MOV_TO_RSP: &[u8] = &[0x48, 0x89, 0xc4];
 
@@ -160,6 +164,19 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(switch.walk_both(1), [FOUND, FOUND]);
     let switch = function(&[PUSH_RBX, JMP_RAX], &[UD2]);
     assert_eq!(switch.walk_both(1), [GUESSED, CUT]);
+    // What it jumps to may end otherwise; so may what is done with a stack pointer that is not known.
+    for left in [JMP_RAX, &[0x87, 0x27]] {
+        let left = function(&[PUSH_RBX], &[JE_2, left, POP_RBX, RET]);
+        assert_eq!(left.walk_both(1), [FOUND, GUESSED]);
+    }
+    // Its entry says something else than such an end.
+    let left = function(&[PUSH_RBX, PUSH_RBX], &[JE_2, JMP_RAX, POP_RBX, RET]);
+    assert_eq!(left.walk_both(2), [GUESSED, CUT]);
+    // Two ways meet at another depth.
+    let meet = function(&[PUSH_RBX], &[JE_1, POP_RBX, POP_RBX, RET]);
+    assert_eq!(meet.walk_both(2), [CUT, GUESSED]);
+    let meet = function(&[JE_7, JE_3, PUSH_RBX, JMP_0, UD2], &[UD2]);
+    assert_eq!(meet.walk_both(0), [GUESSED, CUT]);
     // It pops less than it has pushed.
     let differ = function(&[PUSH_RBX, PUSH_RBX], &[POP_RBX, RET]);
     assert_eq!(differ.walk_both(1), [CUT, FOUND]);
@@ -255,6 +272,19 @@ fn instructions_move_the_stack_pointer_by_what_they_push() {
         (&[0x48, 0x2b, 0xe0], None),                               // sub %rax, %rsp
         (&[0xe8, 0, 0, 0, 0], None),                               // call to the next instruction
         (&[0x5c], None),                                           // pop %rsp
+        (&[0x80, 0xf4, 0x20], Some(1)),                            // xor $32, %ah
+        (&[0x40, 0xb4, 1], None),                                  // mov $1, %spl
+        (&[0x40, 0x88, 0xc4], None),                               // mov %al, %spl
+        (&[0x40, 0x80, 0xc4, 8], None),                            // add $8, %spl
+        (&[0x48, 0x80, 0xc4, 8], None),                            // the same
+        (&[0x40, 0x0f, 0x94, 0xc4], None),                         // sete %spl
+        (&[0x48, 0x0f, 0xcc], None),                               // bswap %rsp
+        (&[0xf3, 0x48, 0x0f, 0xb8, 0xe0], None),                   // popcnt %rax, %rsp
+        (&[0x48, 0x0f, 0xc1, 0xc4], None),                         // xadd %rax, %rsp
+        (&[0x67, 0x48, 0x8d, 0x64, 0x24, 8], None),                // lea 8(%esp), %rsp
+        (&[0xc4, 0xe2, 0xf8, 0xf2, 0xe0], None),                   // andn %rax, %rax, %rsp
+        (&[0xc4, 0xe2, 0xd8, 0xf3, 0xc8], None),                   // blsr %rax, %rsp
+        (&[0xe4, 1], None),                                        // in $1, %al
     ] {
         let function = function(&[PUSH_RBX, instructions], &[UD2]);
         let found = (0..8).find(|index| function.walk_both(*index)[0] == FOUND);
@@ -263,6 +293,94 @@ fn instructions_move_the_stack_pointer_by_what_they_push() {
     // It removes arguments: its entry does not say where the caller's stack pointer is.
     let arguments = function(&[PUSH_RBX], &[POP_RBX, &[0xc2, 8, 0]]);
     assert_eq!(arguments.walk_both(1), [CUT, CUT]);
+}
+
+/// The caller's frame is left by its frame pointer, which the function has not saved.
+#[test]
+fn instructions_that_change_the_frame_pointer_are_noticed() {
+    let walk = |instruction: &[u8]| {
+        let function = Function {
+            caller: call(Base::Fp, 16, Saved::No),
+            ..function(&[instruction], &[UD2])
+        };
+        let words = [CALLER, 0, 0, 0, 0x3000];
+        function.walk(function.direct_call(), &words, SP + 24)
+    };
+    for instruction in [
+        &[0x48, 0x0f, 0xcd][..],            // bswap %rbp
+        &[0xf3, 0x0f, 0xb8, 0xe8],          // popcnt %eax, %ebp
+        &[0x66, 0x48, 0x0f, 0x7e, 0xc5],    // movq %xmm0, %rbp
+        &[0x0f, 0x7e, 0xc5],                // movd %mm0, %ebp
+        &[0x40, 0x0f, 0x94, 0xc5],          // sete %bpl
+        &[0x0f, 0xa4, 0xc5, 1],             // shld $1, %eax, %ebp
+        &[0x0f, 0xab, 0xc5],                // bts %eax, %ebp
+        &[0x0f, 0xba, 0xed, 1],             // bts $1, %ebp
+        &[0x0f, 0xb1, 0xc5],                // cmpxchg %eax, %ebp
+        &[0x0f, 0xc7, 0xf5],                // rdrand %ebp
+        &[0xf3, 0x0f, 0xae, 0xc5],          // rdfsbase %ebp
+        &[0xf3, 0x0f, 0x1e, 0xcd],          // rdsspd %ebp
+        &[0x0f, 0x50, 0xe8],                // movmskps %xmm0, %ebp
+        &[0xf2, 0x0f, 0x2d, 0xe8],          // cvtsd2si %xmm0, %ebp
+        &[0x66, 0x0f, 0xd7, 0xe8],          // pmovmskb %xmm0, %ebp
+        &[0xf2, 0x0f, 0x38, 0xf1, 0xe8],    // crc32 %eax, %ebp
+        &[0x66, 0x0f, 0x3a, 0x16, 0xc5, 0], // pextrd $0, %xmm0, %ebp
+        &[0x40, 0xb5, 1],                   // mov $1, %bpl
+        &[0x40, 0x8a, 0x28],                // mov (%rax), %bpl
+        &[0x40, 0xc6, 0xc5, 1],             // mov $1, %bpl
+        &[0x40, 0xc0, 0xe5, 1],             // shl $1, %bpl
+        &[0x40, 0xf6, 0xd5],                // not %bpl
+        &[0x40, 0xfe, 0xc5],                // inc %bpl
+        &[0x40, 0x86, 0xc5],                // xchg %al, %bpl
+        &[0x8c, 0xdd],                      // mov %ds, %ebp
+        &[0xc5, 0xf9, 0x7e, 0xc5],          // vmovd %xmm0, %ebp
+        &[0xc5, 0xf9, 0xd7, 0xe8],          // vpmovmskb %xmm0, %ebp
+        &[0xc4, 0xe3, 0xfb, 0xf0, 0xe8, 1], // rorx $1, %rax, %rbp
+        &[0xc4, 0xe2, 0xd0, 0xf3, 0xc8],    // blsr %rax, %rbp
+        &[0x62, 0xf1, 0x7e, 8, 0x79, 0xe8], // vcvtss2usi %xmm0, %ebp
+    ] {
+        assert_eq!(
+            walk(instruction),
+            (2, 0, End::BadAddress),
+            "{instruction:x?}"
+        );
+    }
+    for instruction in [
+        &[0x0f, 0xc8][..],                           // bswap %eax
+        &[0x0f, 0x94, 0xc0],                         // sete %al
+        &[0x0f, 0x28, 0xe5],                         // movaps %xmm5, %xmm4
+        &[0xf3, 0x0f, 0x7e, 0xec],                   // movq %xmm4, %xmm5
+        &[0x66, 0x0f, 0x38, 0, 0xec],                // pshufb %xmm4, %xmm5
+        &[0x66, 0x0f, 0x3a, 0x0f, 0xec, 8],          // palignr $8, %xmm4, %xmm5
+        &[0xc5, 0xfe, 0x6f, 0xec],                   // vmovdqu %ymm4, %ymm5
+        &[0xc4, 0xe2, 0x7d, 0x18, 0xec],             // vbroadcastss %xmm4, %ymm5
+        &[0x62, 0xf1, 0x7c, 0x48, 0x28, 0xec],       // vmovaps %zmm4, %zmm5
+        &[0x0f, 0xae, 0xe8],                         // lfence
+        &[0x0f, 0x1f, 0x6c, 0x25, 0],                // nopl 0(%rbp)
+        &[0xf3, 0x0f, 0x1e, 0xfa],                   // endbr64
+        &[0x0f, 5, 0x0f, 0xa2],                      // syscall; cpuid
+        &[0x40, 0x3a, 0xe8, 0x40, 0x84, 0xed],       // cmp %al, %bpl; test %bpl, %bpl
+        &[0xc0, 0xe5, 1, 0xb5, 1, 0x0f, 0x94, 0xc5], // shl $1, %ch; mov $1, %ch; sete %ch
+        &[0xf3, 0x48, 0xa5, 0x99, 0xd9, 0xe8],       // rep movsq; cltd; fld1
+    ] {
+        assert_eq!(walk(instruction), (3, 0, End::Complete), "{instruction:x?}");
+    }
+}
+
+/// Where both find the return address, but not the caller's frame pointer.
+#[test]
+fn both_directions_must_find_the_same_frame_pointer() {
+    const MOV_RBX_TO_RBP: &[u8] = &[0x48, 0x89, 0xdd];
+    for (before, found) in [
+        (&[PUSH_RBP, PUSH_RBX, POP_RBX][..], (3, 0, End::Complete)),
+        (&[MOV_RBX_TO_RBP, PUSH_RBP], (2, 0, End::BadAddress)),
+    ] {
+        let function = Function {
+            caller: call(Base::Fp, 16, Saved::No),
+            ..function(before, &[POP_RBP, RET])
+        };
+        let words = [SP + 24, CALLER, 0, 0, 0x3000];
+        assert_eq!(function.walk(function.direct_call(), &words, 0), found);
+    }
 }
 
 #[test]
@@ -330,6 +448,30 @@ fn an_optimised_uprobe_goes_on_in_the_program() {
     let mut codes = Codes::new(&[]);
     codes.text = Some((IP, vec![0x41, 0x5b, 0x59, 0xc3]));
     assert!(frame.probed(&words, &mut codes).is_none());
+}
+
+/// The function that musl's clone() calls does not return, but exits.
+#[test]
+fn a_thread_of_musl_begins_in_clone() {
+    // jne; xor %ebp, %ebp; pop %rdi; call *%r9; mov %eax, %edi; xor %eax, %eax; mov $60, %al; syscall
+    const CHILD: [u8; 8] = [0x75, 15, 0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1];
+    const EXIT: [u8; 8] = [0x89, 0xc7, 0x31, 0xc0, 0xb0, 60, 0x0f, 0x05];
+    let function = Function {
+        caller: Rule::UNKNOWN,
+        ..function(&[], &[UD2])
+    };
+    for (words, exit, found) in [
+        ([0, 0, CALLER], EXIT, FOUND),
+        ([0, 0, CALLER], CHILD, CUT),
+        // It may have been called by another one.
+        ([0, 0x4000, CALLER], EXIT, CUT),
+    ] {
+        let mut codes = function.codes(CHILD);
+        codes.stack = SP << 4;
+        codes.calls.insert(CALLER + 8, exit);
+        codes.calls.insert(0x4000, INDIRECT);
+        assert_eq!(walk(&mut codes, &words, 0), found);
+    }
 }
 
 #[test]

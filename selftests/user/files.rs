@@ -7,7 +7,7 @@ use crate::{
     file_table::{Indices, FILES_MAX, FIRST, VDSO, VDSO32},
     rule::Rule,
     rules::{Rules, Set, Site, INDICES, SETS},
-    shares::SharedRoom,
+    shares::PoolShares,
     shim::{stackmap_binary, stackmap_file_key},
 };
 use kernel::prelude::*;
@@ -278,15 +278,15 @@ fn a_binary_has_its_path_and_its_first_file_until_a_reset() -> Result {
 
 #[test]
 fn a_user_who_is_not_root_cannot_use_all_of_what_is_shared() -> Result {
-    let room = SharedRoom::new(800)?;
-    room.add(ROOT, 800);
-    room.add(1000, 599);
-    assert!(!room.is_exhausted(1000));
-    room.add(1000, 1);
-    assert!(room.is_exhausted(1000) && !room.is_exhausted(1001) && !room.is_exhausted(ROOT));
-    room.add(1001, 100);
-    assert!(room.is_exhausted(1001) && !room.is_exhausted(ROOT));
-    room.forget();
-    assert!(!room.is_exhausted(1000));
+    let shares = PoolShares::new(800)?;
+    shares.add(ROOT, 800);
+    shares.add(1000, 599);
+    assert!(!shares.is_exhausted(1000));
+    shares.add(1000, 1);
+    assert!(shares.is_exhausted(1000) && !shares.is_exhausted(1001) && !shares.is_exhausted(ROOT));
+    shares.add(1001, 100);
+    assert!(shares.is_exhausted(1001) && !shares.is_exhausted(ROOT));
+    shares.forget();
+    assert!(!shares.is_exhausted(1000));
     Ok(())
 }

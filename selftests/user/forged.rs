@@ -3,7 +3,7 @@
 //! Call frame information that no linker of a distribution writes: each file is made here.
 
 use stackmap_user::{
-    cfi::{learn, File, Unknown, X86_64},
+    cfi::{learn, File, Machine, Unknown, ARM64, X86_64},
     rule::{Base, Rule, Saved},
 };
 use std::cell::Cell;
@@ -52,6 +52,9 @@ impl Bytes {
 
 /// How a file is made.
 struct Made<'a> {
+    machine: &'a Machine,
+    /// The letters of the augmentation, after the first one.
+    letters: &'a str,
     /// The head of the table; none: there is no table.
     head: Option<[u8; 4]>,
     /// The program that both functions have in common.
@@ -69,6 +72,8 @@ const COMMON: &[u8] = &[0x0c, 7, 8, 0x90, 1];
 const PROGRAM: &[u8] = &[0x0e, 48];
 
 const PLAIN: Made<'_> = Made {
+    machine: &X86_64,
+    letters: "R",
     head: Some(HEAD),
     common: COMMON,
     more: 0,
@@ -80,7 +85,7 @@ impl Made<'_> {
         let mut file = Bytes(vec![0; END]);
         let load = [BASE, BASE, END as u64, END as u64, 4096];
         file.put(0, b"\x7fELF\x02\x01\x01");
-        file.put(18, &[62, 0]);
+        file.put(18, &self.machine.elf.to_le_bytes());
         file.put(32, &64_u64.to_le_bytes());
         file.put(40, &(SECTIONS as u64).to_le_bytes());
         file.put(54, &[56, 0, 2, 0, 64, 0, 3, 0, 2, 0]);
@@ -114,7 +119,9 @@ impl Made<'_> {
         let mut more = vec![0x1b];
         // What nobody may take for instructions: def_cfa_offset 96.
         more.extend([0x0e, 96].iter().cycle().take(self.more));
-        let mut body = vec![0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, more.len() as u8];
+        let mut body = vec![0, 0, 0, 0, 1, b'z'];
+        body.extend(self.letters.as_bytes());
+        body.extend([0, 1, 0x78, self.machine.ra as u8, more.len() as u8]);
         body.extend(&more);
         body.extend(self.common);
         at = file.description(at, &body);
@@ -294,6 +301,101 @@ fn a_register_is_restored_to_what_functions_have_in_common() {
     }
     .file();
     assert_eq!(file.rule(FIRST), sp(48));
+}
+
+/// Other rules of the stack pointer than that its value is the frame's end.
+#[test]
+fn a_stack_pointer_that_is_not_where_the_frame_ends_is_no_plain_calls() {
+    let rule = |of_sp: &[u8]| {
+        let program = [PROGRAM, of_sp].concat();
+        let file = Made {
+            program: &program,
+            ..PLAIN
+        };
+        file.file().rule(FIRST)
+    };
+    // same_value, val_offset 0 and 1, offset, expression breg7 0, val_expression breg7 0, undefined
+    assert_eq!(rule(&[0x08, 7]), sp(48));
+    assert_eq!(rule(&[0x14, 7, 0]), sp(48));
+    assert_eq!(rule(&[0x14, 7, 1]), Err(Unknown::Inexpressible));
+    assert_eq!(rule(&[0x87, 2]), Ok(Rule::COMPUTED));
+    assert_eq!(rule(&[0x10, 7, 2, 0x77, 0]), Ok(Rule::COMPUTED));
+    assert_eq!(rule(&[0x16, 7, 2, 0x77, 0]), Err(Unknown::Inexpressible));
+    assert_eq!(rule(&[0x07, 7]), Err(Unknown::Inexpressible));
+    // Of another register.
+    assert_eq!(rule(&[0x14, 3, 1]), sp(48));
+}
+
+/// By data alignments of -8.
+#[test]
+fn a_return_address_on_arm64_is_in_its_register_or_beside_the_frame_pointer() {
+    let lettered = |letters: &str, program: &[u8]| {
+        let made = Made {
+            machine: &ARM64,
+            letters,
+            // cfa = sp
+            common: &[0x0c, 31, 0],
+            more: 0,
+            head: Some(HEAD),
+            program,
+        };
+        learn(&made.file(), &ARM64, FIRST)
+    };
+    let arm64 = |program: &[u8]| lettered("R", program);
+    let call = |base, offset, saved| Ok(Rule::call(base, offset, saved).unwrap());
+    let entry = call(Base::Sp, 0, Saved::No);
+    let saved = call(Base::Sp, 48, Saved::At(-48));
+    // x29 at cfa - 48, x30 at cfa - 40
+    let record = [0x0e, 48, 0x9d, 6, 0x9e, 5];
+    let after_record = |program: &[u8]| arm64(&[&record, program].concat());
+    for (found, want) in [
+        (arm64(&[]), entry),
+        (arm64(&[0x0e, 16]), sp(16)),
+        (after_record(&[]), saved),
+        (
+            after_record(&[0x0d, 29]),
+            call(Base::Fp, 48, Saved::At(-48)),
+        ),
+        (after_record(&[0x0d, 19]), Ok(Rule::tracked(19))),
+        (after_record(&[0xdd, 0xde, 0x0e, 0]), entry),
+        // x30 alone: as far above; far away
+        (after_record(&[0xdd]), call(Base::Sp, 48, Saved::At(40))),
+        (arm64(&[0x9e, 128, 2]), Ok(Rule::COMPUTED)),
+        // x30 elsewhere; x29 alone; in the caller's frame
+        (after_record(&[0x9e, 1]), Ok(Rule::COMPUTED)),
+        (after_record(&[0xde]), Ok(Rule::COMPUTED)),
+        (arm64(&[0x11, 30, 0x7f]), Ok(Rule::COMPUTED)),
+        (arm64(&[0x11, 29, 0x7f, 0x11, 30, 0x7e]), Ok(Rule::COMPUTED)),
+        // undefined x30; x29
+        (arm64(&[0x07, 30]), Ok(Rule::OUTERMOST)),
+        (arm64(&[0x07, 29]), Err(Unknown::Inexpressible)),
+        // x0 is restored, and x4 is, too
+        (after_record(&[0x80, 1]), Ok(Rule::HANDLER)),
+        (after_record(&[0x80, 1, 0x84, 2]), saved),
+        // That of the stubs of x86-64.
+        (
+            arm64(&[
+                0x0f, 11, 0x8f, 8, 0x8e, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
+            ]),
+            Err(Unknown::Inexpressible),
+        ),
+    ] {
+        assert_eq!(found, want);
+    }
+    // AARCH64_negate_ra_state, and with_pc
+    for signs in [0x2c, 0x2d] {
+        assert_eq!(after_record(&[signs]), saved);
+        let program = &[signs];
+        let file = Made { program, ..PLAIN }.file();
+        assert_eq!(file.rule(FIRST), Err(Unknown::Inexpressible));
+    }
+    // Signed with the second key; memory that is tagged; both; another letter.
+    for (letters, is_known) in [("BR", true), ("RG", true), ("BRG", true), ("RX", false)] {
+        let found = lettered(letters, &record);
+        assert_eq!(found == saved, is_known, "{letters}: {found:?}");
+    }
+    // A file of another machine.
+    assert_eq!(learn(&PLAIN.file(), &ARM64, FIRST), Err(Unknown::NoElf));
 }
 
 #[test]

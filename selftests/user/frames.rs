@@ -3,9 +3,8 @@
 //! What is remembered of frames without CFI, as in the module.
 
 use crate::{
-    decode::caller::{Caller, CallerPointer},
     decoded::DecodedFrames,
-    walk::{Frame, Memory, Unreadable},
+    frame::{Caller, CallerPointer, Frame, Memory, Unreadable},
 };
 use kernel::prelude::*;
 use std::cell::Cell;
@@ -40,7 +39,7 @@ impl Memory for Words {
     }
 }
 
-/// Returns the caller whose return address is after so many words.
+/// Returns the caller whose return address is after this number of words.
 fn caller(words: u64) -> Caller {
     Caller {
         slot: SP + 8 * words,
@@ -67,7 +66,7 @@ fn a_caller_is_remembered_with_its_return_address() -> Result {
     Ok(())
 }
 
-/// What is remembered of it leads elsewhere on the stack, and what is there may be absent, or read in vain.
+/// What is remembered of it leads elsewhere on the stack, and the words there may be absent, or read in vain.
 #[test]
 fn no_memory_is_read_for_what_is_remembered_of_another_frame() -> Result {
     let (frames, memory) = (DecodedFrames::new()?, Words::new());

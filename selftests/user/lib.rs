@@ -10,14 +10,18 @@ pub mod cfi;
 pub mod cookie;
 #[path = "../../src/user/decode/mod.rs"]
 pub mod decode;
+#[path = "../../src/user/encoded.rs"]
+pub mod encoded;
+#[path = "../../src/user/frame.rs"]
+pub mod frame;
 #[path = "../../src/user/rule.rs"]
 pub mod rule;
 #[path = "../../src/user/rules.rs"]
 pub mod rules;
+#[path = "../../src/user/step.rs"]
+mod step;
 #[path = "../../src/user/walk.rs"]
 pub mod walk;
-#[path = "../../src/user/words.rs"]
-pub mod words;
 
 // What needs the kernel's memory and locks.
 #[cfg(test)]
@@ -87,37 +91,74 @@ const READS_MAX: u32 = 70_000;
 
 /// Learns from a file that anybody may have made.
 ///
-/// The first byte says whether the others are a whole file, or what `.eh_frame_hdr` and all after it are in
-/// a file that is one segment; the second byte where the instruction is.
+/// The first byte says what the bytes from the third on are: `.eh_frame_hdr` and all after it in a file that is one
+/// segment, a whole file, or the sections that have Go's table, as Go's or C's linker writes them. The second byte says
+/// where the instruction is.
 ///
 /// # Panics
 ///
 /// If a rule comes out that is none, or the file is read too often.
 pub fn learn_hostile(input: &[u8]) -> Result<rule::Rule, Unknown> {
     const HEADERS: usize = 64 + 2 * 56;
+    const SECTIONS: usize = HEADERS + 4 * 64;
+    /// How long the names of sections are, and the section that is not the table's.
+    const NAMES: usize = 24;
+    const OTHER: usize = 192;
 
-    let [whole, at, rest @ ..] = input else {
+    let [form, at, rest @ ..] = input else {
         return Err(Unknown::Damaged);
     };
     let mut bytes = rest.to_vec();
-    if whole % 2 == 0 {
+    if form % 4 != 1 {
         bytes = vec![0; HEADERS];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
         bytes[18] = X86_64.elf as u8;
         bytes[32] = 64;
         (bytes[54], bytes[56]) = (56, 2);
+    }
+    let mut segments = vec![];
+    if form % 4 == 0 {
         let size = (HEADERS + rest.len()) as u64;
-        let segments = [
+        segments = vec![
             (1_u32, 0_u64, size),
             (0x6474_e550, HEADERS as u64, rest.len() as u64),
         ];
-        for (nr, (kind, offset, size)) in segments.into_iter().enumerate() {
-            let header = &mut bytes[64 + 56 * nr..][..56];
-            header[..4].copy_from_slice(&kind.to_le_bytes());
-            for (at, word) in [(8, offset), (16, offset), (32, size), (40, size)] {
-                header[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    if form % 4 > 1 {
+        let start = SECTIONS + NAMES;
+        segments = vec![(1, 0, (start + rest.len()) as u64)];
+        bytes[40] = HEADERS as u8;
+        (bytes[58], bytes[60], bytes[62]) = (64, 4, 3);
+        bytes.resize(SECTIONS, 0);
+        let (names, second) = match form % 4 {
+            2 => (b"\0.gopclntab\0.go.module\0\0", 12),
+            _ => (b"\0.data.rel.ro\0.rela.dyn\0", 14),
+        };
+        let table = rest.len().saturating_sub(OTHER);
+        for (nr, (name, at, size)) in [
+            (1, start + OTHER, table),
+            (second, start, OTHER),
+            (0, SECTIONS, NAMES),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let header = &mut bytes[HEADERS + 64 * (nr + 1)..][..64];
+            header[0] = name;
+            for (field, word) in [(16, at), (24, at), (32, size)] {
+                header[field..field + 8].copy_from_slice(&word.to_le_bytes());
             }
         }
+        bytes.extend_from_slice(names);
+    }
+    for (nr, (kind, offset, size)) in segments.into_iter().enumerate() {
+        let header = &mut bytes[64 + 56 * nr..][..56];
+        header[..4].copy_from_slice(&kind.to_le_bytes());
+        for (at, word) in [(8, offset), (16, offset), (32, size), (40, size)] {
+            header[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    if form % 4 != 1 {
         bytes.extend_from_slice(rest);
     }
     let file = Counted {

@@ -12,7 +12,7 @@ use gimli::{
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use stackmap_user::{
     cfi::{learn, Unknown, X86_64},
-    rule::{Base, Kind, Rule, Saved},
+    rule::{Base, Rule, RuleKind, Saved},
     Bytes,
 };
 use std::{collections::BTreeMap, env, fs, path::Path};
@@ -21,17 +21,17 @@ use std::{collections::BTreeMap, env, fs, path::Path};
 const SHOWN: usize = 25;
 
 /// What is known of an address: its rule, or why it has none.
-type Found = Result<Rule, String>;
+type Cause = Result<Rule, String>;
 
 /// The files, and what is known of their addresses.
 struct Files<'a> {
     directory: &'a Path,
     files: BTreeMap<String, Option<Bytes<Vec<u8>>>>,
-    found: BTreeMap<(String, u64), Found>,
+    found: BTreeMap<(String, u64), Cause>,
 }
 
 impl Files<'_> {
-    fn find(&mut self, path: &str, offset: u64) -> Found {
+    fn find(&mut self, path: &str, offset: u64) -> Cause {
         let directory = self.directory.join("files");
         let file = self.files.entry(path.to_owned()).or_insert_with(|| {
             let content = fs::read(directory.join(path.trim_start_matches('/')));
@@ -45,7 +45,7 @@ impl Files<'_> {
 }
 
 /// The rule of an address in a file, or why there is none.
-fn cause(file: Option<&Bytes<Vec<u8>>>, offset: u64) -> Found {
+fn cause(file: Option<&Bytes<Vec<u8>>>, offset: u64) -> Cause {
     let file = file.ok_or("no file")?;
     let found = learn(file, &X86_64, offset);
     found.map_err(|error| match error {
@@ -197,7 +197,7 @@ fn show(directory: &Path, run: &str) {
                 "[vdso]" => Ok(Rule::UNKNOWN),
                 path => files.find(path, at),
             };
-            interrupted = matches!(&found, Ok(rule) if matches!(rule.kind(), Kind::Signal));
+            interrupted = matches!(&found, Ok(rule) if matches!(rule.kind(), RuleKind::Signal));
             nr_frames += stack.count;
             if let Err(cause) = &found {
                 frames.add(cause.clone(), stack.count);

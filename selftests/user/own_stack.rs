@@ -4,12 +4,11 @@
 //! runtime.
 
 use stackmap_user::{
-    calls::{self, Calls},
     cfi::{learn, rule_of, Tracked, X86_64},
+    encoded::{EncodedStack, End},
+    frame::{Code, Memory, Registers, Unreadable},
     rule::Rule,
-    rules::{Rules, Set, SETS},
-    walk::{by_rules, Code, Memory, Registers, Unreadable},
-    words::{End, StackWords},
+    walk::by_rules,
     Bytes,
 };
 use std::{
@@ -82,21 +81,12 @@ impl Memory for OwnMemory<'_> {
 
 struct OwnCode<'a> {
     own: &'a Own,
-    rules: Rules,
-    words: StackWords,
+    words: EncodedStack,
 }
 
 impl Code for OwnCode<'_> {
     fn frames(&self) -> usize {
         self.words.frames()
-    }
-
-    fn calls(&mut self) -> Calls<'_> {
-        Calls {
-            mapping: calls::Mapping::default(),
-            rules: &self.rules,
-            words: &mut self.words,
-        }
     }
 
     fn frame(&mut self, ip: u64, address: u64, _interrupted: bool) -> Result<Rule, End> {
@@ -170,8 +160,7 @@ fn compare(own: &Own) -> usize {
     };
     let mut code = OwnCode {
         own,
-        rules: Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap(),
-        words: StackWords::default(),
+        words: EncodedStack::default(),
     };
     let end = by_rules(&X86_64, registers, &OwnMemory(own), &mut code, USER_END);
     let ours: Vec<_> = code.words.words().iter().map(|ip| *ip as usize).collect();
@@ -192,14 +181,14 @@ fn deep(own: &Own, depth: usize) -> usize {
 
     #[inline(never)]
     fn large(own: &Own, depth: usize) -> usize {
-        let room = black_box([0_u8; 4000]);
-        deep(own, depth) + usize::from(room[depth])
+        let buffer = black_box([0_u8; 4000]);
+        deep(own, depth) + usize::from(buffer[depth])
     }
 
     #[inline(never)]
     fn aligned(own: &Own, depth: usize) -> usize {
-        let room = black_box(Aligned([0; 64]));
-        deep(own, depth) + usize::from(room.0[depth % 64])
+        let buffer = black_box(Aligned([0; 64]));
+        deep(own, depth) + usize::from(buffer.0[depth % 64])
     }
 
     match depth {
@@ -234,7 +223,7 @@ extern "C" fn handle(_number: i32) {
 fn a_stack_goes_on_through_a_signal() {
     const SIGUSR1: i32 = 10;
     // SAFETY: The handler is a function of this program; the signal comes from raise(), so nothing that the
-    // handler uses is held.
+    // handler uses is locked.
     unsafe {
         signal(SIGUSR1, handle);
         raise(SIGUSR1);

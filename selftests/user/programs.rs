@@ -117,7 +117,7 @@ const BUILT: &[(&str, &str, &str, f64)] = &[
         "cc",
         "steps.c",
         "-O2 -static -fno-asynchronous-unwind-tables -fcf-protection=none -mfunction-return=thunk -mindirect-branch=thunk",
-        75.0,
+        55.0,
     ),
 ];
 

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use stackmap_user::{
     cfi::{learn, Unknown, X86_64},
-    rule::{Base, Kind, Rule, Saved},
+    rule::{Base, Rule, RuleKind, Saved},
     rules::{Rules, Set, Site, INDICES, SETS},
     Bytes,
 };
@@ -27,7 +27,7 @@ fn site(nr: u64) -> Site {
     Site::new(1, 7 + nr * SETS as u64).unwrap()
 }
 
-/// A rule that tells the site that it is of.
+/// A rule that identifies its site.
 fn rule_of(nr: u64) -> Rule {
     Rule::call(Base::Sp, (nr as i64 % 30000) * 8, Saved::No).unwrap()
 }
@@ -68,7 +68,7 @@ fn all_sets_are_forgotten() {
 fn a_site_behind_another_is_in_the_same_file() {
     for (offset, bytes) in [(0, 0), (0x1000, 0x1000), (0x1000, 0x1fff), (0xf000, 0x1234)] {
         let site = Site::new(5, offset).unwrap();
-        assert_eq!(Some(site.behind(bytes)), Site::new(5, offset + bytes));
+        assert_eq!(Some(site.after(bytes)), Site::new(5, offset + bytes));
     }
 }
 
@@ -110,7 +110,7 @@ fn a_site_is_an_offset_in_one_file() {
         }
     }
     let first = Site::new(3, 40).unwrap();
-    assert_eq!(Some(first.behind(2)), Site::new(3, 42));
+    assert_eq!(Some(first.after(2)), Site::new(3, 42));
 }
 
 #[test]
@@ -208,6 +208,9 @@ fn seeds_of_the_fuzzer_are_understood() {
     assert_eq!(seed("call"), call(Base::Fp, 16, Saved::At(-16)));
     assert_eq!(seed("remember"), call(Base::Sp, 32, Saved::No));
     assert_eq!(seed("plt"), call(Base::Sp, 8, Saved::No));
+    for name in ["go", "go-module", "go-relocated"] {
+        assert_eq!(seed(name), call(Base::Sp, 32, Saved::At(-16)), "{name}");
+    }
     assert_eq!(seed("outermost"), Ok(Rule::OUTERMOST));
     assert_eq!(seed("signal"), Ok(Rule::SIGNAL));
     for name in ["index", "stored", "register"] {
@@ -215,7 +218,7 @@ fn seeds_of_the_fuzzer_are_understood() {
     }
 }
 
-/// A file without a table, whose descriptions take turns with so many heads and are of functions there.
+/// A file without a table, whose descriptions take turns with this number of CIEs and are of functions there.
 fn static_file(heads: usize, descriptions: usize, (begin, size): (u64, u64)) -> Vec<u8> {
     const START: usize = 512;
     // Of version 1, without augmentation; the return address is register 16.
@@ -404,7 +407,7 @@ proptest! {
         let base = if by_fp { Base::Fp } else { Base::Sp };
         let rule = Rule::call(base, offset * 8, saved.map_or(Saved::No, |at| Saved::At(at * 8)));
         let rule = Rule::from_bits(rule.unwrap().bits()).unwrap();
-        prop_assert_eq!(rule.kind(), Kind::Call);
+        prop_assert_eq!(rule.kind(), RuleKind::Call);
         let end = (if by_fp { FP } else { SP }).wrapping_add_signed(offset * 8);
         prop_assert_eq!(rule.end(SP, FP), end);
         prop_assert_eq!(rule.fp_at(end), saved.map(|at| end.wrapping_add_signed(at * 8)));

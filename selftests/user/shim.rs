@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The structures of `include/stackmap_shim.h` that tell files apart.
+//! The structures of `include/stackmap_shim.h` that distinguish files.
 
 #![expect(non_camel_case_types, reason = "those of C")]
 
 use kernel::error::Error;
 
-/// What tells a file from all others.
+/// What distinguishes a file from all others.
 #[derive(Default)]
 pub(crate) struct stackmap_file_key {
     pub(crate) dev: u64,

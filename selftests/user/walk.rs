@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stacks by their frame pointers.
+//! Stacks by their frame pointers, and by rules.
 
-#[path = "decode.rs"]
+mod arm64;
+mod computed;
 mod decode;
+mod made;
 
+use made::{call, mapping, memory, registers, ruled, Codes, Words, NOT_NOW, SP, USER_END};
 use proptest::prelude::*;
 use stackmap_user::{
-    calls::{Calls, Mapping},
-    cfi::{Computed, Tracked, Value, X86_64},
-    decode::caller::Caller,
+    calls::Mapping,
+    cfi::X86_64,
+    encoded::{EncodedStack, End, FRAMES_MAX},
+    frame::{Registers, Unreadable},
     rule::{Base, Rule, Saved},
-    rules::{Rules, Set, Site, SETS},
-    walk::{by_frame_pointers, by_rules, unverified, Code, Frame, Memory, Registers, Unreadable},
-    words::{End, StackWords, Word, FRAMES_MAX},
+    rules::Site,
+    walk::{by_frame_pointers, by_rules, unverified},
 };
 use std::collections::HashMap;
-
-const SP: u64 = 0x7fff_0000;
-
-/// Words at addresses; what is `Err` cannot be read.
-struct Words(HashMap<u64, Result<u64, Unreadable>>);
-
-impl Memory for Words {
-    fn word(&self, address: u64) -> Result<u64, Unreadable> {
-        let word = self.0.get(&address);
-        word.copied().unwrap_or(Err(Unreadable::Unmapped))
-    }
-}
-
-fn registers(fp: u64, word: u32) -> Registers {
-    Registers {
-        ip: 0x1000,
-        sp: SP,
-        fp,
-        word,
-    }
-}
 
 #[test]
 fn frame_pointers_alone_verify_no_caller() {
@@ -56,7 +38,7 @@ fn frame_pointers_alone_verify_no_caller() {
         (&[0x5000, NO_CODE as usize, 0x6000], 1, End::BadAddress),
         (&all, FRAMES_MAX, End::Depth),
     ] {
-        let mut words = StackWords::default();
+        let mut words = EncodedStack::default();
         let end = unverified(ips, USER_END, &mut words, |words, ip| {
             let is_code = ip != NO_CODE;
             if is_code {
@@ -67,10 +49,6 @@ fn frame_pointers_alone_verify_no_caller() {
         assert_eq!((words.frames(), end), (kept, want), "{ips:?}");
         assert_eq!(words.guessed(), usize::from(kept > 1));
     }
-}
-
-fn memory(words: &[(u64, u64)]) -> Words {
-    Words(words.iter().map(|(at, word)| (*at, Ok(*word))).collect())
 }
 
 fn walk(fp: u64, word: u32, words: &[(u64, u64)]) -> Vec<usize> {
@@ -138,167 +116,6 @@ proptest! {
         let ips = walk(SP + fp % 512, 8, &near);
         prop_assert!(ips.len() <= 1 + near.len());
     }
-}
-
-const USER_END: u64 = 0x7fff_ffff_f000;
-
-/// A mapping from the address 0 on.
-fn mapping() -> Mapping {
-    let word = Word::Binary {
-        index: 1,
-        offset: 0,
-    };
-    Mapping {
-        start: 0,
-        size: USER_END,
-        word: word.bits().unwrap(),
-        site: Site::new(1, 0).unwrap(),
-    }
-}
-
-/// Rules of addresses, and the bytes before addresses.
-struct Codes {
-    /// The mapping in which calls are followed.
-    mapping: Mapping,
-    rules: Rules,
-    calls: HashMap<u64, [u8; 8]>,
-    /// What is known of register 14.
-    tracked: HashMap<u64, Tracked>,
-    /// What uprobes have replaced, where.
-    originals: HashMap<(u64, Option<u64>), u64>,
-    /// Instructions, by the address of the first.
-    text: Option<(u64, Vec<u8>)>,
-    /// What was decoded of frames, by their stack pointers, as words of a caller; 0: nothing.
-    decoded: HashMap<u64, u64>,
-    words: StackWords,
-}
-
-impl Codes {
-    fn new(rules: &[(u64, Rule)]) -> Self {
-        let table = Rules::new((0..SETS).map(|_| Set::default()).collect()).unwrap();
-        for (address, rule) in rules {
-            table.put(Site::new(1, *address).unwrap(), *rule);
-        }
-        Self {
-            mapping: mapping(),
-            rules: table,
-            calls: HashMap::new(),
-            tracked: HashMap::new(),
-            originals: HashMap::new(),
-            text: None,
-            decoded: HashMap::new(),
-            words: StackWords::default(),
-        }
-    }
-
-    /// Walks a stack whose frame pointer is `fp`.
-    fn walk(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
-        self.words.clear();
-        let end = by_rules(&X86_64, registers(fp, 8), memory, self, USER_END);
-        let address = |word: &u64| word.wrapping_sub(mapping().word) as usize;
-        (self.words.words().iter().map(address).collect(), end)
-    }
-
-    /// The same by single frames, and by following calls, which comes to the same.
-    fn walk_twice(&mut self, fp: u64, memory: &Words) -> (Vec<usize>, End) {
-        let followed = self.walk(fp, memory);
-        self.mapping = Mapping::default();
-        assert_eq!(self.walk(fp, memory), followed);
-        followed
-    }
-}
-
-impl Code for Codes {
-    fn frames(&self) -> usize {
-        self.words.frames()
-    }
-
-    fn calls(&mut self) -> Calls<'_> {
-        Calls {
-            mapping: self.mapping,
-            rules: &self.rules,
-            words: &mut self.words,
-        }
-    }
-
-    fn frame(&mut self, ip: u64, address: u64, _interrupted: bool) -> Result<Rule, End> {
-        self.words.keep(mapping().word.wrapping_add(ip));
-        self.rule(address).ok_or(End::NoRule)
-    }
-
-    fn rule(&mut self, address: u64) -> Option<Rule> {
-        if address == NOT_NOW {
-            return None;
-        }
-        let rule = Site::new(1, address).and_then(|site| self.rules.get(site));
-        Some(rule.unwrap_or(Rule::UNKNOWN))
-    }
-
-    fn original(&mut self, frame: &Frame, slot: Option<u64>) -> Option<Frame> {
-        let ip = *self.originals.get(&(frame.ip, slot))?;
-        Some(Frame { ip, ..*frame })
-    }
-
-    fn register(&self, register: u64) -> u64 {
-        match register {
-            9 => 0,
-            11 => 5,
-            10 | 14 => SP + 64,
-            _ => unreachable!(),
-        }
-    }
-
-    fn track(&mut self, address: u64, register: u64) -> Option<Tracked> {
-        assert!(matches!(register, 6 | 7 | 10 | 14));
-        self.tracked.get(&address).copied()
-    }
-
-    fn stack(&self) -> u64 {
-        SP + 4096
-    }
-
-    /// Instructions of one byte where nothing else is said, before the first frame.
-    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]> {
-        let others = (0xf00..=0x1010).contains(&address);
-        let known = self.calls.get(&address).copied();
-        known.or(others.then_some([0x90; 8]))
-    }
-
-    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
-        let (start, text) = self.text.as_ref()?;
-        let text = text.get(address.checked_sub(*start)? as usize..)?;
-        let mut bytes = [0xcc; 16];
-        let nr = text.len().min(16);
-        bytes[..nr].copy_from_slice(&text[..nr]);
-        let instruction = iced_x86::Decoder::new(64, &bytes, 0).decode();
-        (nr != 0 && !instruction.is_invalid()).then(|| (bytes, instruction.len()))
-    }
-
-    fn guess(&mut self) {
-        self.words.guess();
-    }
-
-    fn decoded(&mut self, frame: &Frame, _interrupted: bool) -> Option<Option<Caller>> {
-        let word = *self.decoded.get(&frame.sp)?;
-        Some((word != 0).then(|| Caller::of_word(word, frame)))
-    }
-
-    fn set_decoded(&mut self, frame: &Frame, _interrupted: bool, caller: Option<Caller>) {
-        let word = caller.map_or(Some(0), |caller| caller.word(frame));
-        self.decoded.extend(word.map(|word| (frame.sp, word)));
-    }
-}
-
-/// An address of which it is not known now whether it has a rule.
-const NOT_NOW: u64 = 0x7777;
-
-/// The walk of a stack whose frame pointer is `fp`, by rules of addresses.
-fn ruled(fp: u64, rules: &[(u64, Rule)], words: &[(u64, u64)]) -> (Vec<usize>, End) {
-    Codes::new(rules).walk_twice(fp, &memory(words))
-}
-
-fn call(base: Base, offset: i64, saved: Saved) -> Rule {
-    Rule::call(base, offset, saved).unwrap()
 }
 
 #[test]
@@ -434,12 +251,15 @@ fn callers_of_generated_code_are_guessed_where_a_call_leads() {
         vec![0xff, 0x90, 1, 2, 3, 4],
         vec![0xff, 0x94, 0x24, 1, 2, 3, 4],
         vec![0xff, 0x14, 0x25, 1, 2, 3, 4],
+        // HotSpot's interpreter returns to after jmp [r10+rbx*8].
+        vec![0x41, 0xff, 0x24, 0xda],
     ] {
         let found = walk_before(Rule::GENERATED, &bytes, &[]);
         assert_eq!(found, (2, 1), "{bytes:02x?}");
     }
     for bytes in [
-        // jmp rax; push [rax]; far call [rax]; call [rax+N], a part of it
+        // jmp [rdx+rbx*8]; jmp rax; push [rax]; far call [rax]; call [rax+N], a part of it
+        vec![0xff, 0x24, 0xda],
         vec![0xff, 0xe0],
         vec![0xff, 0x30],
         vec![0xff, 0x18],
@@ -473,7 +293,7 @@ fn no_frame_pointer_leads_behind_a_call_of_described_code() {
     }
 }
 
-/// A call to 0xff0, and what is there.
+/// A call to 0xff0, and the code there.
 #[test]
 fn other_code_is_left_by_its_frame_pointer_where_the_function_sets_it() {
     let call = [0xe8, 0xf0, 0xef, 0xff, 0xff];
@@ -500,7 +320,9 @@ fn other_code_is_left_by_its_frame_pointer_where_the_function_sets_it() {
         let found = walk_before(Rule::UNKNOWN, &[0xe8, a, b, c, d], &entry);
         assert_eq!(found, want, "{target:#x}");
     }
-    assert_eq!(walk_before(Rule::UNKNOWN, &[0xff, 0xd0], &[]), (1, 0));
+    for bytes in [&[0xff, 0xd0][..], &[0x41, 0xff, 0x24, 0xda]] {
+        assert_eq!(walk_before(Rule::UNKNOWN, bytes, &[]), (1, 0));
+    }
 }
 
 /// It has not saved the frame pointer, or has restored it: its caller would be missing.
@@ -512,8 +334,10 @@ fn a_function_that_is_interrupted_outside_of_its_frame_is_not_left() {
     codes.calls = HashMap::from([(0x2000, call)]);
     assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 2);
     assert_eq!(codes.words.guessed(), 1);
-    codes.calls.insert(0x4000, call);
-    assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 1);
+    for before in [call, [0x90, 0x90, 0x90, 0x90, 0x41, 0xff, 0x24, 0xda]] {
+        codes.calls.insert(0x4000, before);
+        assert_eq!(codes.walk(SP + 16, &memory(&words)).0.len(), 1);
+    }
     codes.calls.remove(&0x4000);
     codes
         .calls
@@ -549,254 +373,6 @@ fn what_uprobes_have_replaced_is_not_in_the_stack() {
     assert_eq!(codes.walk_twice(0, &words), (want, End::Complete));
 }
 
-/// The register is saved by the callee of the callee.
-#[test]
-fn a_base_that_callees_have_saved_is_tracked_through_them() {
-    let rules = [
-        (0x1000, call(Base::Sp, 16, Saved::No)),
-        (0x1fff, call(Base::Sp, 24, Saved::At(-16))),
-        (0x2fff, Rule::tracked(14)),
-        (0x3fff, Rule::OUTERMOST),
-    ];
-    let words = [
-        (SP + 8, 0x2000),
-        (SP + 24, SP + 320),
-        (SP + 32, 0x3000),
-        (SP + 16, SP + 128),
-        // The frame that has the register as base ends here, and at SP + 64 + 32 without what was saved.
-        (SP + 152, 0x4000),
-        (SP + 88, 0x5000),
-    ];
-    let saved = |saved, rule| Tracked {
-        rule,
-        saved,
-        computed: None,
-    };
-    let base = Some(call(Base::Fp, 32, Saved::No));
-    let walk = |tracked: [(u64, Tracked); 3]| {
-        let mut codes = Codes::new(&rules);
-        codes.tracked = HashMap::from(tracked);
-        codes.walk_twice(0, &memory(&words))
-    };
-    let cut = (vec![0x1000, 0x2000, 0x3000], End::Inexpressible);
-    let complete = (vec![0x1000, 0x2000, 0x3000, 0x4000], End::Complete);
-    let last = (0x2fff, saved(None, base));
-    let [not, at] = [Saved::No, Saved::At(-24)].map(|place| saved(Some(place), None));
-    assert_eq!(walk([(0x1000, not), (0x1fff, at), last]), complete);
-    let other = walk([(0x1000, not), (0x1fff, not), last]);
-    assert_eq!(other, (vec![0x1000, 0x2000, 0x3000, 0x5000], End::NoCfi));
-    let lost = saved(None, None);
-    assert_eq!(walk([(0x1000, lost), (0x1fff, at), last]), cut);
-    assert_eq!(walk([(0x1000, not), (0x1fff, at), (0x2fff, not)]), cut);
-    assert_eq!(walk([(0x1000, not), (0x1ffe, at), last]), cut);
-    let unreadable = saved(Some(Saved::At(-4096)), None);
-    assert_eq!(walk([(0x1000, not), (0x1fff, unreadable), last]), cut);
-}
-
-/// Stack and frame pointer are known in each frame, other registers in the innermost one, if that is no probe's.
-#[test]
-fn a_caller_is_computed_from_registers_that_are_known() {
-    let value = |register, offset, by| Value {
-        register,
-        index: None,
-        offset,
-        by,
-    };
-    let same = Value {
-        register: Some(7),
-        ..value(None, 0, None)
-    };
-    let by_sp = Computed {
-        end: value(Some(7), 40, Some(8)),
-        ip: value(None, -8, Some(0)),
-        sp: value(None, 0, None),
-        fp: value(Some(7), 48, Some(0)),
-    };
-    let by_fp = Computed {
-        end: value(Some(6), 16, None),
-        ..by_sp
-    };
-    let indexed = Computed {
-        end: Value {
-            index: Some(11),
-            ..value(Some(7), 0, Some(8))
-        },
-        ..by_sp
-    };
-    let fp_moved = Computed {
-        fp: value(Some(10), 448, None),
-        ..by_sp
-    };
-    let popped = Computed {
-        ip: value(Some(9), 0x3000, None),
-        sp: same,
-        ..by_sp
-    };
-    let walk = |computed, ips: [u64; 2], sp: u64, words: &[(u64, u64)]| {
-        let (rules, address) = match ips {
-            [_, 0] => (vec![], ips[0]),
-            [ip, called] => (vec![(ip, call(Base::Sp, 8, Saved::No))], called - 1),
-        };
-        let outer = [
-            (address, Rule::COMPUTED),
-            (0x2fff, call(Base::Fp, 16, Saved::No)),
-            (0x3fff, Rule::OUTERMOST),
-        ];
-        let mut codes = Codes::new(&[&rules[..], &outer].concat());
-        let tracked = Tracked {
-            rule: None,
-            saved: None,
-            computed: Some(computed),
-        };
-        codes.tracked = HashMap::from([(address, tracked)]);
-        codes.originals = HashMap::from([((0x1000, None), ips[0])]);
-        let kept = [(SP, 0x2000), (sp + 48, SP + 512), (SP + 520, 0x4000)];
-        codes.walk_twice(SP + 240, &memory(&[&kept[..], words].concat()))
-    };
-    let up = |sp| [(sp + 40, SP + 248), (SP + 248, 0x3000)];
-    for (computed, is_known) in [
-        (by_sp, true),
-        (by_fp, true),
-        (indexed, false),
-        (fp_moved, false),
-        (popped, false),
-    ] {
-        let outer = |ips: &[usize], is_known| match is_known {
-            true => ([ips, &[0x3000, 0x4000]].concat(), End::Complete),
-            false => (ips.to_vec(), End::Inexpressible),
-        };
-        let found = walk(computed, [0x1000, 0], SP, &up(SP));
-        assert_eq!(found, outer(&[0x1000], true), "{computed:?}");
-        let found = walk(computed, [0x1100, 0], SP, &up(SP));
-        assert_eq!(found, outer(&[0x1100], is_known), "{computed:?}");
-        let found = walk(computed, [0x1000, 0x2000], SP + 8, &up(SP + 8));
-        assert_eq!(found, outer(&[0x1000, 0x2000], is_known), "{computed:?}");
-    }
-    let here = Computed { sp: same, ..by_sp };
-    let found = walk(here, [0x1000, 0x2000], SP + 8, &up(SP + 8));
-    assert_eq!(found, (vec![0x1000, 0x2000], End::BadAddress));
-    let down = [(SP + 40, SP - 64), (SP - 64, 0x3000)];
-    for (words, end) in [(&down[..], End::BadAddress), (&down[..1], End::Fault)] {
-        assert_eq!(walk(by_sp, [0x1000, 0], SP, words), (vec![0x1000], end));
-    }
-}
-
-/// As gcc aligns a stack: in its prologue and epilogue the frame's end is in r10, in between it is kept below the frame
-/// pointer, and the caller's frame pointer is where the frame pointer points.
-#[test]
-fn a_function_that_aligns_its_stack_is_left_at_each_of_its_instructions() {
-    let aligned = Rule::aligned(Base::Fp, -8, 0, Saved::AtFp).unwrap();
-    let prologue = Tracked {
-        rule: Rule::tracked_call(0, Saved::AtFp),
-        saved: Some(Saved::No),
-        computed: None,
-    };
-    let outer = [
-        (0x1fff, call(Base::Fp, 16, Saved::No)),
-        (0x2fff, Rule::OUTERMOST),
-    ];
-    // The frame's end is at SP + 64, where r10 points. The prologue has copied the return address.
-    let words = memory(&[
-        (SP + 24, SP + 64),
-        (SP + 32, SP + 128),
-        (SP + 40, 0x2000),
-        (SP + 128, SP + 256),
-        (SP + 56, 0x2000),
-        (SP + 136, 0x3000),
-    ]);
-    let complete = (vec![0x1000, 0x2000, 0x3000], End::Complete);
-    // Once it is popped, the frame pointer is the caller's.
-    for (rule, fp) in [
-        (aligned, SP + 32),
-        (Rule::tracked(10), SP + 32),
-        (Rule::tracked(10), SP + 128),
-    ] {
-        let mut codes = Codes::new(&[&[(0x1000, rule)][..], &outer].concat());
-        codes.tracked = HashMap::from([(0x1000, prologue)]);
-        assert_eq!(codes.walk_twice(fp, &words), complete, "{rule:?}");
-    }
-
-    // A function that it has called may have changed the register.
-    let mut codes = Codes::new(&[
-        (0x1000, call(Base::Sp, 64, Saved::No)),
-        (0x1fff, Rule::tracked(10)),
-    ]);
-    let called = Tracked {
-        rule: None,
-        ..prologue
-    };
-    codes.tracked = HashMap::from([(0x1000, called), (0x1fff, prologue)]);
-    let cut = (vec![0x1000, 0x2000], End::Inexpressible);
-    assert_eq!(codes.walk_twice(SP + 32, &words), cut);
-}
-
-/// The function, or what it has called, may have put the handler's frame pointer where its caller's was.
-#[test]
-fn callers_by_the_frame_pointer_of_an_exceptions_handler_are_guessed() {
-    let words = memory(&[
-        (SP + 8, 0x2000),
-        (SP + 24, SP + 128),
-        (SP + 32, 0x3000),
-        (SP + 136, 0x4000),
-        (SP + 144, 0x5000),
-        (SP + 40, 0x4000),
-    ]);
-    let handler = Tracked {
-        rule: Some(call(Base::Sp, 24, Saved::At(-16))),
-        saved: None,
-        computed: None,
-    };
-    let last = [
-        (0x3fff, call(Base::Sp, 8, Saved::No)),
-        (0x4fff, Rule::OUTERMOST),
-    ];
-    // Its caller has a frame pointer, or not.
-    for (caller, guessed) in [
-        (call(Base::Fp, 16, Saved::No), 3),
-        (call(Base::Sp, 8, Saved::No), 0),
-    ] {
-        let rules = [
-            &[
-                (0x1000, call(Base::Sp, 16, Saved::No)),
-                (0x1fff, Rule::HANDLER),
-                (0x2fff, caller),
-            ][..],
-            &last,
-        ];
-        let mut codes = Codes::new(&rules.concat());
-        codes.tracked = HashMap::from([(0x1fff, handler)]);
-        let end = by_rules(&X86_64, registers(0, 8), &words, &mut codes, USER_END);
-        let found = (codes.words.guessed(), codes.words.frames());
-        assert_eq!(
-            found,
-            (guessed, if guessed == 0 { 4 } else { 5 }),
-            "{end:?}"
-        );
-    }
-    // It has called other functions, which have returned to it.
-    let rules = [
-        &[
-            (0x1000, call(Base::Sp, 8, Saved::No)),
-            (0x0fff, call(Base::Sp, 8, Saved::No)),
-            (0x1fff, Rule::HANDLER),
-            (0x2fff, call(Base::Fp, 16, Saved::No)),
-        ][..],
-        &last,
-    ];
-    let mut codes = Codes::new(&rules.concat());
-    codes.tracked = HashMap::from([(0x1fff, handler)]);
-    let words = memory(&[
-        (SP, 0x1000),
-        (SP + 8, 0x2000),
-        (SP + 24, SP + 128),
-        (SP + 32, 0x3000),
-        (SP + 136, 0x4000),
-        (SP + 144, 0x5000),
-    ]);
-    let end = by_rules(&X86_64, registers(0, 8), &words, &mut codes, USER_END);
-    assert_eq!((codes.words.guessed(), end), (0, End::Complete));
-}
-
 /// What is near to it may be another function, which was called.
 #[test]
 fn the_first_function_of_a_program_is_outermost_where_nothing_was_pushed() {
@@ -807,13 +383,38 @@ fn the_first_function_of_a_program_is_outermost_where_nothing_was_pushed() {
     let words = [(SP + 4088, 0x2000)];
     let want = vec![0x1000, 0x2000];
     assert_eq!(ruled(0, &rules, &words), (want, End::Complete));
+    // Or on another stack, which is above.
+    for size in [4088, 8192] {
+        let rules = [
+            (0x1000, call(Base::Sp, size, Saved::No)),
+            (0x1fff, Rule::START),
+        ];
+        let words = [(SP + size as u64 - 8, 0x2000)];
+        let want = vec![0x1000, 0x2000];
+        assert_eq!(ruled(0, &rules, &words), (want, End::NoCfi));
+    }
+}
+
+/// Between two instructions that the kernel has put into the program, its file does not say where the stack pointer is.
+#[test]
+fn a_stack_is_cut_where_an_optimised_uprobe_is_about_to_be_called() {
     let rules = [
-        (0x1000, call(Base::Sp, 4088, Saved::No)),
-        (0x1fff, Rule::START),
+        (0x1000, call(Base::Sp, 8, Saved::No)),
+        (0x1fff, Rule::OUTERMOST),
     ];
-    let words = [(SP + 4080, 0x2000)];
-    let want = vec![0x1000, 0x2000];
-    assert_eq!(ruled(0, &rules, &words), (want, End::NoCfi));
+    let lea = [0x90, 0x90, 0x90, 0x48, 0x8d, 0x64, 0x24, 0x80];
+    let call = [0xe8, 1, 2, 3, 4, 0x90, 0x90, 0x90];
+    for (changes, before, here, end) in [
+        (true, lea, call, End::Inexpressible),
+        (false, lea, call, End::Complete),
+        (true, call, call, End::Complete),
+        (true, lea, lea, End::Complete),
+    ] {
+        let mut codes = Codes::new(&rules);
+        codes.changes = changes;
+        codes.calls = HashMap::from([(0x1000, before), (0x1008, here)]);
+        assert_eq!(codes.walk(0, &memory(&[(SP, 0x2000)])).1, end);
+    }
 }
 
 /// Its frame pointer may be that of an outer frame: the frames in between would be missing.
@@ -895,7 +496,8 @@ fn calls_are_followed_as_far_as_their_mapping() {
             start,
             size: 0x10000,
             word: word + start,
-            site: site.behind(start),
+            site: site.after(start),
+            ..Mapping::default()
         };
         assert_eq!(codes.walk(0, &words), want, "{start:#x}");
     }

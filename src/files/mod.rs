@@ -43,7 +43,7 @@ impl Files {
     }
 }
 
-/// What was written, without the one newline that `echo` adds.
+/// Returns what was written, without the one newline that `echo` adds.
 fn trim_newline(data: &[u8]) -> &[u8] {
     data.strip_suffix(b"\n").unwrap_or(data)
 }

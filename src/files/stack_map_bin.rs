@@ -4,7 +4,7 @@
 
 use crate::{
     control,
-    map::{Epoch, Map, MapError, Stack, MAX_FRAMES},
+    map::{Epoch, ExportedStack, Map, MapError, MAX_FRAMES},
     shim,
     store::{self, Store},
     tracefs::{File, Output, Reader},
@@ -15,7 +15,7 @@ use kernel::{bindings::umode_t, prelude::*, sync::Arc};
 pub(super) struct Walk {
     /// [`None`]: there was no map yet.
     map: Option<(Arc<Map>, Epoch)>,
-    stack: Option<Stack>,
+    stack: Option<ExportedStack>,
     frames: KBox<[u64; MAX_FRAMES]>,
 }
 
@@ -55,8 +55,8 @@ impl Walk {
             .map_or(Ok(0), |(map, snapshot)| map.count(snapshot))
     }
 
-    /// The stack that was sought last, and its frames.
-    pub(super) fn stack(&self) -> Option<(&Stack, &[u64])> {
+    /// Returns the stack that was sought last, and its frames.
+    pub(super) fn stack(&self) -> Option<(&ExportedStack, &[u64])> {
         let stack = self.stack.as_ref()?;
         Some((stack, &self.frames[..stack.nr]))
     }

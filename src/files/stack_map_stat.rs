@@ -4,7 +4,7 @@
 
 use crate::{
     control,
-    counters::{Kind, COUNTERS},
+    counters::{CounterKind, COUNTERS},
     map::Map,
     store,
     tracefs::{File, Output, Single, Text},
@@ -36,7 +36,7 @@ impl Text for StackMapStat {
                 .filter(move |(counter, _)| counter.kind == kind)
         };
         let sum = |kind| of(kind).fold(0, |sum: u64, (_, total)| sum.saturating_add(total));
-        let (successes, drops) = (sum(Kind::Success), sum(Kind::Drop));
+        let (successes, drops) = (sum(CounterKind::Success), sum(CounterKind::Drop));
 
         let line = |key: &str, value: u64| out.text(fmt!("{:<16}{}\n", key, value));
         out.text(fmt!(
@@ -51,7 +51,7 @@ impl Text for StackMapStat {
         if let Some(rate) = percent(successes, successes.saturating_add(drops)) {
             out.text(fmt!("{:<16}{}%\n", "success_rate:", rate));
         }
-        for kind in [Kind::Success, Kind::Drop, Kind::Saved] {
+        for kind in [CounterKind::Success, CounterKind::Drop, CounterKind::Saved] {
             of(kind).for_each(|(counter, total)| line(counter.key, total));
         }
         line("pool_bytes:", map.map_or(0, Map::pool_bytes));
@@ -62,11 +62,11 @@ impl Text for StackMapStat {
         let line = |key: &str, value: u64| out.text(fmt!("{:<20}{}\n", key, value));
         out.text(fmt!("{:<16}{}\n", "unwind:", unwind::name()));
         line("unwind_rules:", unwind::nr_rules().into());
-        of(Kind::Walk).for_each(|(counter, total)| line(counter.key, total));
+        of(CounterKind::Walk).for_each(|(counter, total)| line(counter.key, total));
     }
 }
 
-/// The share of `part` in `whole`, rounded down. [`None`] if there is no whole.
+/// Returns the share of `part` in `whole`, rounded down, or [`None`] if `whole` is 0.
 fn percent(part: u64, whole: u64) -> Option<u64> {
     // Dividing first where the product would not fit loses less than one percent of a percent.
     part.checked_mul(100)

@@ -12,7 +12,7 @@ use crate::{
     tracefs::{File, Output, Reader, Single, Text},
     user::{
         self,
-        words::{End, Word},
+        encoded::{EncodedFrame, End},
     },
 };
 use kernel::{bindings::umode_t, prelude::*};
@@ -55,10 +55,16 @@ impl Reader for TextReader {
         let Some((stack, words)) = self.0.stack() else {
             return;
         };
-        let words = || words.iter().filter_map(|word| Word::from_bits(*word));
-        let frame = |word: &Word| matches!(word, Word::Binary { .. } | Word::Address(_));
+        let words = || {
+            words
+                .iter()
+                .filter_map(|word| EncodedFrame::from_bits(*word))
+        };
+        let frame = |word: &EncodedFrame| {
+            matches!(word, EncodedFrame::Binary { .. } | EncodedFrame::Address(_))
+        };
         let end = words().find_map(|word| match word {
-            Word::End { end, guessed } => Some((end, guessed)),
+            EncodedFrame::End { end, guessed } => Some((end, guessed)),
             _ => None,
         });
         out.text(fmt!(
@@ -77,17 +83,17 @@ impl Reader for TextReader {
             end => out.text(fmt!("{}]\n", end.map_or("cut", |(end, _)| end.text()))),
         }
         let tgid = words().find_map(|word| match word {
-            Word::Process { tgid, .. } => Some(tgid),
+            EncodedFrame::Process { tgid, .. } => Some(tgid),
             _ => None,
         });
         for (index, word) in words().filter(frame).enumerate() {
             out.text(fmt!("  [{}] ", index));
             match word {
-                Word::Binary { index, offset } => {
+                EncodedFrame::Binary { index, offset } => {
                     path(out, index);
                     out.text(fmt!("+{:#x}\n", offset));
                 }
-                Word::Address(address) => {
+                EncodedFrame::Address(address) => {
                     out.text(fmt!("{:#x}", address));
                     if let Some(tgid) = tgid {
                         out.text(fmt!(" (process {})", tgid));

@@ -50,7 +50,7 @@ impl Hook {
         Ok(hook)
     }
 
-    /// The name that users give it.
+    /// Returns the name that users give it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Hook::Jump => "jump",

@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What one CPU owns at one level of nesting: references that it batches, counters, a spare, and the
-//! stacks that it predicts, see `guide.rs`.
+//! A context: what one CPU owns at one level of nesting. That is batched references, counters, a leftover, and
+//! predictions, see `predict.rs`.
 //!
-//! A *spare* is words of the pool that the context has reserved, has not published, and keeps for reuse. They
-//! come from lost races, from the ends of chunks, and from the rest of a spare that was larger than its
+//! A *leftover* is words of the pool that the context has reserved, has not published, and keeps for reuse. They
+//! come from lost races, from the ends of chunks, and from the rest of a leftover that was larger than its
 //! record. Of two only the larger is kept: the other is lost until the reset. Both are rare.
 //!
 //! Many CPUs that hit the same stack must not all write the same cache line at every event. So a
 //! reference is first counted here, beside the slot of its stack; the count is flushed to the map when
-//! other stacks need the set. A reader adds the counts that are still here, see [`Context::held`], so the
+//! other stacks need the set. A reader adds the counts that are still here, see [`Context::batched_refs`], so the
 //! sum is exact when nothing is recorded.
 
 use super::{
     current::Current,
-    get_id::Entered,
-    pool::Extent,
-    record::{halves, high},
+    pool::WordRange,
     sys::{
-        sizes::{HELD_ONE_IN, HELD_SETS, HELD_WAYS, NEXTS, REFS_BATCH_MAX},
-        AtomicU32, AtomicU64, Ordering,
+        sizes::{BATCH_ONE_IN, BATCH_SETS, BATCH_WAYS, PREDICTIONS, REFS_BATCH_MAX},
+        AtomicU32, AtomicU64, Inside, Ordering,
     },
-    BITS_MAX,
+    word::{halves, high},
+    Map, BITS_MAX,
 };
 
-/// What is counted.
+/// What a map counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
-pub enum Counter {
+pub enum MapCounter {
     /// Events whose stack was in the map.
     Hits,
     /// Events whose stack was put into the map.
@@ -48,51 +47,51 @@ pub enum Counter {
     DropReset,
 }
 
-impl Counter {
-    /// All of them; from [`Counter::DropFull`] on the reasons of a full stack.
-    pub const ALL: [Counter; 9] = [
-        Counter::Hits,
-        Counter::Inserts,
-        Counter::BytesSaved,
-        Counter::DropFull,
-        Counter::DropPool,
-        Counter::DropGrowing,
-        Counter::DropProbe,
-        Counter::DropContended,
-        Counter::DropReset,
+impl MapCounter {
+    /// All of them; from [`MapCounter::DropFull`] on the reasons of a full stack.
+    pub const ALL: [MapCounter; 9] = [
+        MapCounter::Hits,
+        MapCounter::Inserts,
+        MapCounter::BytesSaved,
+        MapCounter::DropFull,
+        MapCounter::DropPool,
+        MapCounter::DropGrowing,
+        MapCounter::DropProbe,
+        MapCounter::DropContended,
+        MapCounter::DropReset,
     ];
 }
 
 // A counter that is not in the list would have no word in a context.
-const _: () = assert!(Counter::DropReset as usize + 1 == Counter::ALL.len());
+const _: () = assert!(MapCounter::DropReset as usize + 1 == MapCounter::ALL.len());
 
-/// What one CPU owns at one level of nesting.
+/// A context: what one CPU owns at one level of nesting.
 ///
-/// Only the owner writes, see [`Entered`], and a reset while no owner has a `Current`, so plain loads and
+/// Only the owner writes, see [`CtxGuard`], and a reset while no owner has a `Current`, so plain loads and
 /// stores replace atomic additions. Other CPUs read at any time. The alignment keeps two contexts out of one
 /// pair of cache lines, because CPUs fetch such a pair together.
 ///
 /// # Invariants
 ///
-/// - Each slot of `held`, `nexts` and `last` is of a stack that the owner has seen in this
+/// - Each slot of `batches`, `by_previous` and `last` is of a stack that the owner has seen in this
 ///   generation.
-/// - All references that were counted here since the map was made are in `held` or `moved`.
-/// - An extent in `spare` is of the same map and of this generation, and nobody else has it.
+/// - All references that were counted here since the map was made are in `batches` or `flushed`.
+/// - The words of `leftover` are of the same map and of this generation, and nobody else has them.
 #[repr(align(128))]
 pub struct Context {
     /// Batched references. The lowest bits of the slot choose the set; the latest is the first.
-    held: [[AtomicU32; HELD_WAYS]; HELD_SETS],
-    /// The stacks that followed others, by the previous stack and their first frame.
-    nexts: [AtomicU32; NEXTS],
+    batches: [[AtomicU32; BATCH_WAYS]; BATCH_SETS],
+    /// Predictions, by the previous stack and the first frame.
+    by_previous: [AtomicU32; PREDICTIONS],
     /// The last stack that was not new.
     last: AtomicU32,
     /// References that are not batched any more: flushed to the map, or their stack was reset. Each
     /// event with an id is one reference, so hits need no counter of their own.
-    moved: AtomicU64,
-    /// Indexed by [`Counter`]; [`Counter::Hits`] is not used.
-    counters: [AtomicU64; Counter::ALL.len()],
-    /// The spare: its number of words in the upper half, its offset in the lower; or 0.
-    spare: AtomicU64,
+    flushed: AtomicU64,
+    /// Indexed by [`MapCounter`]; [`MapCounter::Hits`] is not used.
+    counters: [AtomicU64; MapCounter::ALL.len()],
+    /// The leftover: its number of words in the upper half, its offset in the lower; 0 if there is none.
+    leftover: AtomicU64,
 }
 
 // P6: five for each CPU, see *Memory* in the manual.
@@ -101,97 +100,137 @@ const _: () = assert!(size_of::<Context>() <= 41 * 128);
 
 impl Context {
     pub(super) fn new() -> Self {
-        // INVARIANT: There is nothing.
+        // INVARIANT: It has no slot, reference or leftover.
         Self {
-            held: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))),
-            nexts: core::array::from_fn(|_| AtomicU32::new(0)),
+            batches: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))),
+            by_previous: core::array::from_fn(|_| AtomicU32::new(0)),
             last: AtomicU32::new(0),
-            moved: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
             counters: core::array::from_fn(|_| AtomicU64::new(0)),
-            spare: AtomicU64::new(0),
+            leftover: AtomicU64::new(0),
         }
     }
 
     /// Reads a counter. Context: any.
-    pub(super) fn get(&self, counter: Counter) -> u64 {
-        if counter != Counter::Hits {
+    pub(super) fn get(&self, counter: MapCounter) -> u64 {
+        if counter != MapCounter::Hits {
             return self.counters[counter as usize].load(Ordering::Relaxed);
         }
-        let held = self.held.iter().flatten();
-        let held = held.map(|way| u64::from(Held::load(way).refs()));
-        let references = held.fold(self.moved.load(Ordering::Relaxed), u64::saturating_add);
-        references.saturating_sub(self.get(Counter::Inserts))
+        let batches = self.batches.iter().flatten();
+        let counts = batches.map(|way| u64::from(RefBatch::load(way).refs()));
+        let references = counts.fold(self.flushed.load(Ordering::Relaxed), u64::saturating_add);
+        references.saturating_sub(self.get(MapCounter::Inserts))
     }
 
     /// Returns the batched references of the stack in `slot`. Context: any.
-    pub(super) fn held(&self, slot: u32) -> u64 {
-        let held = self.held_set(slot).iter().map(Held::load);
-        let of_slot = held.filter(|held| held.is_of(slot));
-        of_slot.map(|held| u64::from(held.refs())).sum()
+    pub(super) fn batched_refs(&self, slot: u32) -> u64 {
+        let batches = self.batch_set(slot).iter().map(RefBatch::load);
+        let of_slot = batches.filter(|batch| batch.is_of(slot));
+        of_slot.map(|batch| u64::from(batch.refs())).sum()
     }
 
     #[inline(always)]
-    fn held_set(&self, slot: u32) -> &[AtomicU32; HELD_WAYS] {
-        &self.held[slot as usize % HELD_SETS]
+    fn batch_set(&self, slot: u32) -> &[AtomicU32; BATCH_WAYS] {
+        &self.batches[slot as usize % BATCH_SETS]
     }
 
-    /// Words of the spare. Context: any.
-    pub(super) fn spare_words(&self) -> u32 {
-        high(self.spare.load(Ordering::Relaxed))
+    /// Returns the number of words of the leftover. Context: any.
+    pub(super) fn leftover_words(&self) -> u32 {
+        high(self.leftover.load(Ordering::Relaxed))
     }
 
-    /// Clears all but the counters. Meanwhile the owner of the context may only add to counters.
+    /// Clears everything except counters. Meanwhile the owner may only add to counters.
     pub(super) fn clear(&self) {
         // INVARIANT: The next generation has no stack yet.
-        for held in self.held.iter().flatten() {
-            add(&self.moved, Held::load(held).refs().into());
-            held.store(0, Ordering::Relaxed);
+        for batch in self.batches.iter().flatten() {
+            add(&self.flushed, RefBatch::load(batch).refs().into());
+            batch.store(0, Ordering::Relaxed);
         }
-        for slot in self.nexts.iter().chain([&self.last]) {
+        for slot in self.by_previous.iter().chain([&self.last]) {
             slot.store(0, Ordering::Relaxed);
         }
-        self.spare.store(0, Ordering::Relaxed);
+        self.leftover.store(0, Ordering::Relaxed);
     }
 }
 
-/// What the owner of a context does with it.
-impl<'s> Entered<'s> {
+/// A context that the holder owns, and its map; see [`Map::enter`].
+///
+/// # Invariants
+///
+/// - `ctx` is one of `map`. For as long as `'s` nobody else owns it.
+/// - Only a reset writes it, too, while the section has no [`Current`]; who gets one afterwards sees these
+///   writes by O2.
+pub struct CtxGuard<'s> {
+    pub(super) map: &'s Map,
+    ctx: &'s Context,
+    section: Inside<'s>,
+}
+
+impl Map {
+    /// Enters a context inside a section. The caller owns it for as long as `'s`.
+    ///
+    /// # Safety
+    ///
+    /// For as long as `'s` no other caller enters the context `index`; all earlier accesses to it
+    /// happened before this call.
+    ///
+    /// # Panics
+    ///
+    /// If `index` is not below the number of contexts.
+    #[inline(always)]
+    pub unsafe fn enter<'s>(&'s self, section: Inside<'s>, index: usize) -> CtxGuard<'s> {
+        // INVARIANT: It is one of this map; and by the requirement.
+        CtxGuard {
+            map: self,
+            ctx: &self.contexts[index],
+            section,
+        }
+    }
+}
+
+impl<'s> CtxGuard<'s> {
+    /// Returns the map in its generation, or [`None`] while a reset runs. Context: any.
+    #[inline(always)]
+    pub(super) fn current(&self) -> Option<Current<'s>> {
+        self.map.current_in(self.section)
+    }
+
     /// Adds to a counter, saturating. Context: any.
     #[inline(always)]
-    pub fn add(&self, counter: Counter, n: u64) {
+    pub fn add(&self, counter: MapCounter, n: u64) {
         add(&self.ctx.counters[counter as usize], n);
     }
 
     /// Counts a reference to the stack in `slot`, which the context has seen in this generation. Context: any.
     #[inline(always)]
     pub(super) fn count_ref(&self, slot: u32) {
-        let last = &self.ctx.held_set(slot)[0];
-        let held = Held::load(last);
-        if held.is_of(slot) && held.has_room() {
-            last.store(held.one_more().0, Ordering::Relaxed);
+        let last = &self.ctx.batch_set(slot)[0];
+        let batch = RefBatch::load(last);
+        if batch.is_of(slot) && !batch.is_full() {
+            last.store(batch.one_more().0, Ordering::Relaxed);
         } else {
-            self.count_ref_behind(slot);
+            self.count_ref_slow(slot);
         }
     }
 
     #[inline(never)]
-    fn count_ref_behind(&self, slot: u32) {
-        let set = self.ctx.held_set(slot);
-        let of_slot = set.iter().find(|way| Held::load(way).is_of(slot));
-        let mut new = Held::first(slot);
+    fn count_ref_slow(&self, slot: u32) {
+        let set = self.ctx.batch_set(slot);
+        let of_slot = set.iter().find(|way| RefBatch::load(way).is_of(slot));
+        let mut new = RefBatch::first(slot);
         if let Some(way) = of_slot {
-            let held = Held::load(way);
-            if held.has_room() {
+            let batch = RefBatch::load(way);
+            if !batch.is_full() {
                 // It is found at once the next time.
-                way.store(Held::load(&set[0]).0, Ordering::Relaxed);
-                set[0].store(held.one_more().0, Ordering::Relaxed);
+                way.store(RefBatch::load(&set[0]).0, Ordering::Relaxed);
+                set[0].store(batch.one_more().0, Ordering::Relaxed);
                 return;
             }
             way.store(new.0, Ordering::Relaxed);
-            new = held;
-        } else if self.is_held_back_in(set) {
+            new = batch;
+        } else if self.may_batch_in(set) {
             for way in set {
-                let old = Held::load(way);
+                let old = RefBatch::load(way);
                 way.store(new.0, Ordering::Relaxed);
                 new = old;
                 if old.refs() == 0 {
@@ -199,100 +238,109 @@ impl<'s> Entered<'s> {
                 }
             }
         }
-        // INVARIANT: What is not batched any more is flushed.
+        // INVARIANT: References that are not batched any more are flushed.
         self.map.add_refs(new.slot(slot), new.refs());
-        add(&self.ctx.moved, new.refs().into());
+        add(&self.ctx.flushed, new.refs().into());
     }
 
-    /// Whether a stack that is not in the set is batched there. If the set is full, most are not: otherwise
-    /// stacks that take turns, more than the set holds, would replace each other, and all be counted in the map.
+    /// Returns whether references to a stack that is not in the set are batched there. If the set is full, most
+    /// are not: otherwise stacks that take turns, more than the set holds, would replace each other, and all be
+    /// counted in the map.
     #[inline(always)]
-    fn is_held_back_in(&self, set: &[AtomicU32; HELD_WAYS]) -> bool {
-        Held::load(&set[HELD_WAYS - 1]).refs() == 0
-            || self.ctx.moved.load(Ordering::Relaxed) % HELD_ONE_IN == 0
+    fn may_batch_in(&self, set: &[AtomicU32; BATCH_WAYS]) -> bool {
+        RefBatch::load(&set[BATCH_WAYS - 1]).refs() == 0
+            || self.ctx.flushed.load(Ordering::Relaxed) % BATCH_ONE_IN == 0
     }
 
-    /// Keeps an extent for later records, if it is larger than the spare. Context: any.
+    /// Keeps words for later records, if they are more than the leftover has. Context: any.
     ///
     /// # Safety
     ///
-    /// The extent is of this map.
-    pub(super) unsafe fn keep(&self, extent: Extent<'_>) {
-        if extent.words() > self.ctx.spare_words() {
-            let spare = halves(extent.words(), extent.offset());
-            // INVARIANT: By the requirement; the holder gives it up, and nobody else has it.
-            self.ctx.spare.store(spare, Ordering::Relaxed);
+    /// The range is of this map.
+    pub(super) unsafe fn keep_leftover(&self, range: WordRange<'_>) {
+        if range.words() > self.ctx.leftover_words() {
+            let leftover = halves(range.words(), range.offset());
+            // INVARIANT: By the requirement; the holder gives them up, and nobody else has them.
+            self.ctx.leftover.store(leftover, Ordering::Relaxed);
         }
     }
 
-    /// Takes the spare if it has at least `words` words, and one. Context: any.
+    /// Takes the leftover if there is one with at least `words` words. Context: any.
     ///
     /// # Safety
     ///
     /// `current` is of this map.
-    pub(super) unsafe fn take(&self, current: Current<'s>, words: u32) -> Option<Extent<'s>> {
-        let spare = self.ctx.spare.load(Ordering::Relaxed);
-        if high(spare) < words {
+    pub(super) unsafe fn take_leftover(
+        &self,
+        current: Current<'s>,
+        words: u32,
+    ) -> Option<WordRange<'s>> {
+        let leftover = self.ctx.leftover.load(Ordering::Relaxed);
+        if high(leftover) < words {
             return None;
         }
-        // INVARIANT: It is kept no longer.
-        self.ctx.spare.store(0, Ordering::Relaxed);
-        // SAFETY: By the invariant, it was given up in this generation of the map; only the owner takes it.
-        Some(unsafe { Extent::again(current.pool(), spare as u32, high(spare)) })
+        // INVARIANT: There is none any more.
+        self.ctx.leftover.store(0, Ordering::Relaxed);
+        // SAFETY: By the invariant, the words were given up in this generation of the map; only the owner takes them.
+        Some(unsafe { WordRange::restore(current.pool(), leftover as u32, high(leftover)) })
     }
 
-    /// Returns the slot of the stack that followed the last one and began with this frame, if it did so twice
-    /// in a row. Context: any.
+    /// Predicts the slot of a stack that begins with this frame: of the one that followed the last stack twice in
+    /// a row. Context: any.
     #[inline(always)]
-    pub(super) fn next(&self, frame: u64) -> Option<u32> {
+    pub(super) fn predicted_slot(&self, frame: u64) -> Option<u32> {
         let last = self.ctx.last.load(Ordering::Relaxed);
-        let next = Came(self.ctx.nexts[next_index(frame, last)].load(Ordering::Relaxed));
-        next.is_twice().then(|| next.slot())
+        let prediction =
+            Prediction(self.ctx.by_previous[prediction_index(frame, last)].load(Ordering::Relaxed));
+        prediction.is_verified().then(|| prediction.slot())
     }
 
     /// Stores that the stack in `slot`, which begins with this frame, followed the last one. Returns whether it
     /// did so at least twice in a row. Context: any.
     #[inline(always)]
-    pub(super) fn set_next(&self, frame: u64, slot: u32) -> bool {
-        let once = Came::once(slot);
+    pub(super) fn update_prediction(&self, frame: u64, slot: u32) -> bool {
+        let first = Prediction::first(slot);
         let last = self.ctx.last.load(Ordering::Relaxed);
-        let next = &self.ctx.nexts[next_index(frame, last)];
-        let old = next.load(Ordering::Relaxed);
-        let is_again = old == once.0 || old == once.again().0;
-        let new = if is_again { once.again() } else { once };
-        next.store(new.0, Ordering::Relaxed);
+        let prediction = &self.ctx.by_previous[prediction_index(frame, last)];
+        let old = prediction.load(Ordering::Relaxed);
+        let is_repeated = old == first.0 || old == first.repeated().0;
+        let new = if is_repeated { first.repeated() } else { first };
+        prediction.store(new.0, Ordering::Relaxed);
         self.set_last(slot);
-        is_again
+        is_repeated
     }
 
     /// Stores that the stack in `slot` is the last one. Context: any.
     #[inline(always)]
     pub(super) fn set_last(&self, slot: u32) {
-        self.ctx.last.store(Came::once(slot).0, Ordering::Relaxed);
+        self.ctx
+            .last
+            .store(Prediction::first(slot).0, Ordering::Relaxed);
     }
 }
 
 /// A prediction: the slot of a stack, above its hit count, 1 or 2. 0: there is none.
 #[derive(Clone, Copy)]
-struct Came(u32);
+struct Prediction(u32);
 
 // Both fit into 32 bits.
 const _: () = assert!(BITS_MAX < u32::BITS - 2);
 
-impl Came {
-    /// The stack in `slot`, for the first time.
+impl Prediction {
+    /// Returns the prediction of the stack in `slot` that has followed once.
     #[inline(always)]
-    const fn once(slot: u32) -> Self {
+    const fn first(slot: u32) -> Self {
         Self(slot << 2 | 1)
     }
 
+    /// Returns the same for a stack that has followed twice in a row.
     #[inline(always)]
-    const fn again(self) -> Self {
+    const fn repeated(self) -> Self {
         Self(self.0 + 1)
     }
 
     #[inline(always)]
-    const fn is_twice(self) -> bool {
+    const fn is_verified(self) -> bool {
         self.0 & 3 == 2
     }
 
@@ -302,39 +350,39 @@ impl Came {
     }
 }
 
-/// Batched references in a set, above the rest of the slot of their stack; no references where there are
-/// none.
+/// Batched references in a set: their number above those bits of the slot of their stack that do not choose
+/// the set.
 #[derive(Clone, Copy)]
-struct Held(u32);
+struct RefBatch(u32);
 
-// `Held::has_room` looks at one bit.
+// `RefBatch::is_full` looks at one bit.
 const _: () = assert!(REFS_BATCH_MAX.is_power_of_two());
-const _: () = assert!(REFS_BATCH_MAX.checked_mul(Held::ONE).is_some());
+const _: () = assert!(REFS_BATCH_MAX.checked_mul(RefBatch::ONE).is_some());
 
-impl Held {
-    /// One reference: above what of a slot its set does not tell.
-    const ONE: u32 = (2 << BITS_MAX) / HELD_SETS as u32;
+impl RefBatch {
+    /// One reference, above the bits of the slot.
+    const ONE: u32 = (2 << BITS_MAX) / BATCH_SETS as u32;
 
     #[inline(always)]
     fn load(way: &AtomicU32) -> Self {
         Self(way.load(Ordering::Relaxed))
     }
 
-    /// The first reference to the stack in `slot`.
+    /// Returns a batch with one reference to the stack in `slot`.
     #[inline(always)]
     const fn first(slot: u32) -> Self {
-        Self(slot / HELD_SETS as u32).one_more()
+        Self(slot / BATCH_SETS as u32).one_more()
     }
 
-    /// Whether it is of `slot`, whose set it is in.
+    /// Returns whether it is of `slot`, in whose set it is.
     #[inline(always)]
     const fn is_of(self, slot: u32) -> bool {
-        self.0 % Self::ONE == slot / HELD_SETS as u32
+        self.0 % Self::ONE == slot / BATCH_SETS as u32
     }
 
-    /// The slot that it is of, which is of the same set as another one.
+    /// Returns its slot; `other` is any slot of the same set.
     const fn slot(self, other: u32) -> u32 {
-        self.0 % Self::ONE * HELD_SETS as u32 + other % HELD_SETS as u32
+        self.0 % Self::ONE * BATCH_SETS as u32 + other % BATCH_SETS as u32
     }
 
     #[inline(always)]
@@ -342,10 +390,10 @@ impl Held {
         self.0 / Self::ONE
     }
 
-    /// Whether one more reference can be batched.
+    /// Returns whether no more reference can be batched.
     #[inline(always)]
-    const fn has_room(self) -> bool {
-        self.0 & (REFS_BATCH_MAX * Self::ONE) == 0
+    const fn is_full(self) -> bool {
+        self.0 & (REFS_BATCH_MAX * Self::ONE) != 0
     }
 
     #[inline(always)]
@@ -355,8 +403,8 @@ impl Held {
 }
 
 #[inline(always)]
-const fn next_index(frame: u64, last: u32) -> usize {
-    ((frame as u32 ^ last).wrapping_mul(0x9e37_79b1) >> (u32::BITS - NEXTS.ilog2())) as usize
+const fn prediction_index(frame: u64, last: u32) -> usize {
+    ((frame as u32 ^ last).wrapping_mul(0x9e37_79b1) >> (u32::BITS - PREDICTIONS.ilog2())) as usize
 }
 
 /// Adds to a word that only the caller writes, saturating.

@@ -4,11 +4,11 @@
 
 use super::{
     sys::{synchronize, Ordering},
-    Counter, Map, MapError,
+    Map, MapCounter, MapError,
 };
 
 impl Map {
-    /// Whether [`Map::grow`] should be called soon. Context: any.
+    /// Returns whether [`Map::grow`] should be called soon. Context: any.
     pub fn wants_growth(&self) -> bool {
         self.pool.wants_growth()
     }
@@ -54,7 +54,7 @@ impl Map {
                 ctx.clear();
             }
             // CPUs that are refused with `Fallback::Resetting` still count.
-            for (before, counter) in self.before.iter().zip(Counter::ALL) {
+            for (before, counter) in self.before.iter().zip(MapCounter::ALL) {
                 before.store(self.total_since_new(counter), Ordering::Relaxed);
             }
             // SAFETY: Each CPU that entered before the grace period has left, each later one sees
@@ -72,6 +72,7 @@ impl Map {
         })
     }
 
+    /// Runs an operation unless another one runs.
     fn exclusively(
         &self,
         operation: impl FnOnce() -> Result<(), MapError>,

@@ -4,10 +4,11 @@
 
 use super::{
     id::Generation,
-    pool::{Extent, Pool},
-    record::{fingerprint, halves, Record},
+    pool::{Pool, WordRange},
+    record::Record,
     sys::{Inside, Ordering},
-    Fallback, Found, Id, Map,
+    word::{fingerprint, halves},
+    Fallback, Id, Lookup, Map,
 };
 
 /// The map in one generation, for as long as a section.
@@ -24,7 +25,7 @@ pub(super) struct Current<'s> {
 }
 
 impl Map {
-    /// The map in its generation; [`None`] while a reset runs. Context: any.
+    /// Returns the map in its generation, or [`None`] while a reset runs. Context: any.
     #[inline(always)]
     pub(super) fn current_in<'s>(&'s self, section: Inside<'s>) -> Option<Current<'s>> {
         let generation = self.generation()?;
@@ -38,12 +39,12 @@ impl Map {
 }
 
 impl<'s> Current<'s> {
-    /// The generation.
+    /// Returns the generation.
     pub(super) const fn generation(self) -> Generation {
         self.generation
     }
 
-    /// The record that a slot names; [`None`] if it is empty.
+    /// Returns the record that a slot names, or [`None`] if the slot is empty.
     #[inline(always)]
     pub(super) fn record(self, slot: u32) -> Option<Record<'s>> {
         // ORDERING: Acquire; O1, pairs with the swap in `publish`.
@@ -52,7 +53,7 @@ impl<'s> Current<'s> {
         unsafe { Record::new(word, &self.map.pool) }
     }
 
-    /// The pool of the map.
+    /// Returns the pool of the map.
     pub(super) const fn pool(self) -> &'s Pool {
         &self.map.pool
     }
@@ -61,29 +62,29 @@ impl<'s> Current<'s> {
     pub(super) fn reserve(
         self,
         words: u32,
-        leave: impl FnOnce(Extent<'s>),
-    ) -> Result<Extent<'s>, Fallback> {
+        skip: impl FnOnce(WordRange<'s>),
+    ) -> Result<WordRange<'s>, Fallback> {
         // SAFETY: By the invariant.
-        unsafe { self.map.pool.reserve(words, leave) }
+        unsafe { self.map.pool.reserve(words, skip) }
     }
 
-    /// Publishes the record of a stack with this hash in an empty slot. Returns the rest of its extent; or
-    /// the extent if the slot is not empty any more, or there is no record.
+    /// Publishes the record of a stack with this hash in an empty slot. Returns the words after the
+    /// record; or all of the range if the slot is not empty any more, or there is no record.
     ///
     /// # Safety
     ///
-    /// The extent is of this map.
+    /// The range is of this map.
     pub(super) unsafe fn publish(
         self,
         slot: u32,
         hash: u64,
-        extent: Extent<'s>,
-    ) -> Result<Extent<'s>, Extent<'s>> {
-        let Some(nr) = extent.nr() else {
-            return Err(extent);
+        range: WordRange<'s>,
+    ) -> Result<WordRange<'s>, WordRange<'s>> {
+        let Some(nr) = range.nr() else {
+            return Err(range);
         };
         // The record has as many frames as the word says.
-        let word = halves(fingerprint(hash, nr as usize), extent.offset());
+        let word = halves(fingerprint(hash, nr as usize), range.offset());
         // ORDERING: Release; O1, pairs with the load in `record`.
         let swapped = self.map.slots[slot as usize].compare_exchange(
             0,
@@ -92,21 +93,21 @@ impl<'s> Current<'s> {
             Ordering::Relaxed,
         );
         match swapped {
-            Ok(_) => Ok(extent.rest()),
-            Err(_) => Err(extent),
+            Ok(_) => Ok(range.rest()),
+            Err(_) => Err(range),
         }
     }
 
-    /// The id of the stack in `slot`.
+    /// Returns the id of the stack in `slot`.
     #[inline(always)]
     pub(super) const fn id(self, slot: u32) -> Id {
         self.generation.id(slot)
     }
 
-    /// A stack that was recorded.
+    /// Returns the id of a stack that was recorded.
     #[inline(always)]
-    pub(super) const fn found(self, slot: u32, inserted: bool) -> Found {
-        Found {
+    pub(super) const fn lookup(self, slot: u32, inserted: bool) -> Lookup {
+        Lookup {
             id: self.id(slot),
             inserted,
         }

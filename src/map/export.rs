@@ -26,7 +26,7 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// When the stack of a record was inserted.
+    /// Returns when the stack of a record was inserted.
     fn of(current: Current<'_>, record: Record<'_>) -> Self {
         Self {
             generation: current.generation(),
@@ -34,7 +34,7 @@ impl Epoch {
         }
     }
 
-    /// Whether a stack that was inserted in epoch `inserted` belongs to the snapshot. The comparison
+    /// Returns whether a stack that was inserted in epoch `inserted` belongs to the snapshot. The comparison
     /// tolerates wrapping; it is wrong only after 2^31 snapshots of one generation, each of which waits
     /// for a grace period.
     pub fn includes(&self, inserted: Self) -> bool {
@@ -45,7 +45,7 @@ impl Epoch {
 
 /// A stack as it was read; its frames are in the caller's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Stack {
+pub struct ExportedStack {
     /// The id.
     pub id: Id,
     /// The number of frames.
@@ -58,8 +58,8 @@ pub struct Stack {
     slot: u32,
 }
 
-impl Stack {
-    /// The slot from which a walk continues after this stack.
+impl ExportedStack {
+    /// Returns the slot from which a walk continues after this stack.
     pub fn next(&self) -> u32 {
         self.slot + 1
     }
@@ -76,7 +76,7 @@ impl Map {
         Ok(Epoch { generation, number })
     }
 
-    /// A snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
+    /// Returns a snapshot of the current epoch, without a grace period. Stacks inserted later may belong to
     /// it, so two walks of it can differ. Context: any. Errors: [`MapError::Busy`] while a reset runs.
     pub fn snapshot_now(&self) -> Result<Epoch, MapError> {
         let generation = self.generation().ok_or(MapError::Busy)?;
@@ -84,7 +84,7 @@ impl Map {
         Ok(Epoch { generation, number })
     }
 
-    /// Whether a stack that was inserted in epoch `inserted` is still in the map. Inside a
+    /// Returns whether a stack that was inserted in epoch `inserted` is still in the map. Inside a
     /// read-side section, a stack found in the map stays until the section ends.
     pub fn has(&self, inserted: Epoch) -> bool {
         self.generation() == Some(inserted.generation)
@@ -100,32 +100,31 @@ impl Map {
         Ok(nr)
     }
 
-    /// Reads the first stack of a snapshot at or after slot `from` into `frames`.
-    ///
-    /// [`None`]: no such stack. Errors: [`MapError::Stale`] during and after a reset. Context: process.
+    /// Reads the first stack of a snapshot at or after slot `from` into `frames`. Returns [`None`] if there is none.
+    /// Errors: [`MapError::Stale`] during and after a reset. Context: process.
     pub fn next(
         &self,
         snapshot: &Epoch,
         from: u32,
         frames: &mut [u64; MAX_FRAMES],
-    ) -> Result<Option<Stack>, MapError> {
+    ) -> Result<Option<ExportedStack>, MapError> {
         self.of_snapshot(snapshot, from, |current, slot, record| {
             Some(self.read_slot(current, slot, record, frames))
         })
     }
 
-    /// Reads the stack of an id. [`None`]: the id is unknown, or a reset has removed its stack.
+    /// Reads the stack of an id. Returns [`None`] if the id is unknown, or a reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`].
-    pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<Stack> {
+    pub fn lookup(&self, id: Id, frames: &mut [u64; MAX_FRAMES]) -> Option<ExportedStack> {
         let section = ReadSide::enter();
         let current = self.current_in(section.inside())?;
         let (slot, record) = self.find_id(current, id)?;
         Some(self.read_slot(current, slot, record, frames))
     }
 
-    /// Calls `read` with the epoch and the record of an id's stack. [`None`]: the id is unknown, or a reset has
-    /// removed its stack.
+    /// Calls `read` with the epoch and the record of an id's stack. Returns [`None`] if the id is unknown, or a
+    /// reset has removed its stack.
     ///
     /// Context: any that may hold a [`ReadSide`]; `read` runs inside one.
     pub fn read<R>(&self, id: Id, read: impl FnOnce(Epoch, Record<'_>) -> R) -> Option<R> {
@@ -135,7 +134,7 @@ impl Map {
         Some(read(Epoch::of(current, record), record))
     }
 
-    /// The slot that an id names, and its record.
+    /// Returns the slot that an id names, and its record.
     fn find_id<'s>(&self, current: Current<'s>, id: Id) -> Option<(u32, Record<'s>)> {
         let slot = id.slot(self.slots.len() as u32);
         let record = current.record(slot)?;
@@ -155,7 +154,7 @@ impl Map {
         })
     }
 
-    /// Calls `visit` for each slot from `from` on that holds something, until `visit` returns a value, as
+    /// Calls `visit` for each slot from `from` on that names a record, until `visit` returns a value, as
     /// long as this is the generation. There is a section for each part of the slots.
     pub(super) fn each<R>(
         &self,
@@ -189,13 +188,13 @@ impl Map {
         slot: u32,
         record: Record<'_>,
         frames: &mut [u64; MAX_FRAMES],
-    ) -> Stack {
+    ) -> ExportedStack {
         for (to, frame) in frames.iter_mut().zip(record.frames()) {
             *to = frame;
         }
-        let held: u64 = self.contexts.iter().map(|ctx| ctx.held(slot)).sum();
-        let refs = (self.refs(slot) + held).min(REFS_MAX);
-        Stack {
+        let batched: u64 = self.contexts.iter().map(|ctx| ctx.batched_refs(slot)).sum();
+        let refs = (self.refs(slot) + batched).min(REFS_MAX);
+        ExportedStack {
             id: current.id(slot),
             nr: record.nr(),
             ref_count: refs as u32,

@@ -27,7 +27,7 @@ impl Seed {
         ])
     }
 
-    /// A number below `bound`, derived from the seed; it discloses little of the seed.
+    /// Returns a number below `bound`, derived from the seed; it discloses little of the seed.
     pub fn draw(self, bound: u32) -> u32 {
         // The hash of a stack of one frame; the highest half of the product is below `bound`.
         let hash = self.hash(&[0x3c6e_f372_fe94_f82b]) >> 32;
@@ -59,7 +59,7 @@ impl Seed {
     }
 }
 
-/// Both halves of a product in one word.
+/// Multiplies, and returns the exclusive or of both halves of the product.
 #[inline(always)]
 const fn fold(one: u64, other: u64) -> u64 {
     let product = one as u128 * other as u128;

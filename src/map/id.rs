@@ -31,18 +31,18 @@ use super::Seed;
 pub struct Id(u32);
 
 impl Id {
-    /// Takes an id as it was read from a trace.
+    /// Makes an id of the number that a trace has.
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// The number that the trace carries, in `1..=i32::MAX`.
+    /// Returns the number that the trace has, in `1..=i32::MAX`.
     #[inline(always)]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The slot that it names in a table of `slots`, always one of the table.
+    /// Returns the slot that it names in a table of `slots`, always one of the table.
     pub(super) const fn slot(self, slots: u32) -> u32 {
         self.0 & (slots - 1)
     }
@@ -54,30 +54,30 @@ impl Id {
 pub(super) struct Generation(u32);
 
 impl Generation {
-    /// The id of the stack in `slot`, which is a slot of the table.
+    /// Returns the id of the stack in `slot`, which is a slot of the table.
     #[inline(always)]
     pub(super) const fn id(self, slot: u32) -> Id {
         Id(self.0 | slot)
     }
 
-    /// The generation as bits of an id, and back; [`None`]: 0.
+    /// Returns the generation that has these bits in its ids, or [`None`] for 0.
     #[inline(always)]
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         (bits != 0).then_some(Self(bits))
     }
 
-    /// See [`Generation::from_bits`].
+    /// Returns the bits that its ids have of it.
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The first generation of a map with this seed; all generations are equally likely.
+    /// Returns the first generation of a map with this seed; all generations are equally likely.
     pub(super) fn first(seed: Seed, slots: u32) -> Self {
         let generations = (1 << 31) / slots - 1;
         Self((1 + seed.draw(generations)) * slots)
     }
 
-    /// The generation after this one; the highest one is followed by the lowest.
+    /// Returns the generation after this one; the highest one is followed by the lowest.
     pub(super) const fn next(self, slots: u32) -> Self {
         match (self.0 + slots) % (1 << 31) {
             0 => Self(slots),

@@ -12,19 +12,18 @@
 //! +------------+------------+---------+---------+ ...
 //! ```
 //!
-//! What a frame is depends on the map: the whole word, or its lower half, which says all of an address in
-//! text; then the upper half has a *hint*, see `guide.rs`. The frames and the epoch of a published record
-//! never change; only hints come and go.
+//! `word.rs` says what a frame is. The frames and the epoch of a published record never change; only cached rules
+//! come and go.
 //!
 //! Offsets are reserved in ascending order; only a reset rewinds them. Words that were reserved but
-//! not published, because the writer lost a race, become the *spare* of its context, see `context.rs`.
+//! not published, because the writer lost a race, become the *leftover* of its context, see `context.rs`.
 
 use super::{
-    record::{frame_of, without_hint},
     sys::{
         sizes::{CHUNK_WORDS, CURSOR_TRIES},
         Array, AtomicPtr, AtomicU32, AtomicU64, CachePadded, Inside, Ordering,
     },
+    word::{frame_of, without_rule},
     Fallback,
 };
 use core::marker::PhantomData;
@@ -37,8 +36,8 @@ pub(super) const HEADER_WORDS: u32 = 1;
 /// # Invariants
 ///
 /// The words are below the limit of `pool`, in one chunk, and in this generation no record and no other
-/// extent has any of them. The first `record` of them, if any, are a record.
-pub(super) struct Extent<'s> {
+/// `WordRange` has any of them. The first `record` of them, if any, are a record.
+pub(super) struct WordRange<'s> {
     pool: &'s Pool,
     offset: u32,
     words: u32,
@@ -46,13 +45,13 @@ pub(super) struct Extent<'s> {
     section: PhantomData<Inside<'s>>,
 }
 
-impl<'s> Extent<'s> {
-    /// Takes an extent back of which only `offset` and `words` were kept.
+impl<'s> WordRange<'s> {
+    /// Restores a range of which only `offset` and `words` were kept.
     ///
     /// # Safety
     ///
     /// The holder has given it up, in this generation, and it is taken back only once.
-    pub(super) unsafe fn again(pool: &'s Pool, offset: u32, words: u32) -> Self {
+    pub(super) unsafe fn restore(pool: &'s Pool, offset: u32, words: u32) -> Self {
         // INVARIANT: By the requirement, as it was, without a record.
         Self {
             pool,
@@ -63,17 +62,17 @@ impl<'s> Extent<'s> {
         }
     }
 
-    /// The offset of its first word, never 0.
+    /// Returns the offset of its first word, never 0.
     pub(super) const fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// The number of its words.
+    /// Returns the number of its words.
     pub(super) const fn words(&self) -> u32 {
         self.words
     }
 
-    /// Writes a record to its front.
+    /// Writes a record to its beginning.
     ///
     /// # Panics
     ///
@@ -83,8 +82,8 @@ impl<'s> Extent<'s> {
         let words = unsafe { self.pool.words(self.offset, self.words as usize) };
         let words = &words[..HEADER_WORDS as usize + frames.len()];
         words[0].store(u64::from(epoch), Ordering::Relaxed);
-        let mask = match self.pool.has_hints {
-            true => without_hint(u64::MAX),
+        let mask = match self.pool.has_cached_rules {
+            true => without_rule(u64::MAX),
             false => u64::MAX,
         };
         for (word, frame) in words[HEADER_WORDS as usize..].iter().zip(frames) {
@@ -97,14 +96,14 @@ impl<'s> Extent<'s> {
         }
     }
 
-    /// The number of frames of its record, if it has one.
+    /// Returns the number of frames of its record, if it has one.
     pub(super) fn nr(&self) -> Option<u32> {
         self.record.checked_sub(HEADER_WORDS)
     }
 
-    /// What the record, which has been published, leaves of the extent, if only no words.
+    /// Returns the words, perhaps none, after the record, which has been published.
     pub(super) fn rest(self) -> Self {
-        // INVARIANT: They are words of the extent, which is used up, and not of the record.
+        // INVARIANT: They are words of the range, which is used up, and not of the record.
         Self {
             offset: self.offset + self.record,
             words: self.words - self.record,
@@ -122,8 +121,8 @@ impl<'s> Extent<'s> {
 ///   point to arrays of [`CHUNK_WORDS`] words, the others are null.
 /// - Chunks go away only in [`Pool::rewind`] and when the pool is dropped.
 pub(super) struct Pool {
-    /// Whether stacks guide walks, by their frames and the hints of these.
-    pub(super) has_hints: bool,
+    /// Whether frames can have cached rules.
+    pub(super) has_cached_rules: bool,
     chunks: Array<AtomicPtr<AtomicU64>>,
     limit: AtomicU32,
     cursor: CachePadded<AtomicU32>,
@@ -131,11 +130,11 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Makes a pool that may grow to `max_chunks` chunks. Context: process. [`None`]: no memory.
-    pub(super) fn new(has_hints: bool, max_chunks: usize) -> Option<Self> {
+    pub(super) fn new(has_cached_rules: bool, max_chunks: usize) -> Option<Self> {
         let chunks = Array::new(max_chunks, || AtomicPtr::new(core::ptr::null_mut()))?;
         // INVARIANT: No chunk, so `limit` is 0.
         let pool = Self {
-            has_hints,
+            has_cached_rules,
             chunks,
             limit: AtomicU32::new(0),
             // Offset 0 is no record's: a slot that is 0 is empty.
@@ -163,7 +162,7 @@ impl Pool {
         Some(())
     }
 
-    /// Whether less than one chunk is free and the pool may still grow. Context: any.
+    /// Returns whether less than one chunk is free and the pool may still grow. Context: any.
     pub(super) fn wants_growth(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         // The cursor may already be above the `limit` that was read: both may have moved since.
@@ -171,7 +170,7 @@ impl Pool {
         self.may_grow(limit) && free < CHUNK_WORDS
     }
 
-    /// Chunks that a new or a reset pool has.
+    /// Returns the number of chunks that a new or a reset pool has.
     fn first_chunks(&self) -> usize {
         self.chunks.len().min(2)
     }
@@ -180,19 +179,19 @@ impl Pool {
         ((limit / CHUNK_WORDS) as usize) < self.chunks.len()
     }
 
-    /// Bytes of all chunks.
+    /// Returns the number of bytes of all chunks.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.limit.load(Ordering::Relaxed)) * 8
     }
 
-    /// Bytes that were reserved; the unused word at offset 0 does not count.
+    /// Returns the number of bytes that were reserved; the unused word at offset 0 does not count.
     pub(super) fn reserved_bytes(&self) -> u64 {
         u64::from(self.cursor.load(Ordering::Relaxed) - 1) * 8
     }
 
     /// Reserves `words` words, at most [`CHUNK_WORDS`]. Context: any, NMI included.
     ///
-    /// Words skipped at the end of a chunk go to `leave`.
+    /// Words skipped at the end of a chunk go to `skip`.
     ///
     /// # Safety
     ///
@@ -200,14 +199,14 @@ impl Pool {
     pub(super) unsafe fn reserve<'s>(
         &'s self,
         words: u32,
-        leave: impl FnOnce(Extent<'s>),
-    ) -> Result<Extent<'s>, Fallback> {
+        skip: impl FnOnce(WordRange<'s>),
+    ) -> Result<WordRange<'s>, Fallback> {
         for _ in 0..CURSOR_TRIES {
             let cursor = self.cursor.load(Ordering::Relaxed);
             // ORDERING: Acquire; O3, pairs with the store in `grow`: the chunk is set.
             let limit = self.limit.load(Ordering::Acquire);
-            let room = CHUNK_WORDS - cursor % CHUNK_WORDS;
-            let start = if room < words { cursor + room } else { cursor };
+            let left = CHUNK_WORDS - cursor % CHUNK_WORDS;
+            let start = if left < words { cursor + left } else { cursor };
             if start + words > limit {
                 return Err(if self.may_grow(limit) {
                     Fallback::Growing
@@ -220,10 +219,10 @@ impl Pool {
                 .compare_exchange(cursor, start + words, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
             {
-                // INVARIANT: The extent ends at or below `limit`. It starts at the next chunk if it
+                // INVARIANT: The range ends at or below `limit`. It starts at the next chunk if it
                 // would cross a chunk's end. The skipped words end where their chunk ends. Nobody else
                 // has moved the cursor over any of them.
-                let extent = |offset, words| Extent {
+                let range = |offset, words| WordRange {
                     pool: self,
                     offset,
                     words,
@@ -231,19 +230,19 @@ impl Pool {
                     section: PhantomData,
                 };
                 if start != cursor {
-                    leave(extent(cursor, start - cursor));
+                    skip(range(cursor, start - cursor));
                 }
-                return Ok(extent(start, words));
+                return Ok(range(start, words));
             }
         }
         Err(Fallback::Contended)
     }
 
-    /// `words` words from `offset` on.
+    /// Returns `words` words from `offset` on.
     ///
     /// # Safety
     ///
-    /// The words belong to an extent, or to a record in it, of the current generation, and the caller is
+    /// The words belong to a range, or to a record in it, of the current generation, and the caller is
     /// in a read-side section of that generation for as long as the result is used.
     #[inline(always)]
     pub(super) unsafe fn words(&self, offset: u32, words: usize) -> &[AtomicU64] {
@@ -252,21 +251,21 @@ impl Pool {
         // Relaxed: the reservation acquired O3, and its offset came through O1 or is the caller's.
         let index = (offset / CHUNK_WORDS) as usize;
         debug_assert!(index < self.chunks.len());
-        // SAFETY: By the type invariants an extent lies in one chunk below `limit`, and the chunks
-        // below it are elements of `chunks`.
-        let chunk = unsafe { self.chunks.get_unchecked(index) }.load(Ordering::Relaxed);
-        debug_assert!(!chunk.is_null());
-        // SAFETY: By the type invariants the chunk is not null and contains the words; it is not
-        // freed before the caller's read-side section ends.
-        unsafe { core::slice::from_raw_parts(chunk.add(within as usize), words) }
+        // SAFETY: By the type invariants a range lies in one chunk below `limit`, and the chunks below it are elements
+        // of `chunks` that are not null. They are not freed before the caller's read-side section ends.
+        unsafe {
+            let chunk = self.chunks.get_unchecked(index).load(Ordering::Relaxed);
+            debug_assert!(!chunk.is_null());
+            core::slice::from_raw_parts(chunk.add(within as usize), words)
+        }
     }
 
-    /// Whether a record can hold these frames.
+    /// Returns whether a record can hold these frames.
     pub(super) fn can_hold(&self, frames: &[u64]) -> bool {
-        !self.has_hints || frames.iter().all(|frame| frame_of(*frame) == *frame)
+        !self.has_cached_rules || frames.iter().all(|frame| frame_of(*frame) == *frame)
     }
 
-    /// Forgets all records and frees all chunks but the first ones.
+    /// Removes all records and frees all chunks but the first ones.
     ///
     /// # Safety
     ///

@@ -106,24 +106,24 @@ pub(super) mod sizes {
     /// Attempts to move the pool's cursor before a reservation is given up as contended.
     pub(in super::super) const CURSOR_TRIES: u32 = 16;
 
-    /// Sets of stacks whose references one context holds back; a power of two.
-    pub(in super::super) const HELD_SETS: usize = 32;
+    /// Sets of stacks whose references one context batches; a power of two.
+    pub(in super::super) const BATCH_SETS: usize = 32;
 
     /// Stacks in one set.
-    pub(in super::super) const HELD_WAYS: usize = 8;
+    pub(in super::super) const BATCH_WAYS: usize = 8;
 
-    /// Of the stacks that a full set has not, one in so many gets into it.
-    pub(in super::super) const HELD_ONE_IN: u64 = 16;
+    /// The number of stacks, missing from a full set, of which one is put into it.
+    pub(in super::super) const BATCH_ONE_IN: u64 = 16;
 
-    /// Stacks that a context predicts, by the one before and their first frame; a power of two. Where two that
-    /// come in turn share one, neither is predicted: of four, that happens in 0.6 % of all maps.
-    pub(in super::super) const NEXTS: usize = 1024;
+    /// Predictions of a context, by the previous stack and the first frame; a power of two. Where two that come in
+    /// turn share one, neither is predicted: of four, that happens in 0.6 % of all maps.
+    pub(in super::super) const PREDICTIONS: usize = 1024;
 
-    /// References at which those of a stack saturate. Above it there is room for one batch of each context
-    /// that is between the check and the addition.
+    /// References at which those of a stack saturate. One batch of each context that is between
+    /// the check and the addition fits above it.
     pub(in super::super) const REFS_MAX: u64 = i32::MAX as u64;
 
-    /// References to one stack that a context holds back at most; a power of two. The larger it is, the fewer
+    /// References to one stack that a context batches at most; a power of two. The larger it is, the fewer
     /// contexts a map can have, see [`CONTEXTS_MAX`](super::super::CONTEXTS_MAX).
     pub(in super::super) const REFS_BATCH_MAX: u32 = 1 << 15;
 
@@ -141,10 +141,10 @@ pub(super) mod sizes {
     pub(in super::super) const CHUNK_WORDS: u32 = 8;
     pub const POOL_BYTES_PER_STACK: usize = 128;
     pub(in super::super) const CURSOR_TRIES: u32 = 2;
-    pub(in super::super) const HELD_SETS: usize = 1;
-    pub(in super::super) const HELD_WAYS: usize = 2;
-    pub(in super::super) const HELD_ONE_IN: u64 = 2;
-    pub(in super::super) const NEXTS: usize = 2;
+    pub(in super::super) const BATCH_SETS: usize = 1;
+    pub(in super::super) const BATCH_WAYS: usize = 2;
+    pub(in super::super) const BATCH_ONE_IN: u64 = 2;
+    pub(in super::super) const PREDICTIONS: usize = 2;
     pub(in super::super) const REFS_MAX: u64 = 8;
     pub(in super::super) const REFS_BATCH_MAX: u32 = 2;
     pub(in super::super) const SLOTS_AT_ONCE: u32 = 2;

@@ -96,7 +96,7 @@ impl<'a> Symbols<'a> {
         Self(CHANGED_TEXT.read(section).map_or(&[], |changed| changed))
     }
 
-    /// The symbol name of `address` in a stack that was inserted in epoch `inserted`.
+    /// Returns the symbol name of `address` in a stack that was inserted in epoch `inserted`.
     pub(crate) fn of(&self, inserted: Epoch, address: u64) -> Symbol<'a> {
         if address == u64::from(shim::STACKMAP_TRAMPOLINE_MARKER) {
             return Symbol::Trampoline;
@@ -117,7 +117,7 @@ impl<'a> Symbols<'a> {
         }
     }
 
-    /// The first change of the text at `address` after the stack was inserted.
+    /// Returns the first change of the text at `address` after the stack was inserted.
     fn changed_text(&self, inserted: Epoch, address: u64) -> Option<&'a ChangedText> {
         let mut changed = self.0.iter();
         changed.find(|part| part.text.contains(&address) && part.snapshot.includes(inserted))
@@ -156,7 +156,7 @@ pub(crate) fn reset(reset: impl FnOnce()) {
     UNNAMED_TEXT.clear();
 }
 
-/// Called when text of a module is added, before any of it runs; or removed, after all of it has
+/// Handles that text of a module is added, before any of it runs; or removed, after all of it has
 /// run and while kallsyms still knows its symbols. Context: process, may sleep.
 ///
 /// # Safety
@@ -194,7 +194,7 @@ fn text_removed(text: &[stackmap_text]) {
     let is_gone = |ip| text.iter().any(|part| is_in(part, ip));
     remember_change(text, |map| {
         if !recording {
-            map.remove_hints(is_gone);
+            map.remove_cached_rules(is_gone);
         }
         // A CPU that has walked a stack in this text may not have inserted it yet. `snapshot` waits
         // for such a CPU.
@@ -204,11 +204,11 @@ fn text_removed(text: &[stackmap_text]) {
         }
         if recording {
             // Before the grace period, such a CPU may also have stored a rule for this text. If so, or if
-            // another rule may have taken its place, it may have been given to stacks as a hint since.
+            // another rule may have replaced it, it may have been cached with stacks since.
             if unwind::forget(text) || unwind::nr_replaced() != replaced {
                 map.snapshot()?;
             }
-            map.remove_hints(is_gone);
+            map.remove_cached_rules(is_gone);
         }
         let old = addresses(map, &snapshot, text)?;
         if old.is_empty() {
@@ -276,7 +276,7 @@ fn drop_names(changed: &mut KVVec<ChangedText>, text: &Range<u64>) {
     });
 }
 
-/// The kernel's current symbol names of these addresses.
+/// Returns the kernel's current symbol names of these addresses.
 fn names(addresses: &[u64]) -> Result<Names> {
     let mut names = KVVec::with_capacity(addresses.len(), GFP_KERNEL)?;
     let mut text = KBox::new([0; shim::STACKMAP_SYMBOL_LEN as usize], GFP_KERNEL)?;
@@ -290,7 +290,7 @@ fn names(addresses: &[u64]) -> Result<Names> {
     Ok(Arc::new(names, GFP_KERNEL)?)
 }
 
-/// The addresses in `text` that occur in the stacks of a snapshot, sorted. It is not stale: `CHANGE_LOCK`
+/// Returns the addresses in `text` that occur in the stacks of a snapshot, sorted. It is not stale: `CHANGE_LOCK`
 /// excludes resets.
 fn addresses(map: &Map, snapshot: &Epoch, text: &[stackmap_text]) -> Result<KVVec<u64>> {
     let mut addresses = KVVec::new();

@@ -69,7 +69,7 @@ int stackmap_stack_alloc(bool rules, bool verify)
 		struct stack_nest *nest = per_cpu_ptr(&stack_nest, cpu);
 		int level;
 
-		nest->levels = kvmalloc_node(levels * sizeof(*nest->levels), GFP_KERNEL,
+		nest->levels = kvzalloc_node(levels * sizeof(*nest->levels), GFP_KERNEL,
 					     cpu_to_node(cpu));
 		if (!nest->levels) {
 			stackmap_stack_free();
@@ -343,7 +343,7 @@ void stackmap_trace_stack(struct trace_array *tr, struct trace_buffer *buffer,
 	} while (!record(stack, asks));
 	stack->from_caller = true;
 	stack->nr_kernel = -1;
-	stack->round = 0;
+	stack->retries = 0;
 out:
 	barrier();
 	/* No race, as above. */

@@ -226,7 +226,7 @@ reserve(const struct stackmap_site *site, int type, size_t size)
 
 static enum stackmap_unreserved why_not(const struct ring_buffer_event *event)
 {
-	return event ? STACKMAP_FOREIGN : STACKMAP_NO_ROOM;
+	return event ? STACKMAP_FOREIGN : STACKMAP_REFUSED;
 }
 
 static __always_inline void commit(const struct stackmap_site *site,
@@ -293,7 +293,7 @@ enum stackmap_unreserved stackmap_id_write(const struct stackmap_site *site, uns
 		return write_by_core(site, id);
 	event = ring_buffer_lock_reserve(site->buffer, sizeof(*entry));
 	if (unlikely(!event))
-		return STACKMAP_NO_ROOM;
+		return STACKMAP_REFUSED;
 	entry = data_of(event);
 	tracing_generic_entry_update(&entry->ent, stack_id_call.event.type, site->trace_ctx);
 	entry->stack_id = id;
@@ -331,7 +331,7 @@ static struct ring_buffer_event *reserved(struct ring_buffer_event *event,
 }
 
 /**
- * stackmap_id_reserve - reserve room for a ftrace:stack_id event
+ * stackmap_id_reserve - reserve a ftrace:stack_id event
  * @site: where it goes
  * @why: set to the reason if no event is reserved
  *
@@ -348,7 +348,7 @@ struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
 }
 
 /**
- * stackmap_id_user_reserve - reserve room for a ftrace:stack_id_user event
+ * stackmap_id_user_reserve - reserve a ftrace:stack_id_user event
  * @site: where it goes
  * @why: set to the reason if no event is reserved
  *

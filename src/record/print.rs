@@ -13,7 +13,7 @@ use crate::{
     shim, store,
     user::{
         self,
-        words::{Word, WORDS_MAX},
+        encoded::{EncodedFrame, WORDS_MAX},
     },
 };
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use kernel::{
 
 static RESOLVES: AtomicBool = AtomicBool::new(false);
 
-/// Whether stacks are shown instead of ids.
+/// Returns whether stacks are shown instead of ids.
 pub(crate) fn resolves() -> bool {
     RESOLVES.load(Ordering::Relaxed)
 }
@@ -99,12 +99,12 @@ impl Seq<'_> {
     /// Prints a user stack in the form of the kernel's own `trace_user_stack_print()`.
     fn user_stack(&mut self, words: impl Iterator<Item = u64>, has_paths: bool) {
         self.text(fmt!("<user stack trace>\n"));
-        for word in words.filter_map(Word::from_bits) {
+        for word in words.filter_map(EncodedFrame::from_bits) {
             if shim::stackmap_seq_full(self.seq) {
                 break;
             }
             match word {
-                Word::Binary { index, offset } => {
+                EncodedFrame::Binary { index, offset } => {
                     self.text(fmt!(" => "));
                     match has_paths {
                         true => user::path(index, |path| match path {
@@ -115,18 +115,18 @@ impl Seq<'_> {
                     }
                     self.text(fmt!("[+{:#x}]\n", offset));
                 }
-                Word::Address(address) => self.text(fmt!(" => <{:016x}>\n", address)),
-                Word::Process { .. } | Word::End { .. } => {}
+                EncodedFrame::Address(address) => self.text(fmt!(" => <{:016x}>\n", address)),
+                EncodedFrame::Process { .. } | EncodedFrame::End { .. } => {}
             }
         }
     }
 
-    /// Prints the user stack of an id, if there is one. Context: process; paths are behind a lock.
+    /// Prints the user stack of an id, if there is one. Context: process; paths are read under a lock.
     fn user_stack_of(&mut self, id: Id) -> Option<()> {
         let mut words = KVec::with_capacity(WORDS_MAX, GFP_KERNEL).ok()?;
         store::USER.map()?.read(id, |_, record| {
             for word in record.frames() {
-                // There is room for the longest one.
+                // The longest one fits.
                 let _ = words.push_within_capacity(word);
             }
         })?;
@@ -134,12 +134,30 @@ impl Seq<'_> {
         Some(())
     }
 
-    /// The same while the kernel dies: without paths, and without memory of its own. Context: any.
+    /// Prints the same while the kernel dies: without paths, and without memory of its own. Context: any.
     fn user_stack_dumped(&mut self, id: Id) -> Option<()> {
         let section = ReadSide::enter();
         store::USER
             .map_in(&section)?
             .read(id, |_, record| self.user_stack(record.frames(), false))
+    }
+}
+
+/// Prints the event of an id: as a number, or as its stack. Context: any.
+fn print_id(out: &mut Seq<'_>, stack_id: c_int, shows_stack: bool) {
+    if !shows_stack {
+        out.text(fmt!("<stack_id {}>\n", stack_id));
+        return;
+    }
+    // At unload the map is freed after a grace period, which waits for this section.
+    let section = ReadSide::enter();
+    let symbols = Symbols::read(&section);
+    let id = Id::from_raw(stack_id as u32);
+    let shown = store::KERNEL
+        .map_in(&section)
+        .and_then(|map| map.read(id, |inserted, record| out.stack(&symbols, inserted, record)));
+    if shown.is_none() {
+        out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
     }
 }
 
@@ -157,24 +175,10 @@ unsafe extern "C" fn stackmap_print(
 ) {
     // SAFETY: By the requirement no other code uses `seq` during the call.
     let seq = unsafe { &mut *seq };
-    let mut out = Seq { seq, flags };
-    if !dumped && !resolves() {
-        out.text(fmt!("<stack_id {}>\n", stack_id));
-        return;
-    }
-    // At unload the map is freed after a grace period, which waits for this section.
-    let section = ReadSide::enter();
-    let symbols = Symbols::read(&section);
-    let id = Id::from_raw(stack_id as u32);
-    let shown = store::KERNEL
-        .map_in(&section)
-        .and_then(|map| map.read(id, |inserted, record| out.stack(&symbols, inserted, record)));
-    if shown.is_none() {
-        out.text(fmt!("<stack_id {}> (gone)\n", stack_id));
-    }
+    print_id(&mut Seq { seq, flags }, stack_id, dumped || resolves());
 }
 
-/// Shows a reader of the trace the event of an id with the cookie of its user stack.
+/// Prints the event of an id with the cookie of its user stack.
 ///
 /// # Safety
 ///
@@ -189,14 +193,12 @@ unsafe extern "C" fn stackmap_print_user(
 ) {
     let bound = user::bound(&ReadSide::enter(), cookie);
     let shows_stacks = dumped || resolves();
-    if shows_stacks {
-        // SAFETY: By the requirement.
-        unsafe { stackmap_print(seq, stack_id, flags, dumped) };
-    }
     // SAFETY: By the requirement no other code uses `seq` during the call.
     let seq = unsafe { &mut *seq };
     let mut out = Seq { seq, flags };
-    if !shows_stacks {
+    if shows_stacks {
+        print_id(&mut out, stack_id, true);
+    } else {
         out.text(fmt!("<stack_id {}> ", stack_id));
     }
     let shown = bound.and_then(|id| match (shows_stacks, dumped) {

@@ -126,7 +126,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// A function that returns and takes these.
+    /// Makes the prototype of a function that returns and takes these.
     pub fn new(returned: Type, params: &[Type]) -> Self {
         let mut signature = Self {
             returned,
@@ -238,8 +238,8 @@ impl<'a> Btf<'a> {
                 }
                 self.shift += 1;
             }
-            let (mark, behind) = self.mark(self.nr);
-            if behind == 0 {
+            let (mark, distance) = self.mark(self.nr);
+            if distance == 0 {
                 self.marks[mark] = at;
             }
             (_, at) = self.read(at)?;
@@ -248,13 +248,13 @@ impl<'a> Btf<'a> {
         Ok(())
     }
 
-    /// The mark before a type, and how far after it the type is.
+    /// Returns the mark before a type, and how far after it the type is.
     fn mark(&self, index: usize) -> (usize, usize) {
         let mark = index >> self.shift;
         (mark, index - (mark << self.shift))
     }
 
-    /// The type at an offset, and where the next one is.
+    /// Reads the type at an offset. Returns it, and where the next one is.
     fn read(&self, at: usize) -> Result<(Raw<'a>, usize), Error> {
         let types = self.types.get(at..).ok_or(Error::Truncated)?;
         let (head, more) = types
@@ -281,7 +281,7 @@ impl<'a> Btf<'a> {
         Ok((raw, at + TYPE_LEN + len))
     }
 
-    /// What follows a type of a kind that came later: once, and for each of its members.
+    /// Returns the number of bytes that follow a type of a kind that came later: once, and for each of its members.
     fn layout(&self, kind: u32) -> Result<(usize, usize), Error> {
         // Two bytes, and two of flags.
         let layout = self.layouts.chunks_exact(4).nth(kind as usize);
@@ -291,21 +291,21 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// A type by its number, not 0.
+    /// Returns a type by its number, not 0.
     fn get(&self, id: u32) -> Result<Raw<'a>, Error> {
         let index = (id as usize).wrapping_sub(1);
         if index >= self.nr {
             return Err(Error::Reference(id));
         }
-        let (mark, behind) = self.mark(index);
+        let (mark, distance) = self.mark(index);
         let mut at = *self.marks.get(mark).ok_or(Error::Reference(id))?;
-        for _ in 0..behind {
+        for _ in 0..distance {
             (_, at) = self.read(at)?;
         }
         Ok(self.read(at)?.0)
     }
 
-    /// Whether the string at an offset is this one.
+    /// Returns whether the string at an offset is this one.
     fn is_named(&self, at: u32, name: &[u8]) -> bool {
         let string = self.strings.get(at as usize..);
         string
@@ -355,7 +355,7 @@ impl<'a> Btf<'a> {
         Ok(signature)
     }
 
-    /// A type without the names that it has and what it is qualified by.
+    /// Returns a type without the names that it has and what it is qualified by.
     fn plain(&self, mut id: u32) -> Result<Type, Error> {
         for _ in 0..MAX_NAMES {
             if id == 0 {
@@ -383,7 +383,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// An integer: how it is encoded, and the bits of the memory that it is in.
+/// Returns how an integer is encoded, and the bits of the memory that it is in.
 fn integer(encoding: u32, bits: u32) -> Type {
     if encoding & INT_OFFSET != 0 || encoding & INT_BITS != bits {
         Type::Other("bits")
@@ -400,7 +400,7 @@ fn integer(encoding: u32, bits: u32) -> Type {
     }
 }
 
-/// The word at an offset.
+/// Returns the word at an offset.
 fn word(data: &[u8], at: usize) -> Result<u32, Error> {
     let bytes = data.get(at..).and_then(|data| data.first_chunk());
     bytes

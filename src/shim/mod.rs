@@ -10,7 +10,11 @@ pub(crate) mod btf;
 pub(crate) mod prototypes;
 
 use crate::published::Section;
-use core::{marker::PhantomData, mem::MaybeUninit, ops::Range, sync::atomic::AtomicU64};
+use core::{
+    marker::PhantomData,
+    ops::{Deref, Range},
+    sync::atomic::AtomicU64,
+};
 use kernel::{prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
@@ -48,19 +52,16 @@ mod sizes {
 
 pub(crate) use sizes::*;
 
-/// An errno of `kernel::bindings` as an error, where the kernel crate has no name for it.
+/// Returns an errno of `kernel::bindings` as an error, where the kernel crate has no name for it.
 pub(crate) fn errno(code: u32) -> Error {
     Error::from_errno(-(code as c_int))
 }
 
-/// Makes safe functions of those that lean on nothing that their caller has done, and follow no
-/// pointer but references.
+/// Wraps C functions without preconditions that follow no pointers except references.
 macro_rules! safe {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
-        #[inline(always)]
         pub(crate) fn $name($($arg: $type),*) $(-> $ret)? {
-            // SAFETY: It may be called at any time, in the contexts that the header names;
-            // references are valid, and pointers are not followed.
+            // SAFETY: It has no precondition; references are valid, and pointers are not followed.
             unsafe { generated::$name($($arg),*) }
         }
     )*};
@@ -68,6 +69,7 @@ macro_rules! safe {
 
 safe! {
     stackmap_symbols_resolve() -> c_int;
+    stackmap_btf(len: &mut usize) -> *const c_void;
     stackmap_event_type() -> c_int;
     stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
     stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
@@ -94,43 +96,55 @@ safe! {
     stackmap_cpus() -> c_uint;
 }
 
-/// The kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
+/// Returns the kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
 pub(crate) fn btf() -> Option<&'static [u8]> {
     let mut len = 0;
-    // SAFETY: `len` may be written. Without symbols there is no BTF.
-    let start = unsafe { stackmap_btf(&mut len) }.cast::<u8>();
+    let start = stackmap_btf(&mut len).cast::<u8>();
     // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
     (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
 }
 
-/// The number of contexts, [`Recording::context`] is below it: one for each level of each possible CPU number.
+/// Returns the number of contexts, one for each level of each possible CPU number: [`WalkInput::context`] is below it.
 pub(crate) fn contexts() -> usize {
     (stackmap_cpus() * STACKMAP_LEVELS) as usize
 }
 
-/// A stack that is being recorded: for the time `'h`, in which we run inside the hook.
+/// What a walk knows of the stack that is recorded, for the time `'h` in which we run inside the hook.
 ///
 /// # Invariants
 ///
-/// `stack` is as the C side has made it: its pointers are valid, `ips` and `kernel` have room for
-/// [`STACKMAP_MAX_FRAMES`], and the first `nr` of `ips` and `nr_kernel` of `kernel` are there.
+/// `stack` is as the C side has made it: its pointers are valid, `ips` and `kernel` have [`STACKMAP_MAX_FRAMES`] words,
+/// all of them initialised, and the first `nr` of `ips` and `nr_kernel` of `kernel` are frames.
 /// Preemption is off, and `stackmap_hook_drain()` waits for the end of `'h`.
-pub(crate) struct Recording<'h> {
+pub(crate) struct WalkInput<'h> {
     stack: &'h mut stackmap_stack,
     _here: NotThreadSafe,
 }
 
-/// Inside the hook, RCU is watching.
+/// A stack that is being recorded: what is known of it, and buffers for its frames.
+pub(crate) struct Recording<'h> {
+    input: WalkInput<'h>,
+}
+
+impl<'h> Deref for Recording<'h> {
+    type Target = WalkInput<'h>;
+
+    fn deref(&self) -> &WalkInput<'h> {
+        &self.input
+    }
+}
+
+/// Evidence that RCU is watching inside the hook.
 ///
 /// # Invariants
 ///
-/// It is, and preemption is off, for as long as `'h`.
+/// RCU is watching, and preemption is off, for as long as `'h`.
 pub(crate) struct Watched<'h>(PhantomData<&'h ()>, NotThreadSafe);
 
 // SAFETY: By the invariant; regions with preemption off are read-side sections.
 unsafe impl Section for Watched<'_> {}
 
-/// Preemption is off on this CPU.
+/// Evidence that preemption is off on this CPU.
 pub(crate) struct NoPreemption(NotThreadSafe);
 
 // SAFETY: Regions with preemption off are read-side sections where RCU is watching, as it does in task
@@ -138,13 +152,13 @@ pub(crate) struct NoPreemption(NotThreadSafe);
 unsafe impl Section for NoPreemption {}
 
 impl NoPreemption {
-    /// Turns it off. Context: task.
+    /// Turns preemption off. Context: task.
     pub(crate) fn enter() -> Self {
         stackmap_preempt_disable();
         Self(NotThreadSafe)
     }
 
-    /// The number of this CPU.
+    /// Returns the number of this CPU.
     pub(crate) fn cpu(&self) -> usize {
         stackmap_this_cpu() as usize
     }
@@ -157,146 +171,192 @@ impl Drop for NoPreemption {
     }
 }
 
-/// Frames that are in a [`Recording`].
+/// Frames in a buffer of a [`Recording`]: that of the kernel's unwinder or the other one.
 ///
 /// # Invariants
 ///
-/// So many are there, found by the kernel's unwinder or not.
+/// `nr` is at most [`STACKMAP_MAX_FRAMES`].
 #[derive(Clone, Copy)]
 pub(crate) struct Frames {
     by_kernel: bool,
     nr: usize,
 }
 
-/// What the hot path must know of the running kernel.
-#[inline(always)]
+/// Returns what the hot path must know of the running kernel.
 pub(crate) fn facts() -> &'static stackmap_facts {
     let facts = &raw const self::stackmap_facts;
     // SAFETY: It does not change after load, and nothing else is called before it is set.
     unsafe { &*facts }
 }
 
-impl<'h> Recording<'h> {
-    /// # Safety
-    ///
-    /// The invariants hold for `*stack`, which nobody else uses, from now on for as long as `'h`.
-    #[inline(always)]
-    pub(crate) unsafe fn new(stack: *mut stackmap_stack) -> Self {
-        Self {
-            // INVARIANT: As required of the caller.
-            // SAFETY: As required of the caller.
-            stack: unsafe { &mut *stack },
-            _here: NotThreadSafe,
-        }
-    }
+/// Wraps C functions that may be called where RCU is watching and preemption is off.
+macro_rules! watched {
+    ($($(#[$doc:meta])* $name:ident = $function:ident;)*) => {
+        impl Watched<'_> {$(
+            $(#[$doc])*
+            pub(crate) fn $name(&self, ip: u64) -> bool {
+                // SAFETY: RCU is watching and preemption is off, by the invariant.
+                unsafe { generated::$function(ip as usize) }
+            }
+        )*}
+    };
+}
 
-    /// This CPU's at this level of nesting: nobody else's.
-    #[inline(always)]
+watched! {
+    /// Returns whether a rule may be kept for text: it stays as it is, or a notifier is called when it goes.
+    is_stable = stackmap_unwind_is_stable;
+    /// Returns whether the kernel's unwinder knows the trampoline of a tracer that an address is in.
+    is_tracer = stackmap_is_tracer;
+    /// Returns whether a call that returns to an address is in a BPF image that is there now.
+    is_bpf = stackmap_unwind_is_bpf;
+    /// Returns whether there is text at an address.
+    is_text = stackmap_unwind_is_text;
+}
+
+impl Watched<'_> {
+    /// Runs the kernel's unwinder for one step from `ip`, on the stack for learning: `sp` and `bp` are words of it.
+    pub(crate) fn unwind_try(&self, ip: u64, sp: u32, bp: u32, signal: bool) -> stackmap_trial {
+        let mut trial = stackmap_trial::default();
+        let [sp, bp] = [sp, bp].map(|word| word.min(STACKMAP_LEARN_WORDS));
+        // SAFETY: RCU is watching, by the invariant; both are words of that stack, or its end.
+        unsafe { stackmap_unwind_try(ip as usize, sp, bp, signal, &mut trial) };
+        trial
+    }
+}
+
+impl<'h> WalkInput<'h> {
+    /// Returns the number of this CPU's context at this level of nesting, which nobody else uses.
     pub(crate) fn context(&self) -> usize {
         self.stack.context as usize
     }
 
-    /// Evidence that grace periods wait for us: they do where RCU is watching.
-    #[inline(always)]
+    /// Returns evidence that grace periods wait for us: they do where RCU is watching.
     pub(crate) fn watched(&self) -> Option<Watched<'h>> {
-        // INVARIANT: As the C side says, by the invariant.
+        // INVARIANT: The C side says so, by the invariant.
         (self.stack.watched).then_some(Watched(PhantomData, NotThreadSafe))
     }
 
-    /// Where a walk begins, and how many callers it leaves out; if it begins at a caller.
-    #[inline(always)]
+    /// Returns where a walk begins, and how many callers it skips; if it begins at a caller.
     pub(crate) fn caller(&self) -> Option<(&stackmap_caller, usize)> {
         let stack = &self.stack;
         (stack.from_caller).then_some((&stack.caller, stack.skip as usize))
     }
 
-    /// Where the stack of the task begins, which has [`STACKMAP_STACK_SIZE`] bytes.
-    #[inline(always)]
+    /// Returns where the stack of the task begins, which has [`STACKMAP_STACK_SIZE`] bytes.
     pub(crate) fn task_stack(&self) -> u64 {
         self.stack.caller.begin
     }
 
-    /// Room for the state of the kernel's unwinder.
-    #[inline(always)]
-    pub(crate) fn state(&self) -> *mut unwind_state {
-        self.stack.state
+    /// Starts the kernel's unwinder at a frame, and sets the bounds of its stack. Returns whether they are known.
+    pub(crate) fn unwind_begin(&self, _: &Watched<'_>, frame: &mut stackmap_frame) -> bool {
+        // SAFETY: RCU is watching and preemption is off; `state` is valid, by the invariant.
+        unsafe { stackmap_unwind_begin(frame, self.stack.state) }
     }
 
-    /// Room for all frames of a walk, after those that are known.
-    ///
-    /// # Safety
-    ///
-    /// Until it is dropped, no frames are used.
-    #[allow(clippy::mut_from_ref)]
-    #[inline(always)]
-    pub(crate) unsafe fn room(&self) -> &mut [MaybeUninit<u64>] {
-        let room = STACKMAP_MAX_FRAMES as usize;
-        // SAFETY: By the invariant there is so much room, which nobody else uses; nor do we.
-        unsafe { core::slice::from_raw_parts_mut(self.stack.ips.cast(), room) }
+    /// Steps to the caller of a frame by the kernel's unwinder, from its state, if that is set. Returns whether there
+    /// is one.
+    pub(crate) fn unwind_step(
+        &self,
+        _: &Watched<'_>,
+        frame: &mut stackmap_frame,
+        state_is_set: bool,
+    ) -> bool {
+        // SAFETY: RCU is watching and preemption is off; `state` is valid, by the invariant.
+        unsafe { stackmap_unwind_step(frame, self.stack.state, state_is_set) }
     }
 
-    /// The number of frames that are known before the walk: none or one.
-    #[inline(always)]
-    pub(crate) fn known(&self) -> usize {
+    /// Returns the number of frames that are known before the walk: none or one.
+    pub(crate) fn nr_known(&self) -> usize {
         self.stack.nr as usize
     }
 
-    /// The frame that is known before the walk, if there is one.
-    #[inline(always)]
-    pub(crate) fn first(&self) -> Option<u64> {
-        // SAFETY: By the invariant.
-        (self.stack.nr > 0).then(|| unsafe { *self.stack.ips.cast() })
+    /// Returns how often the kernel's unwinder was asked again.
+    pub(crate) fn retries(&self) -> u32 {
+        self.stack.retries
     }
 
-    /// So many frames, those that are known included.
-    ///
+    /// Returns the text of the trace array's own function tracer, if that has any.
+    pub(crate) fn trampoline(&self) -> Range<u64> {
+        self.stack.trampoline.start..self.stack.trampoline.end
+    }
+
+    /// Returns whether a return address is in that text, while the kernel's unwinder knows it.
+    pub(crate) fn is_in_tracer(&self, section: &Watched<'_>, ip: u64) -> bool {
+        self.trampoline().contains(&ip) && section.is_tracer(ip)
+    }
+
+    /// Returns the cached rule of the text that calls this tracer, kept as long as the trace array is served.
+    pub(crate) fn tracer_rule(&self) -> &AtomicU64 {
+        // SAFETY: By the invariant, and only by this function from now on.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.stack.site.slot).rule) }
+    }
+}
+
+impl<'h> Recording<'h> {
     /// # Safety
     ///
-    /// They were written to the [`Recording::room`].
-    #[inline(always)]
-    pub(crate) unsafe fn filled(&self, nr: usize) -> Frames {
-        // INVARIANT: By the requirement.
-        Frames {
-            by_kernel: false,
-            nr,
+    /// The invariants hold for `*stack`, which nobody else uses, from now on for as long as `'h`.
+    pub(crate) unsafe fn new(stack: *mut stackmap_stack) -> Self {
+        // INVARIANT: As required of the caller.
+        // SAFETY: As required of the caller.
+        let stack = unsafe { &mut *stack };
+        Self {
+            input: WalkInput {
+                stack,
+                _here: NotThreadSafe,
+            },
         }
     }
 
-    /// What the kernel's unwinder has found, if it was asked.
-    #[inline(always)]
-    pub(crate) fn kernels(&self) -> Option<Frames> {
+    /// Returns the frame that is known before the walk, if there is one.
+    pub(crate) fn first_known(&self) -> Option<u64> {
+        self.frames(self.written(self.nr_known())).first().copied()
+    }
+
+    /// Returns the state of a walk and the part of its buffer after the known frames.
+    pub(crate) fn split(&mut self) -> (&WalkInput<'h>, &mut [u64]) {
+        let max = STACKMAP_MAX_FRAMES as usize;
+        // SAFETY: By the invariant, the buffer has this number of words, which nobody else uses for as long as `self` is borrowed.
+        let ips = unsafe { core::slice::from_raw_parts_mut(self.stack.ips.cast(), max) };
+        (&self.input, ips)
+    }
+
+    /// Returns the first `nr` frames of that buffer.
+    pub(crate) fn written(&self, nr: usize) -> Frames {
+        // INVARIANT: It is at most this.
+        Frames {
+            by_kernel: false,
+            nr: nr.min(STACKMAP_MAX_FRAMES as usize),
+        }
+    }
+
+    /// Returns what the kernel's unwinder has found, if it was asked.
+    pub(crate) fn kernel_frames(&self) -> Option<Frames> {
         let nr = usize::try_from(self.stack.nr_kernel).ok()?;
+        // INVARIANT: By that of `WalkInput`.
         Some(Frames {
             by_kernel: true,
             nr,
         })
     }
 
-    /// How often the kernel's unwinder was asked again.
-    pub(crate) fn round(&self) -> u32 {
-        self.stack.round
-    }
-
     /// Has the kernel's unwinder asked again.
-    pub(crate) fn ask_again(&mut self) {
-        self.stack.round += 1;
+    pub(crate) fn retry(&mut self) {
+        self.input.stack.retries += 1;
     }
 
-    /// The return addresses, the innermost first.
-    #[inline(always)]
+    /// Returns the return addresses, the innermost first.
     pub(crate) fn frames(&self, frames: Frames) -> &[u64] {
-        // SAFETY: By the invariant of `Frames`.
+        // SAFETY: By the invariants of `Frames` and `WalkInput`.
         unsafe { core::slice::from_raw_parts(self.ips(frames), frames.nr) }
     }
 
-    /// The same, to change them.
-    #[inline(always)]
+    /// Returns the same, to change them.
     pub(crate) fn frames_mut(&mut self, frames: Frames) -> &mut [u64] {
-        // SAFETY: By the invariant of `Frames`; nobody else uses them.
+        // SAFETY: As above; nobody else uses them.
         unsafe { core::slice::from_raw_parts_mut(self.ips(frames), frames.nr) }
     }
 
-    #[inline(always)]
     fn ips(&self, frames: Frames) -> *mut u64 {
         let ips = if frames.by_kernel {
             self.stack.kernel
@@ -306,46 +366,25 @@ impl<'h> Recording<'h> {
         ips.cast()
     }
 
-    /// Finds out what is known of the trace array's own function tracer. Before this is called, nothing is.
-    #[inline(always)]
+    /// Sets what is known of the trace array's own function tracer. Before this is called, nothing is.
     pub(crate) fn set_tracer(&mut self) {
         // SAFETY: By the invariant the slot is the trace array's.
-        unsafe { stackmap_set_tracer(self.stack) };
+        unsafe { stackmap_set_tracer(self.input.stack) };
     }
 
-    /// The text of the trace array's own function tracer, if that has any.
-    #[inline(always)]
-    pub(crate) fn trampoline(&self) -> Range<u64> {
-        self.stack.trampoline.start..self.stack.trampoline.end
-    }
-
-    /// Whether a return address is in that text, while the kernel's unwinder knows it.
-    pub(crate) fn is_in_tracer(&self, ip: u64) -> bool {
-        // SAFETY: A walk by rules, where RCU is watching and preemption is off.
-        self.trampoline().contains(&ip) && unsafe { stackmap_is_tracer(ip as usize) }
-    }
-
-    /// What is kept of the text that calls this tracer, as long as the trace array is served.
-    #[inline(always)]
-    pub(crate) fn tracer_rule(&self) -> &AtomicU64 {
-        // SAFETY: By the invariant, and only by this function from now on.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.stack.site.slot).rule) }
-    }
-
-    /// Whether it is not known yet and can be found.
-    #[inline(always)]
+    /// Returns whether that tracer is not known yet and can be found.
     pub(crate) fn wants_tracer(&self) -> bool {
         self.stack.tracer_unknown && self.stack.watched
     }
 
-    /// Finds it, if one of the frames is in it.
+    /// Finds that tracer, if one of the frames is in its text.
     #[cold]
     pub(crate) fn find_tracer(&mut self, frames: Frames) {
         let text = facts().stext..facts().etext;
         if self.frames(frames).iter().any(|ip| !text.contains(ip)) {
             let ips = self.ips(frames).cast();
-            // SAFETY: RCU is watching; so many frames are there.
-            unsafe { stackmap_find_tracer(self.stack, ips, frames.nr as u32) };
+            // SAFETY: RCU is watching; `nr` frames are there.
+            unsafe { stackmap_find_tracer(self.input.stack, ips, frames.nr as u32) };
         }
     }
 }
@@ -367,29 +406,29 @@ pub(crate) struct UserRequest {
 pub(crate) struct IdEvent<'a> {
     site: &'a stackmap_site,
     event: *mut ring_buffer_event,
-    /// It was reserved with or without.
+    /// That of its user stack, if it was reserved for one.
     cookie: Option<u64>,
 }
 
 /// Why there is no event for an id.
 pub(crate) enum Unreserved {
-    /// The ring buffer takes nothing now.
-    NoRoom,
+    /// The ring buffer refuses the event.
+    Refused,
     /// The ring buffer is not that of the trace array.
     Foreign,
 }
 
+/// Returns why the C side has reserved no event.
 fn unreserved(why: stackmap_unreserved) -> Unreserved {
     if why == stackmap_unreserved_STACKMAP_FOREIGN {
         Unreserved::Foreign
     } else {
-        Unreserved::NoRoom
+        Unreserved::Refused
     }
 }
 
 impl Recording<'_> {
-    /// Asks for the user stack of the current task.
-    #[inline(always)]
+    /// Requests the user stack of the current task.
     pub(crate) fn request_user(&self) -> Option<UserRequest> {
         let (mut cookie, mut count) = (0, 0);
         // SAFETY: By the invariant the slot is the trace array's, and preemption is off; both may be
@@ -403,7 +442,6 @@ impl Recording<'_> {
     }
 
     /// Writes the event of an id; with a cookie, that of one that has a user stack.
-    #[inline(always)]
     pub(crate) fn write_id(&self, id: u32, cookie: Option<u64>) -> Result<(), Unreserved> {
         let site = &self.stack.site;
         // SAFETY: By the invariant the site is what the kernel has called us with, and preemption is
@@ -421,7 +459,6 @@ impl Recording<'_> {
     }
 
     /// Reserves an event for an id; with a cookie, for one that has a user stack.
-    #[inline(always)]
     pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
         let mut why = 0;
@@ -457,9 +494,8 @@ impl Recording<'_> {
         }
     }
 
-    /// Bytes of the event of a full stack in the ring buffer: a word of header, a second one from
+    /// Returns the number of bytes of the event of a full stack in the ring buffer: a word of header, a second one from
     /// 113 bytes of data on (`RINGBUF_TYPE_DATA_TYPE_LEN_MAX`), the data.
-    #[inline(always)]
     pub(crate) fn full_bytes(&self, nr_frames: usize) -> u64 {
         let frames = (nr_frames as u64).wrapping_mul(8);
         let data = u64::from(facts().layout.caller_offset).wrapping_add(frames);
@@ -469,14 +505,12 @@ impl Recording<'_> {
 }
 
 impl IdEvent<'_> {
-    /// Whether it has a user stack.
-    #[inline(always)]
+    /// Returns whether it has a user stack.
     pub(crate) fn has_user(&self) -> bool {
         self.cookie.is_some()
     }
 
     /// Completes the event.
-    #[inline(always)]
     pub(crate) fn commit(self, id: u32) {
         // SAFETY: By the type invariants; `self` is consumed.
         unsafe {
@@ -487,7 +521,7 @@ impl IdEvent<'_> {
         };
     }
 
-    /// Takes the event back.
+    /// Discards the event.
     pub(crate) fn discard(self) {
         // SAFETY: By the type invariants; `self` is consumed.
         unsafe { stackmap_id_discard(self.site, self.event) };

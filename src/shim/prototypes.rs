@@ -72,7 +72,7 @@ prototype!(A, B, C);
 prototype!(A, B, C, D);
 prototype!(A, B, C, D, E);
 
-/// The signature of a function that nobody gets hold of: the closure is there for its type.
+/// Returns the signature of a function that is never called: the closure is there for its type.
 fn signature_of<P: Prototype>(_function: impl FnOnce() -> P) -> Signature {
     P::signature()
 }

@@ -28,7 +28,7 @@ const WRITE_MAX: usize = bindings::NAME_MAX as usize + 6;
 pub(crate) struct Gate(());
 
 impl Gate {
-    /// To be dropped after all files.
+    /// Returns the gate, to be dropped after all files.
     pub(crate) fn new() -> Self {
         Self(())
     }
@@ -156,13 +156,13 @@ impl Output<'_> {
         }
     }
 
-    /// CAST: `SeqFile` is a transparent wrapper.
+    /// Returns the C structure. CAST: `SeqFile` is a transparent wrapper.
     fn raw(&self) -> *mut bindings::seq_file {
         from_ref(self.0).cast_mut().cast()
     }
 }
 
-/// The operations of a [`File`].
+/// Returns the operations of a [`File`].
 pub(super) const fn operations<F: File>() -> *const bindings::file_operations {
     from_ref(FileOps::<F>::OPERATIONS)
 }
@@ -230,7 +230,7 @@ impl<F: File> FileOps<F> {
         })
     }
 
-    /// The seq_file of an open file; null if it is open for writing only.
+    /// Returns the seq_file of an open file; null if it is open for writing only.
     ///
     /// # Safety
     ///
@@ -298,7 +298,7 @@ impl<F: File> FileOps<F> {
         write().unwrap_or_else(|error: Error| error.to_errno() as isize)
     }
 
-    /// The reader of a seq_file.
+    /// Returns the reader of a seq_file.
     ///
     /// # Safety
     ///

@@ -61,7 +61,7 @@ impl Instance {
     }
 }
 
-/// A path below the directory of an instance, as a string.
+/// Returns a path below the directory of an instance, as a string.
 fn path(name: &[u8], file: &[u8]) -> Result<CString> {
     let mut path = KVec::new();
     for part in [b"instances/", name, file, b"\0"] {

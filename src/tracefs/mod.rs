@@ -72,7 +72,7 @@ impl Mount {
         }
     }
 
-    /// Whether tracefs has a file of this path.
+    /// Returns whether tracefs has a file of this path.
     pub(crate) fn has(&self, path: &CStr) -> Result<bool> {
         // SAFETY: By the type invariant, and `path` is a string.
         match unsafe { shim::stackmap_tracefs_exists(self.0, path.as_char_ptr()) } {

@@ -17,7 +17,7 @@ impl Slot {
     /// The top level's.
     pub(crate) const TOP: Self = Self(0);
 
-    /// Those of instances.
+    /// Returns the slots of instances.
     pub(crate) fn of_instances() -> impl Iterator<Item = Self> {
         // INVARIANT: By the range.
         (1..shim::STACKMAP_SLOTS).map(Self)
@@ -46,13 +46,13 @@ impl TraceArray {
     pub(super) unsafe fn new(
         served: stackmap_served,
         slot: Slot,
-        held: Option<ARef<File>>,
+        file: Option<ARef<File>>,
     ) -> Self {
         // INVARIANT: By the requirement.
         Self {
             served,
             slot,
-            _held: held,
+            _held: file,
         }
     }
 
@@ -112,7 +112,7 @@ impl TraceArray {
         unsafe { shim::stackmap_user_cancel(self.slot.0) };
     }
 
-    /// Whether it records. Context: process.
+    /// Returns whether it records. Context: process.
     pub(crate) fn tracing_is_on(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { shim::stackmap_tracing_is_on(self.served.tr) }

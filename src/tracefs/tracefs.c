@@ -302,7 +302,7 @@ void stackmap_tracefs_leave(void)
  * Offsets follow from sizes and alignments as in the core's own event_define_fields().
  *
  * Context: process, once.
- * Return: the layout, -EINVAL if what is there is another event, or why there is no such event.
+ * Return: the layout, -EINVAL if another event is there, or why there is no such event.
  */
 const struct stackmap_layout *stackmap_tracefs_layout(struct vfsmount *root)
 {

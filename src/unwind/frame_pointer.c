@@ -4,7 +4,7 @@
  *
  * A function has pushed the frame pointer of its caller below its return address, and its own
  * frame pointer is where that is: a frame record. The stack pointer of a frame, as the walk has it,
- * is after the return address, so it tells where the record is.
+ * is after the return address, so it says where the record is.
  */
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
@@ -103,9 +103,9 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 }
 
 /* As in orc.c. If @state is not set, all frames of the walk were on one stack. */
-bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool is_set)
 {
-	if (!begun && !stackmap_unwind_begin(frame, state))
+	if (!is_set && !stackmap_unwind_begin(frame, state))
 		return false;
 	/* Of a frame that was interrupted, the state has the registers. */
 	if (!frame->interrupted) {

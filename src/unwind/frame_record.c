@@ -113,7 +113,7 @@ static bool step_to_registers(struct stackmap_frame *frame, unsigned long record
  * As in orc.c, without @state. If there is no caller, and the frame is not the last one of the
  * task, the kernel's unwinder may still find one.
  */
-bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool is_set)
 {
 	const unsigned long task = (unsigned long)task_stack_page(current);
 	const bool on_task = frame->begin == task;

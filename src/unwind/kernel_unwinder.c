@@ -121,7 +121,7 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
 	return false;
 }
 
-bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool is_set)
 {
 	return false;
 }

@@ -3,13 +3,17 @@
 //! The kernel's unwinder, as walks and what learns rules use it.
 
 use super::{
-    hints::Hinted,
-    rules::{Outcome, Rule, Rules, Run, Table, REALIGNED_MAX},
-    walk::{self, Frame, Registers, Stack, WalkCounter},
-    Notes, Walker,
+    frame::{FrameRegisters, KernelFrame, StackBounds},
+    frame_word::FrameWord,
+    rule::{LearnRun, LearnedStep, UnwindRule, REALIGNED_MAX},
+    rules::{RulesRef, UnwindRules},
+    unwinder::{Unwinder, WalkCounter},
+    walker::{WalkContext, Walker},
 };
-use crate::map::Guide;
-use crate::shim::{self, stackmap_caller, stackmap_frame, stackmap_trial, Recording, Watched};
+use crate::{
+    map::PredictedStack,
+    shim::{self, stackmap_caller, stackmap_frame, stackmap_trial, WalkInput, Watched},
+};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the pointers are on the stack for learning; the frame pointer twice, for two runs.
@@ -22,121 +26,119 @@ const LINKS: [(u32, u32); 2] = [
     (shim::STACKMAP_LEARN_LINK_1, shim::STACKMAP_LEARN_LINKED_1),
 ];
 
-/// Whether the rule of BPF text is known: [`Rule::FRAME`], as the kernel's unwinder has shown. It has no
+/// Whether the rule of BPF text is known: [`UnwindRule::FRAME`], as the kernel's unwinder has shown. It has no
 /// tables for such text, and takes the same step from all of it.
-static BPF_BY_FRAMES: AtomicBool = AtomicBool::new(false);
+static BPF_HAS_FRAME_RULE: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's unwinder, for one walk.
 pub(super) struct KernelUnwinder<'a> {
-    recording: &'a Recording<'a>,
-    rules: &'a Rules,
+    input: &'a WalkInput<'a>,
+    section: &'a Watched<'a>,
+    rules: &'a UnwindRules,
     /// The entries of `rules`, so that they are found without it.
-    table: Table<'a>,
-    pub(super) notes: &'a Notes,
+    table: RulesRef<'a>,
+    context: &'a WalkContext,
     /// Whether its state is set.
-    begun: bool,
-    /// Whether it could not take a step that the walk needs: its whole walk may find more.
+    state_is_set: bool,
+    /// Whether it could not take a step that the walk needs: its own walk may find more.
     #[cfg(CONFIG_ARM64)]
     gave_up: bool,
 }
 
-/// Whether there is the same rule for any address, text or not: on arm64, see `frames.rs`.
+/// Whether any address, text or not, has the same rule: on arm64, see `frame_record.rs`.
 const ANY_ADDRESS: bool = cfg!(CONFIG_ARM64);
 
 impl<'a> KernelUnwinder<'a> {
     #[inline(always)]
     pub(super) fn new(
         walker: &'a Walker,
-        section: &'a Watched<'_>,
-        recording: &'a Recording<'a>,
+        section: &'a Watched<'a>,
+        input: &'a WalkInput<'a>,
     ) -> Option<Self> {
         let rules = walker.rules.read(section)?;
         Some(Self {
-            recording,
+            input,
+            section,
             rules,
             table: rules.table(),
-            notes: walker.notes.get(recording.context())?,
-            begun: false,
+            context: walker.contexts.get(input.context())?,
+            state_is_set: false,
             #[cfg(CONFIG_ARM64)]
             gave_up: false,
         })
     }
 
-    /// The rule of an address in the text that calls the trace array's own function tracer. That text may
-    /// go and come again, but is always made from the same template: its rule is used only for what is in
-    /// it now.
+    /// Returns the rule of an address in the text that calls the trace array's own function tracer. That text may
+    /// go and come again, but is always made from the same template: its rule is used only while the kernel knows the
+    /// tracer.
     #[cold]
     #[link_section = ".kprobes.text"]
-    pub(super) fn tracer_rule(&self, ip: u64) -> Rule {
+    pub(super) fn tracer_rule(&self, ip: u64) -> UnwindRule {
         // In the test at load there is no trace array, and no such text.
-        if !self.recording.is_in_tracer(ip) {
-            return Rule::UNKNOWN;
+        if !self.input.is_in_tracer(self.section, ip) {
+            return UnwindRule::UNKNOWN;
         }
-        let kept = Hinted(self.recording.tracer_rule().load(Ordering::Relaxed));
+        let kept = FrameWord(self.input.tracer_rule().load(Ordering::Relaxed));
         if kept.ip() == ip {
             kept.rule()
         } else {
-            Rule::UNKNOWN
+            UnwindRule::UNKNOWN
         }
     }
 
-    /// The rule of an address in text that goes unannounced: none is kept for it, and the kernel is asked
-    /// each time whether the text is there.
+    /// Returns the rule of an address in text that goes without a notifier: no rule is kept for it, and the kernel is
+    /// asked each time whether the text is there.
     #[cold]
     #[link_section = ".kprobes.text"]
-    fn fleeting_rule(&self, ip: u64) -> Rule {
+    fn transient_rule(&self, ip: u64) -> UnwindRule {
         match self.tracer_rule(ip) {
-            Rule::UNKNOWN if BPF_BY_FRAMES.load(Ordering::Relaxed) && is_bpf(ip) => Rule::FRAME,
+            UnwindRule::UNKNOWN
+                if BPF_HAS_FRAME_RULE.load(Ordering::Relaxed) && self.section.is_bpf(ip) =>
+            {
+                UnwindRule::FRAME
+            }
             rule => rule,
         }
     }
 
-    /// Begins at a caller that is on the task's stack.
+    /// Starts at a caller, if that is on the task's stack.
     #[inline(always)]
-    pub(super) fn begin(&self, caller: &stackmap_caller) -> Option<Frame> {
+    pub(super) fn start_at(&self, caller: &stackmap_caller) -> Option<KernelFrame> {
         let frame = self.frame(registers(caller));
-        self.is_frame(&frame).then_some(frame)
+        self.can_be_at(&frame).then_some(frame)
     }
 
-    /// Whether a walk can be at a frame: it is on its stack, with its return address and what is pushed before
-    /// that, and that is the caller's own.
-    pub(super) fn is_frame(&self, frame: &Frame) -> bool {
-        use walk::Unwinder;
-
+    /// Returns whether a walk can be at a frame: its return address and the word below are on the stack, and no tracer
+    /// has replaced it.
+    pub(super) fn can_be_at(&self, frame: &KernelFrame) -> bool {
         frame.stack.has(&frame.at) && !self.is_replaced(frame.at.ip)
     }
 
-    /// Begins at a caller on another stack.
-    pub(super) fn begin_elsewhere(&mut self, caller: &stackmap_caller) -> Option<Frame> {
-        use walk::Unwinder;
-
+    /// Starts at a caller on another stack.
+    pub(super) fn start_elsewhere(&mut self, caller: &stackmap_caller) -> Option<KernelFrame> {
         if self.is_replaced(caller.ip) {
             return None;
         }
-        let frame = Frame {
-            stack: self.notes.irq_stack(),
+        let frame = KernelFrame {
+            stack: self.context.irq_stack(),
             ..self.frame(registers(caller))
         };
         if frame.stack.has(&frame.at) {
             return Some(frame);
         }
-        let mut at = given(&frame);
-        // SAFETY: RCU is watching and preemption is off, as for all that walks; there is room for
-        // the state.
-        self.begun = unsafe { shim::stackmap_unwind_begin(&mut at, self.recording.state()) };
-        let frame = self.begun.then(|| taken(&at))?;
+        let mut at = to_c(&frame);
+        self.state_is_set = self.input.unwind_begin(self.section, &mut at);
+        let frame = self.state_is_set.then(|| from_c(&at))?;
         if at.irq_stack {
-            self.notes.set_irq_stack(&frame.stack);
+            self.context.set_irq_stack(&frame.stack);
         }
         Some(frame)
     }
 
-    /// A frame on the task's stack.
+    /// Returns the frame with these registers on the task's stack.
     #[inline(always)]
-    pub(super) fn frame(&self, at: Registers) -> Frame {
-        use walk::Unwinder;
-
-        Frame {
+    pub(super) fn frame(&self, at: FrameRegisters) -> KernelFrame {
+        KernelFrame {
             at,
             stack: self.task(),
             interrupted: false,
@@ -144,8 +146,8 @@ impl<'a> KernelUnwinder<'a> {
         }
     }
 
-    /// Whether the walk has ended where a step could not be taken that the kernel's unwinder may take in a walk
-    /// of its own: then that has to find the whole stack.
+    /// Returns whether the walk has ended where a step could not be taken that the kernel's unwinder may take in a walk
+    /// of its own: then that has to walk the whole stack.
     pub(super) fn gave_up(&self) -> bool {
         #[cfg(CONFIG_ARM64)]
         return self.gave_up;
@@ -153,25 +155,26 @@ impl<'a> KernelUnwinder<'a> {
         false
     }
 
-    /// Counts the frames of a guide that has led to the end, but for so many.
+    /// Counts the frames of a stack that was identified by prediction, but for the first `nr`.
     #[inline(always)]
-    pub(super) fn count_known(&self, guide: &Guide<'_>, before: usize) {
-        let found = guide.nr().wrapping_sub(before);
-        self.notes.count(WalkCounter::Fast, found as u64);
+    pub(super) fn count_predicted(&self, predicted: &PredictedStack<'_>, nr: usize) {
+        let found = predicted.nr().wrapping_sub(nr);
+        self.context.count(WalkCounter::Fast, found as u64);
     }
 }
 
+/// Returns the registers of a caller.
 #[inline(always)]
-pub(super) fn registers(caller: &stackmap_caller) -> Registers {
-    Registers {
+pub(super) fn registers(caller: &stackmap_caller) -> FrameRegisters {
+    FrameRegisters {
         ip: caller.ip,
         sp: caller.sp,
         bp: caller.bp,
     }
 }
 
-/// A frame that is given to the C side.
-fn given(frame: &Frame) -> stackmap_frame {
+/// Returns a frame for the C side.
+fn to_c(frame: &KernelFrame) -> stackmap_frame {
     stackmap_frame {
         ip: frame.at.ip,
         sp: frame.at.sp,
@@ -184,133 +187,127 @@ fn given(frame: &Frame) -> stackmap_frame {
     }
 }
 
-/// A frame that the C side has set.
-fn taken(frame: &stackmap_frame) -> Frame {
-    Frame {
-        at: Registers {
+/// Returns a frame that the C side has set.
+fn from_c(frame: &stackmap_frame) -> KernelFrame {
+    KernelFrame {
+        at: FrameRegisters {
             ip: frame.ip,
             sp: frame.sp,
             bp: frame.bp,
         },
-        // SAFETY: It is a stack of this task or CPU, as the C side says, and we are on it or
-        // above it.
-        stack: unsafe { Stack::new(frame.begin, frame.end) },
+        // SAFETY: By the contract of the C side, it is a stack of this task or CPU, and we are on it or above it.
+        stack: unsafe { StackBounds::new(frame.begin, frame.end) },
         interrupted: frame.interrupted,
         registers: 0,
     }
 }
 
-impl walk::Unwinder for KernelUnwinder<'_> {
-    const BY_FRAMES: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER) || cfg!(CONFIG_ARM64);
+impl Unwinder for KernelUnwinder<'_> {
+    const USES_FRAME_RECORDS: bool = cfg!(CONFIG_UNWINDER_FRAME_POINTER) || cfg!(CONFIG_ARM64);
     const HAS_MARKS: bool = cfg!(CONFIG_ARM64);
 
     #[inline(always)]
-    unsafe fn load(&self, addr: u64) -> u64 {
+    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
         // SAFETY: As required of the caller.
-        unsafe { load(addr) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_below(&self, addr: u64) -> u64 {
-        // SAFETY: As required of the caller.
-        unsafe { load_at::<-8>(addr) }
+        unsafe { load_at::<OFFSET>(addr) }
     }
 
     #[cfg(CONFIG_ARM64)]
     #[inline(always)]
-    fn ends(&self, stack: &Stack) -> bool {
-        // Behind another stack there may be nothing.
+    fn ends(&self, stack: &StackBounds) -> bool {
+        // Nothing may be mapped after another stack.
         if stack.begin() != self.task().begin() {
             return false;
         }
-        // Without types of records, the place alone counts.
+        // Without types of records, the address alone counts.
         if shim::STACKMAP_MARK_FINAL == 0 {
             return true;
         }
-        // SAFETY: After a task's frames is room for the registers of user space, with this record.
-        let [fp, lr, kind] = [0, 8, 16].map(|at| unsafe { load(stack.end().wrapping_add(at)) });
+        // SAFETY: After a task's frames come the registers of user space, with this record.
+        let [fp, lr, kind] =
+            [0, 8, 16].map(|at| unsafe { load_at::<0>(stack.end().wrapping_add(at)) });
         fp | lr == 0 && kind == shim::STACKMAP_MARK_FINAL.into()
     }
 
     #[cfg(CONFIG_ARM64)]
     #[inline(always)]
-    fn returns_to(&self, word: u64) -> u64 {
+    fn strip_signature(&self, word: u64) -> u64 {
         word | shim::facts().signature
     }
 
     #[inline(always)]
-    fn rule(&self, ip: u64) -> Rule {
+    fn rule(&self, ip: u64) -> UnwindRule {
         if ANY_ADDRESS {
             return match self.is_replaced(ip) {
-                true => Rule::UNKNOWN,
-                false => Rule::FRAME,
+                true => UnwindRule::UNKNOWN,
+                false => UnwindRule::FRAME,
             };
         }
         match self.table.get(ip) {
-            Rule::UNKNOWN => self.fleeting_rule(ip),
+            UnwindRule::UNKNOWN => self.transient_rule(ip),
             rule => rule,
         }
     }
 
     #[inline(always)]
-    fn noted(&self, left: usize, ip: u64) -> Rule {
-        let noted = self.notes.left_out(left);
-        match noted.ip() == ip {
-            true => noted.rule(),
-            false => Rule::UNKNOWN,
+    fn skip_rule(&self, to_skip: usize, ip: u64) -> UnwindRule {
+        let cached = self.context.skipped(to_skip);
+        match cached.ip() == ip {
+            true => cached.rule(),
+            false => UnwindRule::UNKNOWN,
         }
     }
 
     #[inline(always)]
-    fn note(&self, left: usize, ip: u64, rule: Rule) {
-        if is_core(ip) && !is_replaced(ip) && rule != Rule::UNKNOWN {
-            self.notes.leave_out(left, Hinted::new(ip, rule));
+    fn cache_skip_rule(&self, to_skip: usize, ip: u64, rule: UnwindRule) {
+        if is_core(ip) && !is_replaced(ip) && rule != UnwindRule::UNKNOWN {
+            self.context.set_skipped(to_skip, FrameWord::new(ip, rule));
         }
     }
 
     #[cold]
-    fn learn(&mut self, ip: u64) -> Rule {
-        let is_tracer = self.recording.is_in_tracer(ip);
-        let is_stable = !is_tracer && !self.is_replaced(ip) && is_stable(ip);
-        if !is_tracer && !is_stable && !is_bpf(ip) {
-            return Rule::UNKNOWN;
+    fn learn(&mut self, ip: u64) -> UnwindRule {
+        let is_tracer = self.input.is_in_tracer(self.section, ip);
+        let is_stable = !is_tracer && !self.is_replaced(ip) && self.section.is_stable(ip);
+        if !is_tracer && !is_stable && !self.section.is_bpf(ip) {
+            return UnwindRule::UNKNOWN;
         }
-        let run = |sp, bp, signal| run(ip, sp, bp, signal);
-        let mut rule = Rule::learn(&[run(SP, BP[0], true), run(SP, BP[1], false)]);
-        if rule == Rule::SLOW {
-            rule = Rule::learn_switch(&LINKS.map(|(word, sp)| Run {
+        let section = self.section;
+        let run = |sp, bp, signal| run(section, ip, sp, bp, signal);
+        let mut rule = UnwindRule::learn(&[run(SP, BP[0], true), run(SP, BP[1], false)]);
+        if rule == UnwindRule::SLOW {
+            rule = UnwindRule::learn_switch(&LINKS.map(|(word, sp)| LearnRun {
                 sp,
                 ..run(word, BP[0], false)
             }));
         }
         for words in 1..=REALIGNED_MAX {
-            if rule == Rule::SLOW {
-                let runs = LINKS.map(|(word, sp)| Run {
+            if rule == UnwindRule::SLOW {
+                let runs = LINKS.map(|(word, sp)| LearnRun {
                     sp,
                     ..run(SP, word + words, false)
                 });
-                rule = Rule::learn_realigned(words, &runs);
+                rule = UnwindRule::learn_realigned(words, &runs);
             }
         }
         if is_tracer {
             // The tracer may be unregistered since: then the kernel's unwinder has guessed that there is a frame
             // pointer. The text of a tracer has none, where that is not so of all text.
-            if rule == Rule::FRAME && !Self::BY_FRAMES {
-                return Rule::UNKNOWN;
+            if rule == UnwindRule::FRAME && !Self::USES_FRAME_RECORDS {
+                return UnwindRule::UNKNOWN;
             }
-            let word = Hinted::new(ip, rule).0;
-            self.recording.tracer_rule().store(word, Ordering::Relaxed);
+            let word = FrameWord::new(ip, rule).0;
+            self.input.tracer_rule().store(word, Ordering::Relaxed);
         } else if is_stable {
             self.rules.put(ip, rule);
-        } else if rule == Rule::FRAME {
-            BPF_BY_FRAMES.store(true, Ordering::Relaxed);
+        } else if rule == UnwindRule::FRAME {
+            BPF_HAS_FRAME_RULE.store(true, Ordering::Relaxed);
         }
         rule
     }
 
     fn is_text(&self, ip: u64) -> bool {
-        // SAFETY: RCU is watching and preemption is off, as for all that walks.
-        unsafe { shim::stackmap_unwind_is_text(ip as usize) }
+        self.section.is_text(ip)
     }
 
     #[inline(always)]
@@ -319,7 +316,7 @@ impl walk::Unwinder for KernelUnwinder<'_> {
     }
 
     #[inline(always)]
-    fn are_users(&self, stack: &Stack, registers: u64) -> bool {
+    fn are_users(&self, stack: &StackBounds, registers: u64) -> bool {
         if !stack.holds(registers, shim::STACKMAP_REGS_SIZE.into()) {
             return false;
         }
@@ -333,58 +330,47 @@ impl walk::Unwinder for KernelUnwinder<'_> {
         cs & 3 != 0 && ip < shim::facts().user_end
     }
 
-    fn registers(&self, stack: &Stack, registers: u64) -> Option<Registers> {
+    fn registers(&self, stack: &StackBounds, registers: u64) -> Option<FrameRegisters> {
         if !stack.holds(registers, shim::STACKMAP_REGS_SIZE.into()) {
             return None;
         }
-        // SAFETY: All of the registers are on the stack, and these are some of them.
-        let load = |at: u32| unsafe { load(registers.wrapping_add(at.into())) };
-        let [cs, ip] = [shim::STACKMAP_REGS_CS, shim::STACKMAP_REGS_IP].map(load);
-        let [sp, bp] = [shim::STACKMAP_REGS_SP, shim::STACKMAP_REGS_BP].map(load);
-        (cs & 3 == 0).then_some(Registers { ip, sp, bp })
+        let word = |at: u32| self.word(stack, registers.wrapping_add(at.into()));
+        let (cs, ip) = (word(shim::STACKMAP_REGS_CS)?, word(shim::STACKMAP_REGS_IP)?);
+        let (sp, bp) = (word(shim::STACKMAP_REGS_SP)?, word(shim::STACKMAP_REGS_BP)?);
+        (cs & 3 == 0).then_some(FrameRegisters { ip, sp, bp })
     }
 
     #[inline(always)]
-    fn task(&self) -> Stack {
-        let begin = self.recording.task_stack();
-        // SAFETY: It is that of this task, which is running.
-        unsafe { Stack::with_size(begin, shim::STACKMAP_STACK_SIZE.into()) }
+    fn task(&self) -> StackBounds {
+        let begin = self.input.task_stack();
+        // SAFETY: It is the stack of this task, which is running.
+        unsafe { StackBounds::with_size(begin, shim::STACKMAP_STACK_SIZE.into()) }
     }
 
     #[cold]
-    fn step(&mut self, frame: Frame) -> Option<Frame> {
-        let mut at = given(&frame);
-        // SAFETY: RCU is watching and preemption is off; there is room for the state, which this sets if nothing has.
-        let stepped =
-            unsafe { shim::stackmap_unwind_step(&mut at, self.recording.state(), self.begun) };
+    fn step(&mut self, frame: KernelFrame) -> Option<KernelFrame> {
+        let mut at = to_c(&frame);
+        let stepped = self
+            .input
+            .unwind_step(self.section, &mut at, self.state_is_set);
         // Only the mark of the task's last record ends a walk.
         #[cfg(CONFIG_ARM64)]
         {
             let is_last = frame.at.bp == frame.stack.end() && self.ends(&frame.stack);
             self.gave_up = !stepped && !is_last;
         }
-        self.begun = true;
-        stepped.then(|| taken(&at))
+        self.state_is_set = true;
+        stepped.then(|| from_c(&at))
     }
 
     #[inline(always)]
-    fn count(&mut self, found: WalkCounter, nr: u64) {
-        self.notes.count(found, nr);
+    fn count(&mut self, counter: WalkCounter, nr: u64) {
+        self.context.count(counter, nr);
     }
 }
 
-/// Reads a word of a stack. KASAN does not check it: frames of others have what it must not see.
-///
-/// # Safety
-///
-/// The 8 bytes from `addr` on may be read.
-#[inline(always)]
-unsafe fn load(addr: u64) -> u64 {
-    // SAFETY: As required of the caller.
-    unsafe { load_at::<0>(addr) }
-}
-
-/// The same, so many bytes further.
+/// Reads the word of a stack at an offset in bytes from `addr`. KASAN does not check it: frames of others have what it must
+/// not see.
 ///
 /// # Safety
 ///
@@ -419,51 +405,35 @@ unsafe fn load_at<const OFFSET: i32>(addr: u64) -> u64 {
     }
 }
 
-/// Whether a rule may be kept for text: it stays as it is, or is told of when it goes.
-///
-/// Context: any in which stacks are walked: RCU is watching.
-pub(super) fn is_stable(ip: u64) -> bool {
-    // SAFETY: RCU is watching, and preemption is off, as for all that walks.
-    unsafe { shim::stackmap_unwind_is_stable(ip as usize) }
-}
-
-/// Whether an address is in the kernel's own text, which stays.
+/// Returns whether an address is in the kernel's own text, which stays.
 #[inline(always)]
 fn is_core(ip: u64) -> bool {
     let facts = shim::facts();
     facts.stext <= ip && ip < facts.etext
 }
 
-/// Whether a call that returns to an address is in a BPF image that is there now.
-///
-/// Context: as for [`is_stable`].
-fn is_bpf(ip: u64) -> bool {
-    // SAFETY: RCU is watching, and preemption is off, as for all that walks.
-    unsafe { shim::stackmap_unwind_is_bpf(ip as usize) }
-}
-
+/// Returns whether a tracer has put this address in place of a return address.
 #[inline(always)]
 pub(super) fn is_replaced(ip: u64) -> bool {
     let facts = shim::facts();
     ip == facts.return_to_handler || ip == facts.rethook_trampoline
 }
 
-/// Has the kernel's unwinder make the step after the call that returns to `ip`.
-fn run(ip: u64, sp: u32, bp: u32, signal: bool) -> Run {
-    let mut trial = stackmap_trial::default();
-    // SAFETY: RCU is watching, as for all that learns; both are words of the stack for learning.
-    unsafe { shim::stackmap_unwind_try(ip as usize, sp, bp, signal, &mut trial) };
-    Run {
+/// Runs the kernel's unwinder for the step after the call that returns to `ip`.
+fn run(section: &Watched<'_>, ip: u64, sp: u32, bp: u32, signal: bool) -> LearnRun {
+    let trial = section.unwind_try(ip, sp, bp, signal);
+    LearnRun {
         sp,
         bp,
-        outcome: outcome(&trial, bp, signal).unwrap_or(Outcome::Other),
+        step: learned_step(&trial, bp, signal).unwrap_or(LearnedStep::Other),
     }
 }
 
-fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
+/// Returns what the kernel's unwinder did, or [`None`] if no rule describes it.
+fn learned_step(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<LearnedStep> {
     if !trial.next {
         // It has not even looked whether the frame was interrupted.
-        return (trial.signal == signal).then_some(Outcome::End);
+        return (trial.signal == signal).then_some(LearnedStep::End);
     }
     if !trial.same_stack {
         return None;
@@ -475,7 +445,7 @@ fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
             && trial.signal
             && has(shim::STACKMAP_REGS_IP, trial.ip)
             && has(shim::STACKMAP_REGS_BP, trial.bp_word);
-        return all.then_some(Outcome::Registers(regs));
+        return all.then_some(LearnedStep::Registers(regs));
     }
     if trial.signal {
         return None;
@@ -487,10 +457,10 @@ fn outcome(trial: &stackmap_trial, bp: u32, signal: bool) -> Option<Outcome> {
     } else {
         Some(index(trial.bp_word)?)
     };
-    Some(Outcome::Caller { ip, sp, bp })
+    Some(LearnedStep::Caller { ip, sp, bp })
 }
 
-/// A number of bytes as one of words of the stack for learning.
+/// Returns a number of bytes as one of words of the stack for learning.
 fn word(bytes: u64) -> Option<u32> {
     if bytes % 8 == 0 {
         index(bytes / 8)
@@ -499,7 +469,7 @@ fn word(bytes: u64) -> Option<u32> {
     }
 }
 
-/// A word of the stack for learning, or the end of it.
+/// Returns the index of a word of the stack for learning, or of its end.
 fn index(word: u64) -> Option<u32> {
     (word <= u64::from(shim::STACKMAP_LEARN_WORDS)).then_some(word as u32)
 }

@@ -92,14 +92,14 @@ bool stackmap_unwind_begin(struct stackmap_frame *frame, struct unwind_state *st
  * stackmap_unwind_step - step to the caller as the kernel's unwinder does
  * @frame: the frame, then its caller's
  * @state: of the walk
- * @begun: whether @state is set; if not, all frames of the walk were found by rules
+ * @is_set: whether @state is set; if not, all frames of the walk were found by rules
  *
  * Context: any in which RCU is watching; preemption off.
  * Return: whether there is a caller.
  */
-bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool begun)
+bool stackmap_unwind_step(struct stackmap_frame *frame, struct unwind_state *state, bool is_set)
 {
-	if (!begun) {
+	if (!is_set) {
 		/* Rules lead from the task's stack, and from that for interrupts to the task's. */
 		const bool on_task = frame->begin == (unsigned long)task_stack_page(current);
 		const enum stack_type type = on_task ? STACK_TYPE_TASK : STACK_TYPE_IRQ;

@@ -96,7 +96,7 @@ int stackmap_unwind_test(void)
 	unsigned long *frames;
 	bool same;
 
-	frames = kvmalloc_array(2 * STACKMAP_MAX_FRAMES, sizeof(*frames), GFP_KERNEL);
+	frames = kvcalloc(2 * STACKMAP_MAX_FRAMES, sizeof(*frames), GFP_KERNEL);
 	if (!frames)
 		return -ENOMEM;
 	preempt_disable();

@@ -2,17 +2,17 @@
 
 //! The files that user stacks have frames in.
 //!
-//! A *binary* is what words name: all files on one file system with the same build-id, owner and size; a file
+//! A *binary* is what encoded frames name: all files on one file system with the same build-id, owner and size; a file
 //! without a build-id is one of its own. It keeps its index until the next reset. Anybody can give a file the
 //! build-id of another one. So rules belong to a *file*, never to a binary: each file has an index of its own
 //! for its rules.
 
 use super::{
+    encoded::INDEX_MAX,
     file_table::{FileTable, Indices, Key, FIRST},
     rule::Rule,
     rules::{Rules, Site},
     shares::Shares,
-    words::INDEX_MAX,
 };
 use crate::shim::{self, stackmap_binary, stackmap_file_key};
 use kernel::prelude::*;
@@ -48,8 +48,8 @@ impl Binary {
     }
 }
 
-/// The index of the first binary after a reset that forgets so many from an index on: in the end those that were
-/// used first, which no stack that is just being recorded has any more.
+/// Returns the index of the first binary after a reset that forgets this number of binaries from an index on. When indices
+/// run out, the first ones are used again, which no stack that is just being recorded has any more.
 pub(crate) fn index_after(first: u32, forgotten: usize) -> u32 {
     match first as usize + forgotten {
         next if next + MAX <= INDEX_MAX as usize => next as u32,
@@ -57,17 +57,17 @@ pub(crate) fn index_after(first: u32, forgotten: usize) -> u32 {
     }
 }
 
-/// All of them.
+/// All binaries and their files.
 pub(crate) struct Binaries {
     files: FileTable,
     list: KVVec<Binary>,
     shares: Shares,
-    /// The index of the first binary. A stack that is just being recorded may have an index of those before.
+    /// The index of the first binary. A stack that is just being recorded may have a smaller one.
     first: u32,
 }
 
 impl Binaries {
-    /// None yet. The indices of files are from `first_file` on. Context: process, may sleep.
+    /// Returns an empty list. The indices of files are from `first_file` on. Context: process, may sleep.
     pub(crate) fn new(first_file: u32) -> Result<Self> {
         Ok(Self {
             files: FileTable::new(first_file)?,
@@ -77,7 +77,7 @@ impl Binaries {
         })
     }
 
-    /// Forgets all of them.
+    /// Forgets all binaries and files.
     pub(crate) fn forget(&mut self) {
         self.files.forget();
         self.shares.forget();
@@ -85,22 +85,22 @@ impl Binaries {
         self.list = KVVec::new();
     }
 
-    /// The number of them.
+    /// Returns the number of binaries.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The indices of a file that is known.
+    /// Returns the indices of a file that is known.
     pub(crate) fn indices(&self, key: &stackmap_file_key) -> Option<Indices> {
         self.files.get(&Key::from(key))
     }
 
-    /// The same, for a stack that has a frame in it.
+    /// Returns the indices of a file in which a stack has a frame, if it is known.
     pub(crate) fn meet(&mut self, key: &stackmap_file_key) -> Option<Indices> {
         self.files.meet(&Key::from(key))
     }
 
-    /// The number of files that are known.
+    /// Returns the number of files that are known.
     pub(crate) fn files(&self) -> usize {
         self.files.len()
     }
@@ -130,7 +130,7 @@ impl Binaries {
         }
     }
 
-    /// The index of the binary that a file is, if need be a new one.
+    /// Returns the index of the binary that a file is, if need be a new one.
     fn binary(&mut self, user: u32, file: Key, found: &stackmap_binary) -> Result<u32> {
         let build_id = &found.build_id[..(found.build_id_len as usize).min(BUILD_ID_MAX)];
         let known = self
@@ -158,12 +158,12 @@ impl Binaries {
         Ok(index)
     }
 
-    /// The binary of an index; none of the vDSOs.
+    /// Returns the binary of an index; none of the vDSOs.
     pub(crate) fn get(&self, index: u32) -> Option<&Binary> {
         self.list.get(index.checked_sub(self.first)? as usize)
     }
 
-    /// The first index from `from` on that a binary has.
+    /// Returns the first index from `from` on that a binary has.
     pub(crate) fn next(&self, from: u32) -> Option<u32> {
         let index = from.max(self.first);
         self.get(index).map(|_| index)

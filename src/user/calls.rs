@@ -8,9 +8,9 @@
 
 use super::{
     cfi::Machine,
+    encoded::EncodedStack,
+    frame::{Frame, Memory},
     rules::{Rules, Site},
-    walk::{Frame, Memory},
-    words::StackWords,
 };
 
 /// A mapping, as far as it is needed for each frame.
@@ -22,12 +22,14 @@ pub struct Mapping {
     pub size: u64,
     /// The word of the first address. 0: the mapping has no binary.
     pub word: u64,
-    /// The first address as a place in the file.
+    /// The site of the first address.
     pub site: Site,
+    /// Processes may write to what is mapped.
+    pub changes: bool,
 }
 
 impl Mapping {
-    /// Whether an address lies in it.
+    /// Returns whether an address lies in it.
     #[inline(always)]
     pub const fn has(&self, address: u64) -> bool {
         address.wrapping_sub(self.start) < self.size
@@ -40,8 +42,8 @@ pub struct Calls<'a> {
     pub mapping: Mapping,
     /// What is known of them.
     pub rules: &'a Rules,
-    /// Where their frames are kept.
-    pub words: &'a mut StackWords,
+    /// The stack that their frames are added to.
+    pub words: &'a mut EncodedStack,
 }
 
 impl Calls<'_> {
@@ -74,7 +76,7 @@ impl Calls<'_> {
             if at >= addresses {
                 return None;
             }
-            let rule = rules.get(mapping.site.behind(at))?;
+            let rule = rules.get(mapping.site.after(at))?;
             if !rule.is_plain() {
                 return None;
             }
@@ -83,10 +85,9 @@ impl Calls<'_> {
             if end <= sp {
                 return None;
             }
-            let return_address = memory
-                .word(end.wrapping_add_signed(machine.ra_offset))
-                .ok()?;
-            if let Some(address) = rule.fp_at(end) {
+            let return_address = memory.word(machine.ra_at(rule, end)?).ok()?;
+            let return_address = memory.without_signature(return_address);
+            if let Some(address) = machine.fp_at(rule, end) {
                 fp = memory.word(address).ok()?;
             }
             (ip, sp) = (return_address, end);

@@ -16,19 +16,19 @@ pub const REMEMBERED: usize = 4096;
 pub struct Cookie(pub u64);
 
 impl Cookie {
-    /// The CPU, if it is one.
+    /// Returns the CPU, if the cookie has one.
     pub fn cpu(self) -> Option<usize> {
         (self.0 as u32).checked_sub(1).map(|cpu| cpu as usize)
     }
 
-    /// The count.
+    /// Returns the count.
     pub fn count(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// Set in the low half of a word while the cookie is not bound: then the other bits are those of the
-/// task's count of `exec` calls. Ids are positive numbers of 32 bits with a sign.
+/// Set in the low half of a word while the cookie is not bound: then the other bits are the task's
+/// count of `exec` calls. Ids are positive numbers of 32 bits with a sign.
 const PENDING: u32 = 1 << 31;
 
 /// The low half of a word whose cookie is bound, but to no id; no count of `exec` calls is so large.
@@ -39,16 +39,15 @@ const NOT_KEPT: u32 = u32::MAX;
 pub enum Known {
     /// It is bound to this id; 0 if its stack is not kept.
     Bound(u32),
-    /// It was requested by a task that had called `exec` so often; see [`exec_id`].
+    /// It was requested by a task with this count of `exec` calls; see [`exec_id`].
     Pending(u32),
 }
 
-/// What is known of the last [`REMEMBERED`] cookies of each CPU: words of `count << 32 | low`, 0 where
-/// there is nothing.
+/// What is known of the last [`REMEMBERED`] cookies of each CPU: words of `count << 32 | low`, or 0.
 pub struct Remembered<W>(W);
 
 impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
-    /// `words` has [`REMEMBERED`] words for each CPU, all of them 0.
+    /// Returns a memory of no cookies: `words` has [`REMEMBERED`] words for each CPU, all of them 0.
     pub fn new(words: W) -> Self {
         Self(words)
     }
@@ -59,7 +58,7 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
         self.0.get(cookie.cpu()?.checked_mul(REMEMBERED)? + index)
     }
 
-    /// What is known of a cookie, if it is one of the last. Context: any.
+    /// Returns what is known of a cookie, if it is one of the last. Context: any.
     pub fn get(&self, cookie: Cookie) -> Option<Known> {
         known(self.word(cookie)?.load(Ordering::Relaxed), cookie)
     }
@@ -116,7 +115,7 @@ impl<W: Deref<Target = [AtomicU64]>> Remembered<W> {
     }
 }
 
-/// What a word says of a cookie.
+/// Returns what a word says of a cookie.
 #[inline(always)]
 fn known(word: u64, cookie: Cookie) -> Option<Known> {
     let low = word as u32;
@@ -130,7 +129,7 @@ fn known(word: u64, cookie: Cookie) -> Option<Known> {
     })
 }
 
-/// The count of `exec` calls as it is remembered, in 31 bits without the highest number.
+/// Returns the count of `exec` calls as it is remembered, in 31 bits without the highest number.
 pub fn exec_id(count: u64) -> u32 {
     (count % u64::from(NOT_KEPT & !PENDING)) as u32
 }

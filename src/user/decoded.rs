@@ -3,10 +3,7 @@
 //! The callers of frames without CFI that were decoded last: decoding takes many instructions, and a program that calls the
 //! kernel in a loop has the same frames each time.
 
-use super::{
-    decode::caller::Caller,
-    walk::{Frame, Memory},
-};
+use super::frame::{Caller, Frame, Memory};
 use crate::{map::Seed, store};
 use core::sync::atomic::{AtomicU64, Ordering};
 use kernel::prelude::*;
@@ -31,7 +28,7 @@ struct Entry {
     word: AtomicU64,
 }
 
-/// The last frames, each at the index that its hash has; others take its place.
+/// The last frames, each at the index that its hash has; a new one replaces it.
 ///
 /// A frame is the same if its registers, its return address, its process and its file are, which has its code: no process
 /// can spoil the frames of another one. A thread that writes an entry while another one does leaves none.

@@ -8,6 +8,10 @@
  * until a notifier is called as a task returns to user space there. A task that was switched out
  * meanwhile may have been in user space: it gets a new cookie, and another delivery.
  *
+ * Without such notifiers, on arm64, what is requested after a delivery gets a new cookie and
+ * another delivery in any case. It is right whether or not the task has been in user space in
+ * between. That the task gets there, may_repeat() sees to.
+ *
  * An NMI may come while an entry is claimed or freed. It does not see that entry, and may claim
  * another one: then the task has two cookies in this entry into the kernel, and both are delivered.
  */
@@ -19,6 +23,7 @@
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/delay.h>
+#include <linux/fs.h>
 #include <linux/hash.h>
 #include <linux/jiffies.h>
 #include <linux/log2.h>
@@ -31,9 +36,14 @@
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
 #include <linux/smp.h>
+#include <linux/stacktrace.h>
 #include <linux/static_call.h>
 #include <linux/user-return-notifier.h>
 #include <linux/vmalloc.h>
+
+#ifdef CONFIG_ARM64
+#include <asm/insn.h>
+#endif
 
 #include "../shim/shim.h"
 #include "user.h"
@@ -50,7 +60,7 @@
 #define PATIENCE	(5 * HZ)
 
 /* A function of the kernel that does nothing: as a task work, unless kCFI compares its type. */
-#define NOTHING		((task_work_func_t)(void *)__static_call_return0)
+#define NOTHING		((task_work_func_t)(void *)noop_fsync)
 #define HAS_NOTHING	(!IS_ENABLED(CONFIG_CFI_CLANG) && !IS_ENABLED(CONFIG_CFI))
 
 /* How a task is made to run its works, without an allocation. */
@@ -68,14 +78,15 @@
 struct entry {
 	struct unwind_task_info info;
 	struct unwind_cache cache;
-	u64 exec_id;	/* the task's count of exec calls when it was claimed */
+	u64 exec_id;	/* stackmap_exec_id() when it was claimed */
+	bool repeats;	/* as may_repeat() said */
+	struct stackmap_registers registers;	/* at the request; unless STACKMAP_TELLS_RETURN */
 };
 
 /* Whose entry each one is; NULL: it is free. Apart, as a search reads many. */
 static struct task_struct **owners;
 static struct entry *entries;
 static unsigned int table_bits;
-static int hotplug;
 
 /* Held when the list of works changes; readers hold the SRCU. */
 DEFINE_MUTEX(stackmap_deferral_lock);
@@ -86,13 +97,20 @@ static unsigned long bits_used = RESERVED_BITS;
 
 /* The last delivery on a CPU; changes with interrupts off. */
 struct delivery {
+#if STACKMAP_TELLS_RETURN
 	struct user_return_notifier notifier;
 	bool notifies;			/* @notifier is registered */
+#else
+	struct user_pt_regs registers;	/* of @task */
+	unsigned long jiffies;		/* when it was */
+	bool on_return;			/* it was made by works_loop */
+#endif
 	struct task_struct *task;	/* NULL: a task has returned to user space since */
 	u64 start_time;			/* of @task, which may be freed */
 	unsigned long switches;		/* of @task, from CPUs */
 	unsigned long completed;	/* the bits of the works */
 	u64 id;
+	bool repeats;			/* as of the entry */
 };
 
 static DEFINE_PER_CPU(struct delivery, deliveries);
@@ -133,8 +151,8 @@ struct unwind_task_info *stackmap_deferral_info(const struct task_struct *task)
 	return entry ? &entry->info : &none;
 }
 
-/* The delivery to the current task in this entry into the kernel, if there was one. */
-static const struct delivery *delivery_here(void)
+/* The last delivery, if it was to the current task, which has not been switched out since. */
+static const struct delivery *last_delivery(void)
 {
 	const struct delivery *delivery = this_cpu_ptr(&deliveries);
 
@@ -145,8 +163,14 @@ static const struct delivery *delivery_here(void)
 	return delivery;
 }
 
+/* The delivery to the current task in this entry into the kernel, if there is known to be one. */
+static const struct delivery *delivery_here(void)
+{
+	return STACKMAP_TELLS_RETURN ? last_delivery() : NULL;
+}
+
 /* Claims an entry for the current task. Interrupts are off. */
-static struct entry *claim_entry(const struct delivery *delivery)
+static struct entry *claim_entry(const struct delivery *delivery, bool repeats)
 {
 	unsigned int i;
 
@@ -170,7 +194,10 @@ static struct entry *claim_entry(const struct delivery *delivery)
 
 			entry->info.id.id = (u64)count << 32 | (raw_smp_processor_id() + 1);
 		}
-		entry->exec_id = current->self_exec_id;
+		entry->exec_id = stackmap_exec_id();
+		entry->repeats = repeats;
+		if (!STACKMAP_TELLS_RETURN)
+			entry->registers = stackmap_registers_of(task_pt_regs(current));
 		/* Release: who finds the entry sees its number. */
 		atomic_long_set_release(&entry->info.unwind_mask, 0);
 		return entry;
@@ -188,6 +215,9 @@ static void free_entry(struct entry *entry)
 	smp_store_release(&owners[entry - entries], NULL);
 }
 
+#if STACKMAP_TELLS_RETURN
+static int hotplug;
+
 /* A task is about to be in user space. Interrupts are off. */
 static void on_user_return(struct user_return_notifier *notifier)
 {
@@ -201,6 +231,127 @@ static void on_user_return(struct user_return_notifier *notifier)
 	WRITE_ONCE(delivery->task, NULL);
 }
 
+/* Has the notifier called. Returns whether it will be. Interrupts are off. */
+static bool watch_return(struct delivery *delivery)
+{
+	/* drop_notifier() has run, or will not: nothing would unregister it. */
+	if (!cpu_active(raw_smp_processor_id()))
+		return false;
+	if (!delivery->notifies) {
+		delivery->notifies = true;
+		user_return_notifier_register(&delivery->notifier);
+	}
+	return true;
+}
+
+/* A CPU goes offline, or the module goes: runs on the CPU, where no delivery follows. */
+static int drop_notifier(unsigned int cpu)
+{
+	guard(irqsave)();
+	on_user_return(&this_cpu_ptr(&deliveries)->notifier);
+	return 0;
+}
+
+/* Process context, may sleep. Returns 0 or an errno. */
+static int begin_watching(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		per_cpu(deliveries, cpu).notifier.on_user_return = on_user_return;
+	hotplug = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "stackmap:online", NULL, drop_notifier);
+	return min(hotplug, 0);
+}
+
+/* On all CPUs. Process context, may sleep. */
+static void end_watching(void)
+{
+	cpuhp_remove_state(hotplug);
+}
+
+static bool may_repeat(bool may_be_late)
+{
+	return false;
+}
+#else
+STACKMAP_STATIC_CALL(NULL, stackmap_stack_walk, arch_stack_walk);
+
+/* The function that has a task do its works before it returns to user space, as often as needed. */
+static unsigned long works_loop;
+
+/* Finds what may_repeat() needs. Returns 0 or an errno. */
+static int begin_watching(void)
+{
+	void *walk = stackmap_symbol_find("arch_stack_walk");
+
+	works_loop = (unsigned long)(stackmap_symbol_find("exit_to_user_mode_loop") ?:
+				     stackmap_symbol_find("do_notify_resume"));
+	if (!works_loop || !walk) {
+		pr_info("user stacks: this kernel has no symbol %s\n",
+			walk ? "do_notify_resume" : "arch_stack_walk");
+		return -EOPNOTSUPP;
+	}
+	static_call_update(stackmap_stack_walk, walk);
+	return 0;
+}
+
+static void end_watching(void)
+{
+}
+
+/* Notes that a return address is after a call of works_loop. Returns whether to go on. */
+static bool look_for_loop(void *found, unsigned long ip)
+{
+	u32 call;
+
+	if (ip - stackmap_facts.stext >= stackmap_facts.etext - stackmap_facts.stext)
+		return true;
+	call = le32_to_cpup((__le32 *)ip - 1);
+	*(bool *)found = aarch64_insn_is_bl(call) &&
+			 ip - 4 + 4 * sign_extend64(call, 25) == works_loop;
+	return !*(bool *)found;
+}
+
+/* Whether the current task is in works_loop. */
+static bool is_returning(void)
+{
+	bool found = false;
+
+	static_call(stackmap_stack_walk)(look_for_loop, &found, current, NULL);
+	return found;
+}
+
+static bool watch_return(struct delivery *delivery)
+{
+	delivery->jiffies = jiffies;
+	delivery->registers = task_pt_regs(current)->user_regs;
+	delivery->on_return = is_returning();
+	return true;
+}
+
+/*
+ * Whether a first request may have the task do works again before it returns to user space, and
+ * meet the same event again. Or it is of a later entry into the kernel, from the same registers and
+ * in the same tick. Interrupts are off.
+ */
+static bool may_repeat(bool may_be_late)
+{
+	const struct pt_regs *regs = task_pt_regs(current);
+	const struct delivery *delivery = last_delivery();
+
+	if (!delivery || time_after(jiffies, delivery->jiffies) ||
+	    memcmp(&delivery->registers, &regs->user_regs, sizeof(regs->user_regs)))
+		return false;
+	/*
+	 * Others do works, too, and do not go on while there are some: before a guest of KVM is
+	 * entered, or in a wait of io_uring. The same by the interrupt of a late request.
+	 */
+	if (!delivery->on_return || (may_be_late && regs->syscallno == NO_SYSCALL))
+		return true;
+	return is_returning();
+}
+#endif
+
 /* Has this CPU remember the delivery of an entry of the current task. Interrupts are off. */
 static void remember(const struct entry *entry)
 {
@@ -209,42 +360,63 @@ static void remember(const struct entry *entry)
 	/* An NMI sees all of it, or nothing. */
 	WRITE_ONCE(delivery->task, NULL);
 	barrier();
+	delivery->repeats = entry->repeats;
 	delivery->id = entry->info.id.id;
 	delivery->completed = READ_ONCE(entry->cache.unwind_completed) & READ_ONCE(bits_used);
 	delivery->start_time = current->start_time;
 	delivery->switches = switches_of(current);
-	/* drop_notifier() has run, or will not: nothing would unregister it. */
-	if (!cpu_active(raw_smp_processor_id()))
+	if (!watch_return(delivery))
 		return;
-	if (!delivery->notifies) {
-		delivery->notifies = true;
-		user_return_notifier_register(&delivery->notifier);
-	}
 	barrier();
 	WRITE_ONCE(delivery->task, current);
 }
 
-/* Delivers those of these requests that are not delivered yet. Task context. */
-static void deliver(struct entry *entry, unsigned long bits)
+/*
+ * Whether the program that has requested may be gone: nothing was delivered at exec, which could
+ * not be watched; or the request came inside exec afterwards, when others had run the work.
+ */
+static bool is_stale(const struct entry *entry)
+{
+	const bool stale = !entry->cache.nr_entries && entry->exec_id != current->self_exec_id;
+
+	if (stale)
+		stackmap_user_count(STACKMAP_USER_EXEC_STALE);
+	return stale;
+}
+
+/*
+ * Whether the task may have been in user space since the request. A signal that is delivered in
+ * between changes the registers, too. A system call that is to be restarted goes back by its
+ * instruction.
+ */
+static bool is_late(const struct entry *entry)
+{
+	const struct stackmap_registers now = stackmap_registers_of(task_pt_regs(current));
+	const bool late = !STACKMAP_TELLS_RETURN && !entry->cache.nr_entries &&
+			  (entry->registers.ip - now.ip > 4 || entry->registers.sp != now.sp ||
+			   entry->registers.fp != now.fp);
+
+	if (late)
+		stackmap_user_count(STACKMAP_USER_LATE);
+	return late;
+}
+
+/* Delivers those of these requests that are not delivered yet; no stack if stale. Task context. */
+static void deliver(struct entry *entry, unsigned long bits, bool stale)
 {
 	struct unwind_stacktrace trace = { };
 	struct unwind_work *work;
 
-	/* Nothing was delivered at exec, which could not be watched. */
-	if (!entry->cache.nr_entries && entry->exec_id != current->self_exec_id) {
-		stackmap_user_count(STACKMAP_USER_EXEC_STALE);
-		return;
-	}
 	guard(srcu)(&works_srcu);
 	list_for_each_entry_srcu(work, &works, list, srcu_read_lock_held(&works_srcu)) {
 		const int bit = work->bit;
 
 		if (!(bits & BIT(bit)) || test_bit(bit, &entry->cache.unwind_completed))
 			continue;
-		work->func(work, &trace, entry->info.id.id);
+		work->func(work, stale ? NULL : &trace, entry->info.id.id);
 		/* Only here: stackmap_deferral_cancel() clears it after a grace period. */
 		set_bit(bit, &entry->cache.unwind_completed);
-		entry->cache.nr_entries = 1;
+		entry->cache.nr_entries |= !stale;
 	}
 }
 
@@ -253,10 +425,12 @@ static void deliver_work(struct callback_head *head)
 	struct entry *entry = container_of(head, struct entry, info.work);
 	unsigned long bits = atomic_long_fetch_andnot(UNWIND_PENDING, &entry->info.unwind_mask);
 	const bool exits = current->flags & PF_EXITING;
+	const unsigned long done = READ_ONCE(entry->cache.unwind_completed) | RESERVED_BITS;
+	const unsigned long left = bits & ~done;
 
-	if (!exits)
-		deliver(entry, bits);
-	else if (bits & ~RESERVED_BITS & ~READ_ONCE(entry->cache.unwind_completed))
+	if (left && !exits)
+		deliver(entry, bits, is_stale(entry) || is_late(entry));
+	else if (left)
 		stackmap_user_count(STACKMAP_USER_EXIT_LATE);
 
 	guard(irqsave)();
@@ -284,8 +458,10 @@ void stackmap_deferral_flush(void)
 {
 	struct entry *entry = find_entry(current);
 
+	/* At exec, the program that has requested is still there. */
 	if (entry)
-		deliver(entry, atomic_long_read(&entry->info.unwind_mask));
+		deliver(entry, atomic_long_read(&entry->info.unwind_mask),
+			(current->flags & PF_EXITING && is_stale(entry)) || is_late(entry));
 }
 
 /**
@@ -306,11 +482,13 @@ u64 stackmap_deferral_walked(void)
 	return delivery ? delivery->id : 0;
 }
 
-/* As unwind_deferred_request(). Context: any, NMI included. */
+/* As unwind_deferred_request(), or -EBUSY: too late. Context: any, NMI included. */
 int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 {
 	const unsigned long bit = BIT(work->bit);
+	const bool may_be_late = stackmap_may_be_late();
 	const struct delivery *delivery;
+	bool repeats = false;
 	struct entry *entry;
 	unsigned long old;
 
@@ -324,7 +502,14 @@ int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 		*cookie = delivery->id;
 		return 1;
 	}
-	entry = find_entry(current) ?: claim_entry(delivery);
+	entry = find_entry(current);
+	if (!entry) {
+		repeats = may_repeat(may_be_late);
+		if ((unlikely(may_be_late) && stackmap_is_too_late()) ||
+		    (repeats && this_cpu_ptr(&deliveries)->repeats))
+			return -EBUSY;
+		entry = claim_entry(delivery, repeats);
+	}
 	if (!entry)
 		return -EINVAL;
 	*cookie = entry->info.id.id;
@@ -382,14 +567,6 @@ void stackmap_deferral_cancel(struct unwind_work *work)
 	}
 }
 
-/* A CPU goes offline, or the module goes: runs on the CPU, where no delivery follows. */
-static int drop_notifier(unsigned int cpu)
-{
-	guard(irqsave)();
-	on_user_return(&this_cpu_ptr(&deliveries)->notifier);
-	return 0;
-}
-
 /**
  * stackmap_deferral_begin - allocate what requests need, unless that is done
  *
@@ -403,28 +580,21 @@ int stackmap_deferral_begin(void)
 	const unsigned long threads = totalram_pages() * PAGE_SIZE / (THREAD_SIZE * 8);
 	unsigned int i, bits = clamp(order_base_2(threads), 10, TABLE_BITS_MAX);
 	struct entry *table;
-	int cpu, ret = 0;
+	int cpu, ret;
 
 	if (entries)
 		return 0;
 	owners = vcalloc(BIT(bits), sizeof(*owners));
 	table = vcalloc(BIT(bits), sizeof(*table));
-	for_each_possible_cpu(cpu) {
-		per_cpu(deliveries, cpu).notifier.on_user_return = on_user_return;
-		/* Events of an earlier load have other cookies. */
+	/* Events of an earlier load have other cookies. */
+	for_each_possible_cpu(cpu)
 		per_cpu(entry_count, cpu) = get_random_u32() & ~1;
-	}
-	if (owners && table)
-		ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "stackmap:online", NULL,
-					drop_notifier);
-	else
-		ret = -ENOMEM;
-	if (ret < 0) {
+	ret = owners && table ? begin_watching() : -ENOMEM;
+	if (ret) {
 		vfree(owners);
 		vfree(table);
 		return ret;
 	}
-	hotplug = ret;
 	for (i = 0; i < BIT(bits); i++) {
 		atomic_long_set(&table[i].info.unwind_mask, ENTRY_FREE);
 		table[i].info.cache = &table[i].cache;
@@ -485,8 +655,7 @@ void stackmap_deferral_end(void)
 		WRITE_ONCE(entries[i].info.work.func, NOTHING);
 	/* A task may have been preempted in deliver_work(): it does not sleep there any more. */
 	synchronize_rcu_tasks();
-	/* On all CPUs. */
-	cpuhp_remove_state(hotplug);
+	end_watching();
 	vfree(owners);
 	if (left)
 		pr_info("user stacks: for tasks in works of others (%u), %zu bytes are never freed\n",

@@ -3,16 +3,16 @@
 //! From a user stack to its id, which is remembered for the cookie.
 //!
 //! Mostly it runs in the task whose stack it is, when that returns to user space. Other tracers wait for
-//! it, so nothing waits for memory: what cannot be had leaves the stack out, or addresses in place of files.
+//! it, so nothing waits for memory: without it the stack is dropped, or keeps raw addresses.
 
 use super::{
-    cfi::X86_64,
-    cookie::{exec_id, Cookie, Known},
-    mappings::{Codes, Mappings, READS_MAX},
+    cfi::NATIVE,
+    cookie::{Cookie, Known},
+    encoded::{EncodedStack, End, FRAMES_MAX},
+    frame::{Memory, Registers},
+    mappings::{Mappings, ProcessCode, READS_MAX},
     process::{registers, OwnMemory, OwnMemory32, Process},
-    walk::{self, Memory, Registers},
-    words::{End, StackWords, FRAMES_MAX},
-    State,
+    walk, State,
 };
 use crate::{
     map::{self, Fallback},
@@ -26,15 +26,15 @@ use kernel::prelude::*;
 /// The memory that the delivery of one stack needs.
 pub(super) struct Buffer {
     mappings: Mappings,
-    /// What frame pointers lead to; rules need no room.
+    /// Return addresses by frame pointers; a walk by rules does not use them.
     ips: [usize; FRAMES_MAX],
-    words: StackWords,
+    words: EncodedStack,
 }
 
 // SAFETY: Its fields are integers, arrays of them, and `Mappings`.
 unsafe impl Zeroable for Buffer {}
 
-/// The id of the current task's user stack, which is remembered for its cookie; 0 if it is not kept.
+/// Returns the id of the current task's user stack, and remembers it for its cookie; 0 if it is not kept.
 ///
 /// Context: task context, may sleep.
 ///
@@ -55,7 +55,7 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
         return id;
     }
     let process = Process::current();
-    if matches!(known, Some(Known::Pending(before)) if before != exec_id(process.exec_id())) {
+    if matches!(known, Some(Known::Pending(before)) if process.is_another(before)) {
         // The stack of another program than that of the request.
         shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_EXEC_STALE);
         return 0;
@@ -74,16 +74,16 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
         // Rules are those of 64 bits. Without the kernel's walk:
         false if nr == 0 && registers.word == 4 => {
             let memory = OwnMemory32(OwnMemory::new());
-            let walk = |room: &mut [usize]| walk::by_frame_pointers(registers, &memory, room);
+            let walk = |ips: &mut [usize]| walk::by_frame_pointers(registers, &memory, ips);
             state.id_by_pointers(&process, walk, || true)
         }
-        false => state.id_by_pointers(&process, |room| copy(ips, room), || true),
+        false => state.id_by_pointers(&process, |to| copy(ips, to), || true),
     };
     // Unless it was settled meanwhile.
     state.remembered.bind(cookie, id.unwrap_or(0))
 }
 
-/// The id that a cookie is bound to, 0 if none is known. Context: process.
+/// Returns the id that a cookie is bound to, 0 if none is known. Context: process.
 #[no_mangle]
 extern "C" fn stackmap_user_known(cookie: u64) -> c_uint {
     match super::state().and_then(|state| state.remembered.get(Cookie(cookie))) {
@@ -93,8 +93,8 @@ extern "C" fn stackmap_user_known(cookie: u64) -> c_uint {
 }
 
 impl State {
-    /// The id of a stack by the rules of its code; see [`State::id_of`]. What is missing of a file is read
-    /// ahead by the current task, if it may wait for that.
+    /// Returns the id of a stack by the rules of its code; see [`State::id_of`]. What is missing of a file is read ahead by
+    /// the current task, if it may wait for that.
     pub(super) fn id_by_rules<M: Memory>(
         &self,
         process: &Process<'_>,
@@ -106,7 +106,7 @@ impl State {
         self.rules.in_one_era(|in_era| {
             let walk = |buffer: &mut Buffer| {
                 let reads = Cell::new(READS_MAX);
-                let mut code = Codes {
+                let mut code = ProcessCode {
                     state: self,
                     process,
                     mappings: &mut buffer.mappings,
@@ -119,13 +119,13 @@ impl State {
                     open: None,
                 };
                 let user_end = shim::facts().user_end;
-                walk::by_rules(&X86_64, registers, memory, &mut code, user_end)
+                walk::by_rules(&NATIVE, registers, memory, &mut code, user_end)
             };
             self.id_of(process, walk, || in_era() && still_valid())
         })
     }
 
-    /// The id of a stack that frame pointers lead to: `walk` sets so many return addresses; see
+    /// Returns the id of a stack by frame pointers: `walk` sets return addresses and returns their number; see
     /// [`State::id_of`].
     pub(super) fn id_by_pointers(
         &self,
@@ -160,8 +160,8 @@ impl State {
         )
     }
 
-    /// The id of the stack whose frames `walk` puts into the buffer, and which ends as it says. [`None`]: it
-    /// is not kept, or what was read of the process is not `still_valid`.
+    /// Returns the id of the stack whose frames `walk` puts into the buffer, and which ends as it returns. [`None`]: it is
+    /// not kept, or what was read of the process is not `still_valid`.
     fn id_of(
         &self,
         process: &Process<'_>,
@@ -198,18 +198,18 @@ impl State {
         let map = store.map_in(&here)?;
         // SAFETY: A context for each CPU, which only tasks enter, and none while another one is in it:
         // preemption is off.
-        let entered = unsafe { map.enter(here.inside(), here.cpu()) };
+        let guard = unsafe { map.enter(here.inside(), here.cpu()) };
         if exhausted {
-            let found = entered.find(words);
+            let found = guard.find(words);
             if found.is_none() {
                 shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_DROP_SHARE);
             }
             return Some(found?.id.get());
         }
-        let found = match entered.get_id(words) {
+        let found = match guard.get_id(words) {
             Ok(found) => found,
             Err(reason) => {
-                entered.add(reason.counter(), 1);
+                guard.add(reason.counter(), 1);
                 if reason == Fallback::Growing {
                     store.request_growth();
                 }
@@ -221,7 +221,7 @@ impl State {
                 store.request_growth();
             }
             drop(here);
-            // A long stack takes up the room of several.
+            // A long stack uses up the memory of several.
             let bytes = map::record_bytes(words.len()).max(map::POOL_BYTES_PER_STACK);
             self.stacks.add(user, bytes as u64);
         }
@@ -229,13 +229,13 @@ impl State {
     }
 }
 
-/// Copies as much as there is room for, and returns the number.
+/// Copies as much as fits, and returns the number.
 fn copy(from: &[usize], to: &mut [usize]) -> usize {
     let copied = to.iter_mut().zip(from).map(|(to, from)| *to = *from);
     copied.count()
 }
 
-/// The counter of stacks that end so: they are in the order of [`End`].
+/// Returns the counter of stacks with this end: counters are in the order of [`End`].
 fn counter(end: End) -> stackmap_user_counter {
     use shim::{
         stackmap_user_counter_STACKMAP_USER_COMPLETE as FIRST,

@@ -67,14 +67,14 @@ impl From<&stackmap_file_key> for Key {
 /// The indices of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Indices {
-    /// That of its binary, used in words.
+    /// The index of its binary, used in encoded frames.
     pub(crate) binary: u32,
-    /// Its own, used in the sites of rules.
+    /// Its own index, used in the sites of rules.
     pub(crate) file: u32,
 }
 
 impl Indices {
-    /// Those of a vDSO.
+    /// Returns the indices of a vDSO.
     pub(crate) fn vdso(index: u32) -> Self {
         Self {
             binary: index,
@@ -88,7 +88,7 @@ struct File {
     indices: Indices,
     /// The class of the user who ran it first.
     class: u8,
-    /// Whether it was met since its turn came last.
+    /// Whether it was met since it was last considered for eviction.
     met: bool,
 }
 
@@ -99,13 +99,13 @@ pub(super) struct FileTable {
     by_key: KVVec<u16>,
     /// The number of files of each class of users.
     counts: [usize; CLASSES],
-    /// The place whose turn it is in each class.
+    /// The position that is considered next in each class.
     turns: [usize; CLASSES],
     /// The index of the next one, at most [`INDICES`].
     next: u32,
 }
 
-/// Root is alone in its class.
+/// Returns the class of a user: root is alone in its class.
 fn class(user: u32) -> u8 {
     // The golden ratio of 32 bits, as in the kernel's hashes.
     let hash = user.wrapping_mul(0x61c8_8647) >> 16;
@@ -116,8 +116,7 @@ fn class(user: u32) -> u8 {
 }
 
 impl FileTable {
-    /// Room for all files, of which none is known yet. They get indices from `next` on. Context: process, may
-    /// sleep.
+    /// Returns an empty table with memory for all files. They get indices from `next` on. Context: process, may sleep.
     pub(super) fn new(next: u32) -> Result<Self> {
         Ok(Self {
             list: KVVec::with_capacity(FILES_MAX, GFP_KERNEL)?,
@@ -128,19 +127,19 @@ impl FileTable {
         })
     }
 
-    /// Forgets all of them. Their indices stay used.
+    /// Forgets all files. Their indices stay used.
     pub(super) fn forget(&mut self) {
         self.list.clear();
         self.by_key.clear();
         self.counts = [0; CLASSES];
     }
 
-    /// The number of them.
+    /// Returns the number of files.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The indices of a file that is known.
+    /// Returns the indices of a file that is known.
     pub(super) fn get(&self, key: &Key) -> Option<Indices> {
         Some(self.list.get(self.position(key)?)?.indices)
     }
@@ -158,7 +157,7 @@ impl FileTable {
         self.by_key.get(index).copied().map(usize::from)
     }
 
-    /// The same, for a stack that has a frame in it.
+    /// Returns the indices of a file in which a stack has a frame, if it is known.
     pub(super) fn meet(&mut self, key: &Key) -> Option<Indices> {
         let position = self.position(key)?;
         let file = self.list.get_mut(position)?;
@@ -223,7 +222,7 @@ impl FileTable {
         self.next = FIRST + self.list.len() as u32;
     }
 
-    /// The place of the file that is forgotten for a new one. [`None`]: there is room.
+    /// Returns the position of the file that a new one evicts. [`None`]: the table is not full.
     fn turn(&mut self) -> Option<usize> {
         if self.list.len() < FILES_MAX {
             return None;
@@ -236,11 +235,11 @@ impl FileTable {
         let turn = self.turns.get_mut(usize::from(class))?;
         // The second time round, none was met.
         for _ in 0..2 * FILES_MAX {
-            let place = *turn % FILES_MAX;
-            *turn = place + 1;
-            let file = self.list.get_mut(place)?;
+            let position = *turn % FILES_MAX;
+            *turn = position + 1;
+            let file = self.list.get_mut(position)?;
             if file.class == class && !take(&mut file.met) {
-                return Some(place);
+                return Some(position);
             }
         }
         // Never.

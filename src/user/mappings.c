@@ -41,7 +41,7 @@ struct vdso_image {
 
 STACKMAP_STATIC_CALL(NULL, stackmap_lock_vma, lock_vma_under_rcu);
 
-/* The 64-bit vDSO of an address space; NULL if it has another one, or none. */
+/* Returns the 64-bit vDSO of an address space; NULL if it has another one, or none. */
 static const struct vdso_image *vdso64(const struct mm_struct *mm)
 {
 #ifdef CONFIG_X86
@@ -89,17 +89,17 @@ bool stackmap_vdso_read(const struct stackmap_process *process, u64 offset, void
 }
 
 /*
- * A number for what is behind the device number now. Device numbers are used again when another
- * image is attached or another file system is mounted, and files of two images can have the same
- * inode numbers and times. Without a disk, a file system with writeback has a number of its own;
- * one without has only files that are newer than the mount.
+ * Returns a number for the medium that has the device number now. Device numbers are used again
+ * when another image is attached or another file system is mounted, and files of two images can
+ * have the same inode numbers and times. Without a disk, a file system with writeback has a number
+ * of its own; one without has only files that are newer than the mount.
  */
 static u64 medium_of(const struct super_block *sb)
 {
 	return sb->s_bdev ? sb->s_bdev->bd_disk->diskseq : sb->s_bdi->id;
 }
 
-/* Subvolumes of btrfs use the same inode numbers: the inode in memory tells them apart. */
+/* Subvolumes of btrfs use the same inode numbers: the inode in memory distinguishes them. */
 static u64 inode_of(const struct inode *inode)
 {
 	return inode->i_sb->s_magic == BTRFS_SUPER_MAGIC ? (uintptr_t)inode : 0;
@@ -134,6 +134,9 @@ static void describe(struct vm_area_struct *vma, struct stackmap_mapping *mappin
 	/* The number 0 does not identify a file: inodes that file systems share have it. */
 	if (!S_ISREG(inode->i_mode) || !inode->i_ino)
 		return;
+	/* Stores through a shared mapping, of any process, may keep the ctime. */
+	if (!(vma->vm_flags & VM_SHARED) && mapping_writably_mapped(vma->vm_file->f_mapping))
+		return;
 	ctime = inode_get_ctime(inode);
 	mapping->kind = STACKMAP_MAPPING_FILE;
 	/* A page that is written to privately needs one. */
@@ -153,8 +156,8 @@ static void describe(struct vm_area_struct *vma, struct stackmap_mapping *mappin
 }
 
 /*
- * The user who is charged for a task: in a user namespace that somebody else than root has made,
- * whoever made the outermost one. Such a user can have many user IDs there.
+ * Returns the user who is charged for a task: in a user namespace that another user than root has
+ * made, whoever made the outermost one. Such a user can have many user IDs there.
  */
 static u32 user_of(struct task_struct *task)
 {
@@ -173,10 +176,10 @@ static u32 user_of(struct task_struct *task)
 }
 
 /**
- * stackmap_process_of - tell a task's program from all others
+ * stackmap_process_of - identify a task's program
  * @task: the task
  * @mm: its address space
- * @process: set to what tells it
+ * @process: set to what identifies it
  *
  * Context: process.
  */
@@ -192,18 +195,20 @@ void stackmap_process_of(struct task_struct *task, struct mm_struct *mm,
 		.user		= user_of(task),
 		.start_time	= READ_ONCE(task->group_leader)->start_time,
 		.exec_id	= READ_ONCE(task->self_exec_id),
+		/* Asked of the current task only. */
+		.in_exec	= data_race(!!task->in_execve),
 		.stack		= mm ? READ_ONCE(mm->start_stack) : ULONG_MAX,
 	};
 }
 
-/* The same for the current task. */
+/* Identifies the program of the current task. */
 void stackmap_process_current(struct stackmap_process *process)
 {
 	stackmap_process_of(current, current->mm, process);
 }
 
 /*
- * The mapping at an address of a process, for vma_end_read(). NULL if there is none, or
+ * Returns the mapping at an address of a process, for vma_end_read(). NULL if there is none, or
  * while it is being changed. The lock of the whole address space is not taken: its holder may
  * wait for a file system in user space, and all other tracers would wait with us.
  */
@@ -270,7 +275,7 @@ static void put_folio(struct stackmap_file *file)
 	file->folio = NULL;
 }
 
-/* Has the folio of a page at hand, if it is in the page cache. */
+/* Gets the folio of a page, if it is in the page cache. Returns whether it is. */
 static bool get_folio(struct stackmap_file *file, pgoff_t index)
 {
 	struct folio *folio = file->folio;
@@ -328,7 +333,7 @@ bool stackmap_file_read(struct stackmap_file *file, u64 offset, void *bytes, uns
 }
 
 /**
- * stackmap_file_end - give back a file of stackmap_file_begin()
+ * stackmap_file_end - put a file of stackmap_file_begin()
  * @file: the file
  *
  * Context: task context, may sleep.
@@ -366,12 +371,18 @@ __u64 stackmap_user_register(const struct stackmap_process *process, unsigned in
 
 	if (number < ARRAY_SIZE(general))
 		value = general[number];
+#elif defined(CONFIG_ARM64)
+	const struct pt_regs *regs = task_pt_regs(process->task);
+
+	if (number < ARRAY_SIZE(regs->regs))
+		/* The same. */
+		value = data_race(regs->regs[number]);
 #endif
 	return value;
 }
 
 /**
- * stackmap_user_original - find the address that uprobes have put one of theirs in the place of
+ * stackmap_user_original - find the address that uprobes have replaced by one of theirs
  * @process: the process; of other tasks than the current one nothing is known, as the list of its
  *	return addresses may be freed
  * @ip: an address in a special mapping
@@ -450,7 +461,7 @@ fault:
 /* The type of a note with a build-id, of the owner "GNU". */
 #define NOTE_BUILD_ID	3
 
-/* The build-id among the notes at @offset. Returns whether there is one. */
+/* Finds the build-id among the notes at @offset. Returns whether there is one. */
 static bool find_note(struct stackmap_file *file, u64 offset, u64 size,
 		      struct stackmap_binary *binary)
 {
@@ -527,7 +538,7 @@ static bool watch_ctime(struct inode *inode)
 }
 
 /**
- * stackmap_user_binary - say what the file that is mapped at an address is called
+ * stackmap_user_binary - get the name and build-id of the file that is mapped at an address
  * @process: the process
  * @ip: the address
  * @key: the file that was found there

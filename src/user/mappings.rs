@@ -4,14 +4,13 @@
 
 use super::{
     calls::{Calls, Mapping},
-    cfi::{self, Elf, File, Tracked, Unknown, X86_64},
-    decode::caller::Caller,
+    cfi::{self, Elf, File, Machine, Tracked, Unknown, NATIVE},
+    encoded::{EncodedFrame, EncodedStack, End},
     file_table::{Indices, VDSO, VDSO32},
+    frame::{Caller, Code, Frame, Memory},
     process::{CachedFile, Process},
     rule::Rule,
     rules::Site,
-    walk::{Code, Frame, Memory},
-    words::{End, StackWords, Word},
     State,
 };
 use crate::shim::{self, stackmap_binary, stackmap_mapping, STACKMAP_MAPPINGS};
@@ -40,7 +39,7 @@ impl Mappings {
         (self.found, self.recent) = (0, Mapping::default());
     }
 
-    /// The word of an address that lies in a binary.
+    /// Returns the word of an address that lies in a binary.
     pub(super) fn word(
         &mut self,
         state: &State,
@@ -54,7 +53,7 @@ impl Mappings {
         (word != 0).then_some(word.wrapping_add(address.wrapping_sub(start)))
     }
 
-    /// The mapping of the last address that has one.
+    /// Returns the mapping of the last address that has one.
     fn mapping(&self) -> Option<&stackmap_mapping> {
         self.shims.get(self.last)
     }
@@ -106,6 +105,7 @@ impl Mappings {
         *known = Mapping {
             start: mapping.start,
             size,
+            changes: mapping.changes,
             ..Mapping::default()
         };
         let offset = mapping.offset;
@@ -117,7 +117,7 @@ impl Mappings {
         if let Some((Indices { binary: index, .. }, site)) =
             indices.and_then(|indices| Some((indices, site(indices.file)?)))
         {
-            known.word = Word::Binary { index, offset }.bits().unwrap_or(0);
+            known.word = EncodedFrame::Binary { index, offset }.bits().unwrap_or(0);
             known.site = site;
         }
         self.found += 1;
@@ -126,12 +126,12 @@ impl Mappings {
 }
 
 /// The code of a process, as a walk needs it.
-pub(super) struct Codes<'a, M> {
+pub(super) struct ProcessCode<'a, M> {
     pub(super) state: &'a State,
     pub(super) process: &'a Process<'a>,
     pub(super) mappings: &'a mut Mappings,
     pub(super) memory: &'a M,
-    pub(super) words: &'a mut StackWords,
+    pub(super) words: &'a mut EncodedStack,
     /// Whether a part of a file can be read ahead for this stack: one is.
     pub(super) may_wait: bool,
     /// Whether the stack is that of the current task.
@@ -159,7 +159,7 @@ impl OpenFile<'_> {
         let Self { file, elf, .. } = self;
         match elf {
             Some(elf) => Ok((elf, file)),
-            None => Ok((elf.insert(Elf::read(file, &X86_64)?), file)),
+            None => Ok((elf.insert(Elf::read(file, &NATIVE)?), file)),
         }
     }
 }
@@ -169,18 +169,19 @@ const LEARNT_MAX: u32 = 64;
 /// The same for reads of files: more than any rule needs, as the first is learnt in any case.
 pub(super) const READS_MAX: u32 = 32_768;
 
-impl<M: Memory> Code for Codes<'_, M> {
+impl<M: Memory> Code for ProcessCode<'_, M> {
     fn frames(&self) -> usize {
         self.words.frames()
     }
 
     #[inline(always)]
-    fn calls(&mut self) -> Calls<'_> {
-        Calls {
+    fn follow(&mut self, machine: &Machine, memory: &impl Memory, frame: Frame) -> Frame {
+        let calls = Calls {
             mapping: self.mappings.recent,
             rules: &self.state.rules,
             words: self.words,
-        }
+        };
+        calls.follow(machine, memory, frame)
     }
 
     fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End> {
@@ -193,8 +194,8 @@ impl<M: Memory> Code for Codes<'_, M> {
             }
             return found;
         }
-        let behind = ip.wrapping_sub(mapping.start);
-        self.words.keep(mapping.word.wrapping_add(behind));
+        let offset = ip.wrapping_sub(mapping.start);
+        self.words.keep(mapping.word.wrapping_add(offset));
         self.rule_here(address, interrupted).ok_or(End::NoRule)
     }
 
@@ -226,7 +227,7 @@ impl<M: Memory> Code for Codes<'_, M> {
         self.learnt += 1;
         shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_TRACKED);
         self.read(address, |elf, file, offset| {
-            elf.track(file, &X86_64, offset, register)
+            elf.track(file, &NATIVE, offset, register)
         })?
         .ok()
     }
@@ -246,7 +247,13 @@ impl<M: Memory> Code for Codes<'_, M> {
         };
         match both(self.memory) {
             Some(both) => Some(((both >> (8 * (address % 8))) as u64).to_le_bytes()),
-            None => self.bytes_of_file(address - 8),
+            None => {
+                let bytes = self.bytes_of_file(address - 8);
+                if bytes.is_none() && !self.is_own && self.is_code(address - 8) {
+                    self.memory.miss();
+                }
+                bytes
+            }
         }
     }
 
@@ -263,6 +270,11 @@ impl<M: Memory> Code for Codes<'_, M> {
             0 => None,
             length => Some((bytes, length as usize)),
         }
+    }
+
+    #[inline(always)]
+    fn changes(&self) -> bool {
+        self.mappings.recent.changes
     }
 
     fn guess(&mut self) {
@@ -285,7 +297,7 @@ impl<M: Memory> Code for Codes<'_, M> {
     }
 }
 
-impl<M: Memory> Codes<'_, M> {
+impl<M: Memory> ProcessCode<'_, M> {
     /// Returns eight bytes of a file that was found mapped, where the process has not used the page yet. [`None`]: they are
     /// not in one mapping, or not in the page cache.
     #[cold]
@@ -300,6 +312,16 @@ impl<M: Memory> Codes<'_, M> {
         Some(bytes)
     }
 
+    /// Returns whether an address is in executable memory.
+    fn is_code(&mut self, address: u64) -> bool {
+        use shim::stackmap_mapping_kind_STACKMAP_MAPPING_DATA as DATA;
+        self.find(address)
+            && self
+                .mappings
+                .mapping()
+                .is_some_and(|mapping| mapping.kind != DATA)
+    }
+
     /// Returns what identifies a frame that is decoded: the process, the code in its file, and the frame. [`None`]: the code
     /// may change without the file.
     fn decoded_key(&mut self, frame: &Frame, interrupted: bool) -> Option<[u64; 7]> {
@@ -308,7 +330,7 @@ impl<M: Memory> Codes<'_, M> {
             return None;
         }
         let Mapping { start, site, .. } = self.mappings.recent;
-        let site = site.behind(frame.ip - start).number();
+        let site = site.after(frame.ip - start).number();
         let era = self.state.rules.era().into();
         let Frame { ip, sp, fp } = *frame;
         Some([process, era, site, ip, sp, fp, interrupted.into()])
@@ -316,11 +338,8 @@ impl<M: Memory> Codes<'_, M> {
 
     /// Returns whether the code in the last mapping is that of its file: no process has changed it.
     fn has_code_of_file(&self) -> bool {
-        self.mappings.recent.word != 0
-            && self
-                .mappings
-                .mapping()
-                .is_some_and(|mapping| !mapping.changes)
+        let Mapping { word, changes, .. } = self.mappings.recent;
+        word != 0 && !changes
     }
 
     /// Returns the same for a frame in no file.
@@ -353,7 +372,7 @@ impl<M: Memory> Codes<'_, M> {
     #[inline(always)]
     fn rule_here(&mut self, address: u64, interrupted: bool) -> Option<Rule> {
         let mapping = &self.mappings.recent;
-        let site = mapping.site.behind(address.wrapping_sub(mapping.start));
+        let site = mapping.site.after(address.wrapping_sub(mapping.start));
         match self.state.rules.get(site) {
             Some(rule) => Some(rule),
             None => self.learn(site, address, interrupted),
@@ -393,7 +412,7 @@ impl<M: Memory> Codes<'_, M> {
     }
 }
 
-impl<'a, M> Codes<'a, M> {
+impl<'a, M> ProcessCode<'a, M> {
     /// Returns the file in the last mapping, and the offset of an address in it. [`None`]: there is none, or it is not
     /// mapped there any more.
     fn open(&mut self, address: u64) -> Option<(&mut OpenFile<'a>, u64)> {
@@ -428,19 +447,19 @@ impl<'a, M> Codes<'a, M> {
         Some(found)
     }
 
-    /// What the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
+    /// Returns what the file in the last mapping says of an address. [`None`]: it is not mapped there any more.
     fn described(&mut self, address: u64, interrupted: bool) -> Option<Result<Rule, Unknown>> {
         let mapping = self.mappings.mapping()?;
         let found = match mapping.kind {
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
                 self.read(address, |elf, file, offset| match interrupted {
-                    true => elf.learn(file, &X86_64, offset),
-                    false => elf.learn_call(file, &X86_64, offset),
+                    true => elf.learn(file, &NATIVE, offset),
+                    false => elf.learn_call(file, &NATIVE, offset),
                 })?
             }
             shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
                 let offset = address - mapping.start + mapping.offset;
-                cfi::learn(&self.process.vdso(), &X86_64, offset)
+                cfi::learn(&self.process.vdso(), &NATIVE, offset)
             }
             // Rules are those of 64 bits.
             _ => Err(Unknown::NoTable),
@@ -450,7 +469,7 @@ impl<'a, M> Codes<'a, M> {
 }
 
 impl State {
-    /// The indices of the file that is mapped at an address.
+    /// Returns the indices of the file that is mapped at an address.
     fn indices(
         &self,
         process: &Process<'_>,

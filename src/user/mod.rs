@@ -14,15 +14,17 @@ pub mod cookie;
 pub mod decode;
 mod decoded;
 mod deliver;
+pub mod encoded;
 pub(crate) mod file_table;
+pub mod frame;
 mod mappings;
 mod process;
 pub mod rule;
 pub mod rules;
 pub(crate) mod settle;
 mod shares;
+mod step;
 pub mod walk;
-pub mod words;
 
 pub(crate) use self::binaries::Binary;
 
@@ -33,7 +35,7 @@ use self::{
     deliver::Buffer,
     file_table::FIRST,
     rules::{Rules, Set, SETS},
-    shares::SharedRoom,
+    shares::PoolShares,
 };
 use crate::{
     map,
@@ -57,8 +59,8 @@ struct State {
     binaries: Pin<KBox<Mutex<Binaries>>>,
     rules: Rules,
     decoded: DecodedFrames,
-    /// What users take up of the map, in bytes of its pool.
-    stacks: SharedRoom,
+    /// What users use of the map, in bytes of its pool.
+    stacks: PoolShares,
 }
 
 static STATE: Published<State> = Published::nothing();
@@ -83,7 +85,7 @@ impl State {
             binaries: KBox::pin_init(new_mutex!(Binaries::new(FIRST)?), GFP_KERNEL)?,
             rules: Rules::new(sets).ok_or(EINVAL)?,
             decoded: DecodedFrames::new()?,
-            stacks: SharedRoom::new(map_bytes)?,
+            stacks: PoolShares::new(map_bytes)?,
         };
         Ok(Arc::new(state, GFP_KERNEL)?)
     }
@@ -103,7 +105,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// A buffer that is nobody else's. Context: process, may sleep.
+    /// Takes the buffer of this CPU, or allocates one. Context: process, may sleep.
     fn take(&self) -> Option<KBox<Buffer>> {
         let kept = self.0.get(shim::stackmap_this_cpu() as usize)?;
         exchange(kept, None).or_else(|| KBox::zeroed(GFP_NOWAIT).ok())
@@ -124,7 +126,7 @@ impl Drop for Buffers {
     }
 }
 
-/// Keeps `new` in the place of the buffer that it returns. Context: process.
+/// Swaps the buffer in `kept` for `new`, and returns it. Context: process.
 fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<Buffer>> {
     let new = new.map_or(null_mut(), KBox::into_raw);
     // ORDERING: AcqRel; who takes a buffer sees that its last user is done with it.
@@ -133,7 +135,7 @@ fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<
     (!old.is_null()).then(|| unsafe { KBox::from_raw(old) })
 }
 
-/// Makes what deliveries into a map of `2^bits` stacks need, if it is not there. EOPNOTSUPP: the kernel
+/// Allocates what deliveries into a map of `2^bits` stacks need, if that was not done. EOPNOTSUPP: the kernel
 /// has no user unwinder. Context: process; callers serialise.
 pub(crate) fn allocate(bits: u32) -> Result {
     if STATE.get().is_some() {
@@ -160,12 +162,12 @@ pub(crate) fn reset() {
         state.binaries.lock().forget();
         state.stacks.forget();
         state.decoded.forget();
-        // Those of files that are gone.
+        // Rules of files that are gone.
         state.rules.forget();
     }
 }
 
-/// Has `show` see the path of a binary, if it is known. Context: process.
+/// Calls `show` with the path of a binary, if it is known. Context: process.
 pub(crate) fn path(index: u32, show: impl FnOnce(Option<&[u8]>)) {
     if matches!(index, file_table::VDSO | file_table::VDSO32) {
         return show(Some(b"[vdso]"));
@@ -176,12 +178,12 @@ pub(crate) fn path(index: u32, show: impl FnOnce(Option<&[u8]>)) {
     }
 }
 
-/// The first index from `from` on that a binary has. Context: process.
+/// Returns the first index from `from` on that a binary has. Context: process.
 pub(crate) fn next_binary(from: u32) -> Option<u32> {
     state()?.binaries.lock().next(from)
 }
 
-/// The number of binaries, and that of the files whose rules are known. Context: process.
+/// Returns the number of binaries, and of files whose rules are known. Context: process.
 pub(crate) fn known() -> (usize, usize) {
     state().map_or((0, 0), |state| {
         let binaries = state.binaries.lock();
@@ -204,7 +206,7 @@ pub(crate) fn request(recording: &Recording<'_>, section: &Watched<'_>) -> Optio
     Some(request.cookie)
 }
 
-/// The id that a cookie was bound to, if it is known still. Context: any.
+/// Returns the id that a cookie was bound to, if it is known still. Context: any.
 pub(crate) fn bound(section: &map::ReadSide, cookie: u64) -> Option<u32> {
     match STATE.read(section)?.remembered.get(Cookie(cookie))? {
         Known::Bound(id) if id != 0 => Some(id),
@@ -212,7 +214,7 @@ pub(crate) fn bound(section: &map::ReadSide, cookie: u64) -> Option<u32> {
     }
 }
 
-/// Has `show` see the binary of an index. Context: process.
+/// Calls `show` with the binary of an index. Context: process.
 pub(crate) fn binary(index: u32, show: impl FnOnce(&Binary)) {
     if let Some(state) = state() {
         state.binaries.lock().get(index).map(show);

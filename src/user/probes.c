@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * User stacks that the kernel would unwind too late, or not at all: those of tasks that call
- * exec, and lose their stack with the old program, and those of tasks that exit.
+ * User stacks that the kernel would unwind too late, or not at all: of tasks that call exec, and
+ * lose their stack with the old program, and of tasks that exit.
  *
  * They come from tracepoints. A kernel without deferred unwinding runs probes with preemption off,
  * and sched_process_exit after the address space is gone: there they come from the entries of
- * functions, see entries.c.
+ * functions.
  *
  * Adding and removing probes waits for the probes that run. So no probe waits for I/O: the walk
  * ends at user memory that is not present.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include "unwind.h"
+
 #include <linux/binfmts.h>
 #include <linux/delay.h>
+#include <linux/errno.h>
 #include <linux/printk.h>
 #include <linux/string.h>
 #include <linux/tracepoint.h>
 #include <linux/uaccess.h>
+
+#if STACKMAP_OWN_ENTRIES
+#include <linux/ftrace.h>
+#include <linux/objtool.h>
+#include <linux/rcupdate.h>
+#include <linux/srcu.h>
+
+#include <asm/nospec-branch.h>
+#include <asm/unwind_hints.h>
+#endif
 
 #include "../record/slot.h"
 #include "../shim/shim.h"
@@ -48,9 +61,14 @@ static bool is_recorded(void)
 	return false;
 }
 
-/* Whether user memory can be read here, if it is present. */
+/*
+ * Whether user memory can be read here, if it is present. A tracepoint that is called with
+ * preemption off does not let us sleep, which an uncounted one hides.
+ */
 static bool can_unwind(void)
 {
+	if (STACKMAP_OWN_DEFERRAL && !STACKMAP_OWN_ENTRIES && !IS_ENABLED(CONFIG_PREEMPT_COUNT))
+		return false;
 	return !preempt_count() && !irqs_disabled();
 }
 
@@ -97,31 +115,38 @@ static bool is_requested(void)
 }
 
 /* The current task is about to lose its program. Context: that of the probe. */
-void stackmap_before_exec(void)
+static void before_exec(void)
 {
 	const bool asks = is_recorded();
 	struct stackmap_slot *slot, *end;
+	bool requested = is_requested();
 	u64 cookie;
+	int ret;
 
 	/*
 	 * What was requested before a trace array stopped asking is delivered, too. A helper of the
 	 * kernel has no user space before its first exec.
 	 */
-	if (!current->mm || (!asks && !is_requested()))
+	if (!current->mm || (!asks && !requested))
 		return;
 	if (!can_unwind()) {
 		stackmap_user_count(STACKMAP_USER_EXEC_LATE);
 		return;
 	}
 	/*
-	 * Events that follow are still of this entry: they get the cookie of these. So do those of
+	 * Events that follow are still of this entry: they get the cookie of these. So do events of
 	 * trace arrays that begin to record after this.
 	 */
-	stackmap_for_each_served(slot, end)
-		if (asks && stackmap_slot_asks(slot))
-			static_call(stackmap_unwind_request)(&slot->work, &cookie);
-	flush();
-	stackmap_user_count(STACKMAP_USER_EXEC_FLUSHED);
+	stackmap_for_each_served(slot, end) {
+		if (!asks || !stackmap_slot_asks(slot))
+			continue;
+		ret = static_call(stackmap_unwind_request)(&slot->work, &cookie);
+		/* See stackmap_user_request(). */
+		requested |= ret != -EINVAL && ret != -ESRCH;
+	}
+	if (requested)
+		flush();
+	stackmap_user_count(requested ? STACKMAP_USER_EXEC_FLUSHED : STACKMAP_USER_REFUSED);
 }
 
 /* The cookie of this entry if the current task's stack was walked in it, or 0. */
@@ -137,7 +162,7 @@ static u64 walked_in_entry(void)
 }
 
 /* The current task is about to lose its address space. Context: that of the probe. */
-void stackmap_before_exit(void)
+static void before_exit(void)
 {
 	struct unwind_stacktrace trace = { };
 	struct stackmap_slot *slot, *end;
@@ -162,7 +187,7 @@ void stackmap_before_exit(void)
 	if (walked) {
 		/*
 		 * The stack was walked in this entry. An exec that failed after its point of no
-		 * return may lie between, and the addresses be those of the old program.
+		 * return may lie between, and the addresses be the old program's.
 		 */
 		id = stackmap_user_known(walked);
 #if STACKMAP_OWN_DEFERRAL
@@ -185,36 +210,185 @@ void stackmap_before_exit(void)
 	stackmap_user_count(STACKMAP_USER_EXIT_BOUND);
 }
 
-#if STACKMAP_OWN_DEFERRAL
+#if STACKMAP_OWN_ENTRIES
+/*
+ * Calls of our own at the entries of functions, in their context: where these may sleep, we may.
+ *
+ * As with a live patch, an ftrace callback leads into a trampoline; that calls us and goes on in
+ * the function, after its call of ftrace. A function can have one such callback, beside any number
+ * of others, of BPF's trampolines, too.
+ *
+ * A task may sleep in what is called, which SRCU waits for; before and after that it can only be
+ * preempted, which RCU tasks waits for.
+ */
+
+/* How often a trampoline of BPF may be busy, each time for a millisecond. */
+#define RETRIES		100
+
+DEFINE_STATIC_SRCU(entries_srcu);
+
+void stackmap_exec_trampoline(void);
+void stackmap_exit_trampoline(void);
+void stackmap_enter_exec(void);
+void stackmap_enter_exit(void);
+/* Where the functions go on. */
+extern unsigned long stackmap_exec_back, stackmap_exit_back;
+
+unsigned long stackmap_exec_back, stackmap_exit_back;
+
+/* The stack is that at the function's entry, also when it returns into the function. */
+#define TRAMPOLINE(name, function, back)			\
+	asm(".pushsection .text, \"ax\", @progbits\n"		\
+	    ".balign 16\n"					\
+	    ".global " name "\n"				\
+	    name ":\n"						\
+	    UNWIND_HINT_FUNC "\n"				\
+	    ANNOTATE_NOENDBR "\n"				\
+	    "	push	" back "(%rip)\n"			\
+	    "	push	%rbp\n"					\
+	    "	mov	%rsp, %rbp\n"				\
+	    CALL_DEPTH_ACCOUNT "\n"				\
+	    "	push	%rdi\n	push	%rsi\n	push	%rdx\n"	\
+	    "	push	%rcx\n	push	%r8\n	push	%r9\n"	\
+	    "	call	" function "\n"				\
+	    "	pop	%r9\n	pop	%r8\n	pop	%rcx\n"	\
+	    "	pop	%rdx\n	pop	%rsi\n	pop	%rdi\n"	\
+	    "	pop	%rbp\n"					\
+	    ASM_RET						\
+	    ".size " name ", . - " name "\n"			\
+	    ".popsection\n")
+
+TRAMPOLINE("stackmap_exec_trampoline", "stackmap_enter_exec", "stackmap_exec_back");
+TRAMPOLINE("stackmap_exit_trampoline", "stackmap_enter_exit", "stackmap_exit_back");
+
+static struct function {
+	const char *name;
+	void (*trampoline)(void);
+	unsigned long *back;
+	struct ftrace_ops ops;
+	bool on;
+} functions[] = {
+	{ "begin_new_exec", stackmap_exec_trampoline, &stackmap_exec_back },
+	{ "exit_mm_release", stackmap_exit_trampoline, &stackmap_exit_back },
+};
+
+static void redirect(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+		     struct ftrace_regs *fregs)
+{
+	const struct function *function = container_of(ops, struct function, ops);
+
+	/* It never changes. */
+	WRITE_ONCE(*function->back, ip + MCOUNT_INSN_SIZE);
+	ftrace_regs_set_instruction_pointer(fregs, (unsigned long)function->trampoline);
+}
+
+void stackmap_enter_exec(void)
+{
+	guard(srcu)(&entries_srcu);
+	before_exec();
+}
+
+void stackmap_enter_exit(void)
+{
+	guard(srcu)(&entries_srcu);
+	before_exit();
+}
+
+/*
+ * Ends the calls at exec and exit. Returns whether no call is left; then no task is in these
+ * functions. ftrace refuses to take a callback off once it has found a fault of its own.
+ */
+static bool detach(void)
+{
+	struct function *function;
+	bool left = false;
+
+	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
+		const int ret = function->on ? unregister_ftrace_function(&function->ops) : 0;
+
+		if (ret)
+			pr_err_once("user stacks: ftrace keeps its call at %s() (%d)\n",
+				    function->name, ret);
+		function->on = ret;
+		left |= ret;
+	}
+	if (left)
+		return false;
+	synchronize_rcu_tasks();
+	synchronize_srcu(&entries_srcu);
+	synchronize_rcu_tasks();
+	/* Once, as Linux 6.12 leaves pointers to freed hashes. */
+	for (function = functions; function < functions + ARRAY_SIZE(functions); function++)
+		ftrace_free_filter(&function->ops);
+	return true;
+}
+
+/* Has a function redirected. Returns 0 or an errno. */
+static int redirect_function(struct function *function)
+{
+	void *entry = stackmap_symbol_find(function->name);
+	int ret = entry ? ftrace_set_filter_ip(&function->ops, (unsigned long)entry, 0, 1) :
+			  -ENOENT;
+	unsigned int tries = RETRIES;
+
+	if (ret)
+		return ret;
+	do
+		ret = register_ftrace_function(&function->ops);
+	while (ret == -EAGAIN && tries--);
+	return ret;
+}
+
+/* Has both functions redirected. Returns 0 or an errno, which the log has. */
+static int redirect_all(void)
+{
+	struct function *function;
+	int ret;
+
+	/* Linux 6.12 leaves pointers to freed hashes in what is unregistered. */
+	for (function = functions; function < functions + ARRAY_SIZE(functions); function++)
+		function->ops = (struct ftrace_ops) {
+			.func	= redirect,
+			.flags	= FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY |
+				  FTRACE_OPS_FL_RECURSION,
+		};
+	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
+		ret = redirect_function(function);
+		/* ftrace does not roll a registration back that it cannot complete. */
+		function->on = function->ops.flags & FTRACE_OPS_FL_ENABLED;
+		if (ret) {
+			pr_info("user stacks: %s() cannot be redirected (%d)\n", function->name,
+				ret);
+			return ret;
+		}
+	}
+	return 0;
+}
+
 /*
  * Where another user excludes ours, user stacks go on without: what exec and exit lose is counted.
  */
 static int attach(void)
 {
-	probing = !stackmap_entries_begin() || !stackmap_entries_end();
+	probing = !redirect_all() || !detach();
 	return 0;
-}
-
-static bool detach(void)
-{
-	return stackmap_entries_end();
 }
 
 static void drain(void)
 {
-	stackmap_entries_drain();
+	synchronize_srcu(&entries_srcu);
 }
 #else
 static struct tracepoint *prepare_exec, *process_exit;
 
 static void on_prepare_exec(void *data, struct task_struct *task, struct linux_binprm *bprm)
 {
-	stackmap_before_exec();
+	before_exec();
 }
 
 static void on_process_exit(void *data, struct task_struct *task, bool group_dead)
 {
-	stackmap_before_exit();
+	before_exit();
 }
 
 static void find(struct tracepoint *tp, void *unused)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The processes whose user stacks are read: that of the current task, and those of tasks that stay
-//! in the kernel.
+//! The processes whose user stacks are read: of the current task, and of tasks that stay in
+//! the kernel.
 
 use super::{
     cfi::{File, Unknown},
-    walk::{Memory, Registers, Unreadable},
-    words::{self, Word},
+    cookie::exec_id,
+    encoded::{self, EncodedFrame},
+    frame::{Memory, Registers, Unreadable},
 };
 use crate::shim::{
     self, stackmap_binary, stackmap_file, stackmap_file_key, stackmap_mapping, stackmap_process,
@@ -28,7 +29,7 @@ use kernel::{
 pub(super) struct Process<'t>(stackmap_process, PhantomData<&'t ()>, NotThreadSafe);
 
 impl Process<'_> {
-    /// That of the current task. Context: task.
+    /// Returns the process of the current task. Context: task.
     pub(super) fn current() -> Self {
         let mut process = stackmap_process::default();
         shim::stackmap_process_current(&mut process);
@@ -36,26 +37,28 @@ impl Process<'_> {
         Self(process, PhantomData, NotThreadSafe)
     }
 
-    /// How often it has called `exec`.
-    pub(super) fn exec_id(&self) -> u64 {
-        self.0.exec_id
+    /// Returns whether a request that was remembered with this count of `exec` calls is of another program.
+    pub(super) fn is_another(&self, before: u32) -> bool {
+        let now = self.0.exec_id;
+        let inside = self.0.in_exec && before == exec_id(now.wrapping_sub(1));
+        before != exec_id(now) && !inside
     }
 
-    /// The user who is charged for its stacks and files.
+    /// Returns the user who is charged for its stacks and files.
     pub(super) fn user(&self) -> u32 {
         self.0.user
     }
 
-    /// The stack pointer that its program began with.
+    /// Returns the stack pointer that its program began with.
     pub(super) fn stack(&self) -> u64 {
         self.0.stack
     }
 
-    /// The word for it in a stack.
-    pub(super) fn word(&self) -> Word {
-        Word::Process {
+    /// Returns the word for it in a stack.
+    pub(super) fn word(&self) -> EncodedFrame {
+        EncodedFrame::Process {
             tgid: self.0.tgid,
-            start: words::process(self.0.start_time, self.0.exec_id),
+            start: encoded::process(self.0.start_time, self.0.exec_id),
         }
     }
 
@@ -72,15 +75,16 @@ impl Process<'_> {
         unsafe { shim::stackmap_user_register(&self.0, number as u32) }
     }
 
-    /// Returns the address that uprobes have put one of theirs in the place of. [`None`]: it is not the current task, or
-    /// they have not.
+    /// Returns the address that uprobes have replaced by one of theirs. [`None`]: it is not the current task, or they have
+    /// not.
     pub(super) fn original(&self, ip: u64, slot: Option<u64>) -> Option<u64> {
         // SAFETY: By the invariant.
         let original = unsafe { shim::stackmap_user_original(&self.0, ip, slot.unwrap_or(0)) };
         (original != 0).then_some(original)
     }
 
-    /// The file that is mapped at an address, if it is still this one. It can be read so many times.
+    /// Returns the file that is mapped at an address, if it is still this one. `reads` is how often it may be
+    /// read.
     pub(super) fn file<'r>(
         &self,
         address: u64,
@@ -100,7 +104,7 @@ impl Process<'_> {
         })
     }
 
-    /// Its 64-bit vDSO.
+    /// Returns its 64-bit vDSO.
     pub(super) fn vdso(&self) -> Vdso<'_> {
         Vdso(self)
     }
@@ -147,7 +151,7 @@ impl Sleeper {
         })
     }
 
-    /// Whether all that was read since `begin` is of the stack that was requested.
+    /// Returns whether all that was read since `begin` is of the stack that was requested.
     pub(super) fn stays(&self) -> bool {
         // SAFETY: By the invariant.
         unsafe { shim::stackmap_sleeper_stays(&self.inner) }
@@ -160,12 +164,12 @@ impl Sleeper {
         unsafe { shim::stackmap_sleeper_bind(&self.inner, id) }
     }
 
-    /// Why some of its memory could not be read.
+    /// Returns why some of its memory could not be read.
     pub(super) fn unreadable(&self) -> Option<Unreadable> {
         self.unreadable.get()
     }
 
-    /// The entry into the kernel.
+    /// Returns the cookie of its kernel entry.
     pub(super) fn cookie(&self) -> u64 {
         self.inner.cookie
     }
@@ -175,13 +179,13 @@ impl Sleeper {
         self.inner.unasked
     }
 
-    /// Its process.
+    /// Returns its process.
     pub(super) fn process(&self) -> Process<'_> {
         // INVARIANT: They are held as long as `self`.
         Process(self.inner.process, PhantomData, NotThreadSafe)
     }
 
-    /// Where it left user space.
+    /// Returns where it left user space.
     pub(super) fn registers(&self) -> Registers {
         self.inner.registers.into()
     }
@@ -209,6 +213,14 @@ impl Memory for Sleeper {
             }
             Err(_) => Err(Unreadable::Absent),
         }
+    }
+
+    fn miss(&self) {
+        self.unreadable.set(Some(Unreadable::Absent));
+    }
+
+    fn without_signature(&self, address: u64) -> u64 {
+        without_signature(address)
     }
 }
 
@@ -246,7 +258,7 @@ impl File for CachedFile<'_> {
         let left = self.reads.get().checked_sub(1).ok_or(Unknown::Later)?;
         self.reads.set(left);
         let (to, nr) = (bytes.as_mut_ptr().cast(), bytes.len() as u32);
-        // SAFETY: By the invariant; so many bytes can be written.
+        // SAFETY: By the invariant; `nr` bytes can be written.
         match unsafe { shim::stackmap_file_read(self.file.get(), offset, to, nr) } {
             true => Ok(()),
             false => {
@@ -274,7 +286,7 @@ pub(super) struct Vdso<'p>(&'p Process<'p>);
 impl File for Vdso<'_> {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown> {
         let (to, nr) = (bytes.as_mut_ptr().cast(), bytes.len() as u32);
-        // SAFETY: By the invariant of the process; so many bytes can be written.
+        // SAFETY: By the invariant of the process; `nr` bytes can be written.
         match unsafe { shim::stackmap_vdso_read(&self.0 .0, offset, to, nr) } {
             true => Ok(()),
             // Just now it has a vDSO of 32 bits.
@@ -336,7 +348,7 @@ impl OwnMemory {
 /// Reads words of the current task's memory. Returns whether they are present.
 fn read(address: u64, words: &[Cell<u64>]) -> bool {
     let (to, nr) = (words.as_ptr().cast_mut().cast(), words.len() as u32);
-    // SAFETY: So many words can be written, as `Cell` allows; any address can be tried.
+    // SAFETY: `nr` words can be written, as `Cell` allows; any address can be tried.
     unsafe { shim::stackmap_user_read(address as usize, to, nr) }
 }
 
@@ -351,9 +363,22 @@ impl Memory for OwnMemory {
         };
         word.ok_or(Unreadable::Absent)
     }
+
+    #[inline(always)]
+    fn without_signature(&self, address: u64) -> u64 {
+        without_signature(address)
+    }
 }
 
-/// The same, with words of 32 bits, which are aligned.
+/// Returns a return address without its signature, which on arm64 is below bit 55.
+#[inline(always)]
+fn without_signature(address: u64) -> u64 {
+    #[cfg(target_arch = "aarch64")]
+    let address = address & !(shim::facts().signature & ((1 << 55) - 1));
+    address
+}
+
+/// The memory of the current task, with words of 32 bits, which are aligned.
 pub(super) struct OwnMemory32(pub(super) OwnMemory);
 
 impl Memory for OwnMemory32 {
@@ -375,7 +400,7 @@ impl From<stackmap_registers> for Registers {
     }
 }
 
-/// Where the current task left user space.
+/// Returns where the current task left user space.
 pub(super) fn registers() -> Registers {
     let mut registers = stackmap_registers::default();
     shim::stackmap_user_registers(&mut registers);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Offsets are in words. The frame pointer's has a sign and is from the frame's end; 0: it is in its register; -256: it is
-//! where the frame pointer points. Most frame offsets are positive: theirs is kept with 1,024 added, so that frames of up to
+//! where the frame pointer points. Most frame offsets are positive: 1,024 is added to them, so that frames of up to
 //! a megabyte have rules.
 
 /// How a frame is left.
@@ -19,14 +19,14 @@ pub struct Rule(u32);
 
 /// What a rule says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum RuleKind {
     /// The return address is the last word of the frame.
     Call,
     /// The same, and the frame's end is a distance from an address in memory: code that aligns its stack.
     Aligned,
     /// There is no caller.
     Outermost,
-    /// A signal came: the registers are in its frame.
+    /// A signal frame: the registers are in it.
     Signal,
     /// No call frame information describes the code.
     Unknown,
@@ -114,14 +114,15 @@ impl Rule {
         Self(UNKNOWN | (TRACKED | register as u32) << OFFSET_SHIFT)
     }
 
-    /// A call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is too large, or
-    /// is no multiple of a word; or the frame pointer would be where the frame ends, or where it points.
+    /// Returns the rule of a call whose frame ends at an offset from a base, in bytes. [`None`]: an offset is
+    /// too large, or is no multiple of a word; or the frame pointer would be where the frame ends, or where it
+    /// points.
     pub fn call(base: Base, offset: i64, saved: Saved) -> Option<Self> {
         Self::made(CALL, base, offset, saved).filter(|_| saved != Saved::AtFp)
     }
 
-    /// Returns the rule of a call whose frame ends at an offset, in bytes, from the register that is tracked, which takes
-    /// the place of the frame pointer in [`end`](Self::end).
+    /// Returns the rule of a call whose frame ends at an offset, in bytes, from the register that is tracked, which
+    /// [`end`](Self::end) gets instead of the frame pointer.
     pub fn tracked_call(offset: i64, saved: Saved) -> Option<Self> {
         Self::made(CALL, Base::Fp, offset, saved)
     }
@@ -152,7 +153,7 @@ impl Rule {
         Some(Self(kind | base | fp | offset << OFFSET_SHIFT))
     }
 
-    /// The rule of these bits. [`None`]: they are those of none.
+    /// Returns the rule of these bits. [`None`]: no rule has them.
     #[inline(always)]
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits & KIND {
@@ -161,36 +162,36 @@ impl Rule {
         }
     }
 
-    /// The rule as bits, of which the upper three are 0, and some others are not.
+    /// Returns the bits of the rule, of which the upper three are 0, and some others are not.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// What it says.
+    /// Returns the kind of the rule.
     #[inline(always)]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> RuleKind {
         if self.0 & (KIND & !BY_FP) == CALL {
-            return Kind::Call;
+            return RuleKind::Call;
         }
         match self.0 & KIND {
-            OUTERMOST => Kind::Outermost,
-            SIGNAL => Kind::Signal,
+            OUTERMOST => RuleKind::Outermost,
+            SIGNAL => RuleKind::Signal,
             UNKNOWN => match self {
-                Self::INEXPRESSIBLE => Kind::Inexpressible,
-                Self::START => Kind::Start,
-                Self::GENERATED => Kind::Generated,
-                Self::HANDLER => Kind::Handler,
-                Self::COMPUTED => Kind::Computed,
+                Self::INEXPRESSIBLE => RuleKind::Inexpressible,
+                Self::START => RuleKind::Start,
+                Self::GENERATED => RuleKind::Generated,
+                Self::HANDLER => RuleKind::Handler,
+                Self::COMPUTED => RuleKind::Computed,
                 Self(bits) if bits >> OFFSET_SHIFT & TRACKED != 0 => {
-                    Kind::Tracked((bits >> OFFSET_SHIFT & !TRACKED) as u64)
+                    RuleKind::Tracked((bits >> OFFSET_SHIFT & !TRACKED) as u64)
                 }
-                _ => Kind::Unknown,
+                _ => RuleKind::Unknown,
             },
-            _ => Kind::Aligned,
+            _ => RuleKind::Aligned,
         }
     }
 
-    /// Whether it is that of a call whose frame's end is an offset from the stack pointer.
+    /// Returns whether the rule is a call's, and its frame ends at an offset from the stack pointer.
     #[inline(always)]
     pub const fn is_plain(self) -> bool {
         self.0 & KIND == CALL
@@ -205,7 +206,7 @@ impl Rule {
         )
     }
 
-    /// Where the frame of a call ends, the caller's stack pointer.
+    /// Returns where the frame of a call ends, the caller's stack pointer.
     #[inline(always)]
     pub const fn end(self, sp: u64, fp: u64) -> u64 {
         let base = if self.0 & BY_FP != 0 { fp } else { sp };
@@ -221,7 +222,7 @@ impl Rule {
         }
     }
 
-    /// Where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
+    /// Returns where the caller's frame pointer is, given the end of the frame; [`None`]: in its register.
     #[inline(always)]
     pub const fn fp_at(self, end: u64) -> Option<u64> {
         if self.0 >> FP_SHIFT == 0 {
@@ -232,12 +233,12 @@ impl Rule {
     }
 }
 
-/// An offset in bytes as one of words, if it can be.
+/// Returns an offset in bytes as one in words, if it is a multiple of a word.
 fn words(offset: i64) -> Option<i64> {
     (offset % WORD == 0).then_some(offset / WORD)
 }
 
-/// The offset of a frame pointer as it is kept, if it can be.
+/// Returns the offset of a frame pointer as the rule has it, if it fits.
 fn signed(offset: i64) -> Option<u32> {
     let limit = 1 << (FP_BITS - 1);
     let words = words(offset)?;

@@ -64,18 +64,18 @@ pub struct Rules {
     era: AtomicU32,
 }
 
-/// The same, for readers.
+/// The rules, as readers need them.
 #[derive(Clone, Copy)]
-pub struct Table<'a>(&'a [Set; SETS]);
+pub struct RuleTable<'a>(&'a [Set; SETS]);
 
-/// A place in the code of a file.
+/// A file and an offset in it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Site(u64);
 
 impl Site {
-    /// An offset in a file. [`None`]: it is too large, or the index is none.
+    /// Returns the site of an offset in a file. [`None`]: the offset or the index is too large.
     ///
-    /// No two files that are known at once have the same index, see `FileTable`. Before an index is used again
+    /// No two files that are known at once have the same index, see `FileRuleTable`. Before an index is used again
     /// another [era](Rules::era) begins.
     pub const fn new(index: u32, offset: u64) -> Option<Self> {
         if offset >> OFFSET_BITS != 0 || index >= INDICES {
@@ -84,14 +84,14 @@ impl Site {
         Some(Self(index as u64 * STRIDE + offset))
     }
 
-    /// Whether it is in the file with this index.
+    /// Returns whether it is in the file with this index.
     pub const fn is_in(self, index: u32) -> bool {
         self.0.wrapping_sub(index as u64 * STRIDE) >> OFFSET_BITS == 0
     }
 
-    /// The site so many bytes after this one, which is in the same file.
+    /// Returns the site `bytes` after this one, which is in the same file.
     #[inline(always)]
-    pub const fn behind(self, bytes: u64) -> Self {
+    pub const fn after(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
@@ -112,7 +112,7 @@ impl Site {
 }
 
 impl Rules {
-    /// An empty table in `sets`. [`None`]: they are not [`SETS`].
+    /// Returns an empty table in `sets`. [`None`]: their number is not [`SETS`].
     pub fn new(sets: Sets) -> Option<Self> {
         (sets.len() == SETS).then_some(Self {
             sets,
@@ -121,19 +121,19 @@ impl Rules {
         })
     }
 
-    /// For readers. [`None`]: never. Context: any.
+    /// Returns a view for readers. [`None`]: never. Context: any.
     #[inline(always)]
-    pub fn table(&self) -> Option<Table<'_>> {
-        self.sets[..].try_into().ok().map(Table)
+    pub fn table(&self) -> Option<RuleTable<'_>> {
+        self.sets[..].try_into().ok().map(RuleTable)
     }
 
-    /// What is known of a site. [`None`]: nothing. Context: any.
+    /// Returns the rule of a site. [`None`]: it is not known. Context: any.
     #[inline(always)]
     pub fn get(&self, site: Site) -> Option<Rule> {
         self.table()?.get(site)
     }
 
-    /// Keeps what was learnt of a site, in the place of another one if need be. Context: any.
+    /// Stores the rule of a site; in a full set it replaces another one. Context: any.
     pub fn put(&self, site: Site, rule: Rule) {
         let Some(Set(entries)) = self.sets.get(site.set()) else {
             return;
@@ -152,16 +152,16 @@ impl Rules {
         }
     }
 
-    /// What changes before the index of a file is used again. Context: any.
+    /// Returns a number that changes before the index of a file is used again. Context: any.
     pub fn era(&self) -> u32 {
         // ORDERING: Acquire; O6 in Documentation/design.rst: whose rule was seen, its era is seen.
         fence(Ordering::Acquire);
         self.era.load(Ordering::Relaxed)
     }
 
-    /// What `read` finds by rules of files whose indices it looks up, in a lock that who begins an era holds: the
-    /// load before it cannot be later than that. `read` is told how to ask whether what it has read is right, and
-    /// begins anew if it was not. Context: any.
+    /// Returns what `read` finds by rules of files whose indices it looks up under a lock that the beginning of an era
+    /// takes: the load before it cannot be later than that. `read` gets a function that returns whether what it has read is
+    /// right, and is called again if it was not. Context: any.
     pub fn in_one_era<T>(&self, mut read: impl FnMut(&dyn Fn() -> bool) -> Option<T>) -> Option<T> {
         loop {
             let era = self.era();
@@ -182,7 +182,7 @@ impl Rules {
         self.forget();
     }
 
-    /// Forgets all rules, but those that are just being put. Context: any.
+    /// Forgets all rules, except for rules that are just being put. Context: any.
     pub fn forget(&self) {
         for Set(entries) in &self.sets {
             for entry in entries {
@@ -192,8 +192,8 @@ impl Rules {
     }
 }
 
-impl Table<'_> {
-    /// What is known of a site. [`None`]: nothing. Context: any.
+impl RuleTable<'_> {
+    /// Returns the rule of a site. [`None`]: it is not known. Context: any.
     #[inline(always)]
     pub fn get(&self, site: Site) -> Option<Rule> {
         let Set(entries) = &self.0[site.set()];

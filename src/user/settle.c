@@ -60,19 +60,35 @@ static unsigned long requested(struct task_struct *task)
 #if STACKMAP_OWN_DEFERRAL
 /* The numbers of these calls in other ABIs. */
 #define COMPAT_EXECVE		11
+#ifdef CONFIG_X86_64
 #define COMPAT_EXECVEAT		358
 #define X32_EXECVE		(__X32_SYSCALL_BIT + 520)
 #define X32_EXECVEAT		(__X32_SYSCALL_BIT + 545)
+#else
+#define COMPAT_EXECVEAT		387
+#define X32_EXECVE		__NR_execve
+#define X32_EXECVEAT		__NR_execveat
+#endif
 
 /*
  * Whether the current task is in a call of exec, or has called nothing since. exec sets the number
- * with the ABI of the new program, while the registers still are those of the old one.
+ * with the ABI of the new program, while the registers still are the old program's.
  */
 bool stackmap_user_in_exec(void)
 {
-	const int nr = syscall_get_nr(current, task_pt_regs(current));
+	struct pt_regs *regs = task_pt_regs(current);
+	int nr = syscall_get_nr(current, regs);
+#ifdef CONFIG_ARM64
+	/* The ABI is that of the caller. A signal has the number forgotten, not its register. */
+	const bool is_compat = compat_user_mode(regs);
 
-	if (in_ia32_syscall())
+	if (nr == NO_SYSCALL)
+		nr = regs->regs[is_compat ? 7 : 8];
+#else
+	const bool is_compat = in_ia32_syscall();
+#endif
+
+	if (is_compat)
 		return nr == COMPAT_EXECVE || nr == COMPAT_EXECVEAT;
 	return nr == __NR_execve || nr == __NR_execveat || nr == X32_EXECVE || nr == X32_EXECVEAT;
 }
@@ -105,7 +121,7 @@ bool stackmap_user_execs(void)
 /**
  * stackmap_sleepers - find the other tasks that have a request of ours pending
  * @tasks: set to the first @max of them, with a reference each
- * @max: room for so many
+ * @max: the size of @tasks
  * @pid: if not 0, find only this thread, with or without a request; @max must not be 0
  *
  * Context: process; callers serialise with stackmap_user_begin() and stackmap_user_cancel().
@@ -202,7 +218,7 @@ bool stackmap_sleeper_stays(const struct stackmap_sleeper *sleeper)
 	struct stackmap_sleeper now = { .unasked = sleeper->unasked };
 
 	/*
-	 * What was read comes before what tells whether it changed. Pairs with the full barrier of
+	 * What was read comes before what shows whether it changed. Pairs with the full barrier of
 	 * the kernel's switch to the task, before the task is in user space.
 	 */
 	smp_rmb();
@@ -223,8 +239,8 @@ void stackmap_sleeper_end(struct stackmap_sleeper *sleeper)
 }
 
 /*
- * Whether a page that is not present may be waited for: it comes from swap. Pages of files, and
- * those that a process provides, may never come. A stack that nothing has asked for is not worth
+ * Returns whether a page that is not present may be waited for: one from swap. Pages of files, and
+ * pages that a process provides, may never arrive. A stack that nothing has asked for is not worth
  * the wait.
  */
 static bool may_wait(const struct stackmap_sleeper *sleeper, struct vm_area_struct *vma)

@@ -3,10 +3,10 @@
 //! The user stacks of tasks that stay in the kernel: bound without waiting for the tasks.
 
 use super::{
-    cookie::{exec_id, Cookie, Known},
+    cookie::{Cookie, Known},
+    frame::Unreadable,
     process::Sleeper,
-    walk::{self, Unreadable},
-    State,
+    walk, State,
 };
 use crate::shim;
 use core::ptr::NonNull;
@@ -15,7 +15,7 @@ use kernel::{bindings, prelude::*, sync::aref::ARef, task::Task};
 /// How often a task is tried whose address space is just being changed.
 const TRIES: usize = 3;
 
-/// What came of a task.
+/// The outcome of settling a task.
 enum Outcome {
     /// Its stack is bound.
     Settled,
@@ -25,7 +25,7 @@ enum Outcome {
     Lost,
 }
 
-/// The tasks that have a user stack requested and not delivered, or the thread `pid` if that is not 0.
+/// Returns the tasks that have a user stack requested and not delivered, or the thread `pid` if that is not 0.
 /// Context: process; the caller holds the lock of the control path.
 pub(crate) fn tasks(pid: i32) -> Result<KVVec<ARef<Task>>> {
     let mut max = 64;
@@ -40,7 +40,7 @@ pub(crate) fn tasks(pid: i32) -> Result<KVVec<ARef<Task>>> {
         unsafe { pointers.inc_len(nr.min(max)) };
         for task in &pointers {
             if let Some(task) = NonNull::new(task.cast::<Task>()) {
-                // SAFETY: The task came with a reference.
+                // SAFETY: `stackmap_sleepers()` has taken a reference.
                 tasks.push(unsafe { ARef::from_raw(task) }, GFP_KERNEL)?;
             }
         }
@@ -81,9 +81,7 @@ impl State {
             // It was delivered to another trace array, or settled before.
             Some(Known::Bound(id)) => id,
             // The stack of another program than that of the request.
-            Some(Known::Pending(before)) if before != exec_id(process.exec_id()) => {
-                return Outcome::Lost
-            }
+            Some(Known::Pending(before)) if process.is_another(before) => return Outcome::Lost,
             // Forgotten. A request is delivered before exec unless a probe could not.
             None if !sleeper.is_unasked() && exec_was_late() => return Outcome::Lost,
             _ => match self.id_of_sleeper(sleeper) {
@@ -99,7 +97,7 @@ impl State {
         }
     }
 
-    /// The id of a task's stack, if all of it could be read and the task has not run meanwhile.
+    /// Returns the id of a task's stack, if all of it could be read and the task has not run meanwhile.
     fn id_of_sleeper(&self, sleeper: &Sleeper) -> Option<u32> {
         let process = sleeper.process();
         let registers = sleeper.registers();
@@ -108,7 +106,7 @@ impl State {
             // Whoever settles does not wait for the files of others.
             return self.id_by_rules(&process, registers, sleeper, false, valid);
         }
-        let walk = |room: &mut [usize]| walk::by_frame_pointers(registers, sleeper, room);
+        let walk = |ips: &mut [usize]| walk::by_frame_pointers(registers, sleeper, ips);
         self.id_by_pointers(&process, walk, valid)
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much of a shared room each user has used, so that those who are not root cannot exhaust it.
+//! How much of a shared resource each user has used, so that no user but root can exhaust it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use kernel::{new_mutex, prelude::*, sync::Mutex};
@@ -17,7 +17,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Nothing is used yet, of so many units.
+    /// Returns shares of `total` units, of which none is used.
     pub(super) fn new(total: u64) -> Self {
         Self {
             by_user: KVec::new(),
@@ -26,12 +26,13 @@ impl Shares {
         }
     }
 
-    /// Nothing is used any more.
+    /// Forgets what was used.
     pub(super) fn forget(&mut self) {
         *self = Self::new(self.total);
     }
 
-    /// Whether a user may use no more: one has three quarters, and all together seven eighths.
+    /// Returns whether a user may use no more: one user has three quarters, and all users together seven
+    /// eighths.
     pub(super) fn is_exhausted(&self, user: u32) -> bool {
         let used = || match self.search(user) {
             Ok(index) => self.by_user[index].1,
@@ -45,7 +46,7 @@ impl Shares {
         self.by_user.binary_search_by_key(&user, |(user, _)| *user)
     }
 
-    /// Counts what a user has used. ENOMEM: only that of all together is counted.
+    /// Counts what a user has used. ENOMEM: it is counted only for all users together.
     pub(super) fn add(&mut self, user: u32, units: u64) -> Result {
         if user == ROOT {
             return Ok(());
@@ -64,15 +65,15 @@ impl Shares {
     }
 }
 
-/// Shares that are looked at for every stack, and mostly not exhausted.
-pub(super) struct SharedRoom {
+/// The users' shares of the pool: they are checked for every stack, and mostly not exhausted.
+pub(super) struct PoolShares {
     shares: Pin<KBox<Mutex<Shares>>>,
     /// Whether a user may use no more.
     exhausted: AtomicBool,
 }
 
-impl SharedRoom {
-    /// See [`Shares::new`].
+impl PoolShares {
+    /// Wraps [`Shares::new`].
     pub(super) fn new(total: u64) -> Result<Self> {
         Ok(Self {
             shares: KBox::pin_init(new_mutex!(Shares::new(total)), GFP_KERNEL)?,
@@ -80,19 +81,19 @@ impl SharedRoom {
         })
     }
 
-    /// See [`Shares::forget`]. Context: process.
+    /// Calls [`Shares::forget`]. Context: process.
     pub(super) fn forget(&self) {
         let mut shares = self.shares.lock();
         shares.forget();
         self.exhausted.store(false, Ordering::Relaxed);
     }
 
-    /// See [`Shares::is_exhausted`]. Context: process.
+    /// Calls [`Shares::is_exhausted`], unless no user has exhausted a share. Context: process.
     pub(super) fn is_exhausted(&self, user: u32) -> bool {
         self.exhausted.load(Ordering::Relaxed) && self.shares.lock().is_exhausted(user)
     }
 
-    /// See [`Shares::add`]. Context: process.
+    /// Calls [`Shares::add`]. Context: process.
     pub(super) fn add(&self, user: u32, units: u64) {
         let mut shares = self.shares.lock();
         // What cannot be counted is kept all the same.

@@ -11,10 +11,15 @@
 
 #define STACKMAP_KERNEL_DEFERRAL	\
 	(STACKMAP_HAS_UNWIND_DEFERRED && IS_ENABLED(CONFIG_UNWIND_USER))
-/* It also takes calls at the entries of functions; see entries.c. */
+/* Whether the kernel tells when a task returns to user space. */
+#define STACKMAP_TELLS_RETURN	\
+	(STACKMAP_KERNEL_DEFERRAL || IS_ENABLED(CONFIG_USER_RETURN_NOTIFIER))
 #define STACKMAP_OWN_DEFERRAL	\
-	(!STACKMAP_KERNEL_DEFERRAL && IS_ENABLED(CONFIG_USER_RETURN_NOTIFIER) &&	\
-	 IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_REGS))
+	(!STACKMAP_KERNEL_DEFERRAL &&	\
+	 (IS_ENABLED(CONFIG_ARM64) ||	\
+	  (STACKMAP_TELLS_RETURN && IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_REGS))))
+/* exec and exit are watched at the entries of functions; see probes.c. */
+#define STACKMAP_OWN_ENTRIES	(STACKMAP_OWN_DEFERRAL && IS_ENABLED(CONFIG_X86_64))
 
 #if STACKMAP_HAS_UNWIND_DEFERRED
 #include <linux/unwind_deferred.h>
@@ -66,6 +71,8 @@ void unwind_deferred_cancel(struct unwind_work *work);
 /* Virtual 8086 mode has segments. */
 #define unwind_user_word_size(regs)	\
 	((regs)->flags & X86_VM_MASK ? 0 : user_64bit_mode(regs) ? 8 : 4)
+#elif defined(CONFIG_ARM64)
+#define unwind_user_word_size(regs)	(compat_user_mode(regs) ? 4 : 8)
 #else
 #define unwind_user_word_size(regs)	0
 #endif

@@ -100,7 +100,7 @@ int stackmap_user_resolve(void)
 	static const char * const names[] = {
 		"lock_vma_under_rcu", "task_work_cancel", "put_task_stack",
 #ifdef CONFIG_X86_64
-		"insn_decode",
+		"insn_decode", "kallsyms_lookup_size_offset", "asm_sysvec_irq_work",
 #endif
 	};
 	void *found[ARRAY_SIZE(names)];
@@ -108,6 +108,11 @@ int stackmap_user_resolve(void)
 
 	if (ret)
 		return ret;
+#ifdef CONFIG_X86_64
+	stackmap_late_begin(found[4], (unsigned long)found[5]);
+#else
+	stackmap_late_begin(NULL, 0);
+#endif
 	static_call_update(stackmap_lock_vma, found[0]);
 	static_call_update(stackmap_task_work_cancel, found[1]);
 	static_call_update(stackmap_put_task_stack, found[2]);
@@ -156,13 +161,17 @@ void stackmap_preempt_enable(void)
 	preempt_enable();
 }
 
-/* Task context, may sleep; the kernel holds its SRCU. */
+/*
+ * Task context, may sleep; the kernel holds its SRCU. Without a trace the program is gone, which
+ * deferral.c alone notices: the stack is that of settle, or none.
+ */
 static void deliver(struct unwind_work *work, struct unwind_stacktrace *trace, u64 cookie)
 {
 	struct stackmap_slot *slot = container_of(work, struct stackmap_slot, work);
 
 	stackmap_user_bind(&slot->served, cookie,
-			   stackmap_user_id(trace->entries, trace->nr, cookie));
+			   trace ? stackmap_user_id(trace->entries, trace->nr, cookie) :
+				   stackmap_user_known(cookie));
 }
 
 /**
@@ -242,9 +251,71 @@ void stackmap_user_cancel(unsigned int nr)
  */
 void stackmap_user_end(void)
 {
+	stackmap_late_end();
 #if STACKMAP_OWN_DEFERRAL
 	stackmap_deferral_end();
 #endif
+}
+
+/* Makes the deferral's request. Returns -EBUSY if it is too late. */
+static __always_inline int defer(struct unwind_work *work, u64 *cookie, bool may_be_late)
+{
+#if STACKMAP_KERNEL_DEFERRAL
+	if (may_be_late && !(current->flags & PF_EXITING) && stackmap_is_too_late() &&
+	    !(atomic_long_read(&current->unwind_info.unwind_mask) & BIT(work->bit)))
+		return -EBUSY;
+#endif
+	return static_call(stackmap_unwind_request)(work, cookie);
+}
+
+/* As stackmap_user_request(). */
+static __always_inline enum stackmap_request request(struct stackmap_slot *slot, u64 *cookie,
+						     u64 *exec_id, bool may_be_late)
+{
+	const unsigned int flags = current->flags;
+	int ret = -EINVAL;
+
+	if (unlikely(flags & (PF_KTHREAD | PF_USER_WORKER))) {
+		stackmap_user_count(STACKMAP_USER_NOT_USER);
+		return STACKMAP_REQUEST_NONE;
+	}
+	/*
+	 * It returns a bit of the task's mask where the request was made before; as an int that can
+	 * have any sign. Errors are these three.
+	 */
+	if (likely(current->mm))
+		ret = defer(&slot->work, cookie, may_be_late);
+	if ((may_be_late || !STACKMAP_TELLS_RETURN) && ret == -EBUSY) {
+		stackmap_user_count(STACKMAP_USER_LATE);
+		return STACKMAP_REQUEST_NONE;
+	}
+	if (unlikely(ret == -EINVAL || ret == -ESRCH)) {
+		if (!(flags & PF_EXITING)) {
+			stackmap_user_count(STACKMAP_USER_REFUSED);
+			return STACKMAP_REQUEST_NONE;
+		}
+		stackmap_user_count(STACKMAP_USER_EXIT_EVENTS);
+		*cookie = stackmap_exit_cookie();
+		return STACKMAP_REQUEST_AGAIN;
+	}
+	if (may_be_late && in_nmi())
+		stackmap_user_count(STACKMAP_USER_IN_NMI);
+	if (ret) {
+		stackmap_user_count(STACKMAP_USER_REQUESTED_AGAIN);
+		return STACKMAP_REQUEST_AGAIN;
+	}
+	if (may_be_late)
+		stackmap_look_again();
+	stackmap_user_count(STACKMAP_USER_REQUESTED);
+	*exec_id = stackmap_exec_id();
+	return STACKMAP_REQUEST_FIRST;
+}
+
+/* Apart: most requests cannot be late. */
+static noinline enum stackmap_request request_late(struct stackmap_slot *slot, u64 *cookie,
+						   u64 *exec_id)
+{
+	return request(slot, cookie, exec_id, true);
 }
 
 /**
@@ -260,35 +331,8 @@ enum stackmap_request stackmap_user_request(struct stackmap_served *served, u64 
 					    u64 *exec_id)
 {
 	struct stackmap_slot *slot = container_of(served, struct stackmap_slot, served);
-	const unsigned int flags = current->flags;
-	int ret = -EINVAL;
 
-	if (unlikely(flags & (PF_KTHREAD | PF_USER_WORKER))) {
-		stackmap_user_count(STACKMAP_USER_NOT_USER);
-		return STACKMAP_REQUEST_NONE;
-	}
-	/*
-	 * It returns a bit of the task's mask where the request was made before; as an int that can
-	 * have any sign. Errors are these two.
-	 */
-	if (likely(current->mm))
-		ret = static_call(stackmap_unwind_request)(&slot->work, cookie);
-	if (unlikely(ret == -EINVAL || ret == -ESRCH)) {
-		if (!(flags & PF_EXITING)) {
-			stackmap_user_count(STACKMAP_USER_REFUSED);
-			return STACKMAP_REQUEST_NONE;
-		}
-		stackmap_user_count(STACKMAP_USER_EXIT_EVENTS);
-		*cookie = stackmap_exit_cookie();
-		return STACKMAP_REQUEST_AGAIN;
-	}
-	if (in_nmi())
-		stackmap_user_count(STACKMAP_USER_IN_NMI);
-	if (ret) {
-		stackmap_user_count(STACKMAP_USER_REQUESTED_AGAIN);
-		return STACKMAP_REQUEST_AGAIN;
-	}
-	stackmap_user_count(STACKMAP_USER_REQUESTED);
-	*exec_id = current->self_exec_id;
-	return STACKMAP_REQUEST_FIRST;
+	if (stackmap_may_be_late())
+		return request_late(slot, cookie, exec_id);
+	return request(slot, cookie, exec_id, false);
 }

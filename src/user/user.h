@@ -6,7 +6,10 @@
 #define STACKMAP_USER_USER_H
 
 #include <linux/bits.h>
+#include <linux/irqflags.h>
+#include <linux/kconfig.h>
 #include <linux/mmap_lock.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/sched/task_stack.h>
 #include <linux/task_work.h>
@@ -22,8 +25,8 @@ DECLARE_STATIC_CALL(stackmap_task_work_cancel, task_work_cancel);
 
 /*
  * The cookie of a task that exits: the kernel makes none from then on. No CPU number has bit 31. A
- * thread that calls exec takes over PID and start time of the leader; the count of exec calls tells
- * both apart.
+ * thread that calls exec takes over PID and start time of the leader; the count of exec calls
+ * distinguishes both.
  */
 static inline u64 stackmap_exit_cookie(void)
 {
@@ -42,12 +45,41 @@ static inline struct stackmap_registers stackmap_registers_of(struct pt_regs *re
 	};
 }
 
+/*
+ * The count of exec calls that a request of the current task is remembered with. Inside exec it is
+ * that of none of its programs: before the new one, exec delivers what was requested.
+ */
+static inline u64 stackmap_exec_id(void)
+{
+	return current->self_exec_id - current->in_execve;
+}
+
+/*
+ * How often preemption is disabled for an event: by its tracer, for its stack, and by a second
+ * tracer's list of functions. The scheduler disables it twice more when it switches tasks.
+ */
+#define STACKMAP_TRACERS_PREEMPT	3
+
+/*
+ * Whether the task may have looked for works for the last time in this kernel entry: interrupts are
+ * off, none is being served, and nothing but tracers has disabled preemption. An NMI may come
+ * there, too, and the breakpoint of a kprobe, which counts as one.
+ */
+static inline bool stackmap_may_be_late(void)
+{
+	const int count = preempt_count();
+
+	/* One comparison decides mostly. */
+	if (count > STACKMAP_TRACERS_PREEMPT && count < NMI_OFFSET)
+		return false;
+	return in_nmi() || irqs_disabled();
+}
+
+void stackmap_late_begin(void *symbol_size, unsigned long address);
+void stackmap_late_end(void);
+bool stackmap_is_too_late(void);
+void stackmap_look_again(void);
 int stackmap_user_probe(void);
-void stackmap_before_exec(void);
-void stackmap_before_exit(void);
-int stackmap_entries_begin(void);
-bool stackmap_entries_end(void);
-void stackmap_entries_drain(void);
 void stackmap_user_drain(void);
 bool stackmap_user_execs(void);
 bool stackmap_user_in_exec(void);

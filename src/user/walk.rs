@@ -5,62 +5,28 @@
 //! which no task sleeps.
 
 use super::{
-    calls::Calls,
-    cfi::{Machine, Tracked, Value},
-    decode::{caller::Caller, Decoder},
-    rule::{Kind, Rule, Saved},
-    words::{is_user, End, StackWords, FRAMES_MAX},
+    cfi::{Machine, NATIVE},
+    decode::{arm64, bytes::begins_thread, Decoder},
+    encoded::{is_user, EncodedStack, End, FRAMES_MAX},
+    frame::{Code, Frame, Memory, Registers},
+    rule::{Rule, RuleKind, Saved},
+    step::Next,
 };
 
-/// Where a task left user space.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Registers {
-    /// The instruction that comes next.
-    pub ip: u64,
-    /// The stack pointer.
-    pub sp: u64,
-    /// The frame pointer.
-    pub fp: u64,
-    /// Bytes of a word: 4 or 8.
-    pub word: u32,
-}
-
-/// Why a word cannot be read.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Unreadable {
-    /// Nothing is mapped there.
-    Unmapped,
-    /// It cannot be waited for.
-    Absent,
-    /// The address space is being changed.
-    Busy,
-}
-
-/// The memory of a process.
-pub trait Memory {
-    /// The word at an address.
-    fn word(&self, address: u64) -> Result<u64, Unreadable>;
-
-    /// The same of code, and of words by which it calls: the stack is readable without it, as it may be in the page cache.
-    fn code(&self, address: u64) -> Result<u64, Unreadable> {
-        self.word(address)
-    }
-}
-
 /// Sets `ips` to the return addresses of a stack, the innermost first, and returns their number. They are
-/// not checked.
+/// not checked. On arm64 programs of 32 bits have no frame pointers that lead there.
 pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [usize]) -> usize {
     let Registers {
         ip, sp, fp, word, ..
     } = registers;
     let mut frame = Frame { ip, sp, fp };
     let mut nr = 0;
-    for room in ips.iter_mut() {
-        *room = frame.ip as usize;
+    for to in ips.iter_mut() {
+        *to = frame.ip as usize;
         nr += 1;
         match frame.caller(u64::from(word), memory) {
-            Ok(Some(caller)) => frame = caller,
-            Ok(None) | Err(_) => break,
+            Ok(Some(caller)) if !NATIVE.has_link() => frame = caller,
+            _ => break,
         }
     }
     nr
@@ -72,8 +38,8 @@ pub fn by_frame_pointers(registers: Registers, memory: &impl Memory, ips: &mut [
 pub fn unverified(
     ips: &[usize],
     user_end: u64,
-    words: &mut StackWords,
-    mut keep: impl FnMut(&mut StackWords, u64) -> Result<(), End>,
+    words: &mut EncodedStack,
+    mut keep: impl FnMut(&mut EncodedStack, u64) -> Result<(), End>,
 ) -> End {
     for (nr, ip) in ips.iter().enumerate() {
         let ip = *ip as u64;
@@ -95,127 +61,11 @@ pub fn unverified(
     }
 }
 
-/// A frame of a user stack.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    /// Where it goes on.
-    pub ip: u64,
-    /// Its stack pointer.
-    pub sp: u64,
-    /// Its frame pointer.
-    pub fp: u64,
-}
+/// What a program that begins has popped at most, in bytes: arguments of the dynamic linker.
+const START_STACK: u64 = 4096;
 
-impl Frame {
-    /// The frame of the caller, if there is one: the stack only goes up.
-    fn caller(&self, word: u64, memory: &impl Memory) -> Result<Option<Self>, Unreadable> {
-        let ip_at = self.fp.wrapping_add(word);
-        let sp = ip_at.wrapping_add(word);
-        let aligned = sp & word.wrapping_sub(1) == 0;
-        if self.fp < self.sp || sp < self.fp || !aligned {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            ip: memory.word(ip_at)?,
-            fp: memory.word(self.fp)?,
-            sp,
-        }))
-    }
-}
-
-/// How large a function is at most, where the frame is marked as guessed.
-const GUESSED_FUNCTION_MAX: u64 = 1 << 16;
-
-/// The code of a process.
-pub trait Code {
-    /// The number of frames that are kept.
-    fn frames(&self) -> usize;
-
-    /// What is needed to follow calls in the mapping of the last frame.
-    fn calls(&mut self) -> Calls<'_>;
-
-    /// Keeps the next frame, which goes on at `ip`, and returns the rule of its instruction, which is at
-    /// `address`: a call may be the last instruction of its function. A frame that was not `interrupted` is
-    /// kept only if it is in executable memory. `Err`: how the stack ends.
-    fn frame(&mut self, ip: u64, address: u64, interrupted: bool) -> Result<Rule, End>;
-
-    /// Returns the rule of code at an address, or `None` if it is not known or no code.
-    fn rule(&mut self, address: u64) -> Option<Rule>;
-
-    /// Returns the frame that uprobes have put one of theirs in the place of: where the program goes on, or whose return
-    /// address is at `slot` on the stack. [`None`]: they have not, or it is not known.
-    fn original(&mut self, _frame: &Frame, _slot: Option<u64>) -> Option<Frame> {
-        None
-    }
-
-    /// Returns the value of a general register where the task left user space.
-    fn register(&self, register: u64) -> u64;
-
-    /// Returns what the file of an address says of a register there, or `None` if it cannot be read now.
-    fn track(&mut self, address: u64, register: u64) -> Option<Tracked>;
-
-    /// Returns the stack pointer that the program began with.
-    fn stack(&self) -> u64;
-
-    /// Returns the eight bytes before an address. [`None`]: they cannot be read.
-    fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]>;
-
-    /// Returns the instruction of x86-64 at an address, and the bytes after it, with its length. [`None`]: it cannot be
-    /// read or decoded.
-    fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)>;
-
-    /// Marks the frames that are kept from now on as guessed.
-    fn guess(&mut self);
-
-    /// Returns what is [remembered](Self::set_decoded) of a frame, which was `interrupted` or not. [`None`]: nothing.
-    fn decoded(&mut self, _frame: &Frame, _interrupted: bool) -> Option<Option<Caller>> {
-        None
-    }
-
-    /// Remembers where the caller of a frame is, or, with [`None`], that it was not decoded.
-    fn set_decoded(&mut self, _frame: &Frame, _interrupted: bool, _caller: Option<Caller>) {}
-}
-
-/// Returns what a direct call leads to if these bytes, which end with it, are before `address`.
-pub(super) fn target_of(bytes: [u8; 8], address: u64) -> Option<u64> {
-    let [_, _, _, 0xe8, a, b, c, d] = bytes else {
-        return None;
-    };
-    Some(address.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()))
-}
-
-/// Returns the length of a call of x86-64 by a register or memory, without its prefix, if the last of these bytes are
-/// one: the shortest that it can be.
-pub(super) fn indirect_call(bytes: [u8; 8]) -> Option<usize> {
-    let indirect = |length: usize| {
-        let [opcode, form, rest @ ..] = &bytes[8 - length..] else {
-            return false;
-        };
-        let (mode, register, base) = (form >> 6, form >> 3 & 7, form & 7);
-        let index = u8::from(mode != 3 && base == 4);
-        let base = if index == 1 {
-            rest.first().map_or(0, |index| index & 7)
-        } else {
-            base
-        };
-        let offset = match (mode, base) {
-            (1, _) => 1,
-            (2, _) | (0, 5) => 4,
-            _ => 0,
-        };
-        *opcode == 0xff && register == 2 && length == usize::from(2 + index + offset)
-    };
-    (2..=7).find(|length| indirect(*length))
-}
-
-/// Returns the length of the instructions that save the frame pointer and set it, if these bytes begin with them.
-fn prologue(bytes: [u8; 8]) -> Option<u64> {
-    match bytes {
-        [0x55, 0x48, 0x89, 0xe5, ..] | [0x55, 0x48, 0x8b, 0xec, ..] => Some(4),
-        [0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5] => Some(8),
-        _ => None,
-    }
-}
+/// The number of bytes below the stack that a program begins with in which the kernel puts no other one by itself.
+const STACK_GAP: u64 = 128 << 20;
 
 /// Has `code` keep the frames of a stack, the innermost first, at most [`FRAMES_MAX`]. Returns how the
 /// stack ends. Code without CFI is decoded, see [`Decoder`]; where no return address is verified by that, the frame
@@ -231,12 +81,21 @@ pub fn by_rules(
     let mut frame = Frame { ip, sp, fp };
     // Whether the address is where the frame goes on, and no return address.
     let mut interrupted = true;
-    let mut decoder = Decoder::new();
-    // The number of the last frame that was interrupted, and a frame pointer that may be another frame's.
-    let (mut first, mut doubtful) = (0, None);
+    let mut walk = Walk {
+        machine,
+        registers,
+        memory,
+        decoder: Decoder::new(),
+        first: 0,
+        doubtful: None,
+        link: match machine.has_link() {
+            true => Some(memory.without_signature(code.register(machine.ra))),
+            false => None,
+        },
+    };
     loop {
         if !interrupted {
-            frame = code.calls().follow(machine, memory, frame);
+            frame = code.follow(machine, memory, frame);
         }
         let slot = (!interrupted).then(|| frame.sp.wrapping_add_signed(machine.ra_offset));
         if let Some(original) = code.original(&frame, slot) {
@@ -244,7 +103,7 @@ pub fn by_rules(
         }
         let nr = code.frames();
         if interrupted {
-            first = nr;
+            walk.first = nr;
         }
         if nr >= FRAMES_MAX {
             return End::Depth;
@@ -252,66 +111,179 @@ pub fn by_rules(
         if !is_user(frame.ip, user_end) {
             return End::BadAddress;
         }
-        let address = frame.ip.wrapping_sub(u64::from(!interrupted));
-        let rule = match code.frame(frame.ip, address, interrupted) {
+        let rule = match code.frame(frame.ip, frame.address(interrupted), interrupted) {
             Ok(rule) => rule,
             Err(end) => return end,
         };
-        if let Some(fp) = doubtful {
-            if fp == frame.fp && !rule.is_plain() {
-                code.guess();
-                doubtful = None;
+        if interrupted && code.changes() && frame.calls_probe(code) {
+            return End::Inexpressible;
+        }
+        if walk.doubtful == Some(frame.fp) && !rule.is_plain() {
+            code.guess();
+            walk.doubtful = None;
+        }
+        if frame.is_lost(machine) {
+            match frame.sp_by_record(machine, rule) {
+                Some(sp) => frame.sp = sp,
+                None => return End::NoCfi,
             }
         }
-        let next = match rule.kind() {
-            Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
-            Kind::Aligned => frame.aligned(machine, rule, memory),
-            Kind::Outermost => Err(End::Complete),
-            Kind::Signal => frame.interrupted(machine, memory),
-            Kind::Inexpressible => Err(End::Inexpressible),
-            Kind::Computed => {
-                // What uprobes have put in the place of this frame may have changed registers.
-                let is_first = nr == 0 && frame.ip == ip;
-                frame.computed(machine, address, is_first, memory, code)
+        let next = match walk.caller(rule, (nr, &frame), interrupted, code) {
+            Ok(next) => next,
+            Err(end) => return end,
+        };
+        // Before its signal frame is left.
+        walk.link = None;
+        if next.1 && machine.has_link() {
+            walk.link = frame.interrupted_link(machine, memory);
+            if walk.link.is_none() {
+                return End::Fault;
             }
-            Kind::Tracked(register) => {
-                match registers.track(machine, register, (nr, &frame), memory, code) {
-                    Some((rule, base)) => {
-                        frame.called_anyhow(machine, rule, rule.end(frame.sp, base), memory)
-                    }
-                    None => Err(End::Inexpressible),
-                }
+        }
+        (frame, interrupted) = next;
+    }
+}
+
+/// What a walk by rules knows besides its frame.
+struct Walk<'w, M> {
+    machine: &'w Machine,
+    registers: Registers,
+    memory: &'w M,
+    decoder: Decoder,
+    /// The number of the last frame that was interrupted.
+    first: usize,
+    /// A frame pointer that may be another frame's.
+    doubtful: Option<u64>,
+    /// The return address in the link register, of a frame that was interrupted.
+    link: Option<u64>,
+}
+
+impl<M: Memory> Walk<'_, M> {
+    /// Returns what follows the frame `nr`, which has this rule.
+    #[inline(always)]
+    fn caller(
+        &mut self,
+        rule: Rule,
+        (nr, frame): (usize, &Frame),
+        interrupted: bool,
+        code: &mut impl Code,
+    ) -> Next {
+        let Self {
+            machine,
+            memory,
+            link,
+            ..
+        } = *self;
+        match rule.kind() {
+            // gcc says that the frame still ends at an offset from the frame pointer.
+            RuleKind::Call
+                if link.is_some() && !rule.is_plain() && arm64::has_popped(frame.ip, code) =>
+            {
+                Err(End::Inexpressible)
             }
-            Kind::Handler => {
+            RuleKind::Call => {
+                frame.called(machine, rule, rule.end(frame.sp, frame.fp), link, memory)
+            }
+            RuleKind::Aligned => frame.aligned(machine, rule, link, memory),
+            RuleKind::Outermost => Err(End::Complete),
+            RuleKind::Signal => frame.interrupted(machine, memory),
+            RuleKind::Inexpressible => Err(End::Inexpressible),
+            kind @ (RuleKind::Computed | RuleKind::Tracked(_) | RuleKind::Handler) => {
+                self.by_file(kind, (nr, frame), interrupted, code)
+            }
+            kind @ (RuleKind::Start | RuleKind::Unknown | RuleKind::Generated) => {
+                self.without_cfi(kind, frame, interrupted, code)
+            }
+        }
+    }
+
+    /// Returns what follows the frame `nr`, of which its file says more than a rule can.
+    #[cold]
+    fn by_file(
+        &mut self,
+        kind: RuleKind,
+        (nr, frame): (usize, &Frame),
+        interrupted: bool,
+        code: &mut impl Code,
+    ) -> Next {
+        let Self {
+            machine,
+            registers,
+            memory,
+            link,
+            ..
+        } = *self;
+        let address = frame.address(interrupted);
+        match kind {
+            RuleKind::Tracked(register) => {
+                let tracked = registers.track(machine, register, (nr, frame), memory, code);
+                let (rule, base) = tracked.ok_or(End::Inexpressible)?;
+                let end = rule.end(frame.sp, base);
+                frame.called_anyhow(machine, rule, end, link, memory)
+            }
+            RuleKind::Handler => {
                 let next = frame.enters_handler(machine, address, memory, code);
-                // It, or what it has just called, may have put the handler's frame pointer where its caller's was.
-                if let (Ok((caller, _)), true) = (next, nr.wrapping_sub(first) < 2) {
-                    doubtful = Some(caller.fp);
+                // It, or what it has just called, may have put the handler's frame pointer where its caller's was:
+                // libgcc's uw_install_context_1(), which calls no other function.
+                if let (Ok((caller, _)), true) = (next, nr.wrapping_sub(self.first) < 2) {
+                    self.doubtful = Some(caller.fp);
                 }
                 next
             }
-            // Nothing was pushed yet: it was not called.
-            Kind::Start if frame.sp >= code.stack() => Err(End::Complete),
-            Kind::Start | Kind::Unknown if frame.calls_sigreturn(code) => {
-                frame.interrupted(machine, memory)
+            _ => {
+                // The code of uprobes for this frame may have changed registers.
+                let is_first = nr == 0 && frame.ip == registers.ip;
+                frame.computed(machine, address, is_first, link, memory, code)
             }
-            Kind::Start | Kind::Unknown => {
-                match decoder.caller(&frame, interrupted, memory, code) {
-                    Some((caller, is_guessed)) => {
-                        if is_guessed {
-                            code.guess();
-                        }
-                        Ok((caller, false))
-                    }
-                    None => frame.by_pointer(interrupted, false, memory, code),
-                }
-            }
-            Kind::Generated => frame.by_pointer(interrupted, true, memory, code),
-        };
-        match next {
-            Ok(next) => (frame, interrupted) = next,
-            Err(end) => return end,
         }
+    }
+
+    /// Returns what follows a frame of code without CFI.
+    #[inline(never)]
+    fn without_cfi(
+        &mut self,
+        kind: RuleKind,
+        frame: &Frame,
+        interrupted: bool,
+        code: &mut impl Code,
+    ) -> Next {
+        let Self {
+            machine, memory, ..
+        } = *self;
+        let generated = kind == RuleKind::Generated;
+        let is_start = kind == RuleKind::Start
+            && frame.sp.wrapping_sub(code.stack()) < START_STACK
+            && !frame.is_lost(machine);
+        if is_start {
+            // Nothing was pushed yet: it was not called.
+            return Err(End::Complete);
+        }
+        if !generated && frame.calls_sigreturn(machine, code) {
+            return frame.interrupted(machine, memory);
+        }
+        let found = if machine.has_link() {
+            arm64::caller(frame, self.link, generated, memory, code)
+        } else {
+            let decoded = match generated {
+                true => None,
+                false => self.decoder.caller(frame, interrupted, memory, code),
+            };
+            match decoded {
+                None if !generated
+                    && code.stack().wrapping_sub(frame.sp) > STACK_GAP
+                    && begins_thread(frame.ip, code) =>
+                {
+                    return Err(End::Complete)
+                }
+                None => frame.by_pointer(interrupted, generated, memory, code),
+                decoded => decoded,
+            }
+        };
+        let (caller, is_guessed) = found.ok_or(End::NoCfi)?;
+        if is_guessed {
+            code.guess();
+        }
+        Ok((caller, false))
     }
 }
 
@@ -335,11 +307,14 @@ impl Registers {
         let Self { ip, sp, fp, .. } = *self;
         let mut frame = Frame { ip, sp, fp };
         for callee in 0..nr {
-            let address = frame.ip.wrapping_sub(u64::from(callee != 0));
+            let address = frame.address(callee == 0);
             let rule = code.rule(address)?;
+            let link = (machine.has_link() && callee == 0)
+                .then(|| memory.without_signature(code.register(machine.ra)));
+            let end = rule.end(frame.sp, frame.fp);
             let caller = match rule.kind() {
-                Kind::Call => frame.called(machine, rule, rule.end(frame.sp, frame.fp), memory),
-                Kind::Aligned => frame.aligned(machine, rule, memory),
+                RuleKind::Call => frame.called(machine, rule, end, link, memory),
+                RuleKind::Aligned => frame.aligned(machine, rule, link, memory),
                 _ => return None,
             };
             (frame, _) = caller.ok()?;
@@ -351,215 +326,7 @@ impl Registers {
         if (frame.ip, frame.sp) != (last.ip, last.sp) {
             return None;
         }
-        let address = frame.ip.wrapping_sub(u64::from(nr != 0));
+        let address = frame.address(nr == 0);
         Some((code.track(address, register)?.rule?, value))
-    }
-}
-
-/// What follows a frame, and whether a signal interrupted that; or how the stack ends.
-type Next = Result<(Frame, bool), End>;
-
-impl From<Unreadable> for End {
-    fn from(_: Unreadable) -> Self {
-        Self::Fault
-    }
-}
-
-impl Frame {
-    /// What follows a frame that ends there.
-    #[inline(always)]
-    fn called(&self, machine: &Machine, rule: Rule, end: u64, memory: &impl Memory) -> Next {
-        // The stack only goes up.
-        if end <= self.sp {
-            return Err(End::BadAddress);
-        }
-        let caller = Self {
-            ip: memory.word(end.wrapping_add_signed(machine.ra_offset))?,
-            fp: match rule.fp_at(end) {
-                Some(address) => memory.word(address)?,
-                None => self.fp,
-            },
-            sp: end,
-        };
-        Ok((caller, false))
-    }
-
-    /// What follows a frame that keeps where its return address is.
-    fn aligned(&self, machine: &Machine, rule: Rule, memory: &impl Memory) -> Next {
-        let (at, by) = rule.kept(self.sp, self.fp);
-        let end = memory.word(at)?.wrapping_add(by);
-        self.called_anyhow(machine, rule, end, memory)
-    }
-
-    /// Returns what follows a frame whose file says how the caller's registers are computed. Only in the first one registers
-    /// other than stack and frame pointer are known.
-    #[cold]
-    fn computed(
-        &self,
-        machine: &Machine,
-        address: u64,
-        is_first: bool,
-        memory: &impl Memory,
-        code: &mut impl Code,
-    ) -> Next {
-        // The file may be in memory later.
-        let found = code.track(address, machine.sp).ok_or(End::NoRule)?;
-        let computed = found.computed.ok_or(End::Inexpressible)?;
-        let register = |number: u8| match u64::from(number) {
-            number if number == machine.sp => Ok(self.sp),
-            number if number == machine.fp => Ok(self.fp),
-            number if is_first => Ok(code.register(number)),
-            _ => Err(End::Inexpressible),
-        };
-        let value = |value: Value, end| -> Result<u64, End> {
-            let base = value.register.map_or(Ok(end), register)?;
-            let words = value.index.map_or(Ok(0), register)?;
-            let sum = base.wrapping_add(words.wrapping_mul(8));
-            let sum = sum.wrapping_add_signed(value.offset.into());
-            Ok(match value.by {
-                Some(by) => memory.word(sum)?.wrapping_add_signed(by.into()),
-                None => sum,
-            })
-        };
-        let end = value(computed.end, 0)?;
-        let caller = Self {
-            ip: value(computed.ip, end)?,
-            sp: value(computed.sp, end)?,
-            fp: value(computed.fp, end)?,
-        };
-        // The first one may have popped its return address.
-        match caller.sp > self.sp || is_first && caller.sp == self.sp {
-            true => Ok((caller, false)),
-            false => Err(End::BadAddress),
-        }
-    }
-
-    /// Returns what follows the frame of a function that enters a handler of an exception.
-    #[cold]
-    fn enters_handler(
-        &self,
-        machine: &Machine,
-        address: u64,
-        memory: &impl Memory,
-        code: &mut impl Code,
-    ) -> Next {
-        let rule = code.track(address, machine.fp).and_then(|fp| fp.rule);
-        let rule = rule.ok_or(End::Inexpressible)?;
-        self.called(machine, rule, rule.end(self.sp, self.fp), memory)
-    }
-
-    /// Returns what follows a frame that ends there, wherever the caller's frame pointer is.
-    #[cold]
-    fn called_anyhow(&self, machine: &Machine, rule: Rule, end: u64, memory: &impl Memory) -> Next {
-        let Some(rest) = rule.without_at_fp() else {
-            return self.called(machine, rule, end, memory);
-        };
-        let (caller, interrupted) = self.called(machine, rest, end, memory)?;
-        // Where the frame's end is in a register, the frame pointer may be the caller's already, which no CFI says: then
-        // it does not point into this frame, to below a copy of the return address.
-        let is_own =
-            (self.sp..end).contains(&self.fp) && memory.word(self.fp.wrapping_add(8))? == caller.ip;
-        let fp = if is_own {
-            memory.word(self.fp)?
-        } else {
-            self.fp
-        };
-        Ok((Self { fp, ..caller }, interrupted))
-    }
-
-    /// A signal may have its stack elsewhere.
-    fn interrupted(&self, machine: &Machine, memory: &impl Memory) -> Next {
-        let [sp, ip, fp] = machine.signal;
-        let word = |offset| memory.word(self.sp.wrapping_add_signed(offset));
-        let (ip, sp, fp) = (word(ip)?, word(sp)?, word(fp)?);
-        Ok((Self { ip, sp, fp }, true))
-    }
-
-    /// Returns whether the frame is where a signal handler returns to, by the instructions that debuggers know.
-    fn calls_sigreturn(&self, code: &mut impl Code) -> bool {
-        // mov $15, %rax; syscall
-        const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
-        let instruction = code.instruction(self.ip);
-        instruction.is_some_and(|(bytes, _)| bytes.starts_with(&SIGRETURN))
-    }
-
-    /// Returns where an optimised uprobe goes on, if the frame is in the kernel's trampoline for these, after its system
-    /// call.
-    pub fn probed(&self, memory: &impl Memory, code: &mut impl Code) -> Option<Self> {
-        let (bytes, _) = code.instruction(self.ip)?;
-        // The call was made below the red zone, or at once. pop %rax; pop %r11; pop %rcx; ret
-        let skipped = match bytes {
-            [0x58, 0x41, 0x5b, 0x59, 0xc2, low, high, ..] => {
-                u64::from(u16::from_le_bytes([low, high]))
-            }
-            [0x58, 0x41, 0x5b, 0x59, 0xc3, ..] => 0,
-            _ => return None,
-        };
-        let slot = self.sp.wrapping_add(24);
-        Some(Self {
-            ip: memory.word(slot).ok()?,
-            sp: slot.wrapping_add(8 + skipped),
-            fp: self.fp,
-        })
-    }
-
-    /// Returns the caller by the frame pointer, marked as guessed: it may be an outer frame's, and callers would be
-    /// missing; or none, as compilers keep other addresses in its register.
-    fn by_pointer(
-        &self,
-        interrupted: bool,
-        generated: bool,
-        memory: &impl Memory,
-        code: &mut impl Code,
-    ) -> Next {
-        let Ok(Some(caller)) = self.caller(8, memory) else {
-            return Err(End::NoCfi);
-        };
-        let has_frame = !interrupted || self.has_frame(memory, code);
-        if !has_frame
-            || !self
-                .may_be_called(caller.ip, generated, code)
-                .unwrap_or(false)
-        {
-            return Err(End::NoCfi);
-        }
-        code.guess();
-        Ok((caller, false))
-    }
-
-    /// Returns whether the function may have set its frame pointer, and not restored its caller's yet: neither does its
-    /// next instruction set it, nor is a return address on top of the stack.
-    fn has_frame(&self, memory: &impl Memory, code: &mut impl Code) -> bool {
-        let here = code.bytes_before(self.ip.wrapping_add(8));
-        if let Some([0x48, 0x89, 0xe5, ..] | [0x48, 0x8b, 0xec, ..]) = here {
-            return false;
-        }
-        let top = memory
-            .word(self.sp)
-            .ok()
-            .filter(|top| is_user(*top, 1 << 56));
-        let before = top.and_then(|top| code.bytes_before(top));
-        before.is_none_or(|before| before[3] != 0xe8 && indirect_call(before).is_none())
-    }
-
-    /// Returns whether the call before `return_address` may have led to this frame: it calls the function without CFI
-    /// that sets its frame pointer at once and may reach up to here. `generated` code may have jumped elsewhere, and be
-    /// called by a pointer. [`None`]: that cannot be read.
-    fn may_be_called(
-        &self,
-        return_address: u64,
-        generated: bool,
-        code: &mut impl Code,
-    ) -> Option<bool> {
-        let before = code.bytes_before(return_address)?;
-        let Some(entry) = target_of(before, return_address) else {
-            return Some(generated && indirect_call(before).is_some());
-        };
-        let is_unknown = matches!(code.rule(entry)?.kind(), Kind::Unknown | Kind::Generated);
-        let bytes = code.bytes_before(entry.wrapping_add(8))?;
-        let inside = self.ip.wrapping_sub(entry);
-        let is_inside =
-            prologue(bytes).is_some_and(|length| (length..GUESSED_FUNCTION_MAX).contains(&inside));
-        Some(is_unknown && (generated || is_inside))
     }
 }

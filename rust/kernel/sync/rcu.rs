@@ -22,3 +22,9 @@ pub fn read_lock() -> Guard {
     unsafe { bindings::stackmap_rust_rcu_read_lock() };
     Guard(NotThreadSafe)
 }
+
+/// Waits for a grace period. Context: process, may sleep.
+pub fn synchronize_rcu() {
+    // SAFETY: It has no precondition but the context.
+    unsafe { bindings::synchronize_rcu() };
+}

@@ -23,7 +23,7 @@ fn two_growths() {
         for result in [mine, theirs] {
             assert!(matches!(result, Ok(()) | Err(MapError::Busy)));
         }
-        // One more chunk, or two if the second came after the record.
+        // One more chunk, or two if the second was added after the record.
         assert!((3 * 64..=4 * 64).contains(&map.pool_bytes()));
         if let Ok(found) = found {
             assert_eq!(read(&map, found.id), Some((frames.to_vec(), 1)));
@@ -47,12 +47,12 @@ fn growth_beside_a_reset() {
         assert!(reset.is_ok() || growth.is_ok());
         assert_eq!(map.entries(), if reset.is_ok() { 0 } else { 2 });
         if reset.is_ok() {
-            // The growth came before and was undone, or after and had nothing to do.
+            // The growth ran before and was undone, or after and had nothing to do.
             assert_eq!(map.pool_bytes(), 2 * 64);
         }
         let id = id(&map, 0, frames);
         assert_eq!(read(&map, id), Some((frames.to_vec(), 1)));
-        // The spare of the end of one chunk made room for that of another.
+        // The leftover of the end of one chunk was replaced by that of another.
         settle_but(&map, 2);
     });
 }
@@ -72,7 +72,7 @@ fn two_resets() {
         let last = record(&map, 0, frames).unwrap();
         assert_ne!(last.id, first);
         match between {
-            // The other reset came after it.
+            // The other reset ran after it.
             Ok(found) if last.inserted => assert_ne!(last.id, found.id),
             Ok(found) => assert_eq!(last.id, found.id),
             Err(reason) => assert_eq!(reason, Fallback::Resetting),

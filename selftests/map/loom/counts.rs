@@ -19,11 +19,11 @@ fn references_of_one_stack_from_two_cpus() {
         other.join();
         let all = settle(&map);
         assert_eq!(all[0].2, 6);
-        assert_eq!(map.total(Counter::Hits), 5);
+        assert_eq!(map.total(MapCounter::Hits), 5);
     });
 }
 
-/// Stacks that take each other's room in a context lose no reference. There is room for two.
+/// Stacks that evict each other in a context lose no reference. Two fit.
 #[test]
 fn references_of_three_stacks_in_one_set() {
     let stacks = [0, 2, 4].map(|home| stack_at(2, home, 1, 0));
@@ -63,11 +63,11 @@ fn counts_are_read_meanwhile() {
             }
         });
         let refs = read(&map, id).map_or(0, |(_, refs)| refs);
-        let hits = map.total(Counter::Hits);
+        let hits = map.total(MapCounter::Hits);
         all[0].fetch_or(1 << refs, Ordering::Relaxed);
         all[1].fetch_or(1 << hits, Ordering::Relaxed);
         other.join();
-        assert_eq!(map.total(Counter::Hits), 2);
+        assert_eq!(map.total(MapCounter::Hits), 2);
         settle(&map);
     });
     let [refs, hits] = [&seen[0], &seen[1]].map(|seen| seen.load(Ordering::Relaxed));
@@ -118,7 +118,7 @@ fn references_saturate() {
         events(&map, 0);
         other.join();
         assert_eq!(read(&map, stack), Some((frames.to_vec(), 8)));
-        assert_eq!(map.total(Counter::Hits), 15);
+        assert_eq!(map.total(MapCounter::Hits), 15);
     });
 }
 
@@ -135,10 +135,10 @@ fn a_hit_takes_few_steps() {
     });
 }
 
-/// Two stacks whose references are held back in one set do not take each other's room.
+/// Two stacks whose references are batched in one set do not evict each other.
 #[test]
 fn two_stacks_in_one_set_write_nothing_that_is_shared() {
-    // Not slot 0, whose references an empty place has room for.
+    // Not slot 0, whose references fit into an empty entry.
     let stacks = [2, 4].map(|home| stack_at(2, home, 1, 0));
     exhaustively(
         "two_stacks_in_one_set_write_nothing_that_is_shared",
@@ -157,7 +157,7 @@ fn two_stacks_in_one_set_write_nothing_that_is_shared() {
     );
 }
 
-/// Of stacks that come by turns, more than a set has room for, some stay in it.
+/// Of stacks that come by turns, more than fit into a set, some stay in it.
 #[test]
 fn three_stacks_by_turns_are_not_all_driven_out() {
     let stacks = [0, 2, 4].map(|home| stack_at(2, home, 1, 0));

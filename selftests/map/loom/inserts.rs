@@ -5,12 +5,12 @@
 use super::*;
 
 /// Prepares two inserts of at most two frames that do not meet at the pool's cursor: context 1 has
-/// a spare, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
+/// a leftover, context 0 reserves. Two stacks take slots 5 and 7 of a map of four.
 fn prepare_two_stacks(map: &Map) {
     id(map, 0, stack_at(2, 7, 3, 0));
-    // Three words are left behind it; they are not enough for this.
+    // Three words are left after it; they are not enough for this.
     id(map, 1, stack_at(2, 5, 4, 0));
-    assert_eq!(map.spare_bytes(), 3 * 8);
+    assert_eq!(map.leftover_bytes(), 3 * 8);
 }
 
 /// O1: a reader that sees the word of a slot sees the complete record.
@@ -138,7 +138,7 @@ fn the_last_entry() {
             mine.is_err() || theirs.is_err(),
             "P3: more stacks than entries"
         );
-        assert_eq!(map.total(Counter::DropFull), 1);
+        assert_eq!(map.total(MapCounter::DropFull), 1);
         assert_eq!(settle(&map).len(), 2);
     });
 }
@@ -155,7 +155,7 @@ fn the_last_slot() {
         let theirs = other.join();
         assert!(mine.is_ok() != theirs.is_ok());
         assert_eq!(mine.and(theirs), Err(Fallback::ProbeLimit));
-        assert_eq!(map.total(Counter::DropProbe), 1);
+        assert_eq!(map.total(MapCounter::DropProbe), 1);
         assert_eq!(settle(&map).len(), 3);
     });
 }
@@ -170,7 +170,7 @@ fn a_losers_record_is_used_again() {
         let other = spawn(&map, move |map| record(map, 1, one).unwrap());
         let mine = record(&map, 0, one).unwrap();
         other.join();
-        let lost = map.spare_bytes() != 0;
+        let lost = map.leftover_bytes() != 0;
         let reserved = map.reserved_bytes();
         // The context of the loser, if there was one.
         let loser = usize::from(mine.inserted);
@@ -178,7 +178,7 @@ fn a_losers_record_is_used_again() {
         if lost {
             // Three words for the lost record, two for this one, one still to use.
             assert_eq!(map.reserved_bytes(), reserved);
-            assert_eq!(map.spare_bytes(), 8);
+            assert_eq!(map.leftover_bytes(), 8);
         }
         settle(&map);
     });

@@ -14,7 +14,7 @@ fn interrupted(
     frames: Frames,
     steps: usize,
     handler: impl FnOnce(&Arc<Map>) + 'static,
-) -> (Result<Found, Fallback>, bool) {
+) -> (Result<Lookup, Fallback>, bool) {
     let owner = Arc::clone(map);
     model::interrupt_after(steps, move || handler(&owner));
     let section = ReadSide::enter();
@@ -23,18 +23,18 @@ fn interrupted(
     (result, !model::cancel_interrupt())
 }
 
-/// Runs a model for each step that an interrupt can come in front of. `run` tells whether it came.
+/// Runs a model for each step before which an interrupt can run. `run` returns whether it has run.
 fn at_each_step(name: &str, check: fn(&str, Box<dyn Fn() + Send + Sync>), run: fn(usize) -> bool) {
     for steps in 0.. {
-        let came = std::sync::Arc::new(AtomicBool::new(false));
-        let seen = std::sync::Arc::clone(&came);
+        let has_run = std::sync::Arc::new(AtomicBool::new(false));
+        let seen = std::sync::Arc::clone(&has_run);
         check(
             &format!("{name} at step {steps}"),
             Box::new(move || {
                 seen.fetch_or(run(steps), Ordering::Relaxed);
             }),
         );
-        if !came.load(Ordering::Relaxed) {
+        if !has_run.load(Ordering::Relaxed) {
             // No execution has this many steps.
             return;
         }
@@ -50,7 +50,7 @@ fn an_interrupt_inserts_the_same_stack() {
         |steps| {
             let frames = stack_at(2, 0, 2, 0);
             let map = map(2, 3);
-            let (result, came) = interrupted(&map, frames, steps, move |map| {
+            let (result, has_run) = interrupted(&map, frames, steps, move |map| {
                 let other = Arc::clone(map);
                 model::interrupt_after(steps / 2, move || {
                     record_in_section(&other, 2, frames);
@@ -59,9 +59,9 @@ fn an_interrupt_inserts_the_same_stack() {
                 model::cancel_interrupt();
             });
             result.unwrap();
-            // The end of a chunk was the spare of one that has lost its race.
+            // The end of a chunk was the leftover of one that has lost its race.
             assert_eq!(settle_but(&map, 1).len(), 1);
-            came
+            has_run
         },
     );
 }
@@ -76,13 +76,13 @@ fn an_interrupt_and_another_cpu_insert_the_same_stack() {
             let frames = stack_at(2, 0, 1, 0);
             let map = map(2, 3);
             let other = spawn(&map, move |map| id_unless_contended(map, 2, frames));
-            let (result, came) = interrupted(&map, frames, steps, move |map| {
+            let (result, has_run) = interrupted(&map, frames, steps, move |map| {
                 record_in_section(map, 1, frames);
             });
             let (theirs, mine) = (other.join(), unless_contended(result));
             assert!(theirs.is_none() || mine.is_none() || theirs == mine);
             assert_eq!(settle(&map).len(), 1);
-            came
+            has_run
         },
     );
 }
@@ -97,25 +97,25 @@ fn an_interrupt_inserts_another_stack() {
         |steps| {
             let (one, two) = (stack_at(1, 0, 2, 0), stack_at(1, 0, 4, 0));
             let map = map(1, 3);
-            let (result, came) = interrupted(&map, one, steps, move |map| {
+            let (result, has_run) = interrupted(&map, one, steps, move |map| {
                 record_in_section(map, 1, two);
             });
             let id = result.unwrap().id;
             assert_eq!(read(&map, id), Some((one.to_vec(), 1)));
-            assert_eq!(settle(&map).len(), 1 + usize::from(came));
-            came
+            assert_eq!(settle(&map).len(), 1 + usize::from(has_run));
+            has_run
         },
     );
 }
 
 /// Runs a control operation with an interrupt in front of a step, which records a stack. Returns what became of the stack,
-/// if the interrupt came.
+/// if the interrupt has run.
 fn operate<R>(
     map: &Arc<Map>,
     steps: usize,
     frames: Frames,
     operation: impl FnOnce(&Map) -> R,
-) -> (R, Option<Result<Found, Fallback>>) {
+) -> (R, Option<Result<Lookup, Fallback>>) {
     let recorded = std::rc::Rc::new(std::cell::Cell::new(None));
     let (handler, owner) = (recorded.clone(), Arc::clone(map));
     model::interrupt_after(steps, move || {
@@ -147,7 +147,7 @@ fn an_interrupt_inside_a_reset() {
     });
 }
 
-/// A growth is interrupted by an insert that needs the room.
+/// A growth is interrupted by an insert that needs the words.
 #[test]
 fn an_interrupt_inside_a_growth() {
     at_each_step("an_interrupt_inside_a_growth", exhaustively, |steps| {
@@ -189,6 +189,6 @@ fn an_interrupt_inside_a_snapshot() {
 /// Records a stack from a handler, which is inside the section of whom it interrupts.
 fn record_in_section(map: &Map, context: usize, frames: Frames) {
     // SAFETY: In each model a context has one level of nesting, and the handler is inside a section.
-    let entered = unsafe { map.enter(Inside::new(), context) };
-    unless_contended(entered.get_id(frames));
+    let guard = unsafe { map.enter(Inside::new(), context) };
+    unless_contended(guard.get_id(frames));
 }

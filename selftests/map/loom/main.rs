@@ -12,10 +12,10 @@
 mod control;
 mod counts;
 mod exports;
-mod guides;
 mod inserts;
 mod interrupts;
 mod pool;
+mod predict;
 mod resets;
 
 use loom::{
@@ -23,7 +23,9 @@ use loom::{
     sync::{Arc, Mutex, MutexGuard},
     thread::{self, JoinHandle},
 };
-use stackmap_map::{model, Counter, Fallback, Found, Id, Inside, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{
+    model, Fallback, Id, Inside, Lookup, Map, MapCounter, ReadSide, Seed, MAX_FRAMES,
+};
 use std::{
     sync::atomic::{AtomicU32, AtomicUsize, Ordering},
     time::Instant,
@@ -80,15 +82,15 @@ fn map(bits: u32, contexts: usize) -> Arc<Map> {
 }
 
 /// Records a stack in a context and checks what must hold in every execution.
-fn record(map: &Map, context: usize, frames: &[u64]) -> Result<Found, Fallback> {
+fn record(map: &Map, context: usize, frames: &[u64]) -> Result<Lookup, Fallback> {
     let before = model::steps();
     let result = {
         let section = ReadSide::enter();
         // SAFETY: In each model a context has one thread, which is in a read-side section.
-        let entered = unsafe { map.enter(section.inside(), context) };
-        let result = entered.get_id(frames);
+        let guard = unsafe { map.enter(section.inside(), context) };
+        let result = guard.get_id(frames);
         if let Err(reason) = result {
-            entered.add(reason.counter(), 1);
+            guard.add(reason.counter(), 1);
         }
         result
     };
@@ -111,7 +113,7 @@ fn id_unless_contended(map: &Map, context: usize, frames: &[u64]) -> Option<Id> 
     unless_contended(record(map, context, frames))
 }
 
-fn unless_contended(result: Result<Found, Fallback>) -> Option<Id> {
+fn unless_contended(result: Result<Lookup, Fallback>) -> Option<Id> {
     match result {
         Ok(found) => Some(found.id),
         Err(Fallback::Contended) => None,
@@ -152,18 +154,22 @@ fn settle(map: &Map) -> Vec<(Id, Vec<u64>, u32)> {
     settle_but(map, 0)
 }
 
-/// The same where contexts that had a spare may have lost so many words.
+/// The same where contexts that had a leftover may have lost this number of words.
 fn settle_but(map: &Map, lost: u64) -> Vec<(Id, Vec<u64>, u32)> {
     let all = export(map);
     let stored: usize = all.iter().map(|(_, frames, _)| 8 + 8 * frames.len()).sum();
     assert_eq!(map.entries_claimed() as usize, all.len(), "P3: entries");
-    let kept = stored as u64 + map.spare_bytes();
+    let kept = stored as u64 + map.leftover_bytes();
     let reserved = map.reserved_bytes();
     assert!((kept..=kept + 8 * lost).contains(&reserved), "P3: words");
     let refs: u64 = all.iter().map(|(_, _, refs)| u64::from(*refs)).sum();
-    let successes = map.total(Counter::Hits) + map.total(Counter::Inserts);
+    let successes = map.total(MapCounter::Hits) + map.total(MapCounter::Inserts);
     assert_eq!(refs, successes, "P7: references");
-    assert_eq!(map.total(Counter::Inserts), all.len() as u64, "P7: inserts");
+    assert_eq!(
+        map.total(MapCounter::Inserts),
+        all.len() as u64,
+        "P7: inserts"
+    );
     all
 }
 

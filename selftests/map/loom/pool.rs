@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pool's growth against reservations: O3, the bounded cursor, spares.
+//! The pool's growth against reservations: O3, the bounded cursor, leftovers.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn fill(map: &Map) {
     }
 }
 
-/// Inserts a stack of four frames that only the third chunk has room for.
+/// Inserts a stack of four frames that fits only into the third chunk.
 pub(super) fn in_third_chunk(map: &Map, frames: Frames) -> Id {
     fill(map);
     map.grow().unwrap();
@@ -101,14 +101,14 @@ fn a_contended_cursor() {
         if let Err(reason) = mine {
             assert_eq!(reason, Fallback::Contended);
             assert_eq!(theirs, [true, true]);
-            assert_eq!(map.total(Counter::DropContended), 1);
+            assert_eq!(map.total(MapCounter::DropContended), 1);
         }
         settle(&map);
         assert!(record(&map, 0, two).is_ok());
     });
 }
 
-/// The rest of a chunk that a reservation skips becomes a spare, whichever context skips it.
+/// The rest of a chunk that a reservation skips becomes a leftover, whichever context skips it.
 #[test]
 fn the_end_of_a_chunk_beside_a_reservation() {
     let (one, two) = (stack_at(2, 0, 4, 0), stack_at(2, 2, 2, 0));
@@ -123,25 +123,25 @@ fn the_end_of_a_chunk_beside_a_reservation() {
     });
 }
 
-/// P6: of two spares the larger one is kept, and the other one is lost.
+/// P6: of two leftovers the larger one is kept, and the other one is lost.
 #[test]
 fn the_larger_spare_is_kept() {
     exhaustively("the_larger_spare_is_kept", || {
         let map = map(4, 1);
         // Of the first chunk two words are left, of the second three.
         id(&map, 0, stack_at(4, 0, 4, 0));
-        for (home, spare, reserved) in [(2, 2, 12), (4, 3, 20), (6, 3, 28)] {
+        for (home, leftover, reserved) in [(2, 2, 12), (4, 3, 20), (6, 3, 28)] {
             while map.wants_growth() {
                 map.grow().unwrap();
             }
             id(&map, 0, stack_at(4, home, 4, 0));
             assert_eq!(
-                (map.spare_bytes(), map.reserved_bytes()),
-                (spare * 8, reserved * 8)
+                (map.leftover_bytes(), map.reserved_bytes()),
+                (leftover * 8, reserved * 8)
             );
         }
         // It is used: the pool gives nothing.
         id(&map, 0, stack_at(4, 8, 2, 0));
-        assert_eq!((map.spare_bytes(), map.reserved_bytes()), (0, 28 * 8));
+        assert_eq!((map.leftover_bytes(), map.reserved_bytes()), (0, 28 * 8));
     });
 }

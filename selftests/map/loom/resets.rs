@@ -22,7 +22,7 @@ fn an_insert_beside_a_reset() {
         assert_eq!(read(&map, old), None);
         let kept = during.is_ok_and(|found| found.id != old);
         assert_eq!(map.entries(), u32::from(kept));
-        assert!(map.total(Counter::DropReset) <= u64::from(during.is_err()));
+        assert!(map.total(MapCounter::DropReset) <= u64::from(during.is_err()));
         settle(&map);
     });
 }
@@ -146,15 +146,15 @@ fn counts_beside_a_reset() {
         });
         map.reset().unwrap();
         let results = other.join();
-        let kept = |found: &&Found| read(&map, found.id).is_some();
+        let kept = |found: &&Lookup| read(&map, found.id).is_some();
         let ok = results.iter().flatten().filter(kept).count();
         let refused = results.iter().filter(|result| result.is_err()).count();
-        let successes = map.total(Counter::Hits) + map.total(Counter::Inserts);
+        let successes = map.total(MapCounter::Hits) + map.total(MapCounter::Inserts);
         assert_eq!(successes, ok as u64);
-        assert!(map.total(Counter::DropReset) <= refused as u64);
+        assert!(map.total(MapCounter::DropReset) <= refused as u64);
         // A second reset, with no other context running, leaves nothing.
         map.reset().unwrap();
-        for counter in Counter::ALL {
+        for counter in MapCounter::ALL {
             assert_eq!(map.total(counter), 0);
         }
         settle(&map);

@@ -8,7 +8,7 @@
 mod model;
 
 use self::model::Model;
-use stackmap_map::{Epoch, Id, Map, MapError, ReadSide, Seed, Stack, MAX_FRAMES};
+use stackmap_map::{Epoch, ExportedStack, Id, Map, MapError, ReadSide, Seed, MAX_FRAMES};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -170,12 +170,12 @@ impl Run {
         let result = {
             let section = ReadSide::enter();
             // SAFETY: The only thread, in a read-side section.
-            let entered = unsafe { self.map.enter(section.inside(), context) };
-            let result = entered.get_id(frames);
+            let guard = unsafe { self.map.enter(section.inside(), context) };
+            let result = guard.get_id(frames);
             if let Err(reason) = result {
-                entered.add(reason.counter(), 1);
+                guard.add(reason.counter(), 1);
             }
-            assert_eq!(entered.wants_growth(), self.map.wants_growth());
+            assert_eq!(guard.wants_growth(), self.map.wants_growth());
             result
         };
         self.model.recorded(&self.map, context, frames, result);
@@ -216,11 +216,11 @@ impl Run {
             );
             return;
         };
-        let found = found.expect("no reset came");
+        let found = found.expect("there was no reset");
         assert_eq!(found.as_ref().map(|stack| stack.id), expected);
         if let Some(stack) = found {
             self.model.check_read(stack.id, Some(&stack), &frames);
-            export.from = Stack::next(&stack);
+            export.from = ExportedStack::next(&stack);
         }
     }
 }

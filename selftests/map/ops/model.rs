@@ -3,7 +3,9 @@
 //! What a map must do, in a few plain collections.
 
 use super::CONTEXTS;
-use stackmap_map::{Counter, Fallback, Found, Id, Map, Seed, Stack, MAX_FRAMES, PROBE_LIMIT};
+use stackmap_map::{
+    ExportedStack, Fallback, Id, Lookup, Map, MapCounter, Seed, MAX_FRAMES, PROBE_LIMIT,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// Words in a chunk of the pool.
@@ -30,12 +32,12 @@ pub(super) struct Model {
     words: u64,
     /// The first word of the pool that nobody has reserved.
     cursor: u64,
-    /// Words of the spare of each context.
-    spares: [u64; CONTEXTS],
+    /// Words of the leftover of each context.
+    leftovers: [u64; CONTEXTS],
     /// All ids that were ever given out, the first time each.
     given: Vec<Id>,
     /// By counter.
-    counts: [u64; Counter::ALL.len()],
+    counts: [u64; MapCounter::ALL.len()],
     /// The slots of the export's stacks; none after a reset.
     snapshot: Option<Vec<u32>>,
 }
@@ -52,9 +54,9 @@ impl Model {
             slot_of: HashMap::new(),
             words: 0,
             cursor: 1,
-            spares: [0; CONTEXTS],
+            leftovers: [0; CONTEXTS],
             given: Vec::new(),
-            counts: [0; Counter::ALL.len()],
+            counts: [0; MapCounter::ALL.len()],
             snapshot: None,
         }
     }
@@ -71,20 +73,20 @@ impl Model {
         Id::from_raw(self.generation * self.slots + slot)
     }
 
-    /// Where a record of so many words would begin that is not in a spare.
+    /// Returns where a record of this number of words begins that is not in a leftover.
     fn next_record(&self, words: u64) -> u64 {
-        let room = CHUNK_WORDS - self.cursor % CHUNK_WORDS;
-        self.cursor + if room < words { room } else { 0 }
+        let left = CHUNK_WORDS - self.cursor % CHUNK_WORDS;
+        self.cursor + if left < words { left } else { 0 }
     }
 
-    /// Takes the words of a record from the spare of a context, or from the pool.
+    /// Takes the words of a record from the leftover of a context, or from the pool.
     fn take(&mut self, context: usize, words: u64) {
         let start = self.next_record(words);
-        let spare = &mut self.spares[context];
-        if *spare >= words {
-            *spare -= words;
+        let leftover = &mut self.leftovers[context];
+        if *leftover >= words {
+            *leftover -= words;
         } else {
-            *spare = (*spare).max(start - self.cursor);
+            *leftover = (*leftover).max(start - self.cursor);
             self.cursor = start + words;
         }
     }
@@ -95,16 +97,16 @@ impl Model {
         map: &Map,
         context: usize,
         frames: &[u64],
-        result: Result<Found, Fallback>,
+        result: Result<Lookup, Fallback>,
     ) {
         let counter = match result {
-            Ok(found) if found.inserted => Counter::Inserts,
-            Ok(_) => Counter::Hits,
+            Ok(found) if found.inserted => MapCounter::Inserts,
+            Ok(_) => MapCounter::Hits,
             Err(reason) => reason.counter(),
         };
         self.counts[counter as usize] += 1;
         if let Some(slot) = self.slot_of.get(frames) {
-            let expected = Found {
+            let expected = Lookup {
                 id: self.id(*slot),
                 inserted: false,
             };
@@ -124,7 +126,7 @@ impl Model {
                 let words = 1 + frames.len() as u64;
                 let end = self.next_record(words) + words;
                 assert!(
-                    end > map.pool_bytes() / 8 && self.spares[context] < words,
+                    end > map.pool_bytes() / 8 && self.leftovers[context] < words,
                     "{reason:?} without need"
                 );
                 let expected = if map.pool_bytes() < POOL_MAX {
@@ -136,7 +138,7 @@ impl Model {
             }
             (Ok(found), Some(slot)) => {
                 let id = self.id(slot);
-                assert_eq!(found, Found { id, inserted: true }, "a new stack");
+                assert_eq!(found, Lookup { id, inserted: true }, "a new stack");
                 assert!(i32::try_from(id.get()).is_ok_and(|id| id > 0));
                 self.given.push(id);
                 self.words += 1 + frames.len() as u64;
@@ -155,7 +157,12 @@ impl Model {
     }
 
     /// Checks what was read of an id.
-    pub(super) fn check_read(&self, id: Id, found: Option<&Stack>, frames: &[u64; MAX_FRAMES]) {
+    pub(super) fn check_read(
+        &self,
+        id: Id,
+        found: Option<&ExportedStack>,
+        frames: &[u64; MAX_FRAMES],
+    ) {
         let current = id.get() / self.slots == self.generation;
         let known = self.by_slot.get(&(id.get() % self.slots));
         let Some(known) = known.filter(|_| current) else {
@@ -169,7 +176,7 @@ impl Model {
     }
 
     pub(super) fn reset(&mut self) {
-        self.counts = [0; Counter::ALL.len()];
+        self.counts = [0; MapCounter::ALL.len()];
         if self.by_slot.is_empty() {
             // The generation goes on, and with it an export, which is empty.
             return;
@@ -178,7 +185,7 @@ impl Model {
         self.slot_of.clear();
         self.words = 0;
         self.cursor = 1;
-        self.spares = [0; CONTEXTS];
+        self.leftovers = [0; CONTEXTS];
         self.snapshot = None;
         // The last generation of an id of 31 bits is followed by the first.
         let generations = (1 << 31) / self.slots;
@@ -189,12 +196,12 @@ impl Model {
         self.snapshot = Some(self.by_slot.keys().copied().collect());
     }
 
-    /// The number of stacks of the export, if no reset came.
+    /// The number of stacks of the export, if there was no reset.
     pub(super) fn snapshot_len(&self) -> Option<u32> {
         self.snapshot.as_ref().map(|snapshot| snapshot.len() as u32)
     }
 
-    /// The first stack of the export from a slot on, if no reset came.
+    /// The first stack of the export from a slot on, if there was no reset.
     pub(super) fn next_of_cut(&self, from: u32) -> Option<Option<Id>> {
         let snapshot = self.snapshot.as_ref()?;
         let slot = snapshot.iter().find(|slot| **slot >= from);
@@ -203,13 +210,13 @@ impl Model {
 
     /// Checks what can be checked quickly.
     pub(super) fn check_counts(&self, map: &Map) {
-        for counter in Counter::ALL {
+        for counter in MapCounter::ALL {
             let expected = self.counts[counter as usize];
             assert_eq!(map.total(counter), expected, "{counter:?}");
         }
         assert_eq!(map.entries() as usize, self.by_slot.len());
         assert_eq!(map.reserved_bytes(), 8 * (self.cursor - 1));
-        assert_eq!(map.spare_bytes(), 8 * self.spares.iter().sum::<u64>());
+        assert_eq!(map.leftover_bytes(), 8 * self.leftovers.iter().sum::<u64>());
         // P6: no race has lost anything.
         let stored = 8 * self.words;
         assert!(map.pool_bytes() <= stored + stored / 30 + (1 << 20));

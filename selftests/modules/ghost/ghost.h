@@ -14,10 +14,10 @@
 
 #ifdef WORDS
 /*
- * A frame of so many words, called from one of 16 words less; on arm64, frames of any size. Each
- * word is the return address of the call in outer(), which is called or not: "via" is the function
- * that is. So with another number of words the frames have other places, and where the first one
- * had its return address is that address in any case.
+ * A frame of this number of words, called from one of 16 words less; on arm64, frames of any size.
+ * Each word is the return address of the call in outer(), which is called or not: "via" is the
+ * function that is. So with another number of words the frames have other addresses, and where the
+ * first one had its return address is that address in any case.
  */
 #ifdef CONFIG_ARM64
 asm(".pushsection .text\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Allocates memory and keeps some of it: so many objects of kmalloc() and of a cache, of which it
- * frees others; pages in one piece, and pages that are split and of which half are freed one by
+ * Allocates memory and keeps some of it: a number of objects of kmalloc() and of a cache, of which
+ * it frees others; pages in one piece, and pages that are split and of which half are freed one by
  * one. Prints nothing: what is kept follows from the parameters. All is freed when it is unloaded.
  */
 #include <linux/gfp.h>

@@ -7,7 +7,7 @@
  * lets the first "skip" such calls through, then has the next "count" calls (default: all) return
  * "value" (default 0: NULL) at once; with delay=N they are made, N milliseconds later. With any=1
  * calls that do not come from stackmap count as well. /sys/module/override/parameters/hits counts
- * the calls that came, so that a test can see whether the fault was reached.
+ * the calls, so that a test can see whether the fault was reached.
  *
  *	insmod override.ko func=NAME untraced=1
  *
@@ -78,8 +78,9 @@ asm(".pushsection .text, \"ax\"\n"
 	".size override_return, .-override_return\n"
 	".popsection\n");
 
-static struct ring_buffer_event *held(struct trace_buffer **buffer, struct trace_event_file *file,
-				      int type, unsigned long len, unsigned int trace_ctx)
+static struct ring_buffer_event *reserve_later(struct trace_buffer **buffer,
+					       struct trace_event_file *file, int type,
+					       unsigned long len, unsigned int trace_ctx)
 {
 	while (READ_ONCE(hold))
 		cpu_relax();
@@ -185,7 +186,7 @@ static int pre_handler(struct kprobe *kp, struct pt_regs *regs)
 		return 0;
 	}
 	if (hold) {
-		instruction_pointer_set(regs, (unsigned long)held);
+		instruction_pointer_set(regs, (unsigned long)reserve_later);
 		return 1;
 	}
 	regs_set_return_value(regs, value);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 void indexed(void);
-void moved(void);
+void displaced(void);
 void stored(void);
 
 /* Where the stack pointer was, and rbp of the caller, are kept on the aligned stack. */
@@ -37,8 +37,8 @@ asm(".text\n"
 	".cfi_endproc\n"
 
 	/* rbp is in r11. */
-	".globl moved\n"
-	"moved:\n"
+	".globl displaced\n"
+	"displaced:\n"
 	".cfi_startproc\n"
 	"	mov %rbp, %r11\n"
 	".cfi_register %rbp, %r11\n"
@@ -90,7 +90,7 @@ int main(void)
 	sigfillset(&signals);
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 	indexed();
-	moved();
+	displaced();
 	stored();
 	if (!setjmp(before))
 		large();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Frames whose ends are not at a fixed offset from the stack pointer: aligned ones, with and
- * without room that grows, and large ones, which may be probed page by page; other stacks: those
- * of contexts and of nested signals; a library that is loaded and left again. It is built without
+ * without a buffer that grows, and large ones, which may be probed page by page; the stacks of
+ * contexts and of nested signals; a library that is loaded and left again. It is built without
  * inlined functions.
  */
 #define _GNU_SOURCE
@@ -28,10 +28,10 @@ static long leaf(const char *bytes)
 static long grow(int nr)
 {
 	alignas(64) char array[64] = { 1 };
-	char *room = alloca(nr);
+	char *buffer = alloca(nr);
 
-	memset(room, 1, nr);
-	return leaf(array) + leaf(room);
+	memset(buffer, 1, nr);
+	return leaf(array) + leaf(buffer);
 }
 
 static long align(int nr, long b, long c, long d, long e, long f, long on_stack)
@@ -45,18 +45,18 @@ static long align(int nr, long b, long c, long d, long e, long f, long on_stack)
 
 static long page(int nr)
 {
-	char room[9000];
+	char buffer[9000];
 
-	room[nr] = 1;
-	return align(nr, 0, 0, 0, 0, 0, nr) + leaf(room + nr);
+	buffer[nr] = 1;
+	return align(nr, 0, 0, 0, 0, 0, nr) + leaf(buffer + nr);
 }
 
 static long large(int nr)
 {
-	char room[700 << 10];
+	char buffer[700 << 10];
 
-	room[nr] = 1;
-	return page(nr) + leaf(room + nr);
+	buffer[nr] = 1;
+	return page(nr) + leaf(buffer + nr);
 }
 
 static long recurse(int depth)

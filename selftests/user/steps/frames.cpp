@@ -24,13 +24,13 @@ NOINLINE static int leaf(const char *bytes)
 NOINLINE static int thrower(int number)
 {
 	alignas(64) char array[64] = { 1 };
-	char *room = static_cast<char *>(alloca(16 * number));
+	char *buffer = static_cast<char *>(alloca(16 * number));
 	Guard guard{number};
 
-	room[0] = 1;
+	buffer[0] = 1;
 	if (number > 2)
 		throw std::out_of_range("too large");
-	return leaf(array) + leaf(room);
+	return leaf(array) + leaf(buffer);
 }
 
 NOINLINE static int middle(int number)
@@ -49,11 +49,11 @@ NOINLINE static int aligned(int number)
 
 NOINLINE static int catcher(int number)
 {
-	char *room = static_cast<char *>(alloca(16 * number));
+	char *buffer = static_cast<char *>(alloca(16 * number));
 
-	room[0] = 1;
+	buffer[0] = 1;
 	try {
-		return aligned(number) + leaf(room);
+		return aligned(number) + leaf(buffer);
 	} catch (const std::exception &error) {
 		return leaf(error.what());
 	}

@@ -90,10 +90,10 @@ static __attribute__((noipa)) long copy(long fd)
 
 static __attribute__((noipa)) void grow(int nr)
 {
-	char room[nr];
+	char buffer[nr];
 
-	memset(room, 1, nr);
-	sum += room[nr - 1];
+	memset(buffer, 1, nr);
+	sum += buffer[nr - 1];
 }
 
 /* What looks like return addresses is in its frame. */

@@ -3,7 +3,7 @@
 //! The kernel: RCU, and memory from vmalloc.
 
 use core::ops::Deref;
-use kernel::{alloc::flags::GFP_KERNEL, bindings, prelude::*, sync::rcu};
+use kernel::{alloc::flags::GFP_KERNEL, prelude::*, sync::rcu};
 
 pub(in super::super) use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
@@ -25,8 +25,7 @@ impl ReadSide {
 ///
 /// Context: process, may sleep.
 pub(in super::super) fn synchronize() {
-    // SAFETY: Callers are in process context and hold no lock that a reader could need.
-    unsafe { bindings::synchronize_rcu() };
+    rcu::synchronize_rcu();
 }
 
 /// An array in vmalloc'd memory, freed when dropped.

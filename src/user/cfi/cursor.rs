@@ -41,7 +41,7 @@ impl<'f, F: File> Cursor<'f, F> {
         }
     }
 
-    /// The offset of the next byte.
+    /// Returns the offset of the next byte.
     #[inline(always)]
     pub(super) fn at(&self) -> u64 {
         self.start.wrapping_add(self.next as u64)
@@ -58,7 +58,7 @@ impl<'f, F: File> Cursor<'f, F> {
         }
     }
 
-    /// Reads the window at the next byte, which is then its first one. At least so many bytes must be there.
+    /// Reads the window at the next byte, which is then its first one. At least `nr` bytes must follow.
     #[inline(never)]
     fn fill(&mut self, nr: usize) -> Result<(), Unknown> {
         let at = self.at();
@@ -102,7 +102,7 @@ impl<'f, F: File> Cursor<'f, F> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// An unsigned number of any length.
+    /// Reads an unsigned number of any length.
     #[inline(always)]
     pub(super) fn unsigned(&mut self) -> Result<u64, Unknown> {
         match self.u8()? {
@@ -112,7 +112,7 @@ impl<'f, F: File> Cursor<'f, F> {
         }
     }
 
-    /// The rest of an unsigned number whose first byte this is.
+    /// Reads the rest of an unsigned number whose first byte is `first`.
     #[inline(never)]
     fn longer(&mut self, first: u8) -> Result<u64, Unknown> {
         let mut number = u64::from(first & 0x7f);
@@ -130,7 +130,7 @@ impl<'f, F: File> Cursor<'f, F> {
         Err(Unknown::Damaged)
     }
 
-    /// A number of any length with a sign.
+    /// Reads a number of any length with a sign.
     pub(super) fn signed(&mut self) -> Result<i64, Unknown> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -150,7 +150,7 @@ impl<'f, F: File> Cursor<'f, F> {
         Ok(())
     }
 
-    /// A pointer, without what it is relative to.
+    /// Reads a pointer, without adding what it is relative to.
     pub(super) fn pointer(&mut self, encoding: u8) -> Result<u64, Unknown> {
         match encoding & 0x0f {
             encoding::ABSOLUTE | encoding::U64 | encoding::I64 => self.u64(),

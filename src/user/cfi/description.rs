@@ -10,7 +10,7 @@ use super::{
 /// Bytes of an augmentation string.
 const AUGMENTATION_MAX: usize = 8;
 
-/// The offset after a description, whose length is next.
+/// Returns the offset after a description, whose length is next.
 pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown> {
     match cursor.u32()? {
         // The end of all of them.
@@ -24,21 +24,21 @@ pub(super) fn end_of<F: File>(cursor: &mut Cursor<'_, F>) -> Result<u64, Unknown
     }
 }
 
-/// What descriptions of functions have in common.
-pub(super) struct Common {
+/// What descriptions of functions have in common: the common information entry.
+pub(super) struct Cie {
     pub(super) code_align: u64,
     pub(super) data_align: i64,
-    /// Of the pointers in descriptions.
+    /// The encoding of the pointers in descriptions.
     encoding: u8,
     /// Descriptions have more data than their program.
     augmented: bool,
-    /// The frames are those of signals.
+    /// The frames are signal frames.
     pub(super) signal: bool,
     /// The end of the program that all begin with.
     pub(super) end: u64,
 }
 
-impl Common {
+impl Cie {
     /// Reads it, up to the program.
     pub(super) fn read<F: File>(
         cursor: &mut Cursor<'_, F>,
@@ -50,9 +50,9 @@ impl Common {
             return Err(Unknown::Damaged);
         }
         let mut augmentation = [0; AUGMENTATION_MAX];
-        for (nr, place) in augmentation.iter_mut().enumerate() {
-            *place = cursor.u8()?;
-            if *place == 0 {
+        for (nr, letter) in augmentation.iter_mut().enumerate() {
+            *letter = cursor.u8()?;
+            if *letter == 0 {
                 break;
             }
             if nr + 1 == AUGMENTATION_MAX {
@@ -92,6 +92,8 @@ impl Common {
                         cursor.pointer(encoding)?;
                     }
                     b'S' => common.signal = true,
+                    // arm64: return addresses are signed with the second key, or the frame's memory is tagged.
+                    b'B' | b'G' => {}
                     _ => return Err(Unknown::Inexpressible),
                 }
             }
@@ -102,7 +104,7 @@ impl Common {
         Ok(common)
     }
 
-    /// The address and the size of the function of a description: both are next, and loaded at `field`.
+    /// Returns the address and the size of the function of a description: both are next, and loaded at `field`.
     pub(super) fn range<F: File>(
         &self,
         cursor: &mut Cursor<'_, F>,

@@ -34,7 +34,7 @@ const WRITES_SP: u8 = 2;
 /// The name of the function that a goroutine returns to.
 const OUTERMOST: &[u8] = b"runtime.goexit\0";
 
-/// How the names of functions without a rule begin: functions that a signal handler calls in the place of an instruction, whose
+/// How the names of functions without a rule begin: functions that a signal handler calls instead of an instruction, whose
 /// return address follows no call; and Go's retpolines, whose depth in the table lacks the word that their call has pushed.
 const WITHOUT_RULE: [[u8; 16]; 4] = [
     *b"runtime.sigpanic",
@@ -141,7 +141,7 @@ fn linked_by_c<F: File>(image: &Image<'_, F>, machine: &Machine) -> Result<(Load
         let mut cursor = Cursor::new(image.file, relocations.offset.wrapping_add(RELOCATION * nr));
         Ok((cursor.u64()?, cursor.u64()?, cursor.u64()?))
     };
-    // Those by the address of the program are the first ones, and sorted.
+    // Relocations by the address of the program are the first ones, and sorted.
     let (mut low, mut high) = (0, relocations.size / RELOCATION);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -5,7 +5,7 @@
 use super::{
     super::rule::Rule,
     cursor::{encoding, Cursor},
-    description::{end_of, Common},
+    description::{end_of, Cie},
     File, Machine, Unknown,
 };
 
@@ -24,10 +24,8 @@ const ALIGNED: u64 = 64;
 const PADDED: u64 = 16;
 /// How far a function of generated code reaches, at most, in units of the latter.
 const GENERATED_MAX: u64 = 256;
-/// The instruction int3.
-const BREAKPOINT: u8 = 0xcc;
 
-/// Entries of the table of functions that are read at once: those that are near to each other.
+/// Entries of the table of functions that are read at once, as they are near to each other.
 const NEAR: u64 = 8;
 
 /// Section headers that are looked at.
@@ -67,13 +65,13 @@ pub struct Elf {
     /// Where the program begins.
     entry: u64,
     /// The table of functions, if there is one.
-    table: Option<Table>,
+    table: Option<FunctionTable>,
     sections: Sections,
 }
 
 /// The sorted table of functions, `.eh_frame_hdr`.
 #[derive(Clone, Copy)]
-struct Table {
+struct FunctionTable {
     /// What its words are relative to.
     base: u64,
     /// The offset of the first entry, and their number.
@@ -147,7 +145,7 @@ impl Elf {
             }
         }
         if let Some(part) = table {
-            elf.table = Table::read(&mut cursor, part)?;
+            elf.table = FunctionTable::read(&mut cursor, part)?;
         }
         Ok(elf)
     }
@@ -157,7 +155,7 @@ impl Elf {
     }
 }
 
-impl Table {
+impl FunctionTable {
     /// Reads the head of the table. [`None`]: it has another form.
     fn read<F: File>(cursor: &mut Cursor<'_, F>, part: Load) -> Result<Option<Self>, Unknown> {
         cursor.seek(part.offset);
@@ -189,7 +187,7 @@ impl Elf {
 }
 
 impl<'f, F: File> Image<'f, F> {
-    /// The address at an offset of a file.
+    /// Returns the image of a file at the address that an offset is loaded at.
     pub(super) fn new(elf: &'f Elf, file: &'f F, offset: u64) -> Result<Self, Unknown> {
         let at = |load: &Load| offset.wrapping_sub(load.offset);
         let mut loads = elf.loads().iter().rev();
@@ -199,7 +197,7 @@ impl<'f, F: File> Image<'f, F> {
         Ok(Self { file, elf, address })
     }
 
-    /// A cursor at an address.
+    /// Returns a cursor at an address.
     pub(super) fn at(&self, address: u64) -> Result<Cursor<'f, F>, Unknown> {
         let mut loads = self.elf.loads().iter();
         let load = loads.find(|load| address.wrapping_sub(load.address) < load.size);
@@ -212,7 +210,7 @@ impl<'f, F: File> Image<'f, F> {
     ///
     /// Compilers that generate code when they are built, V8's for one, align functions and fill what is between
     /// with breakpoints, and generate much code at a time.
-    pub(super) fn undescribed(&self, offset: u64) -> Result<Rule, Unknown> {
+    pub(super) fn undescribed(&self, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
         let start = self.elf.entry;
         if start != 0 && self.address.wrapping_sub(start) < START_MAX {
             return Ok(Rule::START);
@@ -221,13 +219,14 @@ impl<'f, F: File> Image<'f, F> {
         if self.address.wrapping_sub(begin) < GENERATED_MIN {
             return Err(Unknown::NoFunction);
         }
+        let breakpoints = machine.padding.ok_or(Unknown::NoFunction)?;
         let aligned = offset / PADDED * PADDED;
         for nr in 0..GENERATED_MAX {
             let mut padding = [0; 4];
             let end = aligned.checked_sub(PADDED * nr + 4);
             self.file
                 .read(end.ok_or(Unknown::NoFunction)?, &mut padding)?;
-            if padding == [BREAKPOINT; 4] {
+            if padding == breakpoints {
                 let is_aligned = (aligned - PADDED * nr) % ALIGNED == 0;
                 return is_aligned
                     .then_some(Rule::GENERATED)
@@ -237,10 +236,9 @@ impl<'f, F: File> Image<'f, F> {
         Err(Unknown::NoFunction)
     }
 
-    /// The function that the address may be in, by the table: where it begins, and where its description is
-    /// loaded.
+    /// Returns the function that the address may be in, by the table: where it begins, and where its description is loaded.
     pub(super) fn by_table(&self) -> Result<(u64, u64), Unknown> {
-        let Table { base, entries, nr } = self.elf.table.ok_or(Unknown::NoTable)?;
+        let FunctionTable { base, entries, nr } = self.elf.table.ok_or(Unknown::NoTable)?;
         let address = |word: [u8; 4]| base.wrapping_add(i32::from_le_bytes(word) as u64);
         // The last one that begins at the address or before it is among `nr` entries from `low` on.
         let (mut low, mut nr) = (0, nr);
@@ -272,12 +270,12 @@ impl<'f, F: File> Image<'f, F> {
         found.ok_or(Unknown::NoFunction)
     }
 
-    /// Where the description of the function is loaded that the address is in, by looking at each.
+    /// Returns where the description of the function is loaded that the address is in, by looking at each.
     pub(super) fn by_search(&self, machine: &Machine) -> Result<u64, Unknown> {
         let section = self.section(b".eh_frame\0")?;
         let loaded = |offset: u64| section.address.wrapping_add(offset - section.offset);
         let mut cursor = Cursor::new(self.file, section.offset);
-        let mut heads: [Option<(u64, Option<Common>)>; HEADS] = Default::default();
+        let mut heads: [Option<(u64, Option<Cie>)>; HEADS] = Default::default();
         let mut next = 0;
         let mut left = SEARCHED_MAX;
         loop {
@@ -297,7 +295,7 @@ impl<'f, F: File> Image<'f, F> {
                     Some(known) => known,
                     None => {
                         left = left.checked_sub(NEW_HEAD).ok_or(Unknown::TooLong)?;
-                        let new = Common::read(&mut Cursor::new(self.file, offset), machine);
+                        let new = Cie::read(&mut Cursor::new(self.file, offset), machine);
                         next = (next + 1) % HEADS;
                         heads[next] = Some((offset, expressible(new)?));
                         next
@@ -352,7 +350,7 @@ impl<'f, F: File> Image<'f, F> {
     }
 }
 
-/// What was read, if a rule can express it.
+/// Returns what was read, if a rule can express it.
 fn expressible<T>(read: Result<T, Unknown>) -> Result<Option<T>, Unknown> {
     match read {
         Ok(read) => Ok(Some(read)),

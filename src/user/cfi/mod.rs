@@ -4,25 +4,28 @@
 //!
 //! An ELF file that can be unwound has for each function a description with a program, in `.eh_frame`,
 //! which is run up to the address. What comes out is a [`Rule`] of 29 bits, enough for the next walks
-//! through the same call. Most files have a sorted table of the descriptions, `.eh_frame_hdr`; those that
-//! are linked statically have none, and are read from the first description to the last.
+//! through the same call. Most files have a sorted table of the descriptions, `.eh_frame_hdr`; static
+//! programs have none, and are read from the first description to the last.
 //!
 //! A file is what its owner made of it: nothing is allocated, each loop is bounded, and what is not
 //! understood gives no rule. In this module, only [`Machine`] knows the processor.
 
 mod cursor;
 mod description;
+mod expression;
 mod gopclntab;
 mod image;
 mod program;
+mod row;
 
 pub use self::image::Elf;
 
 use self::{
     cursor::Cursor,
-    description::{end_of, Common},
+    description::{end_of, Cie},
     image::Image,
-    program::{Program, Row},
+    program::Program,
+    row::Row,
 };
 use super::rule::{Rule, Saved};
 
@@ -31,7 +34,7 @@ pub trait File {
     /// Fills `bytes` from an offset on.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Unknown>;
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     fn size(&self) -> u64;
 }
 
@@ -40,7 +43,7 @@ pub trait File {
 pub enum Unknown {
     /// A part of the file is not in memory: later it may be.
     Absent,
-    /// So much was read that others wait: later it may be learnt.
+    /// The limit of reads is reached, as other tracers wait: later it may be learnt.
     Later,
     /// It is no ELF file for this processor.
     NoElf,
@@ -48,7 +51,7 @@ pub enum Unknown {
     Damaged,
     /// It describes no functions.
     NoTable,
-    /// It describes no function that is there.
+    /// It describes no function at the address.
     NoFunction,
     /// Neither a rule nor a [`Computed`] can express it: an expression that is not known, a frame pointer that is lost.
     Inexpressible,
@@ -85,7 +88,7 @@ pub struct Computed {
 /// What a file says of a register at one address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tracked {
-    /// The rule of a frame whose base is this register, in place of the frame pointer.
+    /// The rule of a frame whose base is this register instead of the frame pointer.
     pub rule: Option<Rule>,
     /// Where the caller's value is. [`None`]: a rule cannot say.
     pub saved: Option<Saved>,
@@ -106,11 +109,14 @@ pub struct Machine {
     pub ra: u64,
     /// A register in which a function returns a value.
     pub value: u64,
-    /// One that has an argument.
+    /// One that has an argument, which a function that enters a handler of an exception does not restore.
     pub argument: u64,
     /// The other registers that a function restores.
-    pub saved: [u64; 5],
-    /// Where a return address is, from the frame's end.
+    pub saved: &'static [u64],
+    /// The number of registers that the information can name as bases.
+    pub registers: u64,
+    /// Where the stack pointer is at the entry of a function, from the frame's end: the return address is there, or, if this
+    /// is 0, in the link register.
     pub ra_offset: i64,
     /// Of a signal frame, from the stack pointer: where the stack pointer, the return address and the
     /// frame pointer are.
@@ -118,17 +124,47 @@ pub struct Machine {
     /// The type of a relocation that is relative to the address of the file.
     pub relative: u64,
     /// The loop in which a retpoline catches speculation.
-    pub speculation_trap: [u8; 7],
+    pub speculation_trap: Option<[u8; 7]>,
+    /// What generated code has between functions.
+    pub padding: Option<[u8; 4]>,
 }
 
 impl Machine {
     /// Returns whether a register can be tracked. In the innermost frame each can that is not a base anyway.
     fn can_track(&self, register: u64) -> bool {
-        register < self.ra && register != self.sp && register != self.fp
+        ![self.ra, self.sp, self.fp].contains(&register) && register < self.registers
+    }
+
+    /// Returns whether a call leaves its return address in a register.
+    pub const fn has_link(&self) -> bool {
+        self.ra_offset == 0
+    }
+
+    /// Returns where the return address is by the rule of a frame with this end. [`None`]: in the link register. Where there is
+    /// one, it is saved after the frame pointer, or alone, which a rule says by a frame pointer as far above the end.
+    #[inline(always)]
+    pub const fn ra_at(&self, rule: Rule, end: u64) -> Option<u64> {
+        if !self.has_link() {
+            return Some(end.wrapping_add_signed(self.ra_offset));
+        }
+        match rule.fp_at(end) {
+            None => None,
+            Some(above) if above > end => Some(end.wrapping_add(end).wrapping_sub(above)),
+            Some(fp) => Some(fp.wrapping_add(8)),
+        }
+    }
+
+    /// Returns where the caller's frame pointer is by the rule of a frame with this end. [`None`]: in its register.
+    #[inline(always)]
+    pub const fn fp_at(&self, rule: Rule, end: u64) -> Option<u64> {
+        match rule.fp_at(end) {
+            Some(above) if self.has_link() && above > end => None,
+            fp => fp,
+        }
     }
 }
 
-/// That of x86-64. A signal frame is the kernel's `struct rt_sigframe` without its first word.
+/// x86-64. A signal frame is the kernel's `struct rt_sigframe` without its first word.
 pub const X86_64: Machine = Machine {
     elf: 62,
     sp: 7,
@@ -136,12 +172,38 @@ pub const X86_64: Machine = Machine {
     ra: 16,
     value: 0,
     argument: 2,
-    saved: [3, 12, 13, 14, 15],
+    saved: &[3, 12, 13, 14, 15],
+    registers: 16,
     ra_offset: -8,
     signal: [160, 168, 120],
     relative: 8,
     // pause; lfence; jmp
-    speculation_trap: [0xf3, 0x90, 0x0f, 0xae, 0xe8, 0xeb, 0xf9],
+    speculation_trap: Some([0xf3, 0x90, 0x0f, 0xae, 0xe8, 0xeb, 0xf9]),
+    // int3
+    padding: Some([0xcc; 4]),
+};
+
+/// arm64. A signal frame is the kernel's `struct rt_sigframe`.
+pub const ARM64: Machine = Machine {
+    elf: 183,
+    sp: 31,
+    fp: 29,
+    ra: 30,
+    value: 0,
+    argument: 4,
+    saved: &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28],
+    registers: 32,
+    ra_offset: 0,
+    signal: [560, 568, 544],
+    relative: 1027,
+    speculation_trap: None,
+    padding: None,
+};
+
+/// The machine that this is built for.
+pub const NATIVE: Machine = match cfg!(target_arch = "aarch64") {
+    true => ARM64,
+    false => X86_64,
 };
 
 /// Returns the rule to keep of an instruction of which this was found; `None` if that is not known yet.
@@ -157,7 +219,7 @@ pub fn rule_of(found: Result<Rule, Unknown>) -> Option<Rule> {
     }
 }
 
-/// The rule of the instruction at an offset of a file.
+/// Returns the rule of the instruction at an offset of a file.
 pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, Unknown> {
     Elf::read(file, machine)?.learn(file, machine, offset)
 }
@@ -165,13 +227,15 @@ pub fn learn(file: &impl File, machine: &Machine, offset: u64) -> Result<Rule, U
 /// Bytes of the call and the trap that a retpoline begins with.
 const RETPOLINE_MIN: u64 = 12;
 
-/// Returns whether a speculation trap is in the `N` bytes of a file from an offset on, or in those that the file has.
+/// Returns whether a speculation trap is in the `N` bytes of a file from an offset on, or in as many as follow.
 fn has_trap<const N: usize>(
     file: &impl File,
     machine: &Machine,
     offset: u64,
 ) -> Result<bool, Unknown> {
-    let trap = machine.speculation_trap;
+    let Some(trap) = machine.speculation_trap else {
+        return Ok(false);
+    };
     let mut bytes = [0; N];
     let left = file.size().saturating_sub(offset).min(N as u64) as usize;
     let bytes = bytes.get_mut(..left).unwrap_or_default();
@@ -182,7 +246,7 @@ fn has_trap<const N: usize>(
 }
 
 impl Elf {
-    /// The rule of the instruction at an offset of the file, whose headers these are.
+    /// Returns the rule of the instruction at an offset of the file, whose headers these are.
     pub fn learn<F: File>(
         &self,
         file: &F,
@@ -208,7 +272,9 @@ impl Elf {
             Err(Unknown::NoTable | Unknown::NoFunction) => {
                 let image = Image::new(self, file, offset)?;
                 match gopclntab::rule(&image, machine) {
-                    Err(Unknown::NoTable | Unknown::NoFunction) => image.undescribed(offset),
+                    Err(Unknown::NoTable | Unknown::NoFunction) => {
+                        image.undescribed(machine, offset)
+                    }
                     found => found,
                 }
             }
@@ -254,7 +320,7 @@ impl Elf {
         }
         let common = here.checked_sub(back).ok_or(Unknown::Damaged)?;
         let mut head = Cursor::new(file, common);
-        let common = Common::read(&mut head, machine)?;
+        let common = Cie::read(&mut head, machine)?;
         let field = described.wrapping_add(cursor.at() - start);
         let (begin, length) = common.range(&mut cursor, field)?;
         if image.address.wrapping_sub(begin) >= length {

@@ -6,18 +6,22 @@
 //! From the entry of the function, they say what it has pushed; its entry is the target of the call before a return
 //! address. Where both agree, or where only one can be decoded, see [`Decoder::caller`].
 
-pub mod caller;
+pub mod arm64;
+pub(super) mod bytes;
+mod instruction;
 mod state;
 
-use super::walk::{indirect_call, target_of, Code, Frame, Memory};
-use caller::Caller;
-use state::{is_between_functions, Flow, FrameState, Instruction};
+use super::frame::{Caller, CallerPointer, Code, Frame, Memory};
+use bytes::{begins_thread, indirect_call, target_of};
+use core::mem::take;
+use instruction::{is_between_functions, Instruction};
+use state::{Flow, FrameState};
 
 /// The maximum number of words and instructions that are read for a stack.
 const READS_MAX: u32 = 16_384;
-/// The maximum number of those for a frame: whether it is decoded does not depend on what is remembered of others.
+/// The maximum number of these reads for a frame: whether it is decoded does not depend on what is remembered of others.
 const FRAME_READS_MAX: u32 = 4096;
-/// The number of those from which on it is remembered that a frame was not decoded.
+/// The number of these reads from which on it is remembered that a frame was not decoded.
 const FAILURE_READS: u32 = 512;
 /// The maximum number of words of a frame.
 const WORDS_MAX: u64 = 1024;
@@ -25,39 +29,89 @@ const WORDS_MAX: u64 = 1024;
 /// Bytes from what gcc's function that calls destructors does first to its end, at most.
 const DESTRUCTORS_MAX: u64 = 48;
 
+/// Instructions that are decoded, all of which begin at one depth.
+#[derive(Clone, Copy, Default)]
+struct Decoded {
+    start: u64,
+    size: u32,
+    depth: i32,
+}
+
 /// The paths through the instructions of a function: where decoding goes on, and what is decoded.
 struct Paths {
     next: [(u64, FrameState); Self::NEXT_MAX],
     nr_next: usize,
-    done: [(u64, u64); Self::DONE_MAX],
+    done: [Decoded; Self::DONE_MAX],
     nr_done: usize,
     /// A path was left: its end may differ from the others.
     is_partial: bool,
+    /// Paths join at different depths.
+    differ: bool,
 }
 
 impl Paths {
     const NEXT_MAX: usize = 24;
-    const DONE_MAX: usize = 64;
+    const DONE_MAX: usize = 192;
+    /// A depth that varies.
+    const VARIES: i32 = i32::MIN;
 
     fn new(start: u64, state: FrameState) -> Self {
         Self {
             next: [(start, state); Self::NEXT_MAX],
             nr_next: 1,
-            done: [(0, 0); Self::DONE_MAX],
+            done: [Decoded::default(); Self::DONE_MAX],
             nr_done: 0,
             is_partial: false,
+            differ: false,
         }
     }
 
     /// Adds a path, unless there are too many: then not all are decoded.
     fn add(&mut self, address: u64, state: FrameState) {
         match self.next.get_mut(self.nr_next) {
-            Some(next) => {
+            Some(next) if self.nr_done < Self::DONE_MAX => {
                 *next = (address, state);
                 self.nr_next += 1;
             }
-            None => self.is_partial = true,
+            _ => self.is_partial = true,
         }
+    }
+
+    /// Follows an instruction of a path, which leads up to `address`. Returns whether the path goes on there at once.
+    fn follow(
+        &mut self,
+        flow: Flow,
+        (address, state): (u64, &mut FrameState),
+        goal: Goal,
+        memory: &impl Memory,
+    ) -> bool {
+        match flow {
+            Flow::Next => return true,
+            Flow::Call => {
+                state.pointer = None;
+                state.has_called = true;
+                if goal == Goal::Return || !self.has_certain() {
+                    return true;
+                }
+                self.add(address, *state);
+            }
+            Flow::Branch(target) => {
+                self.add(target, *state);
+                return true;
+            }
+            Flow::Jump(target) => self.add(target, *state),
+            Flow::JumpBy(at) => match memory.code(at) {
+                Ok(target) => self.add(target, *state),
+                Err(_) => self.is_partial = true,
+            },
+            Flow::Switch if goal != Goal::Return => {
+                state.is_guessed = true;
+                self.add(address, *state);
+            }
+            Flow::Switch | Flow::Lost => self.is_partial = true,
+            Flow::Return | Flow::ReturnAndPop | Flow::End => {}
+        }
+        false
     }
 
     /// Returns whether there is a path without a call, which may not return.
@@ -79,16 +133,26 @@ impl Paths {
         paths.last().copied()
     }
 
-    fn is_done(&self, address: u64) -> bool {
+    /// Returns whether the instruction at an address is decoded, and if so, whether at this depth.
+    fn is_done(&self, address: u64, depth: Option<i32>) -> Option<bool> {
         let mut done = self.done.iter().take(self.nr_done);
-        done.any(|(start, end)| (*start..*end).contains(&address))
+        let known = done.find(|known| address.wrapping_sub(known.start) < known.size.into())?;
+        Some(known.depth == depth.unwrap_or(Self::VARIES))
     }
 
-    /// Marks the instructions from `start` up to `end` as decoded. [`None`]: there are too many such ranges.
-    fn finish(&mut self, start: u64, end: u64) -> Option<()> {
-        *self.done.get_mut(self.nr_done)? = (start, end);
-        self.nr_done += 1;
-        Some(())
+    /// Marks the instructions from `start` up to `end` as decoded. If there are too many such ranges, all paths are left.
+    fn finish(&mut self, (start, depth): (u64, Option<i32>), end: u64) {
+        match self.done.get_mut(self.nr_done) {
+            Some(done) => {
+                *done = Decoded {
+                    start,
+                    size: end.wrapping_sub(start) as u32,
+                    depth: depth.unwrap_or(Self::VARIES),
+                };
+                self.nr_done += 1;
+            }
+            None => (self.nr_next, self.is_partial) = (0, true),
+        }
     }
 }
 
@@ -146,10 +210,15 @@ impl Decoder {
         let mut paths = Paths::new(start, state);
         let mut end: Option<FrameState> = None;
         while let Some((start, mut state)) = paths.take() {
-            let mut address = start;
+            let (mut address, mut since) = (start, (start, state.depth));
             let mut is_after_call = goal != Goal::Return && state.has_called && !state.is_guessed;
-            while !paths.is_done(address) {
+            loop {
+                if let Some(is_same) = paths.is_done(address, state.depth) {
+                    paths.differ |= !is_same;
+                    break;
+                }
                 if goal == Goal::Instruction(address) {
+                    state.is_guessed |= paths.differ;
                     return Some(state);
                 }
                 self.read()?;
@@ -172,48 +241,35 @@ impl Decoder {
                     break;
                 }
                 address = instruction.next;
+                if state.depth != since.1 {
+                    paths.finish(since, address);
+                    since = (address, state.depth);
+                }
                 is_after_call = matches!(flow, Flow::Call);
                 match flow {
-                    Flow::Next => continue,
-                    Flow::Call if goal == Goal::ReturnTo(address) => return Some(state),
-                    Flow::Call => {
-                        state.pointer = None;
-                        state.has_called = true;
-                        if goal == Goal::Return || !paths.has_certain() {
+                    Flow::Call if goal == Goal::ReturnTo(address) => {
+                        state.is_guessed |= paths.differ;
+                        return Some(state);
+                    }
+                    Flow::Return if goal == Goal::Return => {
+                        if end.is_some_and(|end| end.depth != state.depth) {
+                            return None;
+                        }
+                        end = end.or(Some(state));
+                    }
+                    Flow::ReturnAndPop => self.pops = true,
+                    flow => {
+                        if paths.follow(flow, (address, &mut state), goal, memory) {
                             continue;
                         }
-                        paths.add(address, state);
                     }
-                    Flow::Branch(target) => {
-                        paths.add(target, state);
-                        continue;
-                    }
-                    Flow::Jump(target) => paths.add(target, state),
-                    Flow::JumpBy(at) => match memory.code(at) {
-                        Ok(target) => paths.add(target, state),
-                        Err(_) => paths.is_partial = true,
-                    },
-                    Flow::Switch if goal != Goal::Return => {
-                        state.is_guessed = true;
-                        paths.add(address, state);
-                    }
-                    Flow::Return if goal == Goal::Return => match end {
-                        Some(end) if end.depth != state.depth => return None,
-                        Some(_) => {}
-                        None => end = Some(state),
-                    },
-                    Flow::ReturnAndPop => self.pops = true,
-                    Flow::Return | Flow::Switch | Flow::End => {}
                 }
                 break;
             }
-            if paths.finish(start, address).is_none() {
-                paths.is_partial = true;
-                break;
-            }
+            paths.finish(since, address);
         }
         end.iter_mut()
-            .for_each(|end| end.is_guessed |= paths.is_partial);
+            .for_each(|end| end.is_guessed |= paths.is_partial || paths.differ);
         end
     }
 
@@ -262,7 +318,6 @@ impl Decoder {
             true => Goal::Instruction(frame.ip),
             false => Goal::ReturnTo(frame.ip),
         };
-        let entered = |entry| (entry, FrameState::ENTRY);
         // Whether the end of the function may say something else.
         let mut differs = false;
         (self.pops, self.is_unknown) = (false, false);
@@ -280,9 +335,11 @@ impl Decoder {
             };
             match self.called(memory.word(slot).ok()?, memory, code) {
                 Some(Call::To(entry)) => {
-                    let state = self.decode(entered(entry), goal, memory, code);
-                    match state.map(|state| state.slot(frame)) {
-                        Some(at) if at == Some(slot) => return caller(false),
+                    let state = self.decode((entry, FrameState::ENTRY), goal, memory, code);
+                    match state {
+                        Some(state) if state.slot(frame) == Some(slot) => {
+                            return caller(false).map(|end| end.with_fp_of(state.caller(slot)));
+                        }
                         Some(_) => differs = true,
                         None => return caller(true),
                     }
@@ -295,32 +352,54 @@ impl Decoder {
                     return caller(is_guessed);
                 }
                 // Without a call that may not return, the entry leads to another depth.
-                None => differs = !end.has_called && !end.is_guessed,
+                None => differs = !end.has_called,
             }
         }
+        self.search(frame, goal, differs, memory, code)
+    }
+
+    /// Returns the caller by the first word of the stack from which the entry of a function leads to the frame. It is
+    /// guessed if the end of the function `differs`.
+    fn search(
+        &mut self,
+        frame: &Frame,
+        goal: Goal,
+        differs: bool,
+        memory: &impl Memory,
+        code: &mut impl Code,
+    ) -> Option<Caller> {
         let mut last = None;
+        let mut is_first = true;
         for index in 0..WORDS_MAX {
             self.read()?;
             let slot = frame.sp.wrapping_add(8 * index);
             let ip = memory.word(slot).ok()?;
-            let Some(Call::To(entry)) = self.called(ip, memory, code) else {
+            let Some(call) = self.called(ip, memory, code) else {
+                continue;
+            };
+            // No frame is between this and the outermost one, as no return address is.
+            if take(&mut is_first) && begins_thread(ip, code) {
+                return Some(Caller {
+                    slot,
+                    fp: CallerPointer::Unknown,
+                    // A return address without a rule was left out.
+                    is_guessed: differs || self.is_unknown,
+                });
+            }
+            let Call::To(entry) = call else {
                 continue;
             };
             let state = match last {
                 Some((before, state)) if before == entry => state,
-                _ => self.decode(entered(entry), goal, memory, code),
+                _ => self.decode((entry, FrameState::ENTRY), goal, memory, code),
             };
             last = Some((entry, state));
-            match state {
-                Some(state) if state.slot(frame) == Some(slot) => {
-                    let is_guessed = differs || state.is_guessed;
-                    let caller = state.caller(slot);
-                    return Some(Caller {
-                        is_guessed,
-                        ..caller
-                    });
-                }
-                _ => {}
+            let state = state.filter(|state| state.slot(frame) == Some(slot));
+            if let Some(state) = state {
+                return Some(Caller {
+                    is_guessed: differs || state.is_guessed,
+                    ..state.caller(slot)
+                });
             }
         }
         None

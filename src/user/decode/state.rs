@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Instructions of x86-64, as far as they change the frame of their function.
+//! The frame of a function of x86-64, as its instructions change it.
 
 use super::{
-    super::walk::Frame,
-    caller::{Caller, CallerPointer},
+    super::frame::{Caller, CallerPointer, Frame},
+    instruction::{Instruction, Operand, RAX, RBP, RSP},
 };
-
-const RAX: u8 = 0;
-const RSP: u8 = 4;
-const RBP: u8 = 5;
-
-/// An operand of an instruction.
-#[derive(Clone, Copy, PartialEq)]
-enum Operand {
-    Register(u8),
-    /// The memory at an offset from `rsp`.
-    Stack(i32),
-    /// The memory at an offset from `rbp`.
-    Frame(i32),
-    /// The memory at an address, relative to `rip`.
-    Address(u64),
-    Other,
-}
 
 /// Where the program goes on after an instruction.
 pub(super) enum Flow {
@@ -38,8 +21,10 @@ pub(super) enum Flow {
     Return,
     /// To the caller, with another stack pointer than that above the return address.
     ReturnAndPop,
-    /// Nowhere, or with a stack pointer that is not known.
+    /// Nowhere.
     End,
+    /// It is not known where, or with which stack pointer.
+    Lost,
 }
 
 /// What `rbp` holds.
@@ -67,107 +52,6 @@ pub(super) struct FrameState {
     pub(super) has_called: bool,
     /// Whether the instruction may belong to another function.
     pub(super) is_guessed: bool,
-}
-
-/// An instruction, as far as it is decoded.
-pub(super) struct Instruction<'a> {
-    bytes: &'a [u8; 16],
-    /// The index of its opcode.
-    opcode: usize,
-    length: usize,
-    rex: u8,
-    has_16_bits: bool,
-    pub(super) next: u64,
-}
-
-impl<'a> Instruction<'a> {
-    /// Skips the prefixes of an instruction, which has this `length` and is at an address.
-    pub(super) fn new(bytes: &'a [u8; 16], length: usize, address: u64) -> Self {
-        let is_prefix = |byte: &u8| {
-            matches!(
-                byte,
-                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
-            )
-        };
-        let prefixes = bytes.iter().take(length).take_while(|byte| is_prefix(byte));
-        let prefixes = prefixes.count();
-        let rex = match bytes.get(prefixes) {
-            Some(rex @ 0x40..=0x4f) => *rex,
-            _ => 0,
-        };
-        Self {
-            bytes,
-            opcode: prefixes + usize::from(rex != 0),
-            length,
-            rex,
-            has_16_bits: bytes.iter().take(prefixes).any(|byte| *byte == 0x66),
-            next: address.wrapping_add(length as u64),
-        }
-    }
-
-    /// Returns a byte after the opcode; 0 if the instruction is shorter.
-    fn byte(&self, index: usize) -> u8 {
-        let index = self.opcode + index;
-        self.bytes.get(index).map_or(0, |byte| *byte)
-    }
-
-    fn signed(&self, index: usize) -> i32 {
-        i32::from_le_bytes([0, 1, 2, 3].map(|byte| self.byte(index + byte)))
-    }
-
-    /// Returns the operand that ends the instruction, of one byte or four.
-    fn last(&self, is_byte: bool) -> i32 {
-        let size = if is_byte { 1 } else { 4 };
-        let index = self.length.saturating_sub(self.opcode + size);
-        match is_byte {
-            true => i32::from(self.byte(index) as i8),
-            false => self.signed(index),
-        }
-    }
-
-    fn target(&self, is_short: bool) -> u64 {
-        self.next.wrapping_add_signed(self.last(is_short).into())
-    }
-
-    fn is_64_bits(&self) -> bool {
-        self.rex & 8 != 0
-    }
-
-    /// Returns the register of an opcode.
-    fn of_opcode(&self) -> u8 {
-        self.byte(0) & 7 | (self.rex & 1) << 3
-    }
-
-    /// Returns the extension of the opcode.
-    fn extension(&self) -> u8 {
-        self.byte(1) >> 3 & 7
-    }
-
-    /// Returns the register of the ModRM byte at an index from the opcode.
-    fn register(&self, form: usize) -> u8 {
-        self.byte(form) >> 3 & 7 | (self.rex & 4) << 1
-    }
-
-    /// Returns the other operand of a ModRM byte.
-    fn operand(&self, form: usize) -> Operand {
-        let (mode, rm) = (self.byte(form) >> 6, self.byte(form) & 7);
-        let offset = |at| match mode {
-            0 => 0,
-            1 => i32::from(self.byte(at) as i8),
-            _ => self.signed(at),
-        };
-        let extended = (self.rex & 1) << 3;
-        match (mode, rm) {
-            (3, _) => Operand::Register(rm | extended),
-            (0, 5) => Operand::Address(self.next.wrapping_add_signed(self.signed(form + 1).into())),
-            // Without an index.
-            (_, RSP) if self.byte(form + 1) & 0x3f == 0x24 && self.rex & 3 == 0 => {
-                Operand::Stack(offset(form + 2))
-            }
-            (1 | 2, RBP) if extended == 0 => Operand::Frame(offset(form + 1)),
-            _ => Operand::Other,
-        }
-    }
 }
 
 impl FrameState {
@@ -244,7 +128,7 @@ impl FrameState {
             self.pointer = None;
         }
         match register {
-            RSP => return Flow::End,
+            RSP => return Flow::Lost,
             RBP => self.fp = FramePointer::Other,
             _ => {}
         }
@@ -256,6 +140,20 @@ impl FrameState {
             Operand::Register(register) => self.change(register),
             _ => Flow::Next,
         }
+    }
+
+    /// Executes an instruction that may change both operands of the ModRM byte at an index.
+    fn change_both(&mut self, instruction: &Instruction<'_>, form: usize) -> Flow {
+        match self.change(instruction.register(form)) {
+            Flow::Next => self.change_operand(instruction.operand(form)),
+            flow => flow,
+        }
+    }
+
+    /// Executes an instruction that changes registers other than stack and frame pointer.
+    fn change_others(&mut self) -> Flow {
+        self.pointer = None;
+        Flow::Next
     }
 
     fn push(&mut self, is_fp: bool) -> Flow {
@@ -285,7 +183,7 @@ impl FrameState {
                 self.depth = Some(below.wrapping_sub(offset));
                 Flow::Next
             }
-            _ => Flow::End,
+            _ => Flow::Lost,
         }
     }
 
@@ -338,7 +236,9 @@ impl FrameState {
     fn store(&mut self, to: Operand, register: u8, is_64_bits: bool) -> Flow {
         match to {
             Operand::Register(to) => self.load(to, Operand::Register(register), is_64_bits),
-            Operand::Stack(offset) if register == RBP && self.fp == FramePointer::Callers => {
+            Operand::Stack(offset)
+                if register == RBP && is_64_bits && self.fp == FramePointer::Callers =>
+            {
                 self.saved = self.below(offset);
                 Flow::Next
             }
@@ -370,8 +270,84 @@ impl FrameState {
             0x80..=0x8f => Flow::Branch(instruction.target(false)),
             0xa0 | 0xa8 => self.push(false),
             0xa1 | 0xa9 => self.pop(RAX),
-            0x40..=0x4f | 0xaf | 0xb6 | 0xb7 | 0xbc..=0xbf => self.change(instruction.register(2)),
-            _ => Flow::Next,
+            // movq between vector registers
+            0x7e if instruction.has_prefix(0xf3) => Flow::Next,
+            // Of vectors, prefetch, nop, emms, bt, movnti
+            0x0d
+            | 0x10..=0x1d
+            | 0x1f
+            | 0x28..=0x2b
+            | 0x2e
+            | 0x2f
+            | 0x51..=0x77
+            | 0x7c
+            | 0x7d
+            | 0x7f
+            | 0xa3
+            | 0xc2..=0xc4
+            | 0xc6
+            | 0xd0..=0xd6
+            | 0xd8..=0xfe => Flow::Next,
+            // syscall, rdtsc, cpuid
+            0x05 | 0x31 | 0xa2 => self.change_others(),
+            0x02
+            | 0x03
+            | 0x2c
+            | 0x2d
+            | 0x40..=0x50
+            | 0xaf
+            | 0xb2
+            | 0xb4..=0xb8
+            | 0xbc..=0xbf
+            | 0xc5
+            | 0xd7 => self.change(instruction.register(2)),
+            // Stores; xgetbv and others change more.
+            0x00
+            | 0x01
+            | 0x7e
+            | 0x90..=0x9f
+            | 0xa4
+            | 0xa5
+            | 0xab..=0xae
+            | 0xb3
+            | 0xba
+            | 0xbb
+            | 0xc7 => {
+                self.pointer = None;
+                self.change_operand(instruction.operand(2))
+            }
+            // endbr64, rdssp; cmpxchg, xadd
+            0x1e | 0xb0 | 0xb1 | 0xc0 | 0xc1 => self.change_both(instruction, 2),
+            0xc8..=0xcf => self.change(instruction.of_opcode(1)),
+            map @ (0x38 | 0x3a) if !is_general(2 | map >> 1 & 1, instruction.byte(2)) => {
+                self.change_others()
+            }
+            0x38 | 0x3a => self.change_both(instruction, 3),
+            _ => Flow::Lost,
+        }
+    }
+
+    /// Executes an instruction of VEX or EVEX, whose opcode is at an index and has a prefix of bits.
+    fn execute_vector(&mut self, instruction: &Instruction<'_>, opcode: usize) -> Flow {
+        let map = match opcode {
+            2 => 1,
+            3 => instruction.byte(1) & 0x1f,
+            _ => instruction.byte(1) & 7,
+        };
+        self.pointer = None;
+        if !is_general(map, instruction.byte(opcode)) {
+            return Flow::Next;
+        }
+        // The upper bits of registers are left out: it may be another one.
+        let (form, other) = (
+            instruction.byte(opcode + 1),
+            instruction.byte(opcode.min(3) - 1),
+        );
+        let registers = [form >> 3, form, !other >> 3].map(|register| register & 7);
+        let flows = registers.map(|register| self.change(register));
+        match flows {
+            [Flow::Next, Flow::Next, Flow::Next] => Flow::Next,
+            _ => Flow::Lost,
         }
     }
 
@@ -382,61 +358,95 @@ impl FrameState {
         let register = || instruction.register(1);
         let operand = || instruction.operand(1);
         match opcode {
-            0x50..=0x5f | 0x68 | 0x6a | 0x8f | 0x9c | 0x9d | 0xc9 if instruction.has_16_bits => {
-                Flow::End
+            0x50..=0x5f | 0x68 | 0x6a | 0x8f | 0x9c | 0x9d | 0xc9
+                if instruction.has_prefix(0x66) =>
+            {
+                Flow::Lost
             }
             0x0f => self.execute_long(instruction),
-            // The operations with two operands, cmp is none of them: to a register, and from one.
+            // cmp, test, mov to a segment or memory, fwait, sahf
+            0x38..=0x3d | 0x84 | 0x85 | 0x8e | 0x9b | 0x9e | 0xa2 | 0xa3 | 0xa8 | 0xa9 => {
+                Flow::Next
+            }
+            // The operations with two operands: to a register, from one, and to the accumulator.
             0x00..=0x37 if opcode & 6 == 2 => self.change(register()),
             0x00..=0x37 if opcode & 6 == 0 => self.change_operand(operand()),
-            0x50..=0x57 => self.push(instruction.of_opcode() == RBP),
-            0x58..=0x5f => self.pop(instruction.of_opcode()),
-            0x63 | 0x69 | 0x6b => self.change(register()),
+            0x00..=0x37 if opcode & 6 == 4 => self.change(RAX),
+            0x50..=0x57 => self.push(instruction.of_opcode(0) == RBP),
+            0x58..=0x5f => self.pop(instruction.of_opcode(0)),
+            0x62 => self.execute_vector(instruction, 4),
+            0x63 | 0x69 | 0x6b | 0x8a => self.change(register()),
             0x68 | 0x6a | 0x9c => self.push(false),
-            0x70..=0x7f | 0xe0..=0xe3 => Flow::Branch(instruction.target(true)),
+            0x70..=0x7f => Flow::Branch(instruction.target(true)),
             0x81 | 0x83 => self.add(instruction),
             // xchg
-            0x87 => match self.change(register()) {
-                Flow::Next => self.change_operand(operand()),
-                flow => flow,
-            },
+            0x86 | 0x87 => self.change_both(instruction, 1),
+            // cmp
+            0x80 if instruction.extension() == 7 => Flow::Next,
+            0x80 | 0x88 | 0x8c => self.change_operand(operand()),
             0x89 => self.store(operand(), register(), is_64_bits),
             0x8b => self.load(register(), operand(), is_64_bits),
             0x8d => self.load_address(register(), operand(), is_64_bits),
             // XOP
-            0x8f if instruction.extension() != 0 => Flow::End,
+            0x8f if instruction.extension() != 0 => Flow::Lost,
             0x8f => match operand() {
                 Operand::Register(register) => self.pop(register),
                 _ => self.pop(RAX),
             },
-            0x91..=0x97 => {
+            0x90..=0x97 => {
                 self.change(RAX);
-                self.change(instruction.of_opcode())
+                self.change(instruction.of_opcode(0))
             }
-            0x98 => self.change(RAX),
+            // cltq, cqto, lahf, mov from memory, strings
+            0x98 | 0x99 | 0x9f..=0xa1 | 0xa4..=0xa7 | 0xaa..=0xaf => self.change_others(),
             0x9d => self.pop(RAX),
-            0xb8..=0xbf => self.change(instruction.of_opcode()),
-            0xc1 | 0xc7 | 0xd1 | 0xd3 => self.change_operand(operand()),
+            0xb0..=0xbf => self.change(instruction.of_opcode(0)),
+            0xc0.. => self.execute_high(instruction),
+            _ => Flow::Lost,
+        }
+    }
+
+    /// Executes an instruction of the opcodes from c0 on.
+    fn execute_high(&mut self, instruction: &Instruction<'_>) -> Flow {
+        let opcode = instruction.byte(0);
+        let operand = || instruction.operand(1);
+        match opcode {
+            // Flags.
+            0xf5 | 0xf8 | 0xf9 | 0xfc | 0xfd => Flow::Next,
+            0xc0 | 0xc1 | 0xd0..=0xd3 => self.change_operand(operand()),
+            // x87, xlat, int
+            0xcd | 0xd7..=0xdf => self.change_others(),
+            // loop
+            0xe0..=0xe2 => {
+                self.pointer = None;
+                Flow::Branch(instruction.target(true))
+            }
+            0xe3 => Flow::Branch(instruction.target(true)),
             0xc3 => Flow::Return,
             0xc2 => Flow::ReturnAndPop,
-            // enter, int3, iret, hlt, int1; APX
-            0xc8 | 0xca..=0xcc | 0xcf | 0xd5 | 0xf1 | 0xf4 => Flow::End,
+            0xc4 => self.execute_vector(instruction, 3),
+            0xc5 => self.execute_vector(instruction, 2),
+            // mov, and no xbegin
+            0xc6 | 0xc7 if instruction.extension() == 0 => self.change_operand(operand()),
+            // int3, int1, hlt
+            0xcc | 0xf1 | 0xf4 => Flow::End,
             0xc9 => match self.leave_to(0) {
                 Flow::Next => self.pop(RBP),
                 flow => flow,
             },
             0xe8 => match instruction.last(false) {
                 // It reads its own address, and pops it.
-                0 => Flow::End,
+                0 => Flow::Lost,
                 _ => Flow::Call,
             },
             0xe9 => Flow::Jump(instruction.target(false)),
             0xeb => Flow::Jump(instruction.target(true)),
-            0xf7 => match instruction.extension() {
+            0xf6 | 0xf7 => match instruction.extension() {
                 0 | 1 => Flow::Next,
                 2 | 3 => self.change_operand(operand()),
-                _ => self.change(RAX),
+                _ => self.change_others(),
             },
+            0xfe => self.change_operand(operand()),
             0xff => match (instruction.extension(), operand()) {
                 (0 | 1, operand) => self.change_operand(operand),
                 (2, _) => Flow::Call,
@@ -447,15 +457,27 @@ impl FrameState {
                 },
                 (4, _) => Flow::Switch,
                 (6, _) => self.push(false),
-                _ => Flow::End,
+                _ => Flow::Lost,
             },
-            _ => Flow::Next,
+            // Instructions of the kernel, invalid ones, and unknown ones.
+            _ => Flow::Lost,
         }
     }
 }
 
-/// Returns whether an instruction fills the space between functions, or may begin one.
-pub(super) fn is_between_functions(instruction: &Instruction<'_>) -> bool {
-    let opcode = (instruction.byte(0), instruction.byte(1));
-    matches!(opcode, (0x90, _) | (0x0f, 0x1e | 0x1f))
+/// Returns whether an opcode of a map that vector instructions are in changes general registers that its operands name.
+fn is_general(map: u8, opcode: u8) -> bool {
+    match map {
+        // cvt(t)s2si, movmsk, cvt(t)s2usi, movd, kmov, pextrw, pmovmskb
+        1 | 5 => matches!(
+            opcode,
+            0x2c | 0x2d | 0x50 | 0x78 | 0x79 | 0x7e | 0x93 | 0xc5 | 0xd7
+        ),
+        // cmpccxadd, crc32, movbe, andn, bls, bzhi, pdep, mulx, adx, shifts
+        2 => opcode >= 0xe0,
+        // pextr, rorx
+        3 => matches!(opcode, 0x14..=0x17 | 0xf0),
+        6 => false,
+        _ => true,
+    }
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A guide is a stack that is there, whatever else is recorded, reset or unloaded.
+//! A predicted stack is a stack that is there, whatever else is recorded, reset or unloaded.
 
 #![cfg(not(loom))]
 
 use proptest::{collection::vec, prelude::*};
-use stackmap_map::{Entered, Fallback, Found, Guide, Id, Map, ReadSide, Seed, MAX_FRAMES};
+use stackmap_map::{
+    CtxGuard, Fallback, Id, Lookup, Map, PredictedStack, ReadSide, Seed, MAX_FRAMES,
+};
 use std::{cell::RefCell, collections::HashMap};
 
 const SEED: Seed = Seed::new([1, 2]);
@@ -14,70 +16,70 @@ const SEED: Seed = Seed::new([1, 2]);
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 
 fn map(bits: u32, contexts: usize) -> Map {
-    Map::with_hints(bits, contexts, SEED).expect("memory for a map")
+    Map::with_cached_rules(bits, contexts, SEED).expect("memory for a map")
 }
 
-/// The hint that a frame has.
-fn hint(frame: u64) -> u32 {
+/// The cached rule that a frame has.
+fn rule(frame: u64) -> u32 {
     (frame as u32).wrapping_mul(0x9e37_79b1) | 1 << 31
 }
 
-/// Whether all frames and hints of a guide are as they were given; but hints that were taken.
-fn check(guide: &Guide<'_>) {
-    for index in 0..guide.nr() {
-        let word = guide.word(index).expect("it has so many");
-        let frame = guide.frame(index).expect("it has so many");
-        let given = u64::from(hint(frame)) << 32;
-        let wanted = if index + 1 == guide.nr() {
+/// Whether all frames and cached rules of a predicted stack are as they were given; but cached rules that were taken.
+fn check(stack: &PredictedStack<'_>) {
+    for index in 0..stack.nr() {
+        let word = stack.word(index).expect("a frame of the stack");
+        let frame = stack.frame(index).expect("a frame of the stack");
+        let given = u64::from(rule(frame)) << 32;
+        let wanted = if index + 1 == stack.nr() {
             given & !0 >> 12
         } else {
             given
         };
         assert!([0, wanted >> 32].contains(&(word >> 32)), "{word:#x}");
     }
-    assert_eq!(guide.frame(guide.nr()), None);
+    assert_eq!(stack.frame(stack.nr()), None);
 }
 
 /// Runs `f` in a context. Each thread of these tests uses contexts of its own.
-fn enter<R>(map: &Map, context: usize, f: impl FnOnce(&Entered<'_>) -> R) -> R {
+fn enter<R>(map: &Map, context: usize, f: impl FnOnce(&CtxGuard<'_>) -> R) -> R {
     let section = ReadSide::enter();
     // SAFETY: No other thread uses the context, and we are inside a read-side section.
     f(&unsafe { map.enter(section.inside(), context) })
 }
 
-/// Records a stack as a walk does. Returns whether it was predicted, and all its frames had hints.
-fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fallback> {
-    enter(map, context, |entered| {
-        let guides = entered.guides().ok_or(Fallback::Resetting)?;
-        if let Some(next) = frames.first().and_then(|frame| guides.next(*frame)) {
+/// Records a stack as a walk does. Returns whether it was predicted, and all its frames had cached rules.
+fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Lookup, bool), Fallback> {
+    enter(map, context, |guard| {
+        let predictor = guard.predictor().ok_or(Fallback::Resetting)?;
+        if let Some(next) = frames.first().and_then(|frame| predictor.predict(*frame)) {
             check(&next);
             let is_it = next.frames_after(0).eq(frames.iter().copied());
-            if is_it && hints(&next).iter().all(|hint| *hint != 0) {
-                return Ok((guides.hit(&next), true));
+            if is_it && rules(&next).iter().all(|rule| *rule != 0) {
+                return Ok((predictor.hit(&next), true));
             }
         }
-        let found = entered.get_id(frames)?;
+        let found = guard.get_id(frames)?;
         if !found.inserted {
-            if let Some(record) = entered.came(frames, found) {
-                record.give_hints(|frame, _| hint(frame));
+            if let Some(record) = guard.train(frames, found) {
+                record.cache_rules(|frame, _| rule(frame));
             }
         }
         Ok((found, false))
     })
 }
 
-/// The hints of a guide's frames.
-fn hints(guide: &Guide<'_>) -> Vec<u64> {
-    let words = (0..guide.nr()).filter_map(|index| guide.word(index));
+/// The cached rules of a predicted stack's frames.
+fn rules(stack: &PredictedStack<'_>) -> Vec<u64> {
+    let words = (0..stack.nr()).filter_map(|index| stack.word(index));
     words.map(|word| word >> 32).collect()
 }
 
-/// What a context predicts by a first frame: the frames, and their hints.
+/// What a context predicts by a first frame: the frames, and their cached rules.
 fn next(map: &Map, context: usize, frame: u64) -> Option<(Vec<u64>, Vec<u64>)> {
-    enter(map, context, |entered| {
-        let guides = entered.guides().expect("no reset runs");
-        let next = guides.next(frame)?;
-        Some((next.frames_after(0).collect(), hints(&next)))
+    enter(map, context, |guard| {
+        let predictor = guard.predictor().expect("no reset runs");
+        let next = predictor.predict(frame)?;
+        Some((next.frames_after(0).collect(), rules(&next)))
     })
 }
 
@@ -93,14 +95,14 @@ fn predict(map: &Map, stacks: &[Vec<u64>]) {
     }
 }
 
-/// Whether the frames of a stack have hints.
-fn has_hints(map: &Map, frames: &[u64]) -> bool {
-    enter(map, 0, |entered| {
-        let found = entered.get_id(frames).expect("an id");
-        // When it came after itself twice, it is predicted.
+/// Whether the frames of a stack have cached rules.
+fn has_rules(map: &Map, frames: &[u64]) -> bool {
+    enter(map, 0, |guard| {
+        let found = guard.get_id(frames).expect("an id");
+        // When it has followed itself twice, it is predicted.
         let mut hintless = None;
         for _ in 0..3 {
-            hintless = entered.came(frames, found);
+            hintless = guard.train(frames, found);
         }
         hintless.is_none()
     })
@@ -152,7 +154,7 @@ proptest! {
                     prop_assert_eq!(*id, found.id);
                     *refs += 1;
                 }
-                Op::Take(function) => map.remove_hints(|frame| frame == TEXT + function * 16),
+                Op::Take(function) => map.remove_cached_rules(|frame| frame == TEXT + function * 16),
                 Op::Reset => {
                     map.reset().expect("no other operation runs");
                     for (_, (id, _)) in ids.drain() {
@@ -168,55 +170,55 @@ proptest! {
 }
 
 #[test]
-fn hints_of_text_that_goes_are_taken_and_given_again() {
+fn rules_of_text_that_goes_are_taken_and_given_again() {
     let map = map(10, 1);
     let frames = vec![TEXT, TEXT + 16, TEXT + 32, TEXT + 48];
-    let hints = || next(&map, 0, TEXT).expect("it is predicted").1;
+    let rules = || next(&map, 0, TEXT).expect("it is predicted").1;
     predict(&map, std::slice::from_ref(&frames));
-    let mut given: Vec<u64> = frames.iter().map(|frame| hint(*frame).into()).collect();
+    let mut given: Vec<u64> = frames.iter().map(|frame| rule(*frame).into()).collect();
     // Of the last one, all but the size.
     given[3] &= 0xf_ffff;
     for gone in 0..4 {
-        assert_eq!(hints(), given);
+        assert_eq!(rules(), given);
         assert!(record(&map, 0, &frames).expect("an id").1);
-        map.remove_hints(|frame| frame == frames[gone]);
+        map.remove_cached_rules(|frame| frame == frames[gone]);
         // Those after it may tell of it.
         let left: Vec<u64> = (0..4)
             .map(|nr| if nr < gone { given[nr] } else { 0 })
             .collect();
-        assert_eq!(hints(), left);
+        assert_eq!(rules(), left);
         // The stack is as it was, and gets them again as it comes.
         let (found, is_known) = record(&map, 0, &frames).expect("an id");
         assert!(!found.inserted && !is_known);
     }
-    assert_eq!(hints(), given);
+    assert_eq!(rules(), given);
 }
 
 #[test]
-fn hints_are_taken_from_stacks_in_all_slots() {
+fn rules_are_taken_from_stacks_in_all_slots() {
     let map = map(10, 1);
     let stacks = (0..900).map(|number| vec![TEXT + number * 16, TEXT - 16, TEXT - 32]);
     let stacks: Vec<Vec<u64>> = stacks.collect();
     for stack in &stacks {
         predict(&map, std::slice::from_ref(stack));
     }
-    assert!(stacks.iter().all(|stack| has_hints(&map, stack)));
-    map.remove_hints(|frame| frame == TEXT - 16);
-    assert!(!stacks.iter().any(|stack| has_hints(&map, stack)));
+    assert!(stacks.iter().all(|stack| has_rules(&map, stack)));
+    map.remove_cached_rules(|frame| frame == TEXT - 16);
+    assert!(!stacks.iter().any(|stack| has_rules(&map, stack)));
 }
 
 #[test]
-fn a_hint_is_by_the_frame_and_the_one_behind_it() {
+fn a_rule_is_by_the_frame_and_the_one_behind_it() {
     let map = map(10, 1);
     let frames = [TEXT, TEXT + 16, TEXT + 32];
     let asked = RefCell::new(Vec::new());
     for _ in 0..5 {
-        enter(&map, 0, |entered| {
-            let found = entered.get_id(&frames).expect("an id");
-            if let Some(record) = entered.came(&frames, found) {
-                record.give_hints(|frame, next| {
+        enter(&map, 0, |guard| {
+            let found = guard.get_id(&frames).expect("an id");
+            if let Some(record) = guard.train(&frames, found) {
+                record.cache_rules(|frame, next| {
                     asked.borrow_mut().push((frame, next));
-                    hint(frame)
+                    rule(frame)
                 });
             }
         });
@@ -231,30 +233,30 @@ fn a_hint_is_by_the_frame_and_the_one_behind_it() {
 }
 
 #[test]
-fn hints_that_are_there_stay_if_their_rules_were_replaced() {
+fn rules_that_are_there_stay_if_their_rules_were_replaced() {
     let map = map(10, 1);
     let frames = vec![TEXT, TEXT + 16, TEXT + 32];
     predict(&map, std::slice::from_ref(&frames));
     let before = next(&map, 0, TEXT);
-    map.remove_hints(|frame| frame == frames[2]);
-    enter(&map, 0, |entered| {
-        let found = entered.get_id(&frames).expect("an id");
-        let record = entered.came(&frames, found).expect("it has no hints");
-        record.give_hints(|frame, _| if frame == frames[2] { hint(frame) } else { 0 });
+    map.remove_cached_rules(|frame| frame == frames[2]);
+    enter(&map, 0, |guard| {
+        let found = guard.get_id(&frames).expect("an id");
+        let record = guard.train(&frames, found).expect("it has no rules");
+        record.cache_rules(|frame, _| if frame == frames[2] { rule(frame) } else { 0 });
     });
     assert_eq!(next(&map, 0, TEXT), before);
 }
 
 #[test]
-fn a_map_without_hints_predicts_nothing() {
+fn a_map_without_rules_predicts_nothing() {
     let map = Map::new(10, 1, SEED).expect("memory for a map");
     let frames = [TEXT, 1 << 47];
     for _ in 0..5 {
-        enter(&map, 0, |entered| {
-            let found = entered.get_id(&frames).expect("an id");
-            assert!(entered.came(&frames, found).is_none());
+        enter(&map, 0, |guard| {
+            let found = guard.get_id(&frames).expect("an id");
+            assert!(guard.train(&frames, found).is_none());
             map.read(found.id, |_, record| {
-                record.give_hints(|frame, _| hint(frame))
+                record.cache_rules(|frame, _| rule(frame))
             });
             assert_eq!(
                 read(&map, found.id).map(|(frames, _)| frames),
@@ -355,7 +357,7 @@ fn a_marker_is_not_what_a_stack_is_predicted_by() {
 fn a_frame_that_no_word_can_hold_is_refused() {
     let map = map(10, 1);
     for frame in [1 << 47, TEXT - (1 << 31), 0x8000_0000] {
-        let refused = enter(&map, 0, |entered| entered.get_id(&[TEXT, frame]));
+        let refused = enter(&map, 0, |guard| guard.get_id(&[TEXT, frame]));
         assert_eq!(refused, Err(Fallback::PoolFull), "{frame:#x}");
     }
     assert_eq!((map.entries(), map.reserved_bytes()), (0, 0));
@@ -384,7 +386,7 @@ fn threads_find_each_others_stacks() {
                     let mut counts = HashMap::new();
                     for round in 0..60_000 {
                         if round % 1000 == 0 && context == 0 {
-                            map.remove_hints(|frame| frame == TEXT);
+                            map.remove_cached_rules(|frame| frame == TEXT);
                         }
                         let number = (round * (2 * context + 1)) % stacks.len();
                         let (found, _) = record(map, context, &stacks[number]).expect("an id");

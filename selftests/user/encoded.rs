@@ -3,8 +3,8 @@
 //! Words of user stacks.
 
 use proptest::prelude::*;
-use stackmap_user::words::{
-    is_user, process, End, StackWords, Word, FRAMES_MAX, GUESSED_MAX, INDEX_MAX,
+use stackmap_user::encoded::{
+    is_user, process, EncodedFrame, EncodedStack, End, FRAMES_MAX, GUESSED_MAX, INDEX_MAX,
 };
 
 const USER_END: u64 = 0x7fff_ffff_f000;
@@ -12,17 +12,17 @@ const USER_END: u64 = 0x7fff_ffff_f000;
 #[test]
 fn parts_that_are_too_large_have_no_word() {
     for word in [
-        Word::Binary {
+        EncodedFrame::Binary {
             index: INDEX_MAX + 1,
             offset: 0,
         },
-        Word::Binary {
+        EncodedFrame::Binary {
             index: 0,
             offset: 1 << 40,
         },
-        Word::Address(4095),
-        Word::Address(1 << 62),
-        Word::Process {
+        EncodedFrame::Address(4095),
+        EncodedFrame::Address(1 << 62),
+        EncodedFrame::Process {
             tgid: 1,
             start: 1 << 30,
         },
@@ -33,7 +33,7 @@ fn parts_that_are_too_large_have_no_word() {
 
 #[test]
 fn words_of_one_binary_differ_as_their_offsets() {
-    let word = |offset| Word::Binary { index: 7, offset }.bits();
+    let word = |offset| EncodedFrame::Binary { index: 7, offset }.bits();
     assert_eq!(word(0).map(|first| first + 42), word(42));
     assert!(word((1 << 40) - 1).is_some());
     assert_eq!(word(1 << 40), None);
@@ -41,13 +41,13 @@ fn words_of_one_binary_differ_as_their_offsets() {
 
 #[test]
 fn small_numbers_are_ends_or_nothing() {
-    let ends = (0..4096).filter_map(Word::from_bits).count();
+    let ends = (0..4096).filter_map(EncodedFrame::from_bits).count();
     assert_eq!(ends, 9 * (GUESSED_MAX + 1));
-    let end = |end, guessed| Some(Word::End { end, guessed });
-    assert_eq!(Word::from_bits(1), end(End::Complete, 0));
-    assert_eq!(Word::from_bits(2 << 4 | 7), end(End::BadAddress, 2));
+    let end = |end, guessed| Some(EncodedFrame::End { end, guessed });
+    assert_eq!(EncodedFrame::from_bits(1), end(End::Complete, 0));
+    assert_eq!(EncodedFrame::from_bits(2 << 4 | 7), end(End::BadAddress, 2));
     for number in 1..=9 {
-        let Some(Word::End { end, .. }) = Word::from_bits(number) else {
+        let Some(EncodedFrame::End { end, .. }) = EncodedFrame::from_bits(number) else {
             panic!("{number}");
         };
         assert_eq!(end as u64, number);
@@ -75,18 +75,18 @@ proptest! {
     fn words_read_back(index in 0..=INDEX_MAX, offset in 0..1_u64 << 40, address in 4096..1_u64 << 62,
                        tgid: u32, start in 0..1_u32 << 30) {
         for word in [
-            Word::Binary { index, offset },
-            Word::Address(address),
-            Word::Process { tgid, start },
+            EncodedFrame::Binary { index, offset },
+            EncodedFrame::Address(address),
+            EncodedFrame::Process { tgid, start },
         ] {
-            prop_assert_eq!(word.bits().and_then(Word::from_bits), Some(word));
+            prop_assert_eq!(word.bits().and_then(EncodedFrame::from_bits), Some(word));
         }
     }
 
     /// Whatever the bits are, what they are read as has the same bits.
     #[test]
     fn bits_mean_one_thing(bits: u64) {
-        if let Some(word) = Word::from_bits(bits) {
+        if let Some(word) = EncodedFrame::from_bits(bits) {
             prop_assert_eq!(word.bits(), Some(bits));
         }
     }
@@ -100,11 +100,11 @@ proptest! {
     }
 }
 
-const PROCESS: Word = Word::Process { tgid: 7, start: 9 };
+const PROCESS: EncodedFrame = EncodedFrame::Process { tgid: 7, start: 9 };
 
 #[test]
 fn a_stack_with_addresses_has_their_process_behind_its_frames() {
-    let mut words = StackWords::default();
+    let mut words = EncodedStack::default();
     words.keep(5 << 40);
     words.keep_raw(0x5000);
     assert_eq!((words.frames(), words.raw()), (2, 1));
@@ -120,7 +120,7 @@ fn a_stack_with_addresses_has_their_process_behind_its_frames() {
 
 #[test]
 fn a_stack_tells_the_first_frame_that_was_guessed() {
-    let mut words = StackWords::default();
+    let mut words = EncodedStack::default();
     let mut end = |frames: &[bool]| {
         words.clear();
         for guessed in frames {
@@ -144,7 +144,7 @@ fn a_stack_tells_the_first_frame_that_was_guessed() {
 
 #[test]
 fn a_full_stack_has_room_for_its_process_and_its_end() {
-    let mut words = StackWords::default();
+    let mut words = EncodedStack::default();
     for nr in 0..600 {
         words.keep_raw(0x1000 + nr);
     }

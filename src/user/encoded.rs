@@ -41,15 +41,15 @@ pub enum End {
     NoRule = 2,
     /// The stack cannot be read.
     Fault = 3,
-    /// There are more frames than [`FRAMES_MAX`].
+    /// There are more frames than [`FRAMES_MAX`]; or as many, where only frame pointers are followed.
     Depth = 4,
     /// The chain of frame pointers ends.
     FramePointer = 5,
-    /// No kernel memory.
+    /// There are no frames: the task has never been in user space.
     NoMemory = 6,
     /// A return address is in no code of user space, or the stack would go down.
     BadAddress = 7,
-    /// No call frame information describes the code, and nothing verifies its frame pointer.
+    /// No call frame information describes the code, and neither decoding nor the frame pointer leads to a caller.
     NoCfi = 8,
     /// No rule can express the call frame information of the code.
     Inexpressible = 9,
@@ -70,7 +70,7 @@ const ENDS: [(End, &str); 9] = [
 
 /// One word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Word {
+pub enum EncodedFrame {
     /// A frame in a file.
     Binary {
         /// The index of the binary.
@@ -96,29 +96,29 @@ pub enum Word {
     },
 }
 
-impl Word {
-    /// The word as bits. [`None`]: it has none, as a part of it is too large.
+impl EncodedFrame {
+    /// Returns the word. [`None`]: a part of it is too large.
     pub const fn bits(self) -> Option<u64> {
         match self {
-            Word::Binary { index, offset } => {
+            EncodedFrame::Binary { index, offset } => {
                 if index > INDEX_MAX || offset >> OFFSET_BITS != 0 {
                     return None;
                 }
                 Some(IN_BINARY | (index as u64) << OFFSET_BITS | offset)
             }
-            Word::Address(address) => {
+            EncodedFrame::Address(address) => {
                 if address < ADDRESS_MIN || address >= PROCESS {
                     return None;
                 }
                 Some(address)
             }
-            Word::Process { tgid, start } => {
+            EncodedFrame::Process { tgid, start } => {
                 if start >> 30 != 0 {
                     return None;
                 }
                 Some(PROCESS | (start as u64) << 32 | tgid as u64)
             }
-            Word::End { end, guessed } => {
+            EncodedFrame::End { end, guessed } => {
                 let guessed = if guessed > GUESSED_MAX {
                     GUESSED_MAX
                 } else {
@@ -129,27 +129,27 @@ impl Word {
         }
     }
 
-    /// The word of these bits. [`None`]: there is none.
+    /// Decodes a word. [`None`]: it encodes nothing.
     pub fn from_bits(bits: u64) -> Option<Self> {
         if bits & IN_BINARY != 0 {
-            return Some(Word::Binary {
+            return Some(EncodedFrame::Binary {
                 index: (bits >> OFFSET_BITS) as u32 & INDEX_MAX,
                 offset: bits & ((1 << OFFSET_BITS) - 1),
             });
         }
         if bits & PROCESS != 0 {
-            return Some(Word::Process {
+            return Some(EncodedFrame::Process {
                 tgid: bits as u32,
                 start: (bits >> 32) as u32 & ((1 << 30) - 1),
             });
         }
         if bits >= ADDRESS_MIN {
-            return Some(Word::Address(bits));
+            return Some(EncodedFrame::Address(bits));
         }
         let number = bits as usize & ((1 << END_BITS) - 1);
         let (end, _) = *ENDS.get(number.checked_sub(1)?)?;
         let guessed = bits as usize >> END_BITS;
-        Some(Word::End { end, guessed })
+        Some(EncodedFrame::End { end, guessed })
     }
 }
 
@@ -161,7 +161,7 @@ impl End {
 }
 
 /// The words of one stack.
-pub struct StackWords {
+pub struct EncodedStack {
     words: [u64; WORDS_MAX],
     nr: usize,
     /// Frames that are in no file.
@@ -170,7 +170,7 @@ pub struct StackWords {
     guessed: usize,
 }
 
-impl Default for StackWords {
+impl Default for EncodedStack {
     fn default() -> Self {
         Self {
             words: [0; WORDS_MAX],
@@ -181,28 +181,28 @@ impl Default for StackWords {
     }
 }
 
-impl StackWords {
-    /// Forgets all of them.
+impl EncodedStack {
+    /// Removes all words.
     pub fn clear(&mut self) {
         (self.nr, self.raw, self.guessed) = (0, 0, 0);
     }
 
-    /// Keeps frames, whose words `next` returns, until there is none or no room: for [`FRAMES_MAX`] frames.
+    /// Keeps frames, whose words `next` returns, until it returns [`None`] or there are [`FRAMES_MAX`].
     #[inline(always)]
     pub fn keep_all(&mut self, mut next: impl FnMut() -> Option<u64>) {
-        let [rooms @ .., _, _] = &mut self.words;
+        let [frames @ .., _, _] = &mut self.words;
         let mut nr = self.nr;
-        while let Some(room) = rooms.get_mut(nr) {
+        while let Some(slot) = frames.get_mut(nr) {
             let Some(word) = next() else {
                 break;
             };
-            *room = word;
+            *slot = word;
             nr = nr.wrapping_add(1);
         }
         self.nr = nr;
     }
 
-    /// Keeps a frame in a file, if there is room.
+    /// Keeps a frame in a file, unless there are [`FRAMES_MAX`].
     pub fn keep(&mut self, word: u64) {
         let mut word = Some(word);
         self.keep_all(|| word.take());
@@ -222,31 +222,31 @@ impl StackWords {
     }
 
     /// Adds the process, if there are addresses, and how the stack ends.
-    pub fn end(&mut self, process: Word, end: End) {
+    pub fn end(&mut self, process: EncodedFrame, end: End) {
         let guessed = self.guessed().min(GUESSED_MAX) as u64;
         let process = (self.raw != 0).then(|| process.bits().unwrap_or(0));
         for word in process
             .into_iter()
             .chain([guessed << END_BITS | end as u64])
         {
-            if let Some(room) = self.words.get_mut(self.nr) {
-                *room = word;
+            if let Some(slot) = self.words.get_mut(self.nr) {
+                *slot = word;
                 self.nr += 1;
             }
         }
     }
 
-    /// All of them.
+    /// Returns all words.
     pub fn words(&self) -> &[u64] {
         self.words.get(..self.nr).unwrap_or_default()
     }
 
-    /// The number of frames, before [`StackWords::end`].
+    /// Returns the number of frames, before [`EncodedStack::end`].
     pub fn frames(&self) -> usize {
         self.nr
     }
 
-    /// Returns the first frame that was guessed, before [`StackWords::end`]; 0: none.
+    /// Returns the first frame that was guessed, before [`EncodedStack::end`]; 0: none.
     pub fn guessed(&self) -> usize {
         if self.guessed < self.nr {
             self.guessed
@@ -255,19 +255,19 @@ impl StackWords {
         }
     }
 
-    /// The number of frames that are in no file.
+    /// Returns the number of frames that are in no file.
     pub fn raw(&self) -> usize {
         self.raw
     }
 }
 
-/// What tells a program of a process from others of the same number, in 30 bits: when the process
-/// began (21 bits, about a million nanoseconds each) and its count of `exec` calls (9 bits).
+/// Returns what distinguishes a program of a process from others of the same number, in 30 bits: when the
+/// process began (21 bits, about a million nanoseconds each) and its count of `exec` calls (9 bits).
 pub const fn process(start_time: u64, exec_id: u64) -> u32 {
     ((start_time >> 20) as u32 & 0x1f_ffff) << 9 | exec_id as u32 & 0x1ff
 }
 
-/// Whether an address can be one of user space.
+/// Returns whether an address can be one of user space.
 pub const fn is_user(address: u64, user_end: u64) -> bool {
     address >= ADDRESS_MIN && address < user_end
 }

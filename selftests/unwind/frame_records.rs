@@ -4,13 +4,13 @@
 
 use proptest::{collection::vec, prelude::*};
 use stackmap_unwind::{
-    hinted,
-    hints::Hinted,
-    rules::{Outcome, Rule, Run},
-    walk::{Frame, Registers, Stack, Unwinder, WalkCounter},
-    walk_predicted, KnownStack,
+    frame::{FrameRegisters, KernelFrame, StackBounds},
+    frame_word::FrameWord,
+    rule::{LearnRun, LearnedStep, UnwindRule},
+    unwinder::{Unwinder, WalkCounter},
+    walk_predicted, words_of,
 };
-use std::{collections::HashSet, mem::MaybeUninit};
+use std::collections::HashSet;
 
 /// The first address of a kernel's text.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -27,7 +27,7 @@ const REGS: u64 = 21 * 8;
 const REGS_BP: u64 = 4 * 8;
 const REGS_IP: u64 = 16 * 8;
 const REGS_CS: u64 = 17 * 8;
-/// Where the registers of user space are, or room for them.
+/// Where the registers of user space are, or memory for them.
 const USER: u64 = STACKS[TASK] + SIZE - REGS;
 
 /// What the kernel's unwinder knows of a walk: `struct unwind_state`.
@@ -80,7 +80,7 @@ impl Kernel {
 
     fn return_address(&self, addr: u64) -> u64 {
         match self.word(addr) {
-            // A tracer knows by the place.
+            // A tracer knows by the address.
             REPLACED => TEXT + 0x1000 + addr % 4096 * 16,
             ip => ip,
         }
@@ -137,22 +137,22 @@ impl Kernel {
     }
 
     /// All frames of a walk from there.
-    fn frames(&self, start: State, skip: usize, room: usize) -> Vec<u64> {
+    fn frames(&self, start: State, skip: usize, max: usize) -> Vec<u64> {
         let states = std::iter::successors(Some(start), |state| self.next(*state));
         let ips = states.map(|state| state.ip);
         let text = ips.take_while(|ip| self.is_text(*ip));
-        text.skip(skip).take(room).collect()
+        text.skip(skip).take(max).collect()
     }
 
     /// As the module sees a state.
-    fn frame(&self, state: State) -> Frame {
+    fn frame(&self, state: State) -> KernelFrame {
         let at = match state.regs {
-            Some(regs) => Registers {
+            Some(regs) => FrameRegisters {
                 ip: state.ip,
                 sp: regs,
                 bp: 0,
             },
-            None => Registers {
+            None => FrameRegisters {
                 ip: state.ip,
                 sp: state.bp + 16,
                 bp: self.word(state.bp),
@@ -162,10 +162,10 @@ impl Kernel {
             TASK => USER,
             other => STACKS[other] + SIZE - 1,
         };
-        Frame {
+        KernelFrame {
             at,
-            // SAFETY: Only `load` reads there, and it makes it up.
-            stack: unsafe { Stack::new(STACKS[state.stack], end) },
+            // SAFETY: Only `load_at` reads there, and it makes it up.
+            stack: unsafe { StackBounds::new(STACKS[state.stack], end) },
             interrupted: state.regs.is_some(),
             registers: 0,
         }
@@ -181,50 +181,53 @@ impl Kernel {
         }
     }
 
-    fn walk(&mut self, start: State, skip: usize, room: usize, known: &[u64]) -> (Vec<u64>, bool) {
+    fn walk(&mut self, start: State, skip: usize, max: usize, known: &[u64]) -> (Vec<u64>, bool) {
         self.state = (start.stack != TASK).then_some(start);
-        let mut ips = vec![MaybeUninit::uninit(); room];
+        let mut ips = vec![0; max];
         let frame = self.frame(start);
-        let guide = (!known.is_empty()).then_some(KnownStack(known));
-        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, guide) else {
-            return (known.iter().map(|word| Hinted(*word).ip()).collect(), true);
+        let predicted = (!known.is_empty()).then_some(known);
+        let Some(nr) = walk_predicted(self, frame, skip, &mut ips, 0, predicted) else {
+            return (
+                known.iter().map(|word| FrameWord(*word).ip()).collect(),
+                true,
+            );
         };
-        // SAFETY: The walk has written them.
-        let frames = ips[..nr].iter().map(|ip| unsafe { ip.assume_init() });
-        (frames.collect(), false)
+        ips.truncate(nr);
+        (ips, false)
     }
 
-    /// The words of a guide with these frames.
-    fn hinted(&self, frames: &[u64]) -> Vec<u64> {
+    /// The words of a predicted stack with these frames.
+    fn words_of(&self, frames: &[u64]) -> Vec<u64> {
         let rule = |ip: &u64| self.rules.contains(ip);
-        hinted(frames, |ip| match rule(&ip) {
-            true => Rule::FRAME,
-            false => Rule::UNKNOWN,
+        words_of(frames, |ip| match rule(&ip) {
+            true => UnwindRule::FRAME,
+            false => UnwindRule::UNKNOWN,
         })
     }
 }
 
 impl Unwinder for Kernel {
-    const BY_FRAMES: bool = true;
+    const USES_FRAME_RECORDS: bool = true;
 
-    unsafe fn load(&self, addr: u64) -> u64 {
+    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
+        let addr = addr.wrapping_add_signed(OFFSET.into());
         self.word(addr)
     }
 
-    fn rule(&self, ip: u64) -> Rule {
+    fn rule(&self, ip: u64) -> UnwindRule {
         match self.rules.contains(&ip) {
-            true => Rule::FRAME,
-            false => Rule::UNKNOWN,
+            true => UnwindRule::FRAME,
+            false => UnwindRule::UNKNOWN,
         }
     }
 
-    fn learn(&mut self, ip: u64) -> Rule {
-        // Some text may go at any time.
+    fn learn(&mut self, ip: u64) -> UnwindRule {
+        // Some text can be freed at any time.
         if self.is_replaced(ip) || ip % 16 == 8 {
-            return Rule::UNKNOWN;
+            return UnwindRule::UNKNOWN;
         }
         self.rules.insert(ip);
-        Rule::FRAME
+        UnwindRule::FRAME
     }
 
     fn is_text(&self, ip: u64) -> bool {
@@ -235,19 +238,19 @@ impl Unwinder for Kernel {
         ip == REPLACED
     }
 
-    fn are_users(&self, _: &Stack, _: u64) -> bool {
+    fn are_users(&self, _: &StackBounds, _: u64) -> bool {
         unreachable!("no rule says so")
     }
 
-    fn registers(&self, _: &Stack, _: u64) -> Option<Registers> {
+    fn registers(&self, _: &StackBounds, _: u64) -> Option<FrameRegisters> {
         unreachable!("no rule says so")
     }
 
-    fn task(&self) -> Stack {
+    fn task(&self) -> StackBounds {
         unreachable!("no rule says so")
     }
 
-    fn step(&mut self, frame: Frame) -> Option<Frame> {
+    fn step(&mut self, frame: KernelFrame) -> Option<KernelFrame> {
         self.steps += 1;
         let mut state = self.state.unwrap_or(State {
             stack: TASK,
@@ -346,7 +349,7 @@ proptest! {
         on_task: bool,
         first in prop_oneof![9 => (0..10_u64).prop_map(|nr| 8 * nr), 1 => Just(4)],
         skip in 0..4_usize,
-        room in prop_oneof![Just(200_usize), 1..20_usize],
+        max in prop_oneof![Just(200_usize), 1..20_usize],
         cut in 0..20_usize,
         taken in vec(0..20_usize, 0..3),
     ) {
@@ -356,13 +359,13 @@ proptest! {
         let start = State { stack, bp, regs: None, ip: kernel.word(bp + 8) };
         // There the module leaves all to the kernel.
         prop_assume!(start.ip != REPLACED);
-        let wanted = kernel.frames(start, skip, room);
-        prop_assert_eq!(kernel.walk(start, skip, room, &[]).0, &wanted[..]);
-        prop_assert_eq!(kernel.walk(start, skip, room, &[]).0, &wanted[..]);
+        let wanted = kernel.frames(start, skip, max);
+        prop_assert_eq!(kernel.walk(start, skip, max, &[]).0, &wanted[..]);
+        prop_assert_eq!(kernel.walk(start, skip, max, &[]).0, &wanted[..]);
         if wanted.is_empty() {
             return Ok(());
         }
-        let all = kernel.hinted(&wanted);
+        let all = kernel.words_of(&wanted);
         let mut less = all.clone();
         for index in taken {
             if let Some(word) = less.get_mut(index) {
@@ -370,15 +373,15 @@ proptest! {
             }
         }
         let nr = cut.clamp(1, wanted.len());
-        let shorter = kernel.hinted(&wanted[..nr]);
-        let other = kernel.hinted(&[&wanted[..nr], &[TEXT + 0x100, TEXT + 0x108][..]].concat());
+        let shorter = kernel.words_of(&wanted[..nr]);
+        let other = kernel.words_of(&[&wanted[..nr], &[TEXT + 0x100, TEXT + 0x108][..]].concat());
         for known in [all, less, shorter, other] {
-            prop_assert_eq!(kernel.walk(start, skip, room, &known).0, &wanted[..]);
+            prop_assert_eq!(kernel.walk(start, skip, max, &known).0, &wanted[..]);
         }
     }
 }
 
-/// Records one above the other on the task's stack, and the place of the first one.
+/// Records one above the other on the task's stack, and the address of the first one.
 fn plain(nr: usize) -> (Kernel, State) {
     let mut stack = vec![Word::Number(0); WORDS];
     let first = ((USER - STACKS[TASK]) / 8) as usize + 2 - 4 * nr;
@@ -398,17 +401,17 @@ fn a_plain_stack_takes_no_step_of_the_kernel() {
     let wanted = kernel.frames(start, 0, 100);
     assert_eq!(wanted.len(), 12);
     assert_eq!(kernel.walk(start, 0, 100, &[]), (wanted.clone(), false));
-    let known = kernel.hinted(&wanted);
+    let known = kernel.words_of(&wanted);
     kernel.rules.clear();
     assert_eq!(kernel.walk(start, 0, 100, &known), (wanted.clone(), true));
     assert!(kernel.rules.is_empty());
-    // Without a hint, the text may have gone.
+    // Without a cached rule, the text may have gone.
     for without in 0..12 {
         let mut less = known.clone();
         less[without] &= 0xffff_ffff;
         assert_eq!(kernel.walk(start, 0, 100, &less), (wanted.clone(), false));
     }
-    // Frames that are left out have no hints: the first time, rules are learnt.
+    // Frames that are skipped have no cached rules: the first time, rules are learnt.
     kernel.rules.clear();
     for is_known in [false, true] {
         let found = kernel.walk(start, 3, 100, &known[3..]);
@@ -438,10 +441,10 @@ fn the_last_record_is_where_the_kernel_has_it() {
             assert!(!is_last || wanted.len() == 2, "{copies} copies");
             assert!(is_last || up != 2 || wanted.len() == 3);
             assert_eq!(kernel.walk(start, 0, 100, &[]).0, wanted);
-            let known = kernel.hinted(&wanted);
+            let known = kernel.words_of(&wanted);
             let (found, is_known) = kernel.walk(start, 0, 100, &known);
             assert!(found == wanted && (is_known || copies > 0 || at > 2));
-            let longer = kernel.hinted(&[TEXT + 32; 4]);
+            let longer = kernel.words_of(&[TEXT + 32; 4]);
             assert_eq!(kernel.walk(start, 0, 100, &longer).0, wanted);
         }
     }
@@ -449,14 +452,14 @@ fn the_last_record_is_where_the_kernel_has_it() {
 
 #[test]
 fn the_rule_of_a_frame_is_what_is_learnt() {
-    let run = |bp| Run {
+    let run = |bp| LearnRun {
         sp: 16,
         bp,
-        outcome: Outcome::Caller {
+        step: LearnedStep::Caller {
             ip: bp + 1,
             sp: bp + 2,
             bp: Some(bp),
         },
     };
-    assert_eq!(Rule::learn(&[run(400), run(440)]), Rule::FRAME);
+    assert_eq!(UnwindRule::learn(&[run(400), run(440)]), UnwindRule::FRAME);
 }

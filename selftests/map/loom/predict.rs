@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Stacks that a context predicts, beside a reset and while hints are taken.
+//! Stacks that a context predicts, beside a reset and while cached rules are taken.
 
 use super::*;
 
-/// A map whose stacks have hints.
-fn hinted(bits: u32, contexts: usize) -> Arc<Map> {
+/// A map whose stacks have cached rules.
+fn with_rules(bits: u32, contexts: usize) -> Arc<Map> {
     // What sections are made of must be there before the threads are: it would order them.
     drop(ReadSide::enter());
-    Arc::new(Map::with_hints(bits, contexts, SEED).expect("memory for a map"))
+    Arc::new(Map::with_cached_rules(bits, contexts, SEED).expect("memory for a map"))
 }
 
-/// The hint of every frame.
-const HINT: u32 = 1 << 31 | 1;
+/// The cached rule of every frame.
+const RULE: u32 = 1 << 31 | 1;
 
 /// Addresses in text.
 const TEXT: [u64; 3] = [!0 - 48, !0 - 32, !0 - 16];
 
 /// Records a stack as a walk does. Returns whether it was predicted.
-fn record_predicted(map: &Map, context: usize, frames: &[u64]) -> Result<(Found, bool), Fallback> {
+fn record_predicted(map: &Map, context: usize, frames: &[u64]) -> Result<(Lookup, bool), Fallback> {
     let before = model::steps();
     let section = ReadSide::enter();
     // SAFETY: In each model a context has one thread, which is in a read-side section.
-    let entered = unsafe { map.enter(section.inside(), context) };
-    let guides = entered.guides().ok_or(Fallback::Resetting)?;
-    if let Some(next) = guides.next(frames[0]) {
+    let guard = unsafe { map.enter(section.inside(), context) };
+    let predictor = guard.predictor().ok_or(Fallback::Resetting)?;
+    if let Some(next) = predictor.predict(frames[0]) {
         if next.frames_after(0).eq(frames.iter().copied()) {
-            let found = guides.hit(&next);
+            let found = predictor.hit(&next);
             let steps = model::steps() - before;
             assert!(steps <= frames.len() + 3 * 2 + 14, "P2: {steps} steps");
             return Ok((found, true));
         }
     }
-    let found = entered.get_id(frames)?;
+    let found = guard.get_id(frames)?;
     let before = model::steps();
-    let record = entered.came(frames, found);
+    let record = guard.train(frames, found);
     assert!(model::steps() - before <= 8, "P2");
     if let Some(record) = record {
-        record.give_hints(|_, _| HINT);
+        record.cache_rules(|_, _| RULE);
         assert!(model::steps() - before <= 8 + 3 * frames.len(), "P2");
     }
     Ok((found, false))
@@ -55,7 +55,7 @@ fn predict(map: &Map, context: usize, frames: &[u64]) -> Id {
 #[test]
 fn a_prediction_beside_a_reset() {
     exhaustively("a_prediction_beside_a_reset", move || {
-        let map = hinted(1, 2);
+        let map = with_rules(1, 2);
         let frames = [TEXT[0], TEXT[1]];
         let old = predict(&map, 1, &frames);
         let other = spawn(&map, move |map| record_predicted(map, 1, &frames));
@@ -71,17 +71,17 @@ fn a_prediction_beside_a_reset() {
     });
 }
 
-/// A context reads a word while its hint is taken: the frame stays.
+/// A context reads a word while its cached rule is taken: the frame stays.
 #[test]
-fn hints_that_are_removed() {
-    exhaustively("hints_that_are_removed", move || {
-        let map = hinted(1, 2);
+fn rules_that_are_removed() {
+    exhaustively("rules_that_are_removed", move || {
+        let map = with_rules(1, 2);
         let frames = TEXT;
         let id = predict(&map, 1, &frames);
         let other = spawn(&map, move |map| {
             record_predicted(map, 1, &frames).expect("an id")
         });
-        map.remove_hints(|frame| frame == TEXT[1]);
+        map.remove_cached_rules(|frame| frame == TEXT[1]);
         let (found, is_known) = other.join();
         assert_eq!((found.id, is_known), (id, true));
         assert_eq!(read(&map, id), Some((frames.to_vec(), 5)));
@@ -94,7 +94,7 @@ fn hints_that_are_removed() {
 #[test]
 fn what_comes_next_takes_few_steps() {
     exhaustively("what_comes_next_takes_few_steps", || {
-        let map = hinted(1, 1);
+        let map = with_rules(1, 1);
         let frames = TEXT;
         predict(&map, 0, &frames);
         record_predicted(&map, 0, &frames).expect("an id");
@@ -105,16 +105,16 @@ fn what_comes_next_takes_few_steps() {
     });
 }
 
-/// Words that have no hint are read but not written when hints are taken: other CPUs have them cached.
+/// Words that have no cached rule are read but not written when cached rules are taken: other CPUs have them cached.
 #[test]
-fn hints_are_removed_once() {
-    exhaustively("hints_are_removed_once", || {
-        let map = hinted(1, 1);
+fn rules_are_removed_once() {
+    exhaustively("rules_are_removed_once", || {
+        let map = with_rules(1, 1);
         let frames = TEXT;
         predict(&map, 0, &frames);
         let remove = |text: fn(u64) -> bool| {
             let before = model::steps();
-            map.remove_hints(text);
+            map.remove_cached_rules(text);
             model::steps() - before
         };
         let none = remove(|_| false);
