@@ -18,7 +18,7 @@ examples := $(share)/doc/stackmap/examples
 release = $(shell cat "$(KDIR)/include/config/kernel.release")
 
 .PHONY: all modules modules_install install install-module install-tool uninstall deb clean help tool tool-static run test \
-	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps cfi-count bench stale
+	package-test long-test debug-test rt-test arm64-test kcsan-test fp-test matrix kselftest mutants mutants-glue model mutate-ordering fuzz scale steps cfi-count cfi-count-arm64 bench stale
 
 ##@ Build and install (KDIR=TREE RUST=kernel DESTDIR=DIR PREFIX=DIR DEBUG_INFO=y)
 
@@ -77,13 +77,13 @@ clean: ## remove the build files of the module
 
 ##@ Try
 
-run: ## record stack ids in a stock Debian kernel in QEMU
-	@tools/demo/demo
+run: ## record stack ids in Debian's kernel in QEMU (KERNEL=deb13)
+	@tools/demo/demo $(KERNEL)
 
 ##@ Test (ARGS="oracle race": cases by name; ARGS=--help, ARGS=--list)
 
 test: ## tests that each change must pass; ARGS=lint, host, guest
-	@selftests/suite $(ARGS)
+	@selftests/in-copy selftests/suite $(ARGS)
 
 package-test: deb ## test packages in fresh chroots, DKMS, boot (1 hour, root)
 	@selftests/suite --results 'make package-test' --packages $(ARGS)
@@ -130,14 +130,17 @@ fuzz: ## fuzz map, stack walk, tool; SECONDS=60 for each target
 	@selftests/fuzz/fuzz-module $(SECONDS)
 	@tools/stackmap/fuzz/fuzz-tool $(SECONDS)
 
-scale: ## 10^8 events in the map; steps, cfi-count: user stacks
+scale: ## 10^8 events in the map; steps, cfi-count*: user stacks
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
 steps:
-	@cargo test --quiet --release --package stackmap-user --test steps -- --ignored --nocapture
+	@cargo test --quiet --release --package stackmap-user --test steps --test steps_arm64 -- --ignored --nocapture
 
 cfi-count:
-	@selftests/cfi-count --results 'make cfi-count'
+	@selftests/cfi-count --results 'make $@'
+
+cfi-count-arm64:
+	@selftests/cfi-count --arch arm64 --results 'make $@'
 
 stale:
 	@selftests/stale --mark
