@@ -238,6 +238,8 @@ IN_DEBIAN = {"beside": (), "offcpu": ("waits",), "pairs": ("keeps",), "names": N
 def tool(kernel, name, *args, **more):
     """A script of tools/stackmap/tests/guest in a guest that has the tool."""
     command = ["--userland", "debian"] if name in IN_DEBIAN else []
+    # Otherwise the machine can stop the guest between two programs' readings of a clock for one event.
+    command += ["--icount", "--smp", "2"] if name == "offcpu" else []
     command += ["--timeout", "1200" if name == "beside" else "600", "--add", f"{TOOL}:/bin/stackmap"]
     for program in IN_DEBIAN.get(name, ()):
         command += ["--add", f"{BUILT}/{program}:/tests/{program}"]
