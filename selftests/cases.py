@@ -3,9 +3,11 @@
 
 import dataclasses
 import functools
+import hashlib
 import os
 import pathlib
 import re
+import subprocess
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 TESTS = TOP / "selftests"
@@ -152,11 +154,30 @@ class Case:
     needs: tuple = ()
     # Whether the module of its guest uses the kernel's own Rust crates: RUST=kernel.
     native: bool = False
+    # Files, directories and programs that determine its result: it is not computed again while they are unchanged. For model
+    # checking, static analysis and counted instructions only.
+    inputs: tuple = ()
 
     @property
     def unpacked(self):
         """Whether its guest boots faster, but without KASLR."""
         return self.kernel in KERNELS and "--icount" not in self.command and not re.search(r"\boracle|: record", self.name)
+
+    @property
+    def key(self):
+        """A hash of its command and of all that determines its result."""
+        digest = hashlib.sha256(repr(self.command).encode())
+        for name in self.inputs:
+            if not (TOP / name).exists():
+                version = subprocess.run((name, "--version"), stdout=subprocess.PIPE, check=False)
+                digest.update(version.stdout)
+                continue
+            files = subprocess.run(("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", name), cwd=TOP,
+                                   stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+            for path in sorted(TOP / file for file in files if file):
+                if path.is_file():
+                    digest.update(f"{path.relative_to(TOP)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return digest.hexdigest()
 
     @property
     def tools(self):
@@ -488,15 +509,18 @@ def host_cases():
     yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
     yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
     yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
-    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock)
+    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock,
+               inputs=("selftests/litmus", "tools/lib"))
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
     yield Case("host: the judge of user stacks", (str(TESTS / "judge"),))
     yield Case("host: rules of Go", (str(TESTS / "go-rules"),), needs=stock)
     yield Case("host: the facade with AddressSanitizer",
                ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
                 "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"))
-    yield Case("host: models of the map's races", (str(TESTS / "map/models"),))
-    yield Case("host: instructions of the map", (str(TOP / "tools/bench/gate"),))
+    yield Case("host: models of the map's races", (str(TESTS / "map/models"),),
+               inputs=("Cargo.toml", "Cargo.lock", "src/map", "selftests/map", "rustc"))
+    yield Case("host: instructions of the map", (str(TOP / "tools/bench/gate"),),
+               inputs=("Cargo.toml", "Cargo.lock", "src/map", "tools/bench", "rustc", "valgrind"))
     yield Case("host: one more kernel", (str(TESTS / "kernels"),))
     yield Case("host: packaging", (str(TESTS / "packaging"),))
     yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
@@ -511,4 +535,6 @@ def lint_cases():
     for what, needs in (("rustfmt", stock), ("clippy-host", ()), ("clippy-kernel", stock), ("checkpatch", stock),
                         ("shellcheck", ()), ("python", ()), ("docs", stock), ("mutations", ()), ("clippy-fuzz", ()),
                         ("layout", ()), ("terms", ())):
-        yield Case(f"lint: {what}", (str(TESTS / "lint"), what), needs=needs)
+        # The directories that have scripts.
+        scripts = (".ci", ".shellcheckrc", "debian", "packaging", "selftests", "src/kernel-features", "tools", "shellcheck")
+        yield Case(f"lint: {what}", (str(TESTS / "lint"), what), needs=needs, inputs=scripts if what == "shellcheck" else ())
