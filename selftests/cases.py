@@ -93,8 +93,8 @@ def kernels_with(line):
 ALL = kernels_with("")
 # Those of "make matrix": all that are as fast as what people run, and there in any case.
 MATRIX = tuple(kernel for kernel in ALL if kernel not in kernels_with("patience=|newer_than="))
-# Stock kernels of another architecture: where they are not named, only `other_cases` run there. The one that has neither
-# fprobes, nor tracepoints by which exec and exit can be watched. Their compiler, and the programs that cases run there.
+# Stock kernels of another architecture: where they are not named, only `other_cases` run there. The one without
+# fprobes. Their compiler, and the programs that cases run there.
 ARM64 = kernels_with("arch=arm64")
 OLD_ARM64 = "stable-arm64"
 # Others without user stacks.
@@ -372,8 +372,7 @@ def kernel_stack_cases(kernel):
         yield oracle_of_user_stacks(kernel, 500, timeout=900)
         yield guest("user-pending", kernel, timeout=900)
         yield guest("user-entries", kernel, "200")
-        if kernel != OLD_ARM64:
-            yield guest("user-exec", kernel)
+        yield guest("user-exec", kernel)
         # In the loop that does a task's works, and after it.
         yield late_user_stacks(kernel, 100, "fpsimd_restore_current_state")
         yield late_user_stacks(kernel, 100, "vtime_user_enter", vm=("--append", "nohz_full=1"))

@@ -3,9 +3,9 @@
  * User stacks that the kernel would unwind too late, or not at all: of tasks that call exec, and
  * lose their stack with the old program, and of tasks that exit.
  *
- * They come from tracepoints. A kernel without deferred unwinding runs probes with preemption off,
- * and sched_process_exit after the address space is gone: there they come from the entries of
- * functions.
+ * They come from tracepoints. Older kernels without deferred unwinding run probes with preemption
+ * off, and sched_process_exit after the address space is gone: there they come from the entries of
+ * functions, or without ftrace's callbacks not at all.
  *
  * Adding and removing probes waits for the probes that run. So no probe waits for I/O: the walk
  * ends at user memory that is not present.
@@ -24,12 +24,15 @@
 
 #if STACKMAP_OWN_ENTRIES
 #include <linux/ftrace.h>
-#include <linux/objtool.h>
 #include <linux/rcupdate.h>
 #include <linux/srcu.h>
 
+#ifdef CONFIG_X86_64
+#include <linux/objtool.h>
+
 #include <asm/nospec-branch.h>
 #include <asm/unwind_hints.h>
+#endif
 #endif
 
 #include "../record/slot.h"
@@ -67,7 +70,8 @@ static bool is_recorded(void)
  */
 static bool can_unwind(void)
 {
-	if (STACKMAP_OWN_DEFERRAL && !STACKMAP_OWN_ENTRIES && !IS_ENABLED(CONFIG_PREEMPT_COUNT))
+	if (!STACKMAP_HAS_SLEEPABLE_PROBES && !STACKMAP_OWN_ENTRIES &&
+	    !IS_ENABLED(CONFIG_PREEMPT_COUNT))
 		return false;
 	return !preempt_count() && !irqs_disabled();
 }
@@ -236,7 +240,11 @@ extern unsigned long stackmap_exec_back, stackmap_exit_back;
 
 unsigned long stackmap_exec_back, stackmap_exit_back;
 
-/* The stack is that at the function's entry, also when it returns into the function. */
+/*
+ * The registers and the stack are those at the function's entry, also when it returns into the
+ * function, which is a caller in stacks of what it calls.
+ */
+#ifdef CONFIG_X86_64
 #define TRAMPOLINE(name, function, back)			\
 	asm(".pushsection .text, \"ax\", @progbits\n"		\
 	    ".balign 16\n"					\
@@ -257,6 +265,38 @@ unsigned long stackmap_exec_back, stackmap_exit_back;
 	    ASM_RET						\
 	    ".size " name ", . - " name "\n"			\
 	    ".popsection\n")
+#else
+#define TRAMPOLINE(name, function, back)			\
+	asm(".pushsection .text, \"ax\", @progbits\n"		\
+	    ".balign 16\n"					\
+	    ".global " name "\n"				\
+	    ".type " name ", @function\n"			\
+	    name ":\n"						\
+	    "	sub	sp, sp, #112\n"				\
+	    "	stp	x29, x30, [sp, #96]\n"			\
+	    "	add	x29, sp, #96\n"				\
+	    "	adrp	x9, " back "\n"				\
+	    "	ldr	x9, [x9, :lo12:" back "]\n"		\
+	    "	stp	x29, x9, [sp, #80]\n"			\
+	    "	add	x29, sp, #80\n"				\
+	    "	stp	x0, x1, [sp]\n"				\
+	    "	stp	x2, x3, [sp, #16]\n"			\
+	    "	stp	x4, x5, [sp, #32]\n"			\
+	    "	stp	x6, x7, [sp, #48]\n"			\
+	    "	str	x8, [sp, #64]\n"			\
+	    "	bl	" function "\n"				\
+	    "	ldp	x0, x1, [sp]\n"				\
+	    "	ldp	x2, x3, [sp, #16]\n"			\
+	    "	ldp	x4, x5, [sp, #32]\n"			\
+	    "	ldp	x6, x7, [sp, #48]\n"			\
+	    "	ldr	x8, [sp, #64]\n"			\
+	    "	ldr	x9, [sp, #88]\n"			\
+	    "	ldp	x29, x30, [sp, #96]\n"			\
+	    "	add	sp, sp, #112\n"				\
+	    "	ret	x9\n"					\
+	    ".size " name ", . - " name "\n"			\
+	    ".popsection\n")
+#endif
 
 TRAMPOLINE("stackmap_exec_trampoline", "stackmap_enter_exec", "stackmap_exec_back");
 TRAMPOLINE("stackmap_exit_trampoline", "stackmap_enter_exit", "stackmap_exit_back");
@@ -349,8 +389,7 @@ static int redirect_all(void)
 	for (function = functions; function < functions + ARRAY_SIZE(functions); function++)
 		function->ops = (struct ftrace_ops) {
 			.func	= redirect,
-			.flags	= FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY |
-				  FTRACE_OPS_FL_RECURSION,
+			.flags	= FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
 		};
 	for (function = functions; function < functions + ARRAY_SIZE(functions); function++) {
 		ret = redirect_function(function);
