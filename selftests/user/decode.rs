@@ -187,6 +187,29 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
 }
 
+/// What jumps there has called something, and the address is in a register, as where musl calls main().
+#[test]
+fn a_function_is_entered_by_a_jump_to_an_address_that_is_known() {
+    const ENDBR: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    let walk = |address: &[&[u8]]| {
+        let entry = [&[CALL][..], address, &[JMP_RAX, ENDBR, PUSH_RBX]].concat();
+        function(&entry, &[UD2]).walk_both(1)
+    };
+    // lea 2(%rip), %rax; mov $0xffb, %eax
+    let lea: &[u8] = &[0x48, 0x8d, 0x05, 2, 0, 0, 0];
+    let mov: &[u8] = &[0xb8, 0xfb, 0x0f, 0, 0];
+    assert_eq!(
+        [lea, mov].map(|address| walk(&[address])),
+        [[FOUND, CUT]; 2]
+    );
+    // Another register; mov $0xffb, %ax; and one that is changed afterwards.
+    let other: &[u8] = &[0xb9, 0xfb, 0x0f, 0, 0];
+    let half: &[u8] = &[0x66, 0xb8, 0xfb, 0x0f];
+    for address in [&[other][..], &[half], &[mov, half], &[mov, &[0xb0, 0]]] {
+        assert_eq!(walk(address), [GUESSED, CUT]);
+    }
+}
+
 /// A frame whose return address was sought in vain among many words is cut without another search.
 #[test]
 fn what_was_not_decoded_is_remembered() {
