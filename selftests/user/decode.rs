@@ -187,6 +187,23 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
 }
 
+/// Paths that are not followed may end otherwise.
+#[test]
+fn where_paths_are_left_the_end_is_guessed() {
+    // A jump by memory that cannot be read; more branches than paths; more depths than are remembered.
+    let jump: &[u8] = &[0x74, 6, 0xff, 0x25, 0, 0, 0, 0];
+    for left in [jump, &[0x74, 0].repeat(30), &[0x50, 0x58].repeat(100)] {
+        let left = function(&[PUSH_RBX], &[left, POP_RBX, RET]);
+        assert_eq!(left.walk_both(1), [FOUND, GUESSED]);
+    }
+    // A call that may not return is followed later than the branch before it.
+    let padded = function(&[PUSH_RBX, &[0x74, 10], CALL, NOP], &[UD2, UD2]);
+    assert_eq!(padded.walk_both(1), [GUESSED, CUT]);
+    // No function pops its return address, and goes on.
+    let pops = function(&[POP_RBX, PUSH_RBX], &[UD2]);
+    assert_eq!(pops.walk_both(0), [CUT, CUT]);
+}
+
 /// What jumps there has called something, and the address is in a register, as where musl calls main().
 #[test]
 fn a_function_is_entered_by_a_jump_to_an_address_that_is_known() {
