@@ -58,7 +58,7 @@ fn static_busybox() {
             .filter(|bytes| bytes.starts_with(&[0x48, 0xc7, 0xc7]));
         let main = moves.next().unwrap().last_chunk().unwrap();
         target.run_to(u32::from_le_bytes(*main).into());
-        let shadows = ShadowStacks::entered(&target);
+        let shadows = ShadowStacks::at_entry(&target);
         check_on(&format!("busybox {arguments:?}"), &mut target, shadows, 0.0);
     }
 }
@@ -134,7 +134,7 @@ fn node() {
     ];
     let entry = names.iter().find_map(|name| target.function(name));
     target.run_to(entry.expect("a function of node"));
-    let shadows = ShadowStacks::entered(&target);
+    let shadows = ShadowStacks::at_entry(&target);
     let counts = step_on(("node", &mut target), shadows, (2, 150_000));
     assert!(counts.are_right(0.0) && 1000 * counts.guessed_wrong < counts.guessed);
 }

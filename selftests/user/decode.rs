@@ -505,11 +505,14 @@ fn a_thread_of_musl_begins_in_clone() {
         ([0, 0, CALLER], CHILD, CUT),
         // It may have been called by another one.
         ([0, 0x4000, CALLER], EXIT, CUT),
+        // Or by one that has no rule now.
+        ([0, NOT_NOW, CALLER], EXIT, GUESSED),
     ] {
         let mut codes = function.codes(CHILD);
         codes.stack = SP << 4;
         codes.calls.insert(CALLER + 8, exit);
         codes.calls.insert(0x4000, INDIRECT);
+        codes.calls.insert(NOT_NOW, INDIRECT);
         assert_eq!(walk(&mut codes, &words, 0), found);
     }
 }

@@ -271,7 +271,7 @@ impl ShadowStacks {
     }
 
     /// Returns those of a program that has just called a function.
-    fn entered(target: &Target) -> Self {
+    fn at_entry(target: &Target) -> Self {
         let mut now = target.registers();
         let (slot, ip) = (now.rsp, target.word(now.rsp).unwrap());
         (now.rip, now.rsp) = (ip, slot + 8);
