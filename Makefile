@@ -134,7 +134,8 @@ scale: ## 10^8 events in the map; steps, cfi-count*: user stacks
 	@STACKMAP_SCALE=$(or $(EVENTS),100000000) cargo test --quiet --release --test scale -- --nocapture
 
 steps:
-	@cargo test --quiet --release --package stackmap-user --test steps --test steps_arm64 -- --ignored --nocapture
+	@cargo test --quiet --release --package stackmap-user --test steps --test steps_arm64 -- --ignored --nocapture --skip debian::
+	@selftests/step-debian --release
 
 cfi-count:
 	@selftests/cfi-count --results 'make $@'

@@ -513,6 +513,7 @@ def host_cases():
     yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
     yield Case("host: the judge of user stacks", (str(TESTS / "judge"),))
     yield Case("host: rules of Go", (str(TESTS / "go-rules"),), needs=stock)
+    yield Case("host: stacks of packaged programs", (str(TESTS / "step-debian"),), needs=stock)
     yield Case("host: the facade with AddressSanitizer",
                ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
                 "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"))

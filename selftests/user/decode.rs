@@ -187,6 +187,46 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
 }
 
+/// Paths that are not followed may end otherwise.
+#[test]
+fn where_paths_are_left_the_end_is_guessed() {
+    // A jump by memory that cannot be read; more branches than paths; more depths than are remembered.
+    let jump: &[u8] = &[0x74, 6, 0xff, 0x25, 0, 0, 0, 0];
+    for left in [jump, &[0x74, 0].repeat(30), &[0x50, 0x58].repeat(100)] {
+        let left = function(&[PUSH_RBX], &[left, POP_RBX, RET]);
+        assert_eq!(left.walk_both(1), [FOUND, GUESSED]);
+    }
+    // A call that may not return is followed later than the branch before it.
+    let padded = function(&[PUSH_RBX, &[0x74, 10], CALL, NOP], &[UD2, UD2]);
+    assert_eq!(padded.walk_both(1), [GUESSED, CUT]);
+    // No function pops its return address, and goes on.
+    let pops = function(&[POP_RBX, PUSH_RBX], &[UD2]);
+    assert_eq!(pops.walk_both(0), [CUT, CUT]);
+}
+
+/// What jumps there has called something, and the address is in a register, as where musl calls main().
+#[test]
+fn a_function_is_entered_by_a_jump_to_an_address_that_is_known() {
+    const ENDBR: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    let walk = |address: &[&[u8]]| {
+        let entry = [&[CALL][..], address, &[JMP_RAX, ENDBR, PUSH_RBX]].concat();
+        function(&entry, &[UD2]).walk_both(1)
+    };
+    // lea 2(%rip), %rax; mov $0xffb, %eax
+    let lea: &[u8] = &[0x48, 0x8d, 0x05, 2, 0, 0, 0];
+    let mov: &[u8] = &[0xb8, 0xfb, 0x0f, 0, 0];
+    assert_eq!(
+        [lea, mov].map(|address| walk(&[address])),
+        [[FOUND, CUT]; 2]
+    );
+    // Another register; mov $0xffb, %ax; and one that is changed afterwards.
+    let other: &[u8] = &[0xb9, 0xfb, 0x0f, 0, 0];
+    let half: &[u8] = &[0x66, 0xb8, 0xfb, 0x0f];
+    for address in [&[other][..], &[half], &[mov, half], &[mov, &[0xb0, 0]]] {
+        assert_eq!(walk(address), [GUESSED, CUT]);
+    }
+}
+
 /// A frame whose return address was sought in vain among many words is cut without another search.
 #[test]
 fn what_was_not_decoded_is_remembered() {
@@ -465,11 +505,14 @@ fn a_thread_of_musl_begins_in_clone() {
         ([0, 0, CALLER], CHILD, CUT),
         // It may have been called by another one.
         ([0, 0x4000, CALLER], EXIT, CUT),
+        // Or by one that has no rule now.
+        ([0, NOT_NOW, CALLER], EXIT, GUESSED),
     ] {
         let mut codes = function.codes(CHILD);
         codes.stack = SP << 4;
         codes.calls.insert(CALLER + 8, exit);
         codes.calls.insert(0x4000, INDIRECT);
+        codes.calls.insert(NOT_NOW, INDIRECT);
         assert_eq!(walk(&mut codes, &words, 0), found);
     }
 }

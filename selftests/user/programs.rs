@@ -104,7 +104,7 @@ const BUILT: &[(&str, &str, &str, f64)] = &[
         "-O2 -fno-omit-frame-pointer -fuse-ld=mold",
         96.5,
     ),
-    ("rustc", "steps.rs", "-Copt-level=0 --cfg panics", 96.0),
+    ("rustc", "steps.rs", "-Copt-level=0 --cfg panics", 96.1),
     (
         "rustc",
         "steps.rs",

@@ -2,6 +2,7 @@
 
 //! A program that ptrace() has stopped: its registers, its memory, and the rules of its files.
 
+use object::{Object, ObjectSegment, ObjectSymbol};
 use stackmap_user::{
     cfi::{rule_of, Elf, X86_64},
     frame::{Memory, Unreadable},
@@ -54,6 +55,7 @@ const CONTINUE: u64 = 7;
 pub(crate) const STEP: u64 = 9;
 const GET_REGISTERS: u64 = 12;
 const SET_REGISTERS: u64 = 13;
+const CONTINUE_TO_CALL: u64 = 24;
 
 /// A part of the address space.
 pub(crate) struct Mapping {
@@ -99,7 +101,11 @@ impl Target {
         };
         let directory = env!("CARGO_TARGET_TMPDIR");
         // Programs read their environment: how many instructions that takes must not depend on the user.
-        let command = command.env_clear().current_dir(directory);
+        let given: Vec<_> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
+        let command = command.env_clear().envs(given).current_dir(directory);
         let command = command.stdout(Stdio::null());
         let child = command.spawn().unwrap();
         let pid = child.id() as i32;
@@ -157,15 +163,56 @@ impl Target {
             .collect();
         let entry = words.chunks_exact(2).find(|pair| pair[0] == AT_ENTRY);
         let entry = entry.unwrap()[1];
-        let code = u64::from_le_bytes(self.bytes(entry));
-        self.request(POKE, entry, (code & !0xff | BREAKPOINT) as *mut _);
+        self.run_to(entry);
+    }
+
+    /// Runs it up to an instruction, which no other thread executes.
+    pub(crate) fn run_to(&mut self, address: u64) {
+        let code = u64::from_le_bytes(self.bytes(address));
+        self.request(POKE, address, (code & !0xff | BREAKPOINT) as *mut _);
         self.request(CONTINUE, 0, ptr::null_mut());
         assert_eq!(self.wait(), Some(SIGTRAP));
-        self.request(POKE, entry, code as *mut _);
+        self.request(POKE, address, code as *mut _);
         let mut registers = self.registers();
-        registers.rip = entry;
+        registers.rip = address;
         self.request(SET_REGISTERS, 0, &mut registers);
         self.read_mappings();
+    }
+
+    /// Runs it up to the end of the `nr`th system call of this number.
+    pub(crate) fn run_to_call(&mut self, (number, nr): (u64, u32)) {
+        // It stops before and after each.
+        let mut stops = 2 * nr;
+        while stops > 0 {
+            self.request(CONTINUE_TO_CALL, 0, ptr::null_mut());
+            assert_eq!(self.wait(), Some(SIGTRAP));
+            let [.., orig_rax] = self.registers().rcx_to_orig_rax;
+            stops -= u32::from(orig_rax == number);
+        }
+        self.read_mappings();
+    }
+
+    /// Returns the address of a function by its name, which a file that is mapped exports.
+    pub(crate) fn function(&self, name: &str) -> Option<u64> {
+        self.files.iter().find_map(|(path, file)| {
+            let elf = object::File::parse(&file[..]).ok()?;
+            let symbol = elf
+                .dynamic_symbols()
+                .find(|symbol| symbol.name() == Ok(name) && symbol.is_definition())?;
+            let mut segments = elf.segments().filter_map(|segment| {
+                let inside = symbol.address().checked_sub(segment.address())?;
+                let (offset, size) = segment.file_range();
+                (inside < size).then_some(offset + inside)
+            });
+            let offset = segments.next()?;
+            let mapping = self.mappings.iter().find(|mapping| {
+                let size = mapping.end - mapping.start;
+                mapping.executable
+                    && mapping.path == *path
+                    && offset.wrapping_sub(mapping.offset) < size
+            })?;
+            Some(mapping.start + offset - mapping.offset)
+        })
     }
 
     pub(crate) fn read_mappings(&mut self) {

@@ -5,6 +5,7 @@
 mod arm64;
 mod computed;
 mod decode;
+mod hostile;
 mod made;
 
 use made::{call, mapping, memory, registers, ruled, Codes, Words, NOT_NOW, SP, USER_END};
@@ -48,6 +49,23 @@ fn frame_pointers_alone_verify_no_caller() {
         });
         assert_eq!((words.frames(), end), (kept, want), "{ips:?}");
         assert_eq!(words.guessed(), usize::from(kept > 1));
+    }
+}
+
+/// What the fuzzer begins with: code whose caller is verified, code whose caller is guessed, and code of many paths.
+#[test]
+fn the_corpus_of_the_fuzzer() {
+    for (name, want) in [
+        ("verified", (2, 0, End::NoCfi)),
+        ("guessed", (2, 1, End::NoCfi)),
+        ("many", (1, 0, End::NoCfi)),
+    ] {
+        let path = format!(
+            "{}/../fuzz/corpus/decode/{name}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let input = std::fs::read(path).expect("an input");
+        assert_eq!(hostile::walk(&input), Some(want), "{name}");
     }
 }
 

@@ -11,7 +11,9 @@
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <linux/major.h>
+#include <linux/pagemap.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/task_work.h>
 #include <linux/uaccess.h>
@@ -29,21 +31,45 @@ struct readahead {
 
 static atomic_t pending;
 
-/* Only what is on a disk of this machine: others may never answer, and unloading waits for this. */
+/*
+ * Only what root alone mounts: the servers of others may never answer, and unloading waits for
+ * this. Those of FUSE and nbd are programs, which the module may be tracing.
+ */
 static bool may_read(const struct file *file)
 {
 	const struct super_block *sb = file_inode(file)->i_sb;
 
-	return sb->s_type->fs_flags & FS_REQUIRES_DEV && sb->s_magic != FUSE_SUPER_MAGIC &&
+	return !(sb->s_type->fs_flags & FS_USERNS_MOUNT) && sb->s_magic != FUSE_SUPER_MAGIC &&
 	       MAJOR(sb->s_dev) != NBD_MAJOR;
+}
+
+/* Reads pages one by one, where the file system reads none ahead, such as 9p without a cache. */
+static void read_pages(struct file *file, loff_t offset)
+{
+	struct address_space *mapping = file->f_mapping;
+	const loff_t end = min(offset + READAHEAD_BYTES, i_size_read(mapping->host));
+
+	if (!mapping->a_ops->read_folio)
+		return;
+	for (; offset < end && !fatal_signal_pending(current); offset += PAGE_SIZE) {
+		struct folio *folio = read_mapping_folio(mapping, offset >> PAGE_SHIFT, file);
+
+		if (IS_ERR(folio))
+			return;
+		folio_put(folio);
+	}
 }
 
 static void read_ahead(struct callback_head *work)
 {
 	struct readahead *readahead = container_of(work, struct readahead, work);
+	struct file *file = readahead->file;
 
-	vfs_fadvise(readahead->file, readahead->offset, READAHEAD_BYTES, POSIX_FADV_WILLNEED);
-	fput(readahead->file);
+	if (file->f_ra.ra_pages)
+		vfs_fadvise(file, readahead->offset, READAHEAD_BYTES, POSIX_FADV_WILLNEED);
+	else
+		read_pages(file, readahead->offset);
+	fput(file);
 	kfree(readahead);
 	if (atomic_dec_and_test(&pending))
 		wake_up_var(&pending);

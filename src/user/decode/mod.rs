@@ -93,6 +93,7 @@ impl Paths {
                 if goal == Goal::Return || !self.has_certain() {
                     return true;
                 }
+                state.follows_call = true;
                 self.add(address, *state);
             }
             Flow::Branch(target) => {
@@ -211,7 +212,8 @@ impl Decoder {
         let mut end: Option<FrameState> = None;
         while let Some((start, mut state)) = paths.take() {
             let (mut address, mut since) = (start, (start, state.depth));
-            let mut is_after_call = goal != Goal::Return && state.has_called && !state.is_guessed;
+            let follows_call = take(&mut state.follows_call);
+            let mut is_after_call = goal != Goal::Return && follows_call && !state.is_guessed;
             loop {
                 if let Some(is_same) = paths.is_done(address, state.depth) {
                     paths.differ |= !is_same;

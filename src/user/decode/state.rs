@@ -50,6 +50,8 @@ pub(super) struct FrameState {
     pub(super) pointer: Option<(u8, u64)>,
     /// Whether a call was decoded on the way.
     pub(super) has_called: bool,
+    /// Whether the instruction follows a call, which may not return.
+    pub(super) follows_call: bool,
     /// Whether the instruction may belong to another function.
     pub(super) is_guessed: bool,
 }
@@ -62,6 +64,7 @@ impl FrameState {
         saved: None,
         pointer: None,
         has_called: false,
+        follows_call: false,
         is_guessed: false,
     };
 
@@ -133,6 +136,13 @@ impl FrameState {
             _ => {}
         }
         Flow::Next
+    }
+
+    /// Sets a register to an address.
+    fn point(&mut self, register: u8, address: u64) -> Flow {
+        let flow = self.change(register);
+        self.pointer = Some((register, address));
+        flow
     }
 
     fn change_operand(&mut self, operand: Operand) -> Flow {
@@ -223,11 +233,7 @@ impl FrameState {
             }
             (RSP, Operand::Frame(offset)) => self.leave_to(offset),
             (RBP, Operand::Stack(offset)) => self.set_fp(offset),
-            (_, Operand::Address(address)) => {
-                let flow = self.change(register);
-                self.pointer = Some((register, address));
-                flow
-            }
+            (_, Operand::Address(address)) => self.point(register, address),
             _ => self.change(register),
         }
     }
@@ -400,6 +406,11 @@ impl FrameState {
             // cltq, cqto, lahf, mov from memory, strings
             0x98 | 0x99 | 0x9f..=0xa1 | 0xa4..=0xa7 | 0xaa..=0xaf => self.change_others(),
             0x9d => self.pop(RAX),
+            0xb8..=0xbf if !is_64_bits && !instruction.has_prefix(0x66) => {
+                // Without REX.W it is extended by zeros: an address in a program that is not position-independent.
+                let address = u64::from(instruction.signed(1) as u32);
+                self.point(instruction.of_opcode(0), address)
+            }
             0xb0..=0xbf => self.change(instruction.of_opcode(0)),
             0xc0.. => self.execute_high(instruction),
             _ => Flow::Lost,
