@@ -33,8 +33,8 @@ pub const ESRCH: u32 = 3;
 pub const O_ACCMODE: u32 = 3;
 pub const O_RDONLY: u32 = 0;
 pub const O_WRONLY: u32 = 1;
-pub const stackmap_rust_gfp_STACKMAP_RUST_GFP_KERNEL: u32 = 0xcc0;
-pub const stackmap_rust_gfp_STACKMAP_RUST_GFP_NOWAIT: u32 = 0x2800;
+pub const STACKMAP_RUST_GFP_KERNEL: u32 = 0xcc0;
+pub const STACKMAP_RUST_GFP_NOWAIT: u32 = 0x2800;
 
 /// An open file, with its references.
 pub struct file {

@@ -60,8 +60,8 @@ impl Hook {
 
     const fn raw(self) -> shim::stackmap_hook {
         match self {
-            Hook::Jump => shim::stackmap_hook_STACKMAP_HOOK_JUMP,
-            Hook::Kprobe => shim::stackmap_hook_STACKMAP_HOOK_KPROBE,
+            Hook::Jump => shim::STACKMAP_HOOK_JUMP,
+            Hook::Kprobe => shim::STACKMAP_HOOK_KPROBE,
         }
     }
 

@@ -67,13 +67,13 @@ impl Seq<'_> {
         let has = |part: shim::stackmap_seq_form| form & part != 0;
         let name = name.and_then(|name| core::str::from_utf8(name).ok());
         match name {
-            Some(name) if has(shim::stackmap_seq_form_STACKMAP_SEQ_OFFSET) => {
+            Some(name) if has(shim::STACKMAP_SEQ_OFFSET) => {
                 self.text(fmt!("{}", name));
             }
             Some(name) => self.text(fmt!("{}", name.split('+').next().unwrap_or(name))),
             None => self.text(fmt!("{:#x}", address)),
         }
-        if has(shim::stackmap_seq_form_STACKMAP_SEQ_ADDR) {
+        if has(shim::STACKMAP_SEQ_ADDR) {
             self.text(fmt!(" <{:016x}>", address));
         }
     }

@@ -420,7 +420,7 @@ pub(crate) enum Unreserved {
 
 /// Returns why the C side has reserved no event.
 fn unreserved(why: stackmap_unreserved) -> Unreserved {
-    if why == stackmap_unreserved_STACKMAP_FOREIGN {
+    if why == STACKMAP_FOREIGN {
         Unreserved::Foreign
     } else {
         Unreserved::Refused
@@ -434,10 +434,10 @@ impl Recording<'_> {
         // SAFETY: By the invariant the slot is the trace array's, and preemption is off; both may be
         // written.
         let done = unsafe { stackmap_user_request(self.stack.site.slot, &mut cookie, &mut count) };
-        if done == stackmap_request_STACKMAP_REQUEST_NONE {
+        if done == STACKMAP_REQUEST_NONE {
             return None;
         }
-        let first = (done == stackmap_request_STACKMAP_REQUEST_FIRST).then_some(count);
+        let first = (done == STACKMAP_REQUEST_FIRST).then_some(count);
         Some(UserRequest { cookie, first })
     }
 
@@ -452,7 +452,7 @@ impl Recording<'_> {
                 Some(cookie) => stackmap_id_user_write(site, id, cookie),
             }
         };
-        if done == stackmap_unreserved_STACKMAP_WRITTEN {
+        if done == STACKMAP_WRITTEN {
             return Ok(());
         }
         Err(unreserved(done))
