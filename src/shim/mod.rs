@@ -15,7 +15,7 @@ use core::{
     ops::{Deref, Range},
     sync::atomic::AtomicU64,
 };
-use kernel::{prelude::*, types::NotThreadSafe};
+use kernel::{error::from_err_ptr, prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
 #[allow(
@@ -418,15 +418,6 @@ pub(crate) enum Unreserved {
     Foreign,
 }
 
-/// Returns why the C side has reserved no event.
-fn unreserved(why: stackmap_unreserved) -> Unreserved {
-    if why == STACKMAP_FOREIGN {
-        Unreserved::Foreign
-    } else {
-        Unreserved::Refused
-    }
-}
-
 impl Recording<'_> {
     /// Requests the user stack of the current task.
     pub(crate) fn request_user(&self) -> Option<UserRequest> {
@@ -452,25 +443,21 @@ impl Recording<'_> {
                 Some(cookie) => stackmap_id_user_write(site, id, cookie),
             }
         };
-        if done == STACKMAP_WRITTEN {
-            return Ok(());
+        match done {
+            STACKMAP_WRITTEN => Ok(()),
+            STACKMAP_FOREIGN => Err(Unreserved::Foreign),
+            _ => Err(Unreserved::Refused),
         }
-        Err(unreserved(done))
     }
 
     /// Reserves an event for an id; with a cookie, for one that has a user stack.
     pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
-        let mut why = 0;
-        // SAFETY: As for `write_id`; `why` may be written.
-        let event = unsafe {
-            match cookie {
-                None => stackmap_id_reserve(site, &mut why),
-                Some(_) => stackmap_id_user_reserve(site, &mut why),
-            }
-        };
+        // SAFETY: As for `write_id`.
+        let event = unsafe { stackmap_id_reserve(site, cookie.is_some()) };
+        let event = from_err_ptr(event).map_err(|_| Unreserved::Foreign)?;
         if event.is_null() {
-            return Err(unreserved(why));
+            return Err(Unreserved::Refused);
         }
         // INVARIANT: Just reserved.
         Ok(IdEvent {
@@ -514,11 +501,10 @@ impl IdEvent<'_> {
     pub(crate) fn commit(self, id: u32) {
         // SAFETY: By the type invariants; `self` is consumed.
         unsafe {
-            match self.cookie {
-                None => stackmap_id_commit(self.site, self.event, id),
-                Some(cookie) => stackmap_id_user_commit(self.site, self.event, id, cookie),
-            }
-        };
+            let has_user = self.has_user();
+            let cookie = self.cookie.unwrap_or(0);
+            stackmap_id_commit(self.site, self.event, id, has_user, cookie);
+        }
     }
 
     /// Discards the event.
