@@ -53,7 +53,7 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Lookup, bool), F
         let predictor = guard.predictor().ok_or(Fallback::Resetting)?;
         if let Some(next) = frames.first().and_then(|frame| predictor.predict(*frame)) {
             check(&next);
-            let is_it = next.frames_after(0).eq(frames.iter().copied());
+            let is_it = (0..).map_while(|nr| next.frame(nr)).eq(frames.iter().copied());
             if is_it && rules(&next).iter().all(|rule| *rule != 0) {
                 return Ok((predictor.hit(&next), true));
             }
@@ -79,7 +79,7 @@ fn next(map: &Map, context: usize, frame: u64) -> Option<(Vec<u64>, Vec<u64>)> {
     enter(map, context, |guard| {
         let predictor = guard.predictor().expect("no reset runs");
         let next = predictor.predict(frame)?;
-        Some((next.frames_after(0).collect(), rules(&next)))
+        Some(((0..).map_while(|nr| next.frame(nr)).collect(), rules(&next)))
     })
 }
 

@@ -160,12 +160,6 @@ impl StackCursor {
         self.sp
     }
 
-    /// Returns the end of the stack.
-    #[inline(always)]
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
-
     /// Moves to the caller of a frame of this number of words, if that is on the stack. Returns the return address.
     #[inline(always)]
     pub(super) fn call<U: Unwinder>(&mut self, unwinder: &U, size: FrameSize) -> Option<u64> {
