@@ -301,9 +301,9 @@ enum stackmap_hook {
 	STACKMAP_HOOK_KPROBE,
 };
 
-/* shim/unexported.c: what the kernel has but does not export. Process context. */
+/* shim/unexported.c, prototypes.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
-const void *stackmap_btf(size_t *len);
+int stackmap_prototypes_check(void);
 
 /* tracefs/tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;

@@ -4,11 +4,6 @@
 //!
 //! C header: [`include/stackmap_shim.h`](../../include/stackmap_shim.h)
 
-// A crate of its own on the host.
-#[allow(unreachable_pub)]
-pub(crate) mod btf;
-pub(crate) mod prototypes;
-
 use crate::published::Section;
 use core::{
     marker::PhantomData,
@@ -69,7 +64,7 @@ macro_rules! safe {
 
 safe! {
     stackmap_symbols_resolve() -> c_int;
-    stackmap_btf(len: &mut usize) -> *const c_void;
+    stackmap_prototypes_check() -> c_int;
     stackmap_event_type() -> c_int;
     stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
     stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
@@ -94,14 +89,6 @@ safe! {
     stackmap_this_cpu() -> c_uint;
     stackmap_preempt_disable();
     stackmap_cpus() -> c_uint;
-}
-
-/// Returns the kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
-pub(crate) fn btf() -> Option<&'static [u8]> {
-    let mut len = 0;
-    let start = stackmap_btf(&mut len).cast::<u8>();
-    // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
-    (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
 }
 
 /// Returns the number of contexts, one for each level of each possible CPU number: [`WalkInput::context`] is below it.

@@ -186,27 +186,7 @@ int stackmap_symbols_resolve(void)
 #endif
 	}
 
-	syms->btf = stackmap_symbol_find("__start_BTF");
-	syms->btf_end = stackmap_symbol_find("__stop_BTF");
-
 	/* Stacks that are not ours go on there, whatever hook is installed or was just removed. */
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
 	return 0;
-}
-
-/**
- * stackmap_btf - the types of the running kernel
- * @len: set to their size
- *
- * Context: any, after stackmap_symbols_resolve() returned 0.
- * Return: the kernel's BTF, which stays where it is and as it is; NULL if it has none.
- */
-const void *stackmap_btf(size_t *len)
-{
-	const struct stackmap_symbols *syms = &stackmap_symbols;
-
-	if (!syms->btf || syms->btf_end <= syms->btf)
-		return NULL;
-	*len = syms->btf_end - syms->btf;
-	return syms->btf;
 }
