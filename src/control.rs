@@ -126,7 +126,7 @@ pub(crate) fn user_enabled() -> bool {
 }
 
 /// Has the top level record user stacks, too, or request none any more: those that were requested are still
-/// bound. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it serves as many tracers as it can.
+/// bound. EOPNOTSUPP: the kernel lacks what user stacks need; EBUSY: the deferral has no free bit.
 /// Context: process.
 pub(crate) fn set_user(on: bool) -> Result {
     let mut control = CONTROL.lock();
@@ -352,9 +352,8 @@ impl Control {
 
     /// Prepares the user stacks of a trace array.
     ///
-    /// EOPNOTSUPP: the kernel has no user unwinder; ENOMEM; EBUSY: it serves as many tracers as it can,
-    /// those left out that have stopped requesting user stacks: what they have requested and not got,
-    /// they lose then.
+    /// Errors: EOPNOTSUPP: the kernel lacks what user stacks need; ENOMEM; EBUSY: the deferral has no free bit.
+    /// Trace arrays that have stopped requesting lose theirs before that, and what is pending for them.
     fn begin_user(&self, array: &TraceArray) -> Result {
         user::allocate(self.user_bits)?;
         if store::USER.map().is_none() {

@@ -136,7 +136,7 @@ fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<
 }
 
 /// Allocates what deliveries into a map of `2^bits` stacks need, if that was not done. EOPNOTSUPP: the kernel
-/// has no user unwinder. Context: process; callers serialise.
+/// lacks what user stacks need. Context: process; callers serialise.
 pub(crate) fn allocate(bits: u32) -> Result {
     if STATE.get().is_some() {
         return Ok(());

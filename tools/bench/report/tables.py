@@ -164,7 +164,7 @@ def slow_frames(found):
     one = found["tracepoints"]
     return Section(
         "Frames that the kernel's unwinder finds",
-        "The same workloads with their first round, by the jump: frames that a rule or a hint has found, those that took a "
+        "The same workloads with their first round, by the jump: frames found by rules, cached or learnt, those that took a "
         "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked.",
         ("events", "by rules", *(cause.split("_")[1] for cause in SLOW)),
         [[name, one[f"fast.{key}"], *(one[f"{cause}.{key}"] for cause in SLOW)] for key, name in EVENTS.items()])
