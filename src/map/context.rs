@@ -252,31 +252,19 @@ impl<'s> CtxGuard<'s> {
             || self.ctx.flushed.load(Ordering::Relaxed) % BATCH_ONE_IN == 0
     }
 
-    /// Keeps words for later records, if they are more than the leftover has. Context: any.
-    ///
-    /// # Safety
-    ///
-    /// The range is of this map.
-    pub(super) unsafe fn keep_leftover(&self, range: WordRange<'_>) {
-        if range.words() > self.ctx.leftover_words() {
+    /// Keeps words of this map for later records, if they are more than the leftover has. Context: any.
+    pub(super) fn keep_leftover(&self, range: WordRange<'_>) {
+        if range.is_of(&self.map.pool) && range.words() > self.ctx.leftover_words() {
             let leftover = halves(range.words(), range.offset());
-            // INVARIANT: By the requirement; the holder gives them up, and nobody else has them.
+            // INVARIANT: Just checked; the holder gives them up, and nobody else has them.
             self.ctx.leftover.store(leftover, Ordering::Relaxed);
         }
     }
 
-    /// Takes the leftover if there is one with at least `words` words. Context: any.
-    ///
-    /// # Safety
-    ///
-    /// `current` is of this map.
-    pub(super) unsafe fn take_leftover(
-        &self,
-        current: Current<'s>,
-        words: u32,
-    ) -> Option<WordRange<'s>> {
+    /// Takes the leftover if there is one with at least `words` words. `current` is of this map. Context: any.
+    pub(super) fn take_leftover(&self, current: Current<'s>, words: u32) -> Option<WordRange<'s>> {
         let leftover = self.ctx.leftover.load(Ordering::Relaxed);
-        if high(leftover) < words {
+        if high(leftover) < words || !core::ptr::eq(current.pool(), &self.map.pool) {
             return None;
         }
         // INVARIANT: There is none any more.

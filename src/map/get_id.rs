@@ -81,11 +81,9 @@ impl<'s> CtxGuard<'s> {
                     Some(range) => range,
                     None => self.prepare(current, frames)?,
                 };
-                // SAFETY: `prepare` has reserved the words in this map.
-                match unsafe { current.publish(slot, hash, range) } {
+                match current.publish(slot, hash, range) {
                     Ok(rest) => {
-                        // SAFETY: As above.
-                        unsafe { self.keep_leftover(rest) };
+                        self.keep_leftover(rest);
                         self.add(MapCounter::Inserts, 1);
                         self.count_ref(slot);
                         return Ok(current.lookup(slot, true));
@@ -114,12 +112,10 @@ impl<'s> CtxGuard<'s> {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        // SAFETY: `current` is of `self`, see `search`.
-        let range = match unsafe { self.take_leftover(current, words) } {
+        let range = match self.take_leftover(current, words) {
             Some(range) => range,
             None => current
-                // SAFETY: As above, so the words are reserved in this map.
-                .reserve(words, |skipped| unsafe { self.keep_leftover(skipped) })
+                .reserve(words, |skipped| self.keep_leftover(skipped))
                 .inspect_err(|_| map.release_entry())?,
         };
         Ok(range.fill(map.epoch.load(Ordering::Relaxed), frames))
@@ -128,8 +124,7 @@ impl<'s> CtxGuard<'s> {
     /// Releases what [`CtxGuard::prepare`] has claimed and reserved.
     fn release(&self, prepared: Option<WordRange<'_>>) {
         if let Some(range) = prepared {
-            // SAFETY: `prepare` has reserved the words in this map.
-            unsafe { self.keep_leftover(range) };
+            self.keep_leftover(range);
             self.map.release_entry();
         }
     }

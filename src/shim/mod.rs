@@ -73,6 +73,7 @@ safe! {
     stackmap_tracefs_allowed() -> c_int;
     stackmap_tracefs_drain();
     stackmap_tracefs_enter() -> bool;
+    stackmap_modules_unwatch();
     stackmap_unwind_prepare() -> c_int;
     stackmap_unwind_test() -> c_int;
     stackmap_jump_check() -> c_int;
@@ -80,6 +81,7 @@ safe! {
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;
     stackmap_user_resolve() -> c_int;
+    stackmap_user_unprobe_idle() -> bool;
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
     stackmap_instruction_length(code: &stackmap_code) -> c_uint;

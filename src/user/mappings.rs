@@ -92,7 +92,7 @@ impl Mappings {
     fn add(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<usize> {
         let new = self.found;
         let (mapping, known) = (self.shims.get_mut(new)?, self.known.get_mut(new)?);
-        if !process.mapping(address, mapping) {
+        if !process.mapping(address as usize, mapping) {
             return None;
         }
         let size = mapping.end - mapping.start;
@@ -211,7 +211,7 @@ impl<M: Memory> Code for ProcessCode<'_, M> {
     }
 
     fn register(&self, register: u64) -> u64 {
-        self.process.register(register)
+        self.process.register(register as u32)
     }
 
     #[cold]
