@@ -315,8 +315,7 @@ impl Control {
     fn drain(&mut self) {
         let unhook = self.hooked && !self.enabled && self.instances.is_empty();
         if unhook {
-            // SAFETY: This hook is installed; the caller holds the lock.
-            unsafe { self.hook.remove() };
+            self.hook.remove();
             self.hooked = false;
         }
         shim::stackmap_hook_drain();

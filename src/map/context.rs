@@ -254,17 +254,25 @@ impl<'s> CtxGuard<'s> {
 
     /// Keeps words of this map for later records, if they are more than the leftover has. Context: any.
     pub(super) fn keep_leftover(&self, range: WordRange<'_>) {
-        if range.is_of(&self.map.pool) && range.words() > self.ctx.leftover_words() {
+        if range.words() > self.ctx.leftover_words() && range.is_of(&self.map.pool) {
             let leftover = halves(range.words(), range.offset());
             // INVARIANT: Just checked; the holder gives them up, and nobody else has them.
             self.ctx.leftover.store(leftover, Ordering::Relaxed);
         }
     }
 
-    /// Takes the leftover if there is one with at least `words` words. `current` is of this map. Context: any.
-    pub(super) fn take_leftover(&self, current: Current<'s>, words: u32) -> Option<WordRange<'s>> {
+    /// Takes the leftover if there is one with at least `words` words. Context: any.
+    ///
+    /// # Safety
+    ///
+    /// `current` is of this map.
+    pub(super) unsafe fn take_leftover(
+        &self,
+        current: Current<'s>,
+        words: u32,
+    ) -> Option<WordRange<'s>> {
         let leftover = self.ctx.leftover.load(Ordering::Relaxed);
-        if high(leftover) < words || !core::ptr::eq(current.pool(), &self.map.pool) {
+        if high(leftover) < words {
             return None;
         }
         // INVARIANT: There is none any more.

@@ -69,14 +69,18 @@ impl<'s> Current<'s> {
     }
 
     /// Publishes the record of a stack with this hash in an empty slot. Returns the words after the
-    /// record; or all of the range if the slot is not empty any more, or there is no record in it of this map.
-    pub(super) fn publish(
+    /// record; or all of the range if the slot is not empty any more, or there is no record.
+    ///
+    /// # Safety
+    ///
+    /// The range is of this map.
+    pub(super) unsafe fn publish(
         self,
         slot: u32,
         hash: u64,
         range: WordRange<'s>,
     ) -> Result<WordRange<'s>, WordRange<'s>> {
-        let Some(nr) = range.nr().filter(|_| range.is_of(self.pool())) else {
+        let Some(nr) = range.nr() else {
             return Err(range);
         };
         // The record has as many frames as the word says.

@@ -81,7 +81,8 @@ impl<'s> CtxGuard<'s> {
                     Some(range) => range,
                     None => self.prepare(current, frames)?,
                 };
-                match current.publish(slot, hash, range) {
+                // SAFETY: `prepare` has reserved the words in this map.
+                match unsafe { current.publish(slot, hash, range) } {
                     Ok(rest) => {
                         self.keep_leftover(rest);
                         self.add(MapCounter::Inserts, 1);
@@ -112,7 +113,8 @@ impl<'s> CtxGuard<'s> {
             return Err(Fallback::Full);
         }
         let words = HEADER_WORDS + frames.len() as u32;
-        let range = match self.take_leftover(current, words) {
+        // SAFETY: `current` is of `self`, see `search`.
+        let range = match unsafe { self.take_leftover(current, words) } {
             Some(range) => range,
             None => current
                 .reserve(words, |skipped| self.keep_leftover(skipped))

@@ -78,6 +78,7 @@ safe! {
     stackmap_unwind_test() -> c_int;
     stackmap_jump_check() -> c_int;
     stackmap_hook_drain();
+    stackmap_hook_remove(hook: stackmap_hook) -> c_int;
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;
     stackmap_user_resolve() -> c_int;
