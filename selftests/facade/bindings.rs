@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// The kernel's C side in Rust. Memory has red zones and a pattern, tasks can be told to run out of it, and what is
+// The kernel's C side in Rust. Memory has red zones and a pattern, a task can be made to run out of it, and what is
 // printed or written is kept.
 
 extern crate std;

@@ -274,7 +274,7 @@ impl Unwinder for Kernel {
 /// What a word of a stack is.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// So many words further up.
+    /// This number of words further up.
     Up(u64),
     /// The same, as the kernel encodes registers.
     Registers(u64),

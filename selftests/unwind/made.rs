@@ -114,9 +114,9 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
             saved: saved.map(|at| match link {
                 // Where `push %rbp` puts it.
                 Link::Bp => words - 2,
-                // So many words below the return address.
+                // This number of words below the return address.
                 Link::Entry => 1 + at % (words - 2),
-                // So many words below where the frame pointer leads.
+                // This number of words below where the frame pointer leads.
                 Link::Realigned => 1 + at % (words - bp).min(REALIGNED_MAX.into()),
                 _ => at % (words - 1),
             }),

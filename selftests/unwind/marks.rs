@@ -264,7 +264,7 @@ impl Unwinder for Kernel {
 /// What a word of a stack is.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// So many words further up.
+    /// This number of words further up.
     Up(u64),
     /// Somewhere on the task's stack.
     Task(u64),

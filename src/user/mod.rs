@@ -131,7 +131,7 @@ fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<
     let new = new.map_or(null_mut(), KBox::into_raw);
     // ORDERING: AcqRel; who takes a buffer sees that its last user is done with it.
     let old = kept.swap(new, Ordering::AcqRel);
-    // SAFETY: What is there was put there by this function or `new()`, and was just taken.
+    // SAFETY: A pointer that is not null was put there by this function or `new()`, and was just taken.
     (!old.is_null()).then(|| unsafe { KBox::from_raw(old) })
 }
 
