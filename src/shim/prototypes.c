@@ -2,9 +2,9 @@
 /*
  * Whether the kernel's functions that no header has are those that the module was built for.
  *
- * A call of a function that takes something else would end in a crash. The module calls them by the
- * prototypes of stackmap_functions.h, the running kernel says in its BTF what they are, and both are
- * compared before any of them is called.
+ * A call of a function that takes something else would end in a crash. The module calls them by
+ * the prototypes of stackmap_functions.h, the running kernel says in its BTF what they are, and
+ * both are compared before any of them is called.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -27,25 +27,22 @@ STACKMAP_STATIC_CALL(NULL, stackmap_btf_type, btf_type_by_id);
 #define TEXT_LEN	128
 
 /* A type, as far as calling a function depends on it. */
-#define TYPE(type)				\
-	_Generic((typeof(type) *)NULL,		\
-		 void *: "void",		\
-		 bool *: "bool",		\
-		 int *: "s32",			\
-		 unsigned int *: "u32",		\
-		 unsigned long *: "u64",	\
-		 default: "ptr")
+#define TYPE(type)					\
+	(__same_type(type, void) ? "void" :		\
+	 __same_type(type, bool) ? "bool" :		\
+	 __same_type(type, int) ? "s32" :		\
+	 __same_type(type, unsigned int) ? "u32" :	\
+	 __same_type(type, unsigned long) ? "u64" : "ptr")
 
-#define TYPES_1(type)		TYPE(type)
-#define TYPES_2(type, ...)	TYPE(type), TYPES_1(__VA_ARGS__)
-#define TYPES_3(type, ...)	TYPE(type), TYPES_2(__VA_ARGS__)
-#define TYPES_4(type, ...)	TYPE(type), TYPES_3(__VA_ARGS__)
-#define TYPES_5(type, ...)	TYPE(type), TYPES_4(__VA_ARGS__)
+#define TYPES_1(r, a)			{ TYPE(r), TYPE(a) }
+#define TYPES_2(r, a, b)		{ TYPE(r), TYPE(a), TYPE(b) }
+#define TYPES_3(r, a, b, c)		{ TYPE(r), TYPE(a), TYPE(b), TYPE(c) }
+#define TYPES_5(r, a, b, c, d, e)	{ TYPE(r), TYPE(a), TYPE(b), TYPE(c), TYPE(d), TYPE(e) }
 
-#define PROTOTYPE(nr, returned, function, ...)						\
-{											\
-	.name	= #function + BUILD_BUG_ON_ZERO(!__same_type(function, returned(__VA_ARGS__))), \
-	.types	= { TYPE(returned), TYPES_##nr(__VA_ARGS__) },				\
+#define PROTOTYPE(nr, r, func, ...)						\
+{										\
+	.name	= #func + BUILD_BUG_ON_ZERO(!__same_type(func, r(__VA_ARGS__))),	\
+	.types	= TYPES_##nr(r, __VA_ARGS__),					\
 }
 
 /* Each function of stackmap_functions.h, what it returns, and what it takes. */
@@ -92,7 +89,8 @@ static void print_type(struct seq_buf *text, const struct btf *btf, u32 id)
 			if (btf_int_encoding(type) & BTF_INT_BOOL)
 				seq_buf_printf(text, "bool");
 			else
-				seq_buf_printf(text, "%c%02u", btf_type_is_signed_int(type) ? 's' : 'u',
+				seq_buf_printf(text, "%c%02u",
+					       btf_type_is_signed_int(type) ? 's' : 'u',
 					       8 * type->size);
 			return;
 		default:
@@ -160,7 +158,8 @@ int stackmap_prototypes_check(void)
 		DECLARE_SEQ_BUF(ours, TEXT_LEN);
 
 		if (!print_theirs(&theirs, btf, name)) {
-			pr_notice("%s() cannot be compared: it is not in this kernel's BTF\n", name);
+			pr_notice("%s() cannot be compared: it is not in this kernel's BTF\n",
+				  name);
 			continue;
 		}
 		print_ours(&ours, &prototypes[i]);

@@ -2,9 +2,9 @@
 /*
  * Whether what a task requests after a delivery is of the same entry into the kernel.
  *
- * The CPU remembers the delivery until a notifier is called as a task returns to user space there. A
- * task that was switched out meanwhile may have been in user space: it gets a new cookie, and another
- * delivery.
+ * The CPU remembers the delivery until a notifier is called as a task returns to user space there.
+ * A task that was switched out meanwhile may have been in user space: it gets a new cookie, and
+ * another delivery.
  *
  * Without such notifiers, on arm64, what is requested after a delivery gets a new cookie and
  * another delivery in any case. It is right whether or not the task has been in user space in
@@ -40,7 +40,8 @@ static int hotplug;
 /* A task is about to be in user space. Interrupts are off. */
 static void on_user_return(struct user_return_notifier *notifier)
 {
-	struct stackmap_delivery *delivery = container_of(notifier, struct stackmap_delivery, notifier);
+	struct stackmap_delivery *delivery =
+		container_of(notifier, struct stackmap_delivery, notifier);
 
 	if (delivery->notifies) {
 		delivery->notifies = false;
