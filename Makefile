@@ -72,7 +72,7 @@ deb: ## build Debian packages in a chroot, into target/debian
 clean: ## remove the build files of the module
 	@rm -f Module.symvers modules.order .Module.symvers.cmd .modules.order.cmd stackmap.* .stackmap.* \
 		.module-common.o ..module-common.o.cmd src/*.o src/.*.cmd src/*/*.o src/*/.*.cmd \
-		src/shim_bindings.rs src/functions_bindings.rs src/sizes_bindings.rs src/features.h \
+		src/shim_bindings.rs src/sizes_bindings.rs src/features.h \
 		rust/*.o rust/.*.cmd rust/*.a rust/*.rlib rust/bindings.rs
 
 ##@ Try

@@ -2,8 +2,7 @@
 /*
  * Functions of the kernel that are not exported, and that no header has which a module may include.
  *
- * When the module is loaded, each of these prototypes is compared with the kernel's BTF. That is
- * src/shim/prototypes.rs, and bindgen reads this file for it.
+ * When the module is loaded, src/shim/prototypes.c compares each of these with the kernel's BTF.
  */
 #ifndef STACKMAP_FUNCTIONS_H
 #define STACKMAP_FUNCTIONS_H

@@ -301,9 +301,9 @@ enum stackmap_hook {
 	STACKMAP_HOOK_KPROBE,
 };
 
-/* shim/unexported.c: what the kernel has but does not export. Process context. */
+/* shim/unexported.c, prototypes.c: what the kernel has but does not export. Process context. */
 int stackmap_symbols_resolve(void);
-const void *stackmap_btf(size_t *len);
+int stackmap_prototypes_check(void);
 
 /* tracefs/tracefs.c: tracefs' root and what hangs below it. Process context. */
 extern struct module stackmap_gate;
@@ -329,14 +329,9 @@ void stackmap_event_announce(const struct stackmap_served *served);
 enum stackmap_unreserved stackmap_id_write(const struct stackmap_site *site, unsigned int id);
 enum stackmap_unreserved stackmap_id_user_write(const struct stackmap_site *site, unsigned int id,
 						__u64 cookie);
-struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
-					      enum stackmap_unreserved *why);
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site, bool has_user);
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
-			unsigned int id);
-struct ring_buffer_event *stackmap_id_user_reserve(const struct stackmap_site *site,
-						   enum stackmap_unreserved *why);
-void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
-			     unsigned int id, __u64 cookie);
+			unsigned int id, bool has_user, __u64 cookie);
 void stackmap_id_discard(const struct stackmap_site *site, struct ring_buffer_event *event);
 bool stackmap_user_bind(const struct stackmap_served *served, __u64 cookie, unsigned int id);
 bool stackmap_full_write(const struct stackmap_site *site, const unsigned long *calls,

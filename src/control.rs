@@ -126,23 +126,21 @@ pub(crate) fn user_enabled() -> bool {
 }
 
 /// Has the top level record user stacks, too, or request none any more: those that were requested are still
-/// bound. EOPNOTSUPP: the kernel has no user unwinder; EBUSY: it serves as many tracers as it can.
+/// bound. EOPNOTSUPP: the kernel lacks what user stacks need; EBUSY: the deferral has no free bit.
 /// Context: process.
 pub(crate) fn set_user(on: bool) -> Result {
     let mut control = CONTROL.lock();
     if !on {
         control.user = false;
         if let Some(top) = &control.top {
-            // SAFETY: Off needs nothing.
-            unsafe { top.ask_user(false) };
+            top.ask_user(false);
         }
         control.end_user();
         return Ok(());
     }
     if let (Some(top), false) = (&control.top, control.user) {
         control.begin_user(top)?;
-        // SAFETY: The call above has succeeded.
-        unsafe { top.ask_user(control.enabled) };
+        top.ask_user(control.enabled);
     }
     control.user = true;
     Ok(())
@@ -208,12 +206,9 @@ pub(crate) fn set_enabled(on: bool) -> Result {
     control.hook()?;
     control.enabled = true;
     if let Some(top) = &control.top {
-        // SAFETY: `set_enabled` ends it and waits, and `Recorder` cancels. With `user`,
-        // `begin_user` has succeeded.
-        unsafe {
-            top.serve();
-            top.ask_user(control.user);
-        }
+        // SAFETY: `set_enabled` ends it and waits, and `Recorder` cancels.
+        unsafe { top.serve() };
+        top.ask_user(control.user);
     }
     Ok(())
 }
@@ -230,8 +225,7 @@ pub(crate) fn add_instance(name: &[u8], user: bool) -> Result {
         if user {
             control.begin_user(&listed.array)?;
         }
-        // SAFETY: It is served; with `user`, the call above has succeeded.
-        unsafe { listed.array.ask_user(user) };
+        listed.array.ask_user(user);
         control.instances[index].user = user;
         control.end_user();
         return Ok(());
@@ -246,12 +240,9 @@ pub(crate) fn add_instance(name: &[u8], user: bool) -> Result {
         unsafe { instance.array.cancel_user() };
         control.end_user();
     })?;
-    // SAFETY: `remove_instance` and `Recorder` end it, wait, and cancel, before they drop it. With
-    // `user`, `begin_user` has succeeded.
-    unsafe {
-        instance.array.serve();
-        instance.array.ask_user(user);
-    }
+    // SAFETY: `remove_instance` and `Recorder` end it, wait, and cancel, before they drop it.
+    unsafe { instance.array.serve() };
+    instance.array.ask_user(user);
     instance.user = user;
     Ok(control.instances.push(instance, GFP_KERNEL)?)
 }
@@ -324,8 +315,7 @@ impl Control {
     fn drain(&mut self) {
         let unhook = self.hooked && !self.enabled && self.instances.is_empty();
         if unhook {
-            // SAFETY: This hook is installed; the caller holds the lock.
-            unsafe { self.hook.remove() };
+            self.hook.remove();
             self.hooked = false;
         }
         shim::stackmap_hook_drain();
@@ -352,9 +342,8 @@ impl Control {
 
     /// Prepares the user stacks of a trace array.
     ///
-    /// EOPNOTSUPP: the kernel has no user unwinder; ENOMEM; EBUSY: it serves as many tracers as it can,
-    /// those left out that have stopped requesting user stacks: what they have requested and not got,
-    /// they lose then.
+    /// Errors: EOPNOTSUPP: the kernel lacks what user stacks need; ENOMEM; EBUSY: the deferral has no free bit.
+    /// Trace arrays that have stopped requesting lose theirs before that, and what is pending for them.
     fn begin_user(&self, array: &TraceArray) -> Result {
         user::allocate(self.user_bits)?;
         if store::USER.map().is_none() {
@@ -381,8 +370,7 @@ impl Control {
             return;
         }
         for _ in 0..10 {
-            // SAFETY: Process context; the caller holds the lock, and no trace array asks.
-            if unsafe { shim::stackmap_user_unprobe_idle() } {
+            if shim::stackmap_user_unprobe_idle() {
                 return;
             }
             fsleep(Delta::from_millis(1));

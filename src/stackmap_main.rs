@@ -63,7 +63,7 @@ impl kernel::Module for Stackmap {
         let bits = clamp_bits("bits", params::bits());
         let user_bits = clamp_bits("user_bits", params::user_bits());
         to_result(shim::stackmap_symbols_resolve())?;
-        shim::prototypes::check()?;
+        to_result(shim::stackmap_prototypes_check())?;
         let tracefs = tracefs::Mount::new()?;
         if tracefs.has(c"stack_map")? {
             pr_err!("tracefs already has a file stack_map, of another module or the kernel\n");

@@ -25,9 +25,9 @@ pub mod flags {
     use crate::bindings;
 
     /// Can sleep, reclaim memory and do I/O.
-    pub const GFP_KERNEL: Flags = Flags(bindings::stackmap_rust_gfp_STACKMAP_RUST_GFP_KERNEL);
+    pub const GFP_KERNEL: Flags = Flags(bindings::STACKMAP_RUST_GFP_KERNEL);
     /// Does not sleep.
-    pub const GFP_NOWAIT: Flags = Flags(bindings::stackmap_rust_gfp_STACKMAP_RUST_GFP_NOWAIT);
+    pub const GFP_NOWAIT: Flags = Flags(bindings::STACKMAP_RUST_GFP_NOWAIT);
 }
 
 /// The kernel's allocators, with less than upstream's trait: all memory is freed by `kvfree()`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// The kernel's C side in Rust. Memory has red zones and a pattern, tasks can be told to run out of it, and what is
+// The kernel's C side in Rust. Memory has red zones and a pattern, a task can be made to run out of it, and what is
 // printed or written is kept.
 
 extern crate std;
@@ -33,8 +33,8 @@ pub const ESRCH: u32 = 3;
 pub const O_ACCMODE: u32 = 3;
 pub const O_RDONLY: u32 = 0;
 pub const O_WRONLY: u32 = 1;
-pub const stackmap_rust_gfp_STACKMAP_RUST_GFP_KERNEL: u32 = 0xcc0;
-pub const stackmap_rust_gfp_STACKMAP_RUST_GFP_NOWAIT: u32 = 0x2800;
+pub const STACKMAP_RUST_GFP_KERNEL: u32 = 0xcc0;
+pub const STACKMAP_RUST_GFP_NOWAIT: u32 = 0x2800;
 
 /// An open file, with its references.
 pub struct file {

@@ -53,7 +53,9 @@ fn record(map: &Map, context: usize, frames: &[u64]) -> Result<(Lookup, bool), F
         let predictor = guard.predictor().ok_or(Fallback::Resetting)?;
         if let Some(next) = frames.first().and_then(|frame| predictor.predict(*frame)) {
             check(&next);
-            let is_it = next.frames_after(0).eq(frames.iter().copied());
+            let is_it = (0..)
+                .map_while(|nr| next.frame(nr))
+                .eq(frames.iter().copied());
             if is_it && rules(&next).iter().all(|rule| *rule != 0) {
                 return Ok((predictor.hit(&next), true));
             }
@@ -79,7 +81,7 @@ fn next(map: &Map, context: usize, frame: u64) -> Option<(Vec<u64>, Vec<u64>)> {
     enter(map, context, |guard| {
         let predictor = guard.predictor().expect("no reset runs");
         let next = predictor.predict(frame)?;
-        Some((next.frames_after(0).collect(), rules(&next)))
+        Some(((0..).map_while(|nr| next.frame(nr)).collect(), rules(&next)))
     })
 }
 
@@ -274,7 +276,7 @@ fn the_first_slot_is_predicted_as_others_are() {
     let mut stacks = (0..).map(|number| [TEXT, TEXT + number * 16]);
     let first = stacks.find(|frames| SEED.hash(frames) % 2048 == 0);
     let first = first.expect("there are infinitely many");
-    // It is not mistaken for none. The first time that it was not new, no stack came before.
+    // It is not mistaken for none. The first time that it was not new, no stack preceded it.
     for round in 0..6 {
         let found = record(&map, 0, &first).map(|(_, is_known)| is_known);
         assert_eq!(found, Ok(round > 3));
@@ -335,7 +337,7 @@ fn a_reset_takes_what_is_predicted() {
             assert_eq!(found, Ok(is_known));
         }
         map.reset().expect("no other operation runs");
-        // Also that of the stack that came last.
+        // Also that of the last stack.
         assert_eq!(predicted(&map), None);
     }
 }
@@ -435,7 +437,7 @@ fn most_of_hundreds_of_stacks_in_turn_are_predicted() {
     let known = stacks
         .iter()
         .filter(|stack| record(&map, 0, stack).expect("an id").1);
-    // Those whose place in the table no other one takes.
+    // The ones whose entry in the table no other one takes.
     let known = known.count();
     assert!(known > 150, "{known} of 200");
 }

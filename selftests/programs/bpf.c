@@ -124,7 +124,7 @@ static int load(enum bpf_prog_type type, const struct bpf_insn *program, __u32 l
 	return ret;
 }
 
-/* So many times bpf_trace_printk(text, 8), the text, of up to 7 bytes, on the program's stack. */
+/* bpf_trace_printk(text, 8), several times: the text, of up to 7 bytes, on the program's stack. */
 static int load_printk(enum bpf_prog_type type, const char *text, int times, const char *where,
 		       enum bpf_attach_type attach)
 {

@@ -73,7 +73,7 @@ static NOINLINE void replace(void)
 
 static void down(void);
 
-/* So many functions, so that stacks differ by more than their length. */
+/* As many functions, so that stacks differ by more than their length. */
 #define FUNCTION(name, bytes)						\
 static NOINLINE void name(void)						\
 {									\

@@ -37,7 +37,7 @@ func (c *caller) random(below uint64) uint64 {
 	return c.state >> 33 % below
 }
 
-// leaf calls close() in both ways that there are: the runtime is told, or not.
+// leaf calls close() in both ways that there are: the runtime knows, or not.
 func (c *caller) leaf() {
 	var pcs [2 * depthMax]uintptr
 

@@ -4,7 +4,7 @@
  *
  * hold: takes each FILE by its path alone (O_PATH), says "ready", waits for a line on its standard
  * input, then opens each by /proc/self/fd and says how that went: "FILE: ENXIO".
- * loop: opens all FILEs, in both ways, again and again until it is told to end, then says how often
+ * loop: opens all FILEs, in both ways, again and again until it reads a line, then says how often
  * that went well, and each error that there was: "opened 12", "ENXIO 3".
  *
  * UID 0 stays root; another one is taken as user and group.

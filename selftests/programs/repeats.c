@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls getppid() from the same place with the same registers: repeats COUNT.
+ * Calls getppid() from the same address with the same registers: repeats COUNT.
  */
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -7,7 +7,7 @@ use stackmap_unwind::{
     frame::{FrameRegisters, KernelFrame, StackBounds},
     frame_word::FrameWord,
     rule::{LearnRun, LearnedStep, UnwindRule},
-    unwinder::{Unwinder, WalkCounter},
+    unwinder::{StackWord, Unwinder, WalkCounter},
     walk_predicted, words_of,
 };
 use std::collections::HashSet;
@@ -164,7 +164,7 @@ impl Kernel {
         };
         KernelFrame {
             at,
-            // SAFETY: Only `load_at` reads there, and it makes it up.
+            // SAFETY: Only `load` reads there, and it makes it up.
             stack: unsafe { StackBounds::new(STACKS[state.stack], end) },
             interrupted: state.regs.is_some(),
             registers: 0,
@@ -209,8 +209,8 @@ impl Kernel {
 impl Unwinder for Kernel {
     const USES_FRAME_RECORDS: bool = true;
 
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        let addr = addr.wrapping_add_signed(OFFSET.into());
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        let addr = word.address();
         self.word(addr)
     }
 
@@ -274,7 +274,7 @@ impl Unwinder for Kernel {
 /// What a word of a stack is.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// So many words further up.
+    /// This number of words further up.
     Up(u64),
     /// The same, as the kernel encodes registers.
     Registers(u64),

@@ -29,7 +29,7 @@ use rule::{LearnRun, LearnedStep, UnwindRule, REALIGNED_MAX};
 /// The map, as the files of the module name it.
 pub use stackmap_map as map;
 use std::collections::HashMap;
-use unwinder::{Unwinder, WalkCounter};
+use unwinder::{StackWord, Unwinder, WalkCounter};
 
 /// An unwinder, a stack and rules that are made of hostile bytes.
 struct Hostile<'a> {
@@ -84,8 +84,8 @@ impl Hostile<'_> {
 }
 
 impl Unwinder for Hostile<'_> {
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        let addr = addr.wrapping_add_signed(OFFSET.into());
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        let addr = word.address();
         let on = |stack: StackBounds| stack.begin() <= addr && addr <= stack.end() - 8;
         assert!(
             on(self.stack) || on(self.task()),
@@ -255,7 +255,7 @@ pub fn words_of(frames: &[u64], mut rule: impl FnMut(u64) -> UnwindRule) -> Vec<
 /// Walks a stack that `bytes` describe. Panics if a word beside the stack is read, or more is written
 /// than fit; and ends, whatever the rules and the kernel say.
 pub fn walk_hostile(bytes: &[u8]) {
-    // SAFETY: Nothing is read there: `Hostile::load_at` makes it up.
+    // SAFETY: Nothing is read there: `Hostile::load` makes it up.
     let stack = unsafe { StackBounds::new(0xffff_8880_0000_0000, 0xffff_8880_0000_0400) };
     let mut hostile = Hostile {
         bytes: bytes.iter(),

@@ -8,7 +8,7 @@ use stackmap_unwind::{
     frame::{FrameRegisters, KernelFrame, StackBounds},
     frame_word::FrameWord,
     rule::{LearnRun, LearnedStep, UnwindRule, REALIGNED_MAX},
-    unwinder::{Unwinder, WalkCounter},
+    unwinder::{StackWord, Unwinder, WalkCounter},
     walk::walk,
     walk_predicted, words_of,
 };
@@ -114,9 +114,9 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
             saved: saved.map(|at| match link {
                 // Where `push %rbp` puts it.
                 Link::Bp => words - 2,
-                // So many words below the return address.
+                // This number of words below the return address.
                 Link::Entry => 1 + at % (words - 2),
-                // So many words below where the frame pointer leads.
+                // This number of words below where the frame pointer leads.
                 Link::Realigned => 1 + at % (words - bp).min(REALIGNED_MAX.into()),
                 _ => at % (words - 1),
             }),
@@ -150,7 +150,7 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn new(shapes: Vec<Shape>, end: End) -> Self {
-        // SAFETY: Only `load_at` reads there, and it makes it up.
+        // SAFETY: Only `load` reads there, and it makes it up.
         let stacks = STACKS.map(|begin| unsafe { StackBounds::new(begin, begin + SIZE) });
         let leaves =
             |shape: &Shape| matches!(shape.link, Link::Switch | Link::Entry | Link::Exception);
@@ -362,8 +362,8 @@ impl Made {
 }
 
 impl Unwinder for Made {
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        let addr = addr.wrapping_add_signed(OFFSET.into());
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        let addr = word.address();
         if let Some(on_load) = &self.on_load {
             on_load();
         }
@@ -457,7 +457,7 @@ impl Unwinder for Made {
     }
 
     fn task(&self) -> StackBounds {
-        // SAFETY: Only `load_at` reads there, and it makes it up.
+        // SAFETY: Only `load` reads there, and it makes it up.
         unsafe { StackBounds::new(STACKS[1], STACKS[1] + SIZE) }
     }
 
@@ -509,7 +509,7 @@ impl Alike {
         let rule = UnwindRule::learn(&[run(400), run(440)]);
         assert!(rule.plain().is_some());
         Self {
-            // SAFETY: Only `load_at` reads there, and it makes it up.
+            // SAFETY: Only `load` reads there, and it makes it up.
             stack: unsafe { StackBounds::new(STACKS[0], STACKS[0] + SIZE) },
             rule,
             counts: [0; WalkCounter::COUNT],
@@ -544,8 +544,8 @@ impl Alike {
 }
 
 impl Unwinder for Alike {
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        let addr = addr.wrapping_add_signed(OFFSET.into());
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        let addr = word.address();
         assert!(self.stack.holds(addr, 8), "{addr:#x} is not on it");
         TEXT
     }

@@ -8,7 +8,7 @@ use stackmap_unwind::{
     frame::{FrameRegisters, KernelFrame, StackBounds},
     frame_word::FrameWord,
     rule::UnwindRule,
-    unwinder::{Unwinder, WalkCounter},
+    unwinder::{StackWord, Unwinder, WalkCounter},
     walk_predicted, words_of,
 };
 
@@ -175,7 +175,7 @@ fn on(stack: usize) -> StackBounds {
         TASK => LAST,
         other => STACKS[other] + SIZE,
     };
-    // SAFETY: Only `load_at` reads there, and it makes it up.
+    // SAFETY: Only `load` reads there, and it makes it up.
     unsafe { StackBounds::new(STACKS[stack], end) }
 }
 
@@ -187,8 +187,8 @@ impl Unwinder for Kernel {
     const USES_FRAME_RECORDS: bool = true;
     const HAS_MARKS: bool = true;
 
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        let addr = addr.wrapping_add_signed(OFFSET.into());
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        let addr = word.address();
         self.word(addr)
     }
 
@@ -264,7 +264,7 @@ impl Unwinder for Kernel {
 /// What a word of a stack is.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// So many words further up.
+    /// This number of words further up.
     Up(u64),
     /// Somewhere on the task's stack.
     Task(u64),

@@ -157,7 +157,7 @@ fn a_stack_ends_where_a_goroutine_does() {
 fn functions_of_c_have_no_depths() {
     let mut file = file(0xf1, TEXT);
     file[TABLE + FUNCTIONS + 64 + 16] = 0;
-    // What is there, if it were read: depth 7 in 2 bytes, 24 in the next ones.
+    // If it were read: depth 7 in 2 bytes, 24 in the next ones.
     file[TABLE + DEPTHS..][..6].copy_from_slice(&[0, 2, 50, 14, 1, 0]);
     for offset in 2..16 {
         assert_eq!(rule(&file, offset), Err(Unknown::NoFunction), "{offset}");

@@ -173,7 +173,7 @@ fn compare(own: &Own) -> usize {
     ours.len()
 }
 
-/// So many frames of several sizes, some of them aligned.
+/// Frames of several sizes, some of them aligned.
 #[inline(never)]
 fn deep(own: &Own, depth: usize) -> usize {
     #[repr(align(64))]

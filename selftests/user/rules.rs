@@ -289,7 +289,7 @@ fn file_with_start(functions: [i32; 2], entry: u64) -> Vec<u8> {
     let table = file.len();
     file.extend([1, 0x1b, 3, 0x3b, 0, 0, 0, 0, 2, 0, 0, 0]);
     for (nr, function) in functions.into_iter().enumerate() {
-        // Behind what they have in common, each of 24 bytes.
+        // After what they have in common, each of 24 bytes.
         let described = 512 + 16 + 24 * nr as i32;
         let relative = |address: i32| (address - table as i32).to_le_bytes();
         file.extend([relative(function), relative(described)].concat());

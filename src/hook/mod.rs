@@ -60,8 +60,8 @@ impl Hook {
 
     const fn raw(self) -> shim::stackmap_hook {
         match self {
-            Hook::Jump => shim::stackmap_hook_STACKMAP_HOOK_JUMP,
-            Hook::Kprobe => shim::stackmap_hook_STACKMAP_HOOK_KPROBE,
+            Hook::Jump => shim::STACKMAP_HOOK_JUMP,
+            Hook::Kprobe => shim::STACKMAP_HOOK_KPROBE,
         }
     }
 
@@ -77,14 +77,9 @@ impl Hook {
             .inspect_err(|error| pr_err!("hook: {} failed ({})\n", self.name(), error.to_errno()))
     }
 
-    /// Unhooks.
-    ///
-    /// # Safety
-    ///
-    /// This hook is installed, and the caller keeps others from removing it.
-    pub(crate) unsafe fn remove(self) {
-        // SAFETY: As required of the caller.
-        if unsafe { shim::stackmap_hook_remove(self.raw()) } != 0 {
+    /// Unhooks. Context: process; callers serialise.
+    pub(crate) fn remove(self) {
+        if shim::stackmap_hook_remove(self.raw()) != 0 {
             pr_info_once!(
                 "hook: the jump stays: a kprobe is on the entry of __ftrace_trace_stack; \
                  the jump now bypasses the module\n"
@@ -95,8 +90,8 @@ impl Hook {
     /// Restores the text where a kprobe kept [`Hook::remove`] from it, in this load or an earlier
     /// one. No hook is installed.
     pub(crate) fn restore_text() {
-        // SAFETY: Process context. Where the text is as it was, this does nothing.
-        unsafe { shim::stackmap_hook_remove(Hook::Jump.raw()) };
+        // Where the text is as it was, this does nothing.
+        shim::stackmap_hook_remove(Hook::Jump.raw());
     }
 }
 

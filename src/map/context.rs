@@ -252,15 +252,11 @@ impl<'s> CtxGuard<'s> {
             || self.ctx.flushed.load(Ordering::Relaxed) % BATCH_ONE_IN == 0
     }
 
-    /// Keeps words for later records, if they are more than the leftover has. Context: any.
-    ///
-    /// # Safety
-    ///
-    /// The range is of this map.
-    pub(super) unsafe fn keep_leftover(&self, range: WordRange<'_>) {
-        if range.words() > self.ctx.leftover_words() {
+    /// Keeps words of this map for later records, if they are more than the leftover has. Context: any.
+    pub(super) fn keep_leftover(&self, range: WordRange<'_>) {
+        if range.words() > self.ctx.leftover_words() && range.is_of(&self.map.pool) {
             let leftover = halves(range.words(), range.offset());
-            // INVARIANT: By the requirement; the holder gives them up, and nobody else has them.
+            // INVARIANT: Just checked; the holder gives them up, and nobody else has them.
             self.ctx.leftover.store(leftover, Ordering::Relaxed);
         }
     }

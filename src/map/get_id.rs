@@ -84,8 +84,7 @@ impl<'s> CtxGuard<'s> {
                 // SAFETY: `prepare` has reserved the words in this map.
                 match unsafe { current.publish(slot, hash, range) } {
                     Ok(rest) => {
-                        // SAFETY: As above.
-                        unsafe { self.keep_leftover(rest) };
+                        self.keep_leftover(rest);
                         self.add(MapCounter::Inserts, 1);
                         self.count_ref(slot);
                         return Ok(current.lookup(slot, true));
@@ -118,8 +117,7 @@ impl<'s> CtxGuard<'s> {
         let range = match unsafe { self.take_leftover(current, words) } {
             Some(range) => range,
             None => current
-                // SAFETY: As above, so the words are reserved in this map.
-                .reserve(words, |skipped| unsafe { self.keep_leftover(skipped) })
+                .reserve(words, |skipped| self.keep_leftover(skipped))
                 .inspect_err(|_| map.release_entry())?,
         };
         Ok(range.fill(map.epoch.load(Ordering::Relaxed), frames))
@@ -128,8 +126,7 @@ impl<'s> CtxGuard<'s> {
     /// Releases what [`CtxGuard::prepare`] has claimed and reserved.
     fn release(&self, prepared: Option<WordRange<'_>>) {
         if let Some(range) = prepared {
-            // SAFETY: `prepare` has reserved the words in this map.
-            unsafe { self.keep_leftover(range) };
+            self.keep_leftover(range);
             self.map.release_entry();
         }
     }

@@ -12,7 +12,7 @@
 //! The hash only spreads the stacks over the table: whether two stacks are the same is always
 //! decided by comparing every frame.
 
-/// The secret that a map hashes with. Two maps with different seeds place stacks independently.
+/// The secret that a map hashes with. With different seeds, slots are independent.
 #[derive(Clone, Copy)]
 pub struct Seed([u64; 2]);
 
@@ -39,7 +39,7 @@ impl Seed {
     pub fn hash(self, frames: &[u64]) -> u64 {
         let [first, second] = self.0;
         let step = |state, one, other| fold(one ^ second, other ^ state);
-        // They begin differently, so that pairs which change places change the hash.
+        // They begin differently, so that swapped pairs change the hash.
         let [mut even, mut odd] = [first ^ frames.len() as u64, first];
         let mut eights = frames.chunks_exact(8);
         for eight in &mut eights {

@@ -62,6 +62,11 @@ impl<'s> WordRange<'s> {
         }
     }
 
+    /// Returns whether its words are of this pool.
+    pub(super) fn is_of(&self, pool: &Pool) -> bool {
+        core::ptr::eq(self.pool, pool)
+    }
+
     /// Returns the offset of its first word, never 0.
     pub(super) const fn offset(&self) -> u32 {
         self.offset

@@ -59,11 +59,11 @@ impl PredictedStack<'_> {
         unsafe { self.words.get_unchecked(index) }.load(Ordering::Relaxed)
     }
 
-    /// Iterates over the frames after the first `nr`.
+    /// Iterates over the words of the frames after the first `nr`.
     #[inline(always)]
-    pub fn frames_after(&self, nr: usize) -> impl ExactSizeIterator<Item = u64> + '_ {
+    pub fn words_after(&self, nr: usize) -> impl Iterator<Item = u64> + '_ {
         let words = self.words.get(nr..).unwrap_or(&[]).iter();
-        words.map(|word| frame_of(word.load(Ordering::Relaxed)))
+        words.map(|word| word.load(Ordering::Relaxed))
     }
 }
 

@@ -140,8 +140,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: `begin` registered the notifier; process context.
-        unsafe { shim::stackmap_modules_unwatch() };
+        shim::stackmap_modules_unwatch();
         let _lock = CHANGE_LOCK.lock();
         CHANGED_TEXT.replace(None);
     }

@@ -208,12 +208,15 @@ reserve_by_core(const struct stackmap_site *site, int type, size_t size)
 }
 
 /*
- * An event of ours can have no filter and no trigger, so that all that the core does is to reserve
- * it in the ring buffer of the trace array.
+ * Reserves the event of an id, with a cookie or without. An event of ours can have no filter and no
+ * trigger, so that all that the core does is to reserve it in the ring buffer of the trace array.
  */
-static __always_inline struct ring_buffer_event *
-reserve(const struct stackmap_site *site, int type, size_t size)
+static __always_inline struct ring_buffer_event *reserve(const struct stackmap_site *site,
+							 bool has_user)
 {
+	const int type = has_user ? stack_id_user_call.event.type : stack_id_call.event.type;
+	const size_t size = has_user ? sizeof(struct stack_id_user_entry) :
+				       sizeof(struct stack_id_entry);
 	struct ring_buffer_event *event;
 
 	if (unlikely(!takes(site)))
@@ -224,51 +227,36 @@ reserve(const struct stackmap_site *site, int type, size_t size)
 	return event;
 }
 
-static enum stackmap_unreserved why_not(const struct ring_buffer_event *event)
-{
-	return event ? STACKMAP_FOREIGN : STACKMAP_REFUSED;
-}
-
 static __always_inline void commit(const struct stackmap_site *site,
-				   struct ring_buffer_event *event, unsigned int id)
-{
-	struct stack_id_entry *entry = data_of(event);
-
-	entry->stack_id = id;
-	static_call(stackmap_commit)(site->buffer, event);
-}
-
-static __always_inline void commit_user(const struct stackmap_site *site,
-					struct ring_buffer_event *event, unsigned int id,
-					u64 cookie)
+				   struct ring_buffer_event *event, unsigned int id, bool has_user,
+				   u64 cookie)
 {
 	struct stack_id_user_entry *entry = data_of(event);
 
+	BUILD_BUG_ON(offsetof(typeof(*entry), stack_id) !=
+		     offsetof(struct stack_id_entry, stack_id));
 	entry->stack_id = id;
-	set_cookie(entry->cookie, cookie);
+	if (has_user)
+		set_cookie(entry->cookie, cookie);
 	static_call(stackmap_commit)(site->buffer, event);
 }
 
-static __always_inline struct ring_buffer_event *reserve_id(const struct stackmap_site *site)
+static __always_inline enum stackmap_unreserved write(const struct stackmap_site *site,
+						      unsigned int id, bool has_user, u64 cookie)
 {
-	return reserve(site, stack_id_call.event.type, sizeof(struct stack_id_entry));
-}
+	struct ring_buffer_event *event = reserve(site, has_user);
 
-static __always_inline struct ring_buffer_event *reserve_user(const struct stackmap_site *site)
-{
-	return reserve(site, stack_id_user_call.event.type, sizeof(struct stack_id_user_entry));
+	if (IS_ERR_OR_NULL(event))
+		return event ? STACKMAP_FOREIGN : STACKMAP_REFUSED;
+	commit(site, event, id, has_user, cookie);
+	return STACKMAP_WRITTEN;
 }
 
 /* The first event of a ring buffer, or of a foreign one. */
 static noinline enum stackmap_unreserved write_by_core(const struct stackmap_site *site,
 						       unsigned int id)
 {
-	struct ring_buffer_event *event = reserve_id(site);
-
-	if (IS_ERR_OR_NULL(event))
-		return why_not(event);
-	commit(site, event, id);
-	return STACKMAP_WRITTEN;
+	return write(site, id, false, 0);
 }
 
 /**
@@ -313,66 +301,29 @@ enum stackmap_unreserved stackmap_id_write(const struct stackmap_site *site, uns
 enum stackmap_unreserved stackmap_id_user_write(const struct stackmap_site *site, unsigned int id,
 						u64 cookie)
 {
-	struct ring_buffer_event *event = reserve_user(site);
-
-	if (IS_ERR_OR_NULL(event))
-		return why_not(event);
-	commit_user(site, event, id, cookie);
-	return STACKMAP_WRITTEN;
-}
-
-static struct ring_buffer_event *reserved(struct ring_buffer_event *event,
-					  enum stackmap_unreserved *why)
-{
-	if (!IS_ERR_OR_NULL(event))
-		return event;
-	*why = why_not(event);
-	return NULL;
+	return write(site, id, true, cookie);
 }
 
 /**
- * stackmap_id_reserve - reserve a ftrace:stack_id event
+ * stackmap_id_reserve - reserve a ftrace:stack_id event, or a ftrace:stack_id_user event
  * @site: where it goes
- * @why: set to the reason if no event is reserved
+ * @has_user: which
  *
  * Either stackmap_id_commit() or stackmap_id_discard() must follow on the same CPU. Ids are not
  * written where stackmap_id_write() does not.
  *
  * Context: any, preemption off.
- * Return: the event, or NULL.
+ * Return: the event; NULL if the ring buffer refuses it, an error pointer if that is foreign.
  */
-struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site,
-					      enum stackmap_unreserved *why)
+struct ring_buffer_event *stackmap_id_reserve(const struct stackmap_site *site, bool has_user)
 {
-	return reserved(reserve_id(site), why);
-}
-
-/**
- * stackmap_id_user_reserve - reserve a ftrace:stack_id_user event
- * @site: where it goes
- * @why: set to the reason if no event is reserved
- *
- * As stackmap_id_reserve().
- *
- * Context: any, preemption off.
- * Return: the event, or NULL.
- */
-struct ring_buffer_event *stackmap_id_user_reserve(const struct stackmap_site *site,
-						   enum stackmap_unreserved *why)
-{
-	return reserved(reserve_user(site), why);
+	return has_user ? reserve(site, true) : reserve(site, false);
 }
 
 void stackmap_id_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
-			unsigned int id)
+			unsigned int id, bool has_user, u64 cookie)
 {
-	commit(site, event, id);
-}
-
-void stackmap_id_user_commit(const struct stackmap_site *site, struct ring_buffer_event *event,
-			     unsigned int id, u64 cookie)
-{
-	commit_user(site, event, id, cookie);
+	commit(site, event, id, has_user, cookie);
 }
 
 /**

@@ -67,13 +67,13 @@ impl Seq<'_> {
         let has = |part: shim::stackmap_seq_form| form & part != 0;
         let name = name.and_then(|name| core::str::from_utf8(name).ok());
         match name {
-            Some(name) if has(shim::stackmap_seq_form_STACKMAP_SEQ_OFFSET) => {
+            Some(name) if has(shim::STACKMAP_SEQ_OFFSET) => {
                 self.text(fmt!("{}", name));
             }
             Some(name) => self.text(fmt!("{}", name.split('+').next().unwrap_or(name))),
             None => self.text(fmt!("{:#x}", address)),
         }
-        if has(shim::stackmap_seq_form_STACKMAP_SEQ_ADDR) {
+        if has(shim::STACKMAP_SEQ_ADDR) {
             self.text(fmt!(" <{:016x}>", address));
         }
     }
@@ -168,13 +168,11 @@ fn print_id(out: &mut Seq<'_>, stack_id: c_int, shows_stack: bool) {
 /// As `include/stackmap_shim.h` says. Context: any.
 #[no_mangle]
 unsafe extern "C" fn stackmap_print(
-    seq: *mut shim::trace_seq,
+    seq: &mut shim::trace_seq,
     stack_id: c_int,
     flags: usize,
     dumped: bool,
 ) {
-    // SAFETY: By the requirement no other code uses `seq` during the call.
-    let seq = unsafe { &mut *seq };
     print_id(&mut Seq { seq, flags }, stack_id, dumped || resolves());
 }
 
@@ -185,7 +183,7 @@ unsafe extern "C" fn stackmap_print(
 /// As for [`stackmap_print`].
 #[no_mangle]
 unsafe extern "C" fn stackmap_print_user(
-    seq: *mut shim::trace_seq,
+    seq: &mut shim::trace_seq,
     stack_id: c_int,
     cookie: u64,
     flags: usize,
@@ -193,8 +191,6 @@ unsafe extern "C" fn stackmap_print_user(
 ) {
     let bound = user::bound(&ReadSide::enter(), cookie);
     let shows_stacks = dumped || resolves();
-    // SAFETY: By the requirement no other code uses `seq` during the call.
-    let seq = unsafe { &mut *seq };
     let mut out = Seq { seq, flags };
     if shows_stacks {
         print_id(&mut out, stack_id, true);

@@ -4,18 +4,13 @@
 //!
 //! C header: [`include/stackmap_shim.h`](../../include/stackmap_shim.h)
 
-// A crate of its own on the host.
-#[allow(unreachable_pub)]
-pub(crate) mod btf;
-pub(crate) mod prototypes;
-
 use crate::published::Section;
 use core::{
     marker::PhantomData,
     ops::{Deref, Range},
     sync::atomic::AtomicU64,
 };
-use kernel::{prelude::*, types::NotThreadSafe};
+use kernel::{error::from_err_ptr, prelude::*, types::NotThreadSafe};
 
 /// What bindgen made of the header.
 #[allow(
@@ -69,7 +64,7 @@ macro_rules! safe {
 
 safe! {
     stackmap_symbols_resolve() -> c_int;
-    stackmap_btf(len: &mut usize) -> *const c_void;
+    stackmap_prototypes_check() -> c_int;
     stackmap_event_type() -> c_int;
     stackmap_seq_ip(seq: &mut trace_seq, ip: usize, flags: usize);
     stackmap_seq_form(seq: &mut trace_seq, flags: usize) -> c_uint;
@@ -78,13 +73,16 @@ safe! {
     stackmap_tracefs_allowed() -> c_int;
     stackmap_tracefs_drain();
     stackmap_tracefs_enter() -> bool;
+    stackmap_modules_unwatch();
     stackmap_unwind_prepare() -> c_int;
     stackmap_unwind_test() -> c_int;
     stackmap_jump_check() -> c_int;
     stackmap_hook_drain();
+    stackmap_hook_remove(hook: stackmap_hook) -> c_int;
     stackmap_hook_missed() -> c_ulong;
     stackmap_stack_nested() -> c_ulong;
     stackmap_user_resolve() -> c_int;
+    stackmap_user_unprobe_idle() -> bool;
     stackmap_user_count(counter: stackmap_user_counter);
     stackmap_user_add(counter: stackmap_user_counter, nr: usize);
     stackmap_instruction_length(code: &stackmap_code) -> c_uint;
@@ -94,14 +92,6 @@ safe! {
     stackmap_this_cpu() -> c_uint;
     stackmap_preempt_disable();
     stackmap_cpus() -> c_uint;
-}
-
-/// Returns the kernel's BTF, if it has any. Only after `stackmap_symbols_resolve()`.
-pub(crate) fn btf() -> Option<&'static [u8]> {
-    let mut len = 0;
-    let start = stackmap_btf(&mut len).cast::<u8>();
-    // SAFETY: If not null, it has `len` bytes of the kernel's own image, which nobody changes.
-    (!start.is_null()).then(|| unsafe { core::slice::from_raw_parts(start, len) })
 }
 
 /// Returns the number of contexts, one for each level of each possible CPU number: [`WalkInput::context`] is below it.
@@ -418,15 +408,6 @@ pub(crate) enum Unreserved {
     Foreign,
 }
 
-/// Returns why the C side has reserved no event.
-fn unreserved(why: stackmap_unreserved) -> Unreserved {
-    if why == stackmap_unreserved_STACKMAP_FOREIGN {
-        Unreserved::Foreign
-    } else {
-        Unreserved::Refused
-    }
-}
-
 impl Recording<'_> {
     /// Requests the user stack of the current task.
     pub(crate) fn request_user(&self) -> Option<UserRequest> {
@@ -434,10 +415,10 @@ impl Recording<'_> {
         // SAFETY: By the invariant the slot is the trace array's, and preemption is off; both may be
         // written.
         let done = unsafe { stackmap_user_request(self.stack.site.slot, &mut cookie, &mut count) };
-        if done == stackmap_request_STACKMAP_REQUEST_NONE {
+        if done == STACKMAP_REQUEST_NONE {
             return None;
         }
-        let first = (done == stackmap_request_STACKMAP_REQUEST_FIRST).then_some(count);
+        let first = (done == STACKMAP_REQUEST_FIRST).then_some(count);
         Some(UserRequest { cookie, first })
     }
 
@@ -452,25 +433,21 @@ impl Recording<'_> {
                 Some(cookie) => stackmap_id_user_write(site, id, cookie),
             }
         };
-        if done == stackmap_unreserved_STACKMAP_WRITTEN {
-            return Ok(());
+        match done {
+            STACKMAP_WRITTEN => Ok(()),
+            STACKMAP_FOREIGN => Err(Unreserved::Foreign),
+            _ => Err(Unreserved::Refused),
         }
-        Err(unreserved(done))
     }
 
     /// Reserves an event for an id; with a cookie, for one that has a user stack.
     pub(crate) fn reserve_id(&self, cookie: Option<u64>) -> Result<IdEvent<'_>, Unreserved> {
         let site = &self.stack.site;
-        let mut why = 0;
-        // SAFETY: As for `write_id`; `why` may be written.
-        let event = unsafe {
-            match cookie {
-                None => stackmap_id_reserve(site, &mut why),
-                Some(_) => stackmap_id_user_reserve(site, &mut why),
-            }
-        };
+        // SAFETY: As for `write_id`.
+        let event = unsafe { stackmap_id_reserve(site, cookie.is_some()) };
+        let event = from_err_ptr(event).map_err(|_| Unreserved::Foreign)?;
         if event.is_null() {
-            return Err(unreserved(why));
+            return Err(Unreserved::Refused);
         }
         // INVARIANT: Just reserved.
         Ok(IdEvent {
@@ -514,11 +491,10 @@ impl IdEvent<'_> {
     pub(crate) fn commit(self, id: u32) {
         // SAFETY: By the type invariants; `self` is consumed.
         unsafe {
-            match self.cookie {
-                None => stackmap_id_commit(self.site, self.event, id),
-                Some(cookie) => stackmap_id_user_commit(self.site, self.event, id, cookie),
-            }
-        };
+            let has_user = self.has_user();
+            let cookie = self.cookie.unwrap_or(0);
+            stackmap_id_commit(self.site, self.event, id, has_user, cookie);
+        }
     }
 
     /// Discards the event.

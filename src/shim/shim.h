@@ -88,7 +88,6 @@ struct stackmap_symbols {
 	bool can_poke;
 	struct mutex *text_mutex;	/* held while text changes */
 	struct mutex *kprobe_mutex;	/* held while kprobes come and go; taken first */
-	const void *btf, *btf_end;	/* the kernel's BTF, NULL if it has none */
 #ifdef CONFIG_ARM64
 	unsigned long * __percpu *irq_stack_ptr;	/* optional: stacks for interrupts */
 #endif

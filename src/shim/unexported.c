@@ -85,6 +85,50 @@ static void *need(const char *name, int *ret)
 	return addr;
 }
 
+/* What learning rules needs. */
+static void find_unwinder(struct stackmap_symbols *syms)
+{
+	void *module_text = stackmap_symbol_find("__module_text_address");
+	void *bpf_text = stackmap_symbol_find("is_bpf_text_address");
+
+#ifdef CONFIG_ARM64
+	syms->irq_stack_ptr = stackmap_symbol_find("irq_stack_ptr");
+	/* Both are looked for on stacks, where they are not what a function has returned to. */
+	syms->can_unwind = syms->irq_stack_ptr &&
+		(stackmap_facts.return_to_handler || !IS_ENABLED(CONFIG_FUNCTION_GRAPH_TRACER)) &&
+		(stackmap_facts.rethook_trampoline || !IS_ENABLED(CONFIG_KRETPROBES));
+#else
+	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;
+#endif
+	static_call_update(stackmap_module_text, module_text);
+	if (bpf_text)
+		static_call_update(stackmap_bpf_text, bpf_text);
+}
+
+/* What the jump needs. */
+static void find_poking(struct stackmap_symbols *syms)
+{
+	void *get_probe = stackmap_symbol_find("get_kprobe");
+#ifdef CONFIG_ARM64
+	void *poke = stackmap_symbol_find("aarch64_insn_patch_text");
+	void *copy = stackmap_symbol_find("aarch64_insn_copy");
+
+	static_call_update(stackmap_patch_text, poke);
+	static_call_update(stackmap_copy_text, copy);
+	syms->can_poke = copy && stackmap_facts.etext;
+#else
+	void *poke = stackmap_symbol_find(__stringify(smp_text_poke_single));
+
+	static_call_update(stackmap_text_poke, poke);
+	syms->can_poke = true;
+#endif
+	static_call_update(stackmap_get_kprobe, get_probe);
+	syms->text_mutex = stackmap_symbol_find("text_mutex");
+	syms->kprobe_mutex = stackmap_symbol_find("kprobe_mutex");
+	syms->can_poke = syms->can_poke && syms->text_mutex && syms->kprobe_mutex && get_probe &&
+			 poke;
+}
+
 /**
  * stackmap_symbols_resolve - find all symbols
  *
@@ -97,41 +141,27 @@ static void *need(const char *name, int *ret)
 int stackmap_symbols_resolve(void)
 {
 	struct stackmap_symbols *syms = &stackmap_symbols;
-	void *commit, *save_regs, *seq_print_ip, *create, *remove, *is_on, *module_text;
-	void *bpf_text, *get_probe, *poke, *copy __maybe_unused, *ops_trampoline __maybe_unused;
 	int ret = find_kallsyms();
 
 	if (ret)
 		return ret;
 
 	syms->trace_stack = need("__ftrace_trace_stack", &ret);
-	commit = need("trace_buffer_unlock_commit_nostack", &ret);
-	save_regs = need("stack_trace_save_regs", &ret);
-	seq_print_ip = need("seq_print_ip_sym", &ret);
-	create = need("tracefs_create_file", &ret);
-	remove = need("tracefs_remove", &ret);
-	is_on = need("tracer_tracing_is_on", &ret);
 	syms->tracefs_mount = need("tracefs_mount", &ret);
+	static_call_update(stackmap_commit, need("trace_buffer_unlock_commit_nostack", &ret));
+	static_call_update(stackmap_save_regs, need("stack_trace_save_regs", &ret));
+	static_call_update(stackmap_seq_print_ip, need("seq_print_ip_sym", &ret));
+	static_call_update(stackmap_tracefs_create_orig, need("tracefs_create_file", &ret));
+	static_call_update(stackmap_tracefs_remove_orig, need("tracefs_remove", &ret));
+	static_call_update(stackmap_tr_is_on, need("tracer_tracing_is_on", &ret));
 #ifdef CONFIG_DYNAMIC_FTRACE
-	ops_trampoline = need("ftrace_ops_trampoline", &ret);
+	static_call_update(stackmap_ops_trampoline, need("ftrace_ops_trampoline", &ret));
+	syms->global_ops = stackmap_symbol_find("global_ops");
 #endif
 	if (ret)
 		return ret;
 
 	syms->temp_buffer = stackmap_symbol_find("temp_buffer");
-
-	static_call_update(stackmap_commit, commit);
-	static_call_update(stackmap_save_regs, save_regs);
-	static_call_update(stackmap_seq_print_ip, seq_print_ip);
-	static_call_update(stackmap_tracefs_create_orig, create);
-	static_call_update(stackmap_tracefs_remove_orig, remove);
-	static_call_update(stackmap_tr_is_on, is_on);
-
-#ifdef CONFIG_DYNAMIC_FTRACE
-	static_call_update(stackmap_ops_trampoline, ops_trampoline);
-	syms->global_ops = stackmap_symbol_find("global_ops");
-#endif
-
 	stackmap_facts = (struct stackmap_facts) {
 		/* The layout is read from tracefs. */
 		.stext			= find_address("_stext"),
@@ -148,65 +178,9 @@ int stackmap_symbols_resolve(void)
 		.signature		= ptrauth_kernel_pac_mask() & ~BIT_ULL(55),
 #endif
 	};
-	module_text = stackmap_symbol_find("__module_text_address");
-#ifdef CONFIG_ARM64
-	syms->irq_stack_ptr = stackmap_symbol_find("irq_stack_ptr");
-	/* Both are looked for on stacks, where they are not what a function has returned to. */
-	syms->can_unwind = syms->irq_stack_ptr &&
-		(stackmap_facts.return_to_handler || !IS_ENABLED(CONFIG_FUNCTION_GRAPH_TRACER)) &&
-		(stackmap_facts.rethook_trampoline || !IS_ENABLED(CONFIG_KRETPROBES));
-#else
-	syms->can_unwind = stackmap_facts.stext && stackmap_facts.etext && module_text;
-#endif
-	if (module_text)
-		static_call_update(stackmap_module_text, module_text);
-	bpf_text = stackmap_symbol_find("is_bpf_text_address");
-	if (bpf_text)
-		static_call_update(stackmap_bpf_text, bpf_text);
-
-	syms->text_mutex = stackmap_symbol_find("text_mutex");
-	syms->kprobe_mutex = stackmap_symbol_find("kprobe_mutex");
-	get_probe = stackmap_symbol_find("get_kprobe");
-#ifdef CONFIG_ARM64
-	poke = stackmap_symbol_find("aarch64_insn_patch_text");
-	copy = stackmap_symbol_find("aarch64_insn_copy");
-	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke && copy &&
-			 stackmap_facts.etext;
-#else
-	poke = stackmap_symbol_find(__stringify(smp_text_poke_single));
-	syms->can_poke = syms->text_mutex && syms->kprobe_mutex && get_probe && poke;
-#endif
-	if (syms->can_poke) {
-		static_call_update(stackmap_get_kprobe, get_probe);
-#ifdef CONFIG_X86_64
-		static_call_update(stackmap_text_poke, poke);
-#elif defined(CONFIG_ARM64)
-		static_call_update(stackmap_patch_text, poke);
-		static_call_update(stackmap_copy_text, copy);
-#endif
-	}
-
-	syms->btf = stackmap_symbol_find("__start_BTF");
-	syms->btf_end = stackmap_symbol_find("__stop_BTF");
-
+	find_unwinder(syms);
+	find_poking(syms);
 	/* Stacks that are not ours go on there, whatever hook is installed or was just removed. */
 	static_call_update(stackmap_trace_stack_orig, stackmap_jump_original());
 	return 0;
-}
-
-/**
- * stackmap_btf - the types of the running kernel
- * @len: set to their size
- *
- * Context: any, after stackmap_symbols_resolve() returned 0.
- * Return: the kernel's BTF, which stays where it is and as it is; NULL if it has none.
- */
-const void *stackmap_btf(size_t *len)
-{
-	const struct stackmap_symbols *syms = &stackmap_symbols;
-
-	if (!syms->btf || syms->btf_end <= syms->btf)
-		return NULL;
-	*len = syms->btf_end - syms->btf;
-	return syms->btf;
 }

@@ -90,14 +90,10 @@ impl TraceArray {
         to_result(unsafe { shim::stackmap_user_begin(self.slot.0) })
     }
 
-    /// Has its stacks request user stacks, or not any more. What was requested is still bound.
-    /// Context: process; callers serialise.
-    ///
-    /// # Safety
-    ///
-    /// If `on`, it is served, and [`TraceArray::begin_user`] has succeeded.
-    pub(crate) unsafe fn ask_user(&self, on: bool) {
-        // SAFETY: By the invariant of the slot and the requirement.
+    /// Has its stacks request user stacks, if [`TraceArray::begin_user`] has succeeded, or not any more. What was
+    /// requested is still bound. Context: process; callers serialise.
+    pub(crate) fn ask_user(&self, on: bool) {
+        // SAFETY: By the invariant of the slot.
         unsafe { shim::stackmap_user_ask(self.slot.0, on) };
     }
 

@@ -6,7 +6,7 @@
 ///
 /// # Invariants
 ///
-/// The `size` bytes from `begin` on may be read with [`Unwinder::load_at`](super::unwinder::Unwinder::load_at), as long as
+/// The `size` bytes from `begin` on may be read with [`Unwinder::load`](super::unwinder::Unwinder::load), as long as
 /// the walk lasts. `words` is how many of them begin a word.
 #[derive(Clone, Copy, Debug)]
 pub struct StackBounds {

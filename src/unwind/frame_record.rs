@@ -85,8 +85,14 @@ pub(super) fn is_next_record<U: Unwinder>(
 ) -> bool {
     let end = stack.end();
     let is_above = bp >= sp && bp <= end.saturating_sub(RECORD) && bp % 8 == 0;
-    let may_be_copied = !U::HAS_MARKS && sp == end.wrapping_sub(COPIED);
-    is_above && !(may_be_copied && is_copied(unwinder, stack, sp))
+    is_above && !is_copy(unwinder, stack, sp)
+}
+
+/// Returns whether the record below `sp` is the last one, with copies of its words above.
+#[inline(always)]
+pub(super) fn is_copy<U: Unwinder>(unwinder: &U, stack: &StackBounds, sp: u64) -> bool {
+    let may_be = !U::HAS_MARKS && sp == stack.end().wrapping_sub(COPIED);
+    may_be && is_copied(unwinder, stack, sp)
 }
 
 /// Returns whether the words of the record below `sp` are above it a second time. Only a task's stack ends where this

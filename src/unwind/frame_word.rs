@@ -6,7 +6,7 @@
 //! which is where an inner frame has saved it. As long as all frames from there on have plain rules, that is
 //! at a fixed distance below the stack pointer, the same for each stack with these frames. Then the cached rule has
 //! the distance instead of an offset that is always the same, and a kind of its own. If none of them has saved
-//! it, it is where the walk had it when it came to the first of them: the distance leads to below that. A function
+//! it, it is where the walk had it at the first of them: the distance leads to below that. A function
 //! that has realigned its stack needs the frame pointer, too. How far its caller is from there differs, so the walk
 //! has the frame pointer again after it.
 

@@ -7,7 +7,7 @@ use super::{
     frame_word::FrameWord,
     rule::{LearnRun, LearnedStep, UnwindRule, REALIGNED_MAX},
     rules::{RulesRef, UnwindRules},
-    unwinder::{Unwinder, WalkCounter},
+    unwinder::{StackWord, Unwinder, WalkCounter},
     walker::{WalkContext, Walker},
 };
 use crate::{
@@ -207,9 +207,9 @@ impl Unwinder for KernelUnwinder<'_> {
     const HAS_MARKS: bool = cfg!(CONFIG_ARM64);
 
     #[inline(always)]
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64 {
-        // SAFETY: As required of the caller.
-        unsafe { load_at::<OFFSET>(addr) }
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64 {
+        // SAFETY: By the invariants of `StackWord` and `StackBounds`.
+        unsafe { load_at::<OFFSET>(word.base()) }
     }
 
     #[cfg(CONFIG_ARM64)]

@@ -7,7 +7,7 @@
 
 use super::{
     frame::{FrameRegisters, KernelFrame, StackBounds},
-    frame_record::is_next_record,
+    frame_record::{is_copy, is_last},
     frame_word::FrameWord,
     rule::{RuleKind, UnwindRule},
     step::{caller, raw_caller, skip_frames},
@@ -84,9 +84,7 @@ fn matches<U: Unwinder>(
         return false;
     }
     // If its rule is cached, it is text that stays, and its address is the one that is recorded.
-    if U::HAS_MARKS {
-        match_marked_records(unwinder, stack, at, nr, predicted)
-    } else if U::USES_FRAME_RECORDS {
+    if U::USES_FRAME_RECORDS {
         match_records(unwinder, stack, at, nr, predicted)
     } else {
         match_words(unwinder, stack, &at, nr, predicted)
@@ -196,44 +194,10 @@ fn match_words<U: Unwinder>(
     }
 }
 
-/// Steps from record to record as long as the frames are those of a predicted stack whose rules are cached. Returns
-/// whether all of them are.
+/// Steps from record to record as long as the frames are those of a predicted stack, whose rules are cached where frames
+/// need that. Returns whether all of them are. That records are aligned is checked once, for all of them.
 #[inline(always)]
 fn match_records<U: Unwinder>(
-    unwinder: &U,
-    stack: &StackBounds,
-    at: FrameRegisters,
-    nr: usize,
-    predicted: &PredictedStack<'_>,
-) -> bool {
-    let (Some(mut cursor), Some(mut position)) =
-        (StackCursor::new(stack, at.sp), Position::new(predicted, nr))
-    else {
-        return false;
-    };
-    let mut bp = at.bp;
-    loop {
-        // Without a cached rule, the text may have gone.
-        if position.word.rule() != UnwindRule::FRAME {
-            return false;
-        }
-        if !position.advance() {
-            return cursor.sp() == cursor.end();
-        }
-        if !is_next_record(unwinder, stack, cursor.sp(), bp) {
-            return false;
-        }
-        match cursor.record(unwinder, bp) {
-            Some((ip, next)) if position.word.ip() == ip => bp = next,
-            _ => return false,
-        }
-    }
-}
-
-/// Steps from record to record as far as the mark, where frames need no cached rules. That records are aligned is
-/// checked once, for all of them.
-#[inline(always)]
-fn match_marked_records<U: Unwinder>(
     unwinder: &U,
     stack: &StackBounds,
     at: FrameRegisters,
@@ -243,21 +207,30 @@ fn match_marked_records<U: Unwinder>(
     let Some(mut cursor) = StackCursor::new(stack, at.sp) else {
         return false;
     };
+    // Without a cached rule, the text may have gone.
+    let stays = |word: FrameWord| U::HAS_MARKS || word.rule() == UnwindRule::FRAME;
     let (mut bp, mut bits) = (at.bp, at.sp);
-    for frame in predicted.frames_after(nr.wrapping_add(1)) {
+    let mut words = predicted.words_after(nr).map(FrameWord);
+    if !words.next().is_some_and(stays) {
+        return false;
+    }
+    for word in words {
         bits |= bp;
+        if !stays(word) || is_copy(unwinder, stack, cursor.sp()) {
+            return false;
+        }
         match cursor.record(unwinder, bp) {
-            Some((word, next)) if unwinder.strip_signature(word) == frame => bp = next,
+            Some((ip, next)) if unwinder.strip_signature(ip) == word.ip() => bp = next,
             _ => return false,
         }
     }
-    bits % 8 == 0 && bp == cursor.end() && unwinder.ends(stack)
+    bits % 8 == 0 && is_last(unwinder, stack, cursor.sp(), bp)
 }
 
 /// Writes the frames of a predicted stack. Returns how many.
 pub fn copy_frames(predicted: &PredictedStack<'_>, ips: &mut [u64]) -> usize {
-    for (to, frame) in ips.iter_mut().zip(predicted.frames_after(0)) {
-        *to = frame;
+    for (to, word) in ips.iter_mut().zip(predicted.words_after(0)) {
+        *to = FrameWord(word).ip();
     }
     predicted.nr().min(ips.len())
 }

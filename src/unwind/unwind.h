@@ -14,7 +14,7 @@
 
 #include "../shim/shim.h"
 
-/* Room for the state of the kernel's unwinder, which few stacks need. */
+/* Memory for the state of the kernel's unwinder, which few stacks need. */
 #if defined(CONFIG_UNWINDER_ORC) || defined(CONFIG_UNWINDER_FRAME_POINTER)
 #define STACKMAP_UNWIND_STATE(name)	struct unwind_state name
 #else

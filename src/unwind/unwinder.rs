@@ -51,18 +51,14 @@ pub trait Unwinder {
         false
     }
 
-    /// Reads the word of a stack at an offset in bytes from an address.
-    ///
-    /// # Safety
-    ///
-    /// Its 8 bytes are on a stack with [`StackBounds`].
-    unsafe fn load_at<const OFFSET: i32>(&self, addr: u64) -> u64;
+    /// Reads a word of a stack.
+    fn load<const OFFSET: i32>(&self, word: StackWord<OFFSET>) -> u64;
 
     /// Reads the word at `addr` if it is on the stack.
     #[inline(always)]
     fn word(&self, stack: &StackBounds, addr: u64) -> Option<u64> {
-        // SAFETY: By the invariant of `StackBounds`, all words of the stack may be read.
-        (stack.holds_word(addr)).then(|| unsafe { self.load_at::<0>(addr) })
+        // INVARIANT: So it is.
+        (stack.holds_word(addr)).then(|| self.load(StackWord::<0>(addr)))
     }
 
     /// Returns the return address that a word of a stack has: the CPU may have signed it.
@@ -116,6 +112,27 @@ pub trait Unwinder {
     fn count(&mut self, counter: WalkCounter, nr: u64);
 }
 
+/// A word at an offset in bytes from an address.
+///
+/// # Invariants
+///
+/// Its 8 bytes are on a stack with [`StackBounds`].
+pub struct StackWord<const OFFSET: i32>(u64);
+
+impl<const OFFSET: i32> StackWord<OFFSET> {
+    /// Returns the address that the offset is from.
+    #[inline(always)]
+    pub fn base(&self) -> u64 {
+        self.0
+    }
+
+    /// Returns the address of the word.
+    #[inline(always)]
+    pub fn address(&self) -> u64 {
+        self.0.wrapping_add_signed(OFFSET.into())
+    }
+}
+
 /// Bytes of a frame record, see `frame_record.rs`.
 pub(super) const RECORD: u64 = 16;
 
@@ -160,12 +177,6 @@ impl StackCursor {
         self.sp
     }
 
-    /// Returns the end of the stack.
-    #[inline(always)]
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
-
     /// Moves to the caller of a frame of this number of words, if that is on the stack. Returns the return address.
     #[inline(always)]
     pub(super) fn call<U: Unwinder>(&mut self, unwinder: &U, size: FrameSize) -> Option<u64> {
@@ -175,8 +186,8 @@ impl StackCursor {
         }
         // INVARIANT: It is above the last one, and not above the end.
         self.sp = sp;
-        // SAFETY: It is at least a word above the last one, so that word is on the stack.
-        Some(unsafe { unwinder.load_at::<-8>(sp) })
+        // INVARIANT: It is at least a word above the last one, so that word is on the stack.
+        Some(unwinder.load(StackWord::<-8>(sp)))
     }
 
     /// Moves to the caller by a plain rule, if that is on the stack. Returns the return address, and sets the frame
@@ -195,22 +206,20 @@ impl StackCursor {
         let sp = self.sp;
         // INVARIANT: It is above the last one, and not above the end.
         self.sp = up;
-        // SAFETY: By the invariant of `PlainRule`, it is at least a word above the last one, and `bp` was saved between
+        // INVARIANT: By that of `PlainRule`, it is at least a word above the last one, and `bp` was saved between
         // them, both of which are on the stack.
-        unsafe {
-            if let Some(offset) = plain.bp() {
-                *bp = unwinder.load_at::<0>(sp.wrapping_add(offset));
-            }
-            Some(unwinder.load_at::<-8>(up))
+        if let Some(offset) = plain.bp() {
+            *bp = unwinder.load(StackWord::<0>(sp.wrapping_add(offset)));
         }
+        Some(unwinder.load(StackWord::<-8>(up)))
     }
 
     /// Reads the word at this number of words below the stack pointer, if that is not below the first one.
     #[inline(always)]
     pub(super) fn saved<U: Unwinder>(&self, unwinder: &U, below: FrameSize) -> Option<u64> {
         let saved = self.sp.wrapping_sub(below.0.wrapping_mul(8));
-        // SAFETY: It is at least a word below the stack pointer, and not below the first one.
-        (saved >= self.first).then(|| unsafe { unwinder.load_at::<0>(saved) })
+        // INVARIANT: It is at least a word below the stack pointer, and not below the first one.
+        (saved >= self.first).then(|| unwinder.load(StackWord::<0>(saved)))
     }
 
     /// Returns whether a record at `bp` is on the stack, above the stack pointer.
@@ -228,8 +237,8 @@ impl StackCursor {
         }
         // INVARIANT: Just checked.
         self.sp = bp.wrapping_add(RECORD);
-        // SAFETY: All of the record is on the stack.
-        Some(unsafe { unwinder.load_at::<-8>(self.sp) })
+        // INVARIANT: All of the record is on the stack.
+        Some(unwinder.load(StackWord::<-8>(self.sp)))
     }
 
     /// Moves to the record at `bp`, if that is on the stack, above the stack pointer. Returns its return address and
@@ -237,8 +246,8 @@ impl StackCursor {
     #[inline(always)]
     pub(super) fn record<U: Unwinder>(&mut self, unwinder: &U, bp: u64) -> Option<(u64, u64)> {
         let ip = self.based_call(unwinder, bp)?;
-        // SAFETY: All of the record is on the stack.
-        Some((ip, unsafe { unwinder.load_at::<0>(bp) }))
+        // INVARIANT: All of the record is on the stack.
+        Some((ip, unwinder.load(StackWord::<0>(bp))))
     }
 
     /// Moves to the caller of a function that has realigned its stack, if that is on the stack: the new stack pointer
@@ -255,15 +264,16 @@ impl StackCursor {
         if !self.has_record(bp) || bp.wrapping_sub(self.sp) < below {
             return None;
         }
-        // SAFETY: It is not below the stack pointer, and all of the record at `bp` is on the stack.
-        let up = unsafe { unwinder.load_at::<0>(bp.wrapping_sub(below)) };
+        // INVARIANT: It is not below the stack pointer, and all of the record at `bp` is on the stack.
+        let up = unwinder.load(StackWord::<0>(bp.wrapping_sub(below)));
         if up < bp.wrapping_add(8) || up > self.end {
             return None;
         }
         // INVARIANT: Just checked.
         (self.first, self.sp) = (up, up);
-        // SAFETY: It is at least a word above `bp`, and the record at `bp` is on the stack.
-        Some(unsafe { (unwinder.load_at::<-8>(up), unwinder.load_at::<0>(bp)) })
+        // INVARIANT: It is at least a word above `bp`, and the record at `bp` is on the stack.
+        let ip = unwinder.load(StackWord::<-8>(up));
+        Some((ip, unwinder.load(StackWord::<0>(bp))))
     }
 }
 

@@ -4,13 +4,7 @@
  *
  * A task that has requested has an entry in a table, with a task work that delivers when the task
  * returns to user space. With that the entry is free again. What the task requests between the
- * delivery and user space is of the same entry into the kernel: the CPU remembers the delivery
- * until a notifier is called as a task returns to user space there. A task that was switched out
- * meanwhile may have been in user space: it gets a new cookie, and another delivery.
- *
- * Without such notifiers, on arm64, what is requested after a delivery gets a new cookie and
- * another delivery in any case. It is right whether or not the task has been in user space in
- * between. That the task gets there, may_repeat() sees to.
+ * delivery and user space may be of the same entry into the kernel, see delivery.c.
  *
  * An NMI may come while an entry is claimed or freed. It does not see that entry, and may claim
  * another one: then the task has two cookies in this entry into the kernel, and both are delivered.
@@ -20,8 +14,6 @@
 #include "unwind.h"
 
 #if STACKMAP_OWN_DEFERRAL
-#include <linux/cpu.h>
-#include <linux/cpuhotplug.h>
 #include <linux/delay.h>
 #include <linux/fs.h>
 #include <linux/hash.h>
@@ -35,17 +27,11 @@
 #include <linux/rculist.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/signal.h>
-#include <linux/smp.h>
-#include <linux/stacktrace.h>
 #include <linux/static_call.h>
-#include <linux/user-return-notifier.h>
 #include <linux/vmalloc.h>
 
-#ifdef CONFIG_ARM64
-#include <asm/insn.h>
-#endif
-
 #include "../shim/shim.h"
+#include "delivery.h"
 #include "user.h"
 
 /* The entry is free, or just being claimed or freed. Works have the other bits. */
@@ -79,7 +65,7 @@ struct entry {
 	struct unwind_task_info info;
 	struct unwind_cache cache;
 	u64 exec_id;	/* stackmap_exec_id() when it was claimed */
-	bool repeats;	/* as may_repeat() said */
+	bool repeats;	/* as stackmap_may_repeat() said */
 	struct stackmap_registers registers;	/* at the request; unless STACKMAP_TELLS_RETURN */
 };
 
@@ -95,31 +81,7 @@ struct srcu_struct *const stackmap_deferral_srcu = &works_srcu;
 static LIST_HEAD(works);
 static unsigned long bits_used = RESERVED_BITS;
 
-/* The last delivery on a CPU; changes with interrupts off. */
-struct delivery {
-#if STACKMAP_TELLS_RETURN
-	struct user_return_notifier notifier;
-	bool notifies;			/* @notifier is registered */
-#else
-	struct user_pt_regs registers;	/* of @task */
-	unsigned long jiffies;		/* when it was */
-	bool on_return;			/* it was made by works_loop */
-#endif
-	struct task_struct *task;	/* NULL: a task has returned to user space since */
-	u64 start_time;			/* of @task, which may be freed */
-	unsigned long switches;		/* of @task, from CPUs */
-	unsigned long completed;	/* the bits of the works */
-	u64 id;
-	bool repeats;			/* as of the entry */
-};
-
-static DEFINE_PER_CPU(struct delivery, deliveries);
 static DEFINE_PER_CPU(u32, entry_count);
-
-static unsigned long switches_of(const struct task_struct *task)
-{
-	return task->nvcsw + task->nivcsw;
-}
 
 static unsigned int slot_of(const struct task_struct *task, unsigned int probe)
 {
@@ -151,26 +113,8 @@ struct unwind_task_info *stackmap_deferral_info(const struct task_struct *task)
 	return entry ? &entry->info : &none;
 }
 
-/* The last delivery, if it was to the current task, which has not been switched out since. */
-static const struct delivery *last_delivery(void)
-{
-	const struct delivery *delivery = this_cpu_ptr(&deliveries);
-
-	if (READ_ONCE(delivery->task) != current ||
-	    delivery->start_time != current->start_time ||
-	    delivery->switches != switches_of(current))
-		return NULL;
-	return delivery;
-}
-
-/* The delivery to the current task in this entry into the kernel, if there is known to be one. */
-static const struct delivery *delivery_here(void)
-{
-	return STACKMAP_TELLS_RETURN ? last_delivery() : NULL;
-}
-
 /* Claims an entry for the current task. Interrupts are off. */
-static struct entry *claim_entry(const struct delivery *delivery, bool repeats)
+static struct entry *claim_entry(const struct stackmap_delivery *delivery, bool repeats)
 {
 	unsigned int i;
 
@@ -213,162 +157,6 @@ static void free_entry(struct entry *entry)
 	entry->cache.nr_entries = 0;
 	/* Release; pairs with the cmpxchg in claim_entry(). */
 	smp_store_release(&owners[entry - entries], NULL);
-}
-
-#if STACKMAP_TELLS_RETURN
-static int hotplug;
-
-/* A task is about to be in user space. Interrupts are off. */
-static void on_user_return(struct user_return_notifier *notifier)
-{
-	struct delivery *delivery = container_of(notifier, struct delivery, notifier);
-
-	if (delivery->notifies) {
-		delivery->notifies = false;
-		user_return_notifier_unregister(notifier);
-	}
-	/* Last: the call may be traced, and no work runs any more before user space. */
-	WRITE_ONCE(delivery->task, NULL);
-}
-
-/* Has the notifier called. Returns whether it will be. Interrupts are off. */
-static bool watch_return(struct delivery *delivery)
-{
-	/* drop_notifier() has run, or will not: nothing would unregister it. */
-	if (!cpu_active(raw_smp_processor_id()))
-		return false;
-	if (!delivery->notifies) {
-		delivery->notifies = true;
-		user_return_notifier_register(&delivery->notifier);
-	}
-	return true;
-}
-
-/* A CPU goes offline, or the module goes: runs on the CPU, where no delivery follows. */
-static int drop_notifier(unsigned int cpu)
-{
-	guard(irqsave)();
-	on_user_return(&this_cpu_ptr(&deliveries)->notifier);
-	return 0;
-}
-
-/* Process context, may sleep. Returns 0 or an errno. */
-static int begin_watching(void)
-{
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		per_cpu(deliveries, cpu).notifier.on_user_return = on_user_return;
-	hotplug = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "stackmap:online", NULL, drop_notifier);
-	return min(hotplug, 0);
-}
-
-/* On all CPUs. Process context, may sleep. */
-static void end_watching(void)
-{
-	cpuhp_remove_state(hotplug);
-}
-
-static bool may_repeat(bool may_be_late)
-{
-	return false;
-}
-#else
-STACKMAP_STATIC_CALL(NULL, stackmap_stack_walk, arch_stack_walk);
-
-/* The function that has a task do its works before it returns to user space, as often as needed. */
-static unsigned long works_loop;
-
-/* Finds what may_repeat() needs. Returns 0 or an errno. */
-static int begin_watching(void)
-{
-	void *walk = stackmap_symbol_find("arch_stack_walk");
-
-	works_loop = (unsigned long)(stackmap_symbol_find("exit_to_user_mode_loop") ?:
-				     stackmap_symbol_find("do_notify_resume"));
-	if (!works_loop || !walk) {
-		pr_info("user stacks: this kernel has no symbol %s\n",
-			walk ? "do_notify_resume" : "arch_stack_walk");
-		return -EOPNOTSUPP;
-	}
-	static_call_update(stackmap_stack_walk, walk);
-	return 0;
-}
-
-static void end_watching(void)
-{
-}
-
-/* Notes that a return address is after a call of works_loop. Returns whether to go on. */
-static bool look_for_loop(void *found, unsigned long ip)
-{
-	u32 call;
-
-	if (ip - stackmap_facts.stext >= stackmap_facts.etext - stackmap_facts.stext)
-		return true;
-	call = le32_to_cpup((__le32 *)ip - 1);
-	*(bool *)found = aarch64_insn_is_bl(call) &&
-			 ip - 4 + 4 * sign_extend64(call, 25) == works_loop;
-	return !*(bool *)found;
-}
-
-/* Whether the current task is in works_loop. */
-static bool is_returning(void)
-{
-	bool found = false;
-
-	static_call(stackmap_stack_walk)(look_for_loop, &found, current, NULL);
-	return found;
-}
-
-static bool watch_return(struct delivery *delivery)
-{
-	delivery->jiffies = jiffies;
-	delivery->registers = task_pt_regs(current)->user_regs;
-	delivery->on_return = is_returning();
-	return true;
-}
-
-/*
- * Whether a first request may have the task do works again before it returns to user space, and
- * meet the same event again. Or it is of a later entry into the kernel, from the same registers and
- * in the same tick. Interrupts are off.
- */
-static bool may_repeat(bool may_be_late)
-{
-	const struct pt_regs *regs = task_pt_regs(current);
-	const struct delivery *delivery = last_delivery();
-
-	if (!delivery || time_after(jiffies, delivery->jiffies) ||
-	    memcmp(&delivery->registers, &regs->user_regs, sizeof(regs->user_regs)))
-		return false;
-	/*
-	 * Others do works, too, and do not go on while there are some: before a guest of KVM is
-	 * entered, or in a wait of io_uring. The same by the interrupt of a late request.
-	 */
-	if (!delivery->on_return || (may_be_late && regs->syscallno == NO_SYSCALL))
-		return true;
-	return is_returning();
-}
-#endif
-
-/* Has this CPU remember the delivery of an entry of the current task. Interrupts are off. */
-static void remember(const struct entry *entry)
-{
-	struct delivery *delivery = this_cpu_ptr(&deliveries);
-
-	/* An NMI sees all of it, or nothing. */
-	WRITE_ONCE(delivery->task, NULL);
-	barrier();
-	delivery->repeats = entry->repeats;
-	delivery->id = entry->info.id.id;
-	delivery->completed = READ_ONCE(entry->cache.unwind_completed) & READ_ONCE(bits_used);
-	delivery->start_time = current->start_time;
-	delivery->switches = switches_of(current);
-	if (!watch_return(delivery))
-		return;
-	barrier();
-	WRITE_ONCE(delivery->task, current);
 }
 
 /*
@@ -436,7 +224,10 @@ static void deliver_work(struct callback_head *head)
 	guard(irqsave)();
 	/* If exec has lost it, events that follow are of another program: of another cookie. */
 	if (!exits && entry->cache.nr_entries)
-		remember(entry);
+		stackmap_delivery_remember(entry->info.id.id,
+					   READ_ONCE(entry->cache.unwind_completed) &
+						   READ_ONCE(bits_used),
+					   entry->repeats);
 	/* Unless another work has been requested meanwhile, in an interrupt or while it slept. */
 	bits = atomic_long_read(&entry->info.unwind_mask);
 	do {
@@ -473,12 +264,12 @@ void stackmap_deferral_flush(void)
 u64 stackmap_deferral_walked(void)
 {
 	const struct entry *entry = find_entry(current);
-	const struct delivery *delivery;
+	const struct stackmap_delivery *delivery;
 
 	if (entry && entry->cache.nr_entries)
 		return entry->info.id.id;
 	guard(irqsave)();
-	delivery = delivery_here();
+	delivery = stackmap_delivery_here();
 	return delivery ? delivery->id : 0;
 }
 
@@ -487,7 +278,7 @@ int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 {
 	const unsigned long bit = BIT(work->bit);
 	const bool may_be_late = stackmap_may_be_late();
-	const struct delivery *delivery;
+	const struct stackmap_delivery *delivery;
 	bool repeats = false;
 	struct entry *entry;
 	unsigned long old;
@@ -497,16 +288,16 @@ int stackmap_deferral_request(struct unwind_work *work, u64 *cookie)
 	    (in_nmi() && !STACKMAP_HAS_TASK_WORK_NMI))
 		return -EINVAL;
 	guard(irqsave)();
-	delivery = delivery_here();
+	delivery = stackmap_delivery_here();
 	if (delivery && delivery->completed & bit) {
 		*cookie = delivery->id;
 		return 1;
 	}
 	entry = find_entry(current);
 	if (!entry) {
-		repeats = may_repeat(may_be_late);
+		repeats = stackmap_may_repeat(may_be_late);
 		if ((unlikely(may_be_late) && stackmap_is_too_late()) ||
-		    (repeats && this_cpu_ptr(&deliveries)->repeats))
+		    (repeats && this_cpu_ptr(&stackmap_deliveries)->repeats))
 			return -EBUSY;
 		entry = claim_entry(delivery, repeats);
 	}
@@ -544,15 +335,10 @@ int stackmap_deferral_init(struct unwind_work *work,
 	return 0;
 }
 
-static void forget_bit(void *bit)
-{
-	this_cpu_ptr(&deliveries)->completed &= ~BIT((long)bit);
-}
-
 /* As unwind_deferred_cancel(). */
 void stackmap_deferral_cancel(struct unwind_work *work)
 {
-	const long bit = work->bit;
+	const int bit = work->bit;
 	unsigned int i;
 
 	guard(mutex)(&stackmap_deferral_lock);
@@ -560,7 +346,7 @@ void stackmap_deferral_cancel(struct unwind_work *work)
 	synchronize_srcu(&works_srcu);
 	/* First, so that no delivery copies the bit after it was removed here. */
 	WRITE_ONCE(bits_used, bits_used & ~BIT(bit));
-	on_each_cpu(forget_bit, (void *)bit, true);
+	stackmap_delivery_forget(bit);
 	for (i = 0; i < BIT(table_bits); i++) {
 		atomic_long_andnot(BIT(bit), &entries[i].info.unwind_mask);
 		clear_bit(bit, &entries[i].cache.unwind_completed);
@@ -589,7 +375,7 @@ int stackmap_deferral_begin(void)
 	/* Events of an earlier load have other cookies. */
 	for_each_possible_cpu(cpu)
 		per_cpu(entry_count, cpu) = get_random_u32() & ~1;
-	ret = owners && table ? begin_watching() : -ENOMEM;
+	ret = owners && table ? stackmap_delivery_begin() : -ENOMEM;
 	if (ret) {
 		vfree(owners);
 		vfree(table);
@@ -655,7 +441,7 @@ void stackmap_deferral_end(void)
 		WRITE_ONCE(entries[i].info.work.func, NOTHING);
 	/* A task may have been preempted in deliver_work(): it does not sleep there any more. */
 	synchronize_rcu_tasks();
-	end_watching();
+	stackmap_delivery_end();
 	vfree(owners);
 	if (left)
 		pr_info("user stacks: for tasks in works of others (%u), %zu bytes are never freed\n",

@@ -47,17 +47,17 @@ unsafe extern "C" fn stackmap_user_id(ips: *const usize, nr: c_uint, cookie: u64
         return 0;
     };
     let cookie = Cookie(cookie);
-    shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_DELIVERED);
+    shim::stackmap_user_count(shim::STACKMAP_USER_DELIVERED);
     let known = state.remembered.get(cookie);
     if let Some(Known::Bound(id)) = known {
         // Another trace array asked first.
-        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_KNOWN);
+        shim::stackmap_user_count(shim::STACKMAP_USER_KNOWN);
         return id;
     }
     let process = Process::current();
     if matches!(known, Some(Known::Pending(before)) if process.is_another(before)) {
         // The stack of another program than that of the request.
-        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_EXEC_STALE);
+        shim::stackmap_user_count(shim::STACKMAP_USER_EXEC_STALE);
         return 0;
     }
     let ips = match nr {
@@ -177,9 +177,9 @@ impl State {
         let id = match still_valid() {
             true => {
                 let raw = buffer.words.raw();
-                shim::stackmap_user_add(shim::stackmap_user_counter_STACKMAP_USER_RAW_FRAMES, raw);
+                shim::stackmap_user_add(shim::STACKMAP_USER_RAW_FRAMES, raw);
                 shim::stackmap_user_count(match end {
-                    End::Complete if guessed => shim::stackmap_user_counter_STACKMAP_USER_GUESSED,
+                    End::Complete if guessed => shim::STACKMAP_USER_GUESSED,
                     _ => counter(end),
                 });
                 self.insert(process.user(), buffer.words.words())
@@ -202,7 +202,7 @@ impl State {
         if exhausted {
             let found = guard.find(words);
             if found.is_none() {
-                shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_DROP_SHARE);
+                shim::stackmap_user_count(shim::STACKMAP_USER_DROP_SHARE);
             }
             return Some(found?.id.get());
         }
@@ -237,10 +237,7 @@ fn copy(from: &[usize], to: &mut [usize]) -> usize {
 
 /// Returns the counter of stacks with this end: counters are in the order of [`End`].
 fn counter(end: End) -> stackmap_user_counter {
-    use shim::{
-        stackmap_user_counter_STACKMAP_USER_COMPLETE as FIRST,
-        stackmap_user_counter_STACKMAP_USER_CUT_COMPLEX_CFI as LAST,
-    };
+    use shim::{STACKMAP_USER_COMPLETE as FIRST, STACKMAP_USER_CUT_COMPLEX_CFI as LAST};
     const _: () = assert!(LAST - FIRST == End::Inexpressible as u32 - End::Complete as u32);
     FIRST + end as stackmap_user_counter - End::Complete as stackmap_user_counter
 }

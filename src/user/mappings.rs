@@ -61,17 +61,12 @@ impl Mappings {
     /// Returns the rule of code that has no word, if it is in the last mapping. `Err`: how the stack ends.
     #[cold]
     pub(super) fn without_file(&self, address: u64) -> Result<Rule, End> {
-        use shim::{
-            stackmap_mapping_kind_STACKMAP_MAPPING_FILE as FILE,
-            stackmap_mapping_kind_STACKMAP_MAPPING_OTHER as OTHER,
-            stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL,
-        };
         let mapping = self.mapping().filter(|_| self.recent.has(address));
         match mapping.map(|mapping| mapping.kind) {
-            Some(OTHER) => Ok(Rule::GENERATED),
-            Some(SPECIAL) => Ok(Rule::UNKNOWN),
+            Some(shim::STACKMAP_MAPPING_OTHER) => Ok(Rule::GENERATED),
+            Some(shim::STACKMAP_MAPPING_SPECIAL) => Ok(Rule::UNKNOWN),
             // It has no index.
-            Some(FILE) => Err(End::NoRule),
+            Some(shim::STACKMAP_MAPPING_FILE) => Err(End::NoRule),
             _ => Err(End::BadAddress),
         }
     }
@@ -97,7 +92,7 @@ impl Mappings {
     fn add(&mut self, state: &State, process: &Process<'_>, address: u64) -> Option<usize> {
         let new = self.found;
         let (mapping, known) = (self.shims.get_mut(new)?, self.known.get_mut(new)?);
-        if !process.mapping(address, mapping) {
+        if !process.mapping(address as usize, mapping) {
             return None;
         }
         let size = mapping.end - mapping.start;
@@ -216,7 +211,7 @@ impl<M: Memory> Code for ProcessCode<'_, M> {
     }
 
     fn register(&self, register: u64) -> u64 {
-        self.process.register(register)
+        self.process.register(register as u32)
     }
 
     #[cold]
@@ -225,7 +220,7 @@ impl<M: Memory> Code for ProcessCode<'_, M> {
             return None;
         }
         self.learnt += 1;
-        shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_TRACKED);
+        shim::stackmap_user_count(shim::STACKMAP_USER_TRACKED);
         self.read(address, |elf, file, offset| {
             elf.track(file, &NATIVE, offset, register)
         })?
@@ -314,12 +309,11 @@ impl<M: Memory> ProcessCode<'_, M> {
 
     /// Returns whether an address is in executable memory.
     fn is_code(&mut self, address: u64) -> bool {
-        use shim::stackmap_mapping_kind_STACKMAP_MAPPING_DATA as DATA;
         self.find(address)
             && self
                 .mappings
                 .mapping()
-                .is_some_and(|mapping| mapping.kind != DATA)
+                .is_some_and(|mapping| mapping.kind != shim::STACKMAP_MAPPING_DATA)
     }
 
     /// Returns what identifies a frame that is decoded: the process, the code in its file, and the frame. [`None`]: the code
@@ -345,9 +339,8 @@ impl<M: Memory> ProcessCode<'_, M> {
     /// Returns the same for a frame in no file.
     #[cold]
     fn original_of_no_file(&mut self, frame: Frame, slot: Option<u64>) -> Option<Frame> {
-        use shim::stackmap_mapping_kind_STACKMAP_MAPPING_SPECIAL as SPECIAL;
-        let is_special =
-            self.find(frame.ip) && self.mappings.mapping().map(|at| at.kind) == Some(SPECIAL);
+        let is_special = self.find(frame.ip)
+            && self.mappings.mapping().map(|at| at.kind) == Some(shim::STACKMAP_MAPPING_SPECIAL);
         if !is_special {
             return None;
         }
@@ -387,20 +380,15 @@ impl<M: Memory> ProcessCode<'_, M> {
         }
         self.learnt += 1;
         let found = self.described(address, interrupted)?;
-        use shim::{
-            stackmap_user_counter_STACKMAP_USER_RULES_ABSENT as ABSENT,
-            stackmap_user_counter_STACKMAP_USER_RULES_LEARNT as LEARNT,
-            stackmap_user_counter_STACKMAP_USER_RULES_NONE as NONE,
-        };
         shim::stackmap_user_count(match found {
-            Ok(_) => LEARNT,
-            Err(Unknown::Absent | Unknown::Later) => ABSENT,
-            Err(_) => NONE,
+            Ok(_) => shim::STACKMAP_USER_RULES_LEARNT,
+            Err(Unknown::Absent | Unknown::Later) => shim::STACKMAP_USER_RULES_ABSENT,
+            Err(_) => shim::STACKMAP_USER_RULES_NONE,
         });
         let rule = cfi::rule_of(found)?;
         let mapping = self.mappings.mapping()?;
         match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+            shim::STACKMAP_MAPPING_FILE => {
                 let State {
                     binaries, rules, ..
                 } = self.state;
@@ -451,13 +439,13 @@ impl<'a, M> ProcessCode<'a, M> {
     fn described(&mut self, address: u64, interrupted: bool) -> Option<Result<Rule, Unknown>> {
         let mapping = self.mappings.mapping()?;
         let found = match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {
+            shim::STACKMAP_MAPPING_FILE => {
                 self.read(address, |elf, file, offset| match interrupted {
                     true => elf.learn(file, &NATIVE, offset),
                     false => elf.learn_call(file, &NATIVE, offset),
                 })?
             }
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => {
+            shim::STACKMAP_MAPPING_VDSO => {
                 let offset = address - mapping.start + mapping.offset;
                 cfi::learn(&self.process.vdso(), &NATIVE, offset)
             }
@@ -477,11 +465,9 @@ impl State {
         address: u64,
     ) -> Option<Indices> {
         match mapping.kind {
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO => return Some(Indices::vdso(VDSO)),
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_VDSO32 => {
-                return Some(Indices::vdso(VDSO32))
-            }
-            shim::stackmap_mapping_kind_STACKMAP_MAPPING_FILE => {}
+            shim::STACKMAP_MAPPING_VDSO => return Some(Indices::vdso(VDSO)),
+            shim::STACKMAP_MAPPING_VDSO32 => return Some(Indices::vdso(VDSO32)),
+            shim::STACKMAP_MAPPING_FILE => {}
             _ => return None,
         }
         let known = self.binaries.lock().meet(&mapping.file);
@@ -497,7 +483,7 @@ impl State {
         let added = binaries.add(user, &mapping.file, &binary, &self.rules);
         drop(binaries);
         if added.is_err() {
-            shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_BINARIES_FULL);
+            shim::stackmap_user_count(shim::STACKMAP_USER_BINARIES_FULL);
         }
         added.ok()
     }

@@ -131,12 +131,12 @@ fn exchange(kept: &AtomicPtr<Buffer>, new: Option<KBox<Buffer>>) -> Option<KBox<
     let new = new.map_or(null_mut(), KBox::into_raw);
     // ORDERING: AcqRel; who takes a buffer sees that its last user is done with it.
     let old = kept.swap(new, Ordering::AcqRel);
-    // SAFETY: What is there was put there by this function or `new()`, and was just taken.
+    // SAFETY: A pointer that is not null was put there by this function or `new()`, and was just taken.
     (!old.is_null()).then(|| unsafe { KBox::from_raw(old) })
 }
 
 /// Allocates what deliveries into a map of `2^bits` stacks need, if that was not done. EOPNOTSUPP: the kernel
-/// has no user unwinder. Context: process; callers serialise.
+/// lacks what user stacks need. Context: process; callers serialise.
 pub(crate) fn allocate(bits: u32) -> Result {
     if STATE.get().is_some() {
         return Ok(());

@@ -21,6 +21,43 @@ use kernel::{
     types::{NotThreadSafe, Opaque},
 };
 
+/// Wraps C functions of a type whose field has what they need, by its invariant. References are valid.
+macro_rules! of {
+    ($of:ty, $field:tt: $($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $function:ident;)*) => {
+        impl $of {$(
+            $(#[$doc])*
+            pub(super) fn $name(&self, $($arg: $type),*) -> $ret {
+                // SAFETY: By the invariant of the type.
+                unsafe { shim::$function(&self.$field, $($arg),*) }
+            }
+        )*}
+    };
+}
+
+of! { Process<'_>, 0:
+    /// Sets `mapping` to what an address lies in. Returns whether something is there that is not just being changed.
+    mapping(address: usize, mapping: &mut stackmap_mapping) -> bool = stackmap_user_mapping;
+    /// Returns a register of the task, by its DWARF number, where it left user space.
+    register(number: u32) -> u64 = stackmap_user_register;
+    /// Returns the same as [`Process::original`], by a slot or 0; or 0.
+    replaced(ip: u64, slot: u64) -> u64 = stackmap_user_original;
+    /// Reads the path and the build-id of a file. Returns whether it is still mapped at that address, and its key will
+    /// change when the file does.
+    binary(ip: usize, key: &stackmap_file_key, binary: &mut stackmap_binary) -> bool = stackmap_user_binary;
+    /// Returns the size of its 64-bit vDSO.
+    vdso_size() -> u64 = stackmap_vdso_size;
+}
+
+of! { Sleeper, inner:
+    /// Returns whether all that was read since `begin` is of the stack that was requested.
+    stays() -> bool = stackmap_sleeper_stays;
+    /// Binds its stack. Returns whether a ring buffer took that. Context: process; the caller holds the lock of the
+    /// control path, so that trace arrays stay.
+    bind(id: u32) -> bool = stackmap_sleeper_bind;
+    /// Reads a word of its memory. Returns an errno.
+    read(address: usize, word: &mut u64) -> c_int = stackmap_sleeper_word;
+}
+
 /// A process, identified through one of its tasks.
 ///
 /// # Invariants
@@ -62,25 +99,10 @@ impl Process<'_> {
         }
     }
 
-    /// Sets `mapping` to what an address lies in. Returns whether something is there that is not just being
-    /// changed.
-    pub(super) fn mapping(&self, address: u64, mapping: &mut stackmap_mapping) -> bool {
-        // SAFETY: By the invariant; `mapping` may be written.
-        unsafe { shim::stackmap_user_mapping(&self.0, address as usize, mapping) }
-    }
-
-    /// Returns a register of the task, by its DWARF number, where it left user space.
-    pub(super) fn register(&self, number: u64) -> u64 {
-        // SAFETY: By the invariant, the task's kernel stack is there.
-        unsafe { shim::stackmap_user_register(&self.0, number as u32) }
-    }
-
     /// Returns the address that uprobes have replaced by one of theirs. [`None`]: it is not the current task, or they have
     /// not.
     pub(super) fn original(&self, ip: u64, slot: Option<u64>) -> Option<u64> {
-        // SAFETY: By the invariant.
-        let original = unsafe { shim::stackmap_user_original(&self.0, ip, slot.unwrap_or(0)) };
-        (original != 0).then_some(original)
+        Some(self.replaced(ip, slot.unwrap_or(0))).filter(|original| *original != 0)
     }
 
     /// Returns the file that is mapped at an address, if it is still this one. `reads` is how often it may be
@@ -107,18 +129,6 @@ impl Process<'_> {
     /// Returns its 64-bit vDSO.
     pub(super) fn vdso(&self) -> Vdso<'_> {
         Vdso(self)
-    }
-
-    /// Reads the path and the build-id of a file. Returns whether it is still mapped at that address, and its
-    /// key will change when the file does.
-    pub(super) fn binary(
-        &self,
-        ip: usize,
-        key: &stackmap_file_key,
-        binary: &mut stackmap_binary,
-    ) -> bool {
-        // SAFETY: By the invariant; the references are valid.
-        unsafe { shim::stackmap_user_binary(&self.0, ip, key, binary) }
     }
 }
 
@@ -149,19 +159,6 @@ impl Sleeper {
             unreadable: Cell::new(None),
             _here: NotThreadSafe,
         })
-    }
-
-    /// Returns whether all that was read since `begin` is of the stack that was requested.
-    pub(super) fn stays(&self) -> bool {
-        // SAFETY: By the invariant.
-        unsafe { shim::stackmap_sleeper_stays(&self.inner) }
-    }
-
-    /// Binds its stack. Returns whether a ring buffer took that. Context: process; the caller holds the
-    /// lock of the control path.
-    pub(super) fn bind(&self, id: u32) -> bool {
-        // SAFETY: By the invariant; trace arrays stay while the lock is held.
-        unsafe { shim::stackmap_sleeper_bind(&self.inner, id) }
     }
 
     /// Returns why some of its memory could not be read.
@@ -202,9 +199,7 @@ impl Memory for Sleeper {
 
     fn code(&self, address: u64) -> Result<u64, Unreadable> {
         let mut word = 0;
-        // SAFETY: By the invariant; `word` may be written.
-        let ret = unsafe { shim::stackmap_sleeper_word(&self.inner, address as usize, &mut word) };
-        match to_result(ret) {
+        match to_result(self.read(address as usize, &mut word)) {
             Ok(()) => Ok(word),
             Err(ENXIO) => Err(Unreadable::Unmapped),
             Err(EBUSY) => {
@@ -295,8 +290,7 @@ impl File for Vdso<'_> {
     }
 
     fn size(&self) -> u64 {
-        // SAFETY: By the invariant of the process.
-        unsafe { shim::stackmap_vdso_size(&self.0 .0) }
+        self.0.vdso_size()
     }
 }
 

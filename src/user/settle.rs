@@ -64,13 +64,13 @@ pub(crate) fn settle(task: &Task, unasked: bool) {
         match state.settle(&sleeper) {
             Outcome::Busy => {}
             Outcome::Settled => {
-                shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLED);
+                shim::stackmap_user_count(shim::STACKMAP_USER_SETTLED);
                 return;
             }
             Outcome::Lost => break,
         }
     }
-    shim::stackmap_user_count(shim::stackmap_user_counter_STACKMAP_USER_SETTLE_LOST);
+    shim::stackmap_user_count(shim::STACKMAP_USER_SETTLE_LOST);
 }
 
 impl State {
@@ -112,5 +112,5 @@ impl State {
 }
 
 fn exec_was_late() -> bool {
-    shim::stackmap_user_counted(shim::stackmap_user_counter_STACKMAP_USER_EXEC_LATE) != 0
+    shim::stackmap_user_counted(shim::STACKMAP_USER_EXEC_LATE) != 0
 }

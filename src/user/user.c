@@ -199,8 +199,8 @@ int stackmap_user_begin(unsigned int nr)
 
 /**
  * stackmap_user_ask - have stacks of a trace array request user stacks, or not any more
- * @nr: its slot; if @on, it is served and stackmap_user_begin() has returned 0
- * @on: which
+ * @nr: its slot
+ * @on: which; they do not unless stackmap_user_begin() has returned 0
  *
  * What was requested is still delivered.
  *
@@ -209,7 +209,7 @@ int stackmap_user_begin(unsigned int nr)
 void stackmap_user_ask(unsigned int nr, bool on)
 {
 	/* Release; pairs with the load in stackmap_slot_asks(): it sees the work, too. */
-	smp_store_release(&stackmap_slots[nr].asks, on);
+	smp_store_release(&stackmap_slots[nr].asks, on && stackmap_slots[nr].has_work);
 }
 
 /**

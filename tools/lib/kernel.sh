@@ -11,7 +11,7 @@ fetch() {
 		wanted+=("$package=$version")
 	done
 	if ! (cd "$dir" && apt-get -qq download "${wanted[@]}"); then
-		echo "$version of ${*} cannot be had any more"
+		echo "$version of ${*} is not available any more"
 		exit "$moved_on"
 	fi
 }

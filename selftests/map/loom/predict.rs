@@ -25,7 +25,10 @@ fn record_predicted(map: &Map, context: usize, frames: &[u64]) -> Result<(Lookup
     let guard = unsafe { map.enter(section.inside(), context) };
     let predictor = guard.predictor().ok_or(Fallback::Resetting)?;
     if let Some(next) = predictor.predict(frames[0]) {
-        if next.frames_after(0).eq(frames.iter().copied()) {
+        if (0..)
+            .map_while(|nr| next.frame(nr))
+            .eq(frames.iter().copied())
+        {
             let found = predictor.hit(&next);
             let steps = model::steps() - before;
             assert!(steps <= frames.len() + 3 * 2 + 14, "P2: {steps} steps");

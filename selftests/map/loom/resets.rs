@@ -125,7 +125,7 @@ fn a_chunk_that_an_export_reads() {
         let snapshot = map.snapshot().unwrap();
         let reader = spawn(&map, move |map| {
             let mut buffer = [0; MAX_FRAMES];
-            // Behind the other two.
+            // After the other two.
             let found = map.next(&snapshot, 3, &mut buffer);
             found.map(|stack| buffer[..stack.expect("the snapshot has it").nr].to_vec())
         });

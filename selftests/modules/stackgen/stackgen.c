@@ -418,7 +418,7 @@ static int astray_set(void *data, u64 how)
 	const unsigned long task = (unsigned long)task_stack_page(current);
 	const unsigned long own = (unsigned long)__builtin_frame_address(0);
 	const unsigned long final = (unsigned long)&task_pt_regs(current)->stackframe;
-	/* Room for registers, and a record after them. */
+	/* Space for registers, and a record after them. */
 	unsigned long words[2 * sizeof(struct pt_regs) / 8] = { };
 	struct pt_regs *regs = (struct pt_regs *)words;
 	unsigned long *record = (unsigned long *)(regs + 1);

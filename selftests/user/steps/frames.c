@@ -24,7 +24,7 @@ static long leaf(const char *bytes)
 	return sum += bytes[0];
 }
 
-/* Room that grows: where gcc aligns the stack too, the frame's end is in a register of its own. */
+/* Space that grows: where gcc aligns the stack too, the frame's end is in a register of its own. */
 static long grow(int nr)
 {
 	alignas(64) char array[64] = { 1 };

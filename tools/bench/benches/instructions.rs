@@ -19,7 +19,7 @@ struct Case {
 
 type Prepared = &'static Case;
 
-/// Prepares a map with room for the stacks that come.
+/// Prepares a map with capacity for all stacks that follow.
 fn case(map: Map, context: usize, stacks: Vec<Vec<u64>>) -> Prepared {
     let map = Box::leak(Box::new(map));
     let section = Box::leak(Box::new(ReadSide::enter()));

@@ -2,7 +2,7 @@
 /*
  * What an entry into the kernel takes: entry FRAMES COUNT [HOW].
  *
- * Calls close() of the file descriptor 1,000,000 COUNT times, below so many further frames without
+ * Calls close() of the file descriptor 1,000,000 COUNT times, below FRAMES further frames without
  * frame pointers: one function that calls itself, or with "calls" up to 16 others. The outermost of
  * them is called by a function of assembly: with "decoded", without call frame information; with
  * "undecodable", also with a stack pointer that its instructions do not say; with "tracked", whose

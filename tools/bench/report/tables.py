@@ -94,7 +94,7 @@ def cost(found):
              "module, where the kernel's unwinder finds a frame with more effort than in the kernel's own text.")
     return Section(
         "Cost of a recorded stack",
-        "``trace_dump_stack()`` below so many further frames of a module: instructions, and in brackets how many "
+        "``trace_dump_stack()`` below further frames of a module: instructions, and in brackets how many "
         "times those of the full stack that the kernel itself records. *Remembered*: the context has just seen the "
         "stack. *Searched for*: 200 known stacks in an order in which they have not come before. The last "
         "column is without the unwind cache. With the kprobe, an instruction more or less says little: what the "
@@ -164,7 +164,7 @@ def slow_frames(found):
     one = found["tracepoints"]
     return Section(
         "Frames that the kernel's unwinder finds",
-        "The same workloads with their first round, by the jump: frames that a rule or a hint has found, those that took a "
+        "The same workloads with their first round, by the jump: frames found by rules, cached or learnt, those that took a "
         "step of the kernel's unwinder, by cause (``Documentation/design.rst``), and stacks that it has walked.",
         ("events", "by rules", *(cause.split("_")[1] for cause in SLOW)),
         [[name, one[f"fast.{key}"], *(one[f"{cause}.{key}"] for cause in SLOW)] for key, name in EVENTS.items()])
@@ -184,7 +184,7 @@ def kernels(found):
     return Section(
         "Other kernels",
         f"The instructions of a full stack with {KERNEL_DEPTHS[0]} further frames; then an id by the jump hook over a full "
-        "stack: with so many further frames, remembered and in brackets searched for, and at the kernel's own events. "
+        "stack: by further frames, predicted and in brackets searched for, and at the kernel's own events. "
         "``deb13-rt`` has the source of ``deb13``, and PREEMPT_RT.",
         ("kernel", "full stack", *(f"{depth} further" for depth in KERNEL_DEPTHS), *EVENTS.values()),
         [row(kernel) for kernel in (guests.KERNEL, *guests.OTHER_KERNELS)])
@@ -197,7 +197,7 @@ def filled(found):
     return Section(
         "A map that fills",
         "12 further frames, ``bits=14``: known stacks, searched for, and new ones. When the map is full, a new "
-        "stack is written in full.",
+        "stack is a full stack.",
         ("full", "known stack", "new stack"),
         [[f"{percent} %", *pair] for percent, *pair in zip(PERCENTS, hits, new)],
         f"From 5 % to 100 %, a known stack costs {100 * (hits[-1] / hits[0] - 1):+.2f} %.")
@@ -345,7 +345,7 @@ def others(found):
         "One event of a test module in one guest, with 200 known stacks, at 4, 12 and 28 further frames: "
         "instructions of the event with all that it causes at once, and times those of the plain event with a "
         "full stack. What perf's reader does later is not in it. Bytes are those of an event and its stack at 12 "
-        "further frames in the buffer or file; memory is what holds the distinct stacks, of at most so many: "
+        "further frames in the buffer or file; memory is what holds the distinct stacks, of at most this many: "
         "stackmap's is for the 600 that there are and grows, the others' is there from the beginning. At 28 further "
         "frames the hist trigger stops at its 31st.",
         ("by", *(f"{depth} further" for depth in OTHERS_DEPTHS), "bytes an event", "memory, for at most"), rows, after)
@@ -358,7 +358,7 @@ def growth(found):
              "bytes a stack": "bytes"}
     return Section(
         "Growth: stacks",
-        "``bits=20``, 14 frames: instructions of an event while the map holds so many stacks, of an export for each "
+        "``bits=20``, 14 frames: instructions of an event by the stacks in the map, of an export for each "
         "of them (the text export: for the first of them), and bytes.",
         ("stacks", *names), [[size, *(one[f"{key}.{size}"] for key in names.values())] for size in SIZES])
 
@@ -368,7 +368,7 @@ def cpus(found):
     one = found["cpus"]
     return Section(
         "Growth: CPUs",
-        "So many CPUs record 12 further frames at once, the same 4,000 stacks or fewer: instructions of an event, by all "
+        "CPUs that record 12 further frames at once, the same 4,000 stacks or fewer: instructions of an event, by all "
         "CPUs together, and over those of one CPU. QEMU runs the CPUs by turns: a step that is taken again because "
         "another CPU was quicker is counted; what a cache line costs that moves between CPUs is not, "
         "see `Documentation/results/map.rst` for two real ones.",

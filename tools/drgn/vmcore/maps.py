@@ -26,7 +26,7 @@ BITS_MAX = 20
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """A stack of a map: its id, its frames with the innermost first, and the epoch in which it came."""
+    """A stack of a map: its id, its frames with the innermost first, and the epoch of its insert."""
 
     id: int
     refs: int

@@ -99,7 +99,7 @@ class Names:
         return None
 
     def frame(self, address, stack=None, generation=0):
-        """What tracefs shows of a frame; of a stack in the map, by the names of when it came."""
+        """What tracefs shows of a frame; of a stack in the map, by the names at its insert."""
         if address == TRAMPOLINE:
             return "[FTRACE TRAMPOLINE]"
         name = None

@@ -27,7 +27,7 @@ const TEXT: u64 = 0xffff_ffff_8100_0000;
 const MODULES: u64 = 0xffff_ffff_c000_0000;
 /// The distance between two functions.
 const SIZE: u64 = 0x80;
-/// As many places as call something.
+/// Distinct call sites.
 const CALL_SITES: u64 = 400_000;
 /// Programs and libraries.
 const FILES: u64 = 200;
@@ -201,7 +201,7 @@ fn write_capture(dir: &Path, name: &str, files: &[&[(&str, &str)]]) -> io::Resul
     capture.finish(&manifest).map(drop).map_err(failed)
 }
 
-/// Writes the text of a trace, of at least so many bytes.
+/// Writes the text of a trace, of at least this many bytes.
 fn write_trace(dir: &Path, numbers: &mut Numbers, nr_stacks: u64, len: u64) -> io::Result<()> {
     let mut out = create(dir, "trace")?;
     writeln!(out, "# tracer: nop\n#")?;
@@ -245,7 +245,7 @@ struct Page {
 
 impl Page {
     /// How many bytes of records there are in a page.
-    const ROOM: usize = 4080;
+    const SPACE: usize = 4080;
 
     fn push(&mut self, time: u64, data: &[u8]) {
         let words = data.len() as u32 / 4;
@@ -271,7 +271,7 @@ impl<W: Write> Pages<W> {
         data.extend(rest);
         let is_of = |page: &&mut Page| page.cpu == cpu && !page.is_full;
         if let Some(page) = self.open.iter_mut().find(is_of) {
-            if page.data.len() + 4 + data.len() <= Page::ROOM {
+            if page.data.len() + 4 + data.len() <= Page::SPACE {
                 page.push(time, &data);
                 return Ok(());
             }
@@ -281,7 +281,7 @@ impl<W: Write> Pages<W> {
             cpu,
             time,
             last: time,
-            data: Vec::with_capacity(Page::ROOM),
+            data: Vec::with_capacity(Page::SPACE),
             is_full: false,
         };
         page.push(time, &data);
@@ -306,7 +306,7 @@ impl<W: Write> Pages<W> {
     }
 }
 
-/// Writes the pages of a trace of so many events.
+/// Writes the pages of a trace of this many events.
 fn write_pages(
     dir: &Path,
     name: &str,

@@ -77,7 +77,7 @@ fn is_text(head: &[u8]) -> bool {
 }
 
 /// Reads until `buffer` is full or the input ends, and returns how much there was; with an error,
-/// how much came before it.
+/// how much preceded it.
 pub(crate) fn read_full(
     input: &mut (impl Read + ?Sized),
     buffer: &mut [u8],

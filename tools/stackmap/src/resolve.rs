@@ -53,7 +53,7 @@ enum Form {
 struct Entries {
     /// The ids of their user stacks.
     bound: HashMap<Cookie, u32>,
-    /// Those whose events came first.
+    /// The ones whose events were first.
     waiting: HashSet<Cookie>,
 }
 

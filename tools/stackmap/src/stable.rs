@@ -26,9 +26,9 @@ use std::{collections::HashMap, fmt, ops::Range};
 
 /// What is hashed first: which bytes follow.
 const TAG: &[u8] = b"stackmap stack 1\n";
-/// So many full stacks are remembered.
+/// Full stacks that are remembered, at most.
 const MAX_FULL: usize = 1 << 14;
-/// So many bytes of encoded frames are remembered.
+/// Bytes of encoded frames that are remembered, at most.
 const MAX_KEPT: usize = 16 << 20;
 
 /// The id of a stack, the same wherever its frames are called the same.
@@ -48,7 +48,7 @@ impl Serialize for StableId {
     }
 }
 
-/// The beginning of a stable id: at least so many digits that it is not met by accident.
+/// The beginning of a stable id: at least as many digits that it is not met by accident.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Prefix<'a>(&'a str);
 

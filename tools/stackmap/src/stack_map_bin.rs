@@ -29,7 +29,7 @@ pub const MAX_DEPTH: u32 = 4096;
 /// More stacks than the largest map holds.
 pub const MAX_STACKS: u32 = 1 << 24;
 
-/// What tells one load of the module from another: ids of one say nothing about stacks of another.
+/// What distinguishes one load of the module from another: ids of one say nothing about stacks of another.
 pub type LoadId = NonZeroU32;
 
 /// The byte order of a file.

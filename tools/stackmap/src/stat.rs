@@ -108,7 +108,7 @@ impl Stat {
         self.text("entries")?.split_once('/')?.1.trim().parse().ok()
     }
 
-    /// How many bits of an id tell its place in the table; the rest is the generation.
+    /// How many bits of an id are its slot; the rest is the generation.
     pub fn slot_bits(&self) -> Option<u32> {
         let slots = self.number("table_size")?;
         slots.is_power_of_two().then(|| slots.ilog2())

@@ -16,7 +16,7 @@ use crate::{
 use indexmap::IndexSet;
 use std::{borrow::Cow, cmp::Reverse};
 
-/// As many stacks are compared one by one.
+/// Up to this many stacks are searched linearly.
 const MAX_COMPARED: usize = 16;
 
 /// What events of a group have in common.

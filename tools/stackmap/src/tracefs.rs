@@ -215,7 +215,7 @@ impl Tracefs {
         }
     }
 
-    /// What tells the map from one that is loaded or emptied later.
+    /// What distinguishes the map from one that is loaded or emptied later.
     pub fn map_state(&self) -> Result<MapState> {
         self.stack_map_bin("stack_map_bin", |file, source| {
             let mut reader = Reader::new(file, source)?;
@@ -251,7 +251,7 @@ impl Tracefs {
     }
 }
 
-/// What tells a map from another one.
+/// What distinguishes a map from another one.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MapState {
     /// The load of the module; [`None`]: not known.

@@ -5,7 +5,7 @@
 use crate::{address::may_be_address, notes::count_of, output::safe, trace::Event};
 use std::collections::BTreeMap;
 
-/// The fields of so many events are named.
+/// The most events whose fields are named.
 const MAX_LISTED: usize = 12;
 
 /// What each event adds to a sum.

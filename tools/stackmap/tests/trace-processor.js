@@ -49,7 +49,7 @@ process.on("uncaughtException", (error) => {
   process.exit(1);
 });
 
-// It is ready when it has called what waits for its start, which nothing else is told.
+// It is ready when it has called what waits for its start, which nothing else reports.
 setTimeout(() => {
   worker.onmessage({ data: port });
   port.onmessage({ data: Bytes.from(fs.readFileSync(requests)) });

@@ -14,7 +14,7 @@ GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))
 
 
 class ImageError(Exception):
-    """A file that the run needs cannot be had."""
+    """A file that the run needs is not available."""
 
 
 def check_interpreter(path, userland):

@@ -82,7 +82,7 @@ def _walk(path):
 
 
 def _entries(path):
-    """What is there, by its path: what it is and, of a link, where it leads."""
+    """Each file by its path: what it is and, of a link, where it leads."""
     entries = {}
     for name, directory, seen in _walk(path):
         full = os.path.join(directory, name)

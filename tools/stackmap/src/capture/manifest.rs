@@ -186,7 +186,7 @@ pub struct CpuStat {
     pub entries: u64,
     /// Events that were overwritten by later ones.
     pub overrun: u64,
-    /// Events that found no place.
+    /// Events that the buffer had no space for.
     pub dropped: u64,
     /// Bytes that the events it held took.
     #[serde(skip_serializing_if = "is_default")]

@@ -27,7 +27,7 @@ mod write;
 pub use manifest::{ClockReading, Clocks, CpuStat, Filtered, Manifest, Recorded};
 pub use read::{Capture, Described, FormatText, Input, Member};
 pub use sleeper::{is_asleep, Sleeper};
-pub use write::{Room, Writer, PACKING};
+pub use write::{Space, Writer, PACKING};
 
 /// Where `record` writes and the others read by default.
 pub const DEFAULT_CAPTURE: &str = "stackmap.data";

@@ -171,7 +171,7 @@ impl Capture {
         self.member_with(name, FREE)
     }
 
-    /// A member that may have so many bytes, however few it is packed in.
+    /// A member that may have this many bytes, however few it is packed in.
     fn member_with(&mut self, name: &str, free: u64) -> Result<Member<'_>> {
         let source = self.member_name(name);
         match self.zip.by_name(name) {
@@ -341,7 +341,7 @@ impl Capture {
         if let Some((index, image)) = self.vdso()? {
             names.set_vdso(index, image);
         }
-        self.add_perf_maps(processes, live::Room::default(), &mut names);
+        self.add_perf_maps(processes, live::Space::default(), &mut names);
         Ok(User {
             stacks,
             unread,
@@ -350,17 +350,17 @@ impl Capture {
         })
     }
 
-    /// Adds the perf maps of processes for which there is room.
+    /// Adds the perf maps of processes for which there is space.
     fn add_perf_maps(
         &mut self,
         processes: BTreeSet<Process>,
-        mut room: live::Room,
+        mut space: live::Space,
         names: &mut Names,
     ) {
         for process in processes {
             // There may be many.
             match self.perf_map(process) {
-                Ok(Some(text)) if room.has(process, &text) => names.add_perf_map(process, text),
+                Ok(Some(text)) if space.has(process, &text) => names.add_perf_map(process, text),
                 Ok(_) => {}
                 // The rest of the capture is good.
                 Err(error) => warn(format_args!("{error}: not used")),
@@ -544,8 +544,8 @@ mod tests {
         writer.finish(&Manifest::default()).unwrap();
         let mut capture = Capture::open(&path).unwrap();
         let mut names = Names::default();
-        for (tgids, room) in [(0..2, live::Room::default()), (2..9, live::Room::of(14))] {
-            capture.add_perf_maps(tgids.map(process).collect(), room, &mut names);
+        for (tgids, space) in [(0..2, live::Space::default()), (2..9, live::Space::of(14))] {
+            capture.add_perf_maps(tgids.map(process).collect(), space, &mut names);
         }
         let frame = |tgid, address| WhichFrame {
             at: At::Address {

@@ -34,16 +34,16 @@ pub struct Writer {
 }
 
 /// The space for a capture.
-pub struct Room(File);
+pub struct Space(File);
 
-impl Room {
+impl Space {
     /// That of `file`, for tests.
     #[cfg(test)]
     pub(crate) fn of(file: File) -> Self {
         Self(file)
     }
 
-    /// Reserves room for a capture of `size` bytes.
+    /// Reserves space for a capture of `size` bytes.
     pub fn reserve(&self, size: u64) -> io::Result<()> {
         reserve(&self.0, size)
     }
@@ -103,15 +103,15 @@ impl Writer {
         &self.path
     }
 
-    /// Makes sure that there is room for a capture of `size` bytes, before anything is written.
+    /// Makes sure that there is space for a capture of `size` bytes, before anything is written.
     pub fn reserve(&self, size: u64) -> Result {
         reserve(&self.file, size).map_err(|error| self.failed(error))
     }
 
     /// Where it is written.
-    pub fn room(&self) -> Result<Room> {
+    pub fn space(&self) -> Result<Space> {
         let file = self.file.try_clone();
-        Ok(Room(file.map_err(|error| self.failed(error))?))
+        Ok(Space(file.map_err(|error| self.failed(error))?))
     }
 
     /// Adds a member with all that `content` has; returns how many bytes that was.
@@ -194,9 +194,9 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         // Such a file system can only be asked.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            let room = fstatvfs(file)?;
-            match room.f_bavail.saturating_mul(room.f_frsize) {
-                room if room < size => Err(Errno::NOSPC.into()),
+            let space = fstatvfs(file)?;
+            match space.f_bavail.saturating_mul(space.f_frsize) {
+                space if space < size => Err(Errno::NOSPC.into()),
                 _ => Ok(()),
             }
         }

@@ -147,8 +147,8 @@ impl<'a> Writer<'a> {
     fn kernel_stack(&mut self, data: &[u8], frames: &[u64]) -> Vec<u8> {
         let mut record = self.head(data, self.kernel_stack);
         let begin = (record.len() + 4).next_multiple_of(LONG);
-        let room = Pages::max_len(&self.layout).saturating_sub(begin) / LONG;
-        let kept = &frames[..frames.len().min(room)];
+        let space = Pages::max_len(&self.layout).saturating_sub(begin) / LONG;
+        let kept = &frames[..frames.len().min(space)];
         self.cut += u64::from(kept.len() < frames.len());
         record.extend((kept.len() as u32).to_le_bytes());
         record.resize(begin, 0);
@@ -160,12 +160,12 @@ impl<'a> Writer<'a> {
         let user = &self.loaded.user;
         let stack = self.loaded.user_stack(id)?;
         let mut record = self.head(data, self.user_stack);
-        let room = Pages::max_len(&self.layout).saturating_sub(record.len() + 64);
+        let space = Pages::max_len(&self.layout).saturating_sub(record.len() + 64);
         let mut text = String::from("<user stack trace>");
         let frames = user.stack(stack.ips).flat_map(|which| user.frames(which));
         for frame in frames {
             let line = format!("\n=> {frame}");
-            if text.len() + line.len() > room {
+            if text.len() + line.len() > space {
                 self.cut += 1;
                 text.push_str("\n=> ...");
                 break;

@@ -15,9 +15,9 @@ use crate::{
 };
 use std::collections::{BTreeSet, HashMap};
 
-/// So many full stacks are remembered.
+/// Full stacks that are remembered, at most.
 const MAX_WHOLE: usize = 1 << 14;
-/// So many values are remembered of what events have, and so many are named.
+/// Values that are remembered of what events have, and that are named, at most.
 const MAX_SEEN: usize = 256;
 const MAX_LISTED: usize = 12;
 

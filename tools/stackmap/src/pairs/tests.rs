@@ -120,7 +120,7 @@ fn a_wait_is_blocked_until_the_task_is_woken_up() {
 
 #[test]
 fn waits_that_are_not_wanted_end_those_before() {
-    // The record that a task came back may be missing. A waking before what is not wanted ends no later wait.
+    // The record that a task was switched in may be missing. A waking before what is not wanted ends no later wait.
     let cases = "
         1:1 sleeps a, 2:1 last a, 3:1 unwanted a, 4:1 wakes x 1, 5:1 last a => a: [1, 0, 0] (unknown)
         1:1 sleeps a, 3:1 unwanted a, 4:1 wakes x 1, 5:1 last a => 1 wait of 2 ns MISSING

@@ -70,7 +70,7 @@ pub(super) struct WrittenCpu {
     pub(super) first: Option<u64>,
     /// When the last record was.
     pub(super) last: u64,
-    /// How many pages were damaged, and whether any of them came after the last one that was written.
+    /// How many pages were damaged, and whether any of them followed the last one that was written.
     pub(super) skipped: u64,
     is_cut: bool,
 }

@@ -2,7 +2,7 @@
 
 //! The names that tasks have during a recording.
 //!
-//! A second instance records the events that tell them: of all tasks, on all CPUs, without stacks. So they take no room in the
+//! A second instance records the events that tell them: of all tasks, on all CPUs, without stacks. So they take no space in the
 //! buffer of the recording. They are streamed if that is; if it is not, or no more can be, the kernel overwrites the oldest.
 
 use super::{

@@ -132,10 +132,10 @@ impl Instance {
             let missing = match write(&format!("{name}/user")) {
                 Ok(()) => return Ok(UserStacks::Recorded),
                 Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::Unsupported => {
-                    "this kernel has no user unwinder, dmesg says what is missing"
+                    "this kernel lacks what user stacks need, dmesg says what"
                 }
                 Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    "other tracers use all places of the kernel's user unwinder"
+                    "62 tracers have user stacks already, and no more can"
                 }
                 Err(error) => return Err(explain(error)),
             };

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-/// So many bytes has the name of a label at most, and its value.
+/// The most bytes of the name of a label, and of its value.
 const MAX_NAME: usize = 64;
 const MAX_VALUE: usize = 256;
 

@@ -101,7 +101,7 @@ fn needed_kb(cpu: &CpuStat) -> Option<u64> {
     kb_of(u128::from(cpu.bytes).saturating_mul(all) / u128::from(cpu.entries))
 }
 
-/// The same for so many nanoseconds, by the time that it holds.
+/// The same for this many nanoseconds, by the time that it holds.
 fn kb_for(cpu: &CpuStat, last: u64) -> Option<u64> {
     let reach = u128::from(cpu.reach_ns?.max(1));
     kb_of(u128::from(cpu.bytes).saturating_mul(last.into()) / reach)

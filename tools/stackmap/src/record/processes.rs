@@ -25,7 +25,7 @@ use std::{
 /// How often it is looked whether children still run.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A process, which is told from later ones with the same id.
+/// A process, which is distinguished from later ones with the same id.
 #[derive(Debug)]
 struct Process {
     pid: u32,

@@ -40,7 +40,7 @@ use std::{
 const FORMAT_LEN: u64 = 4096;
 /// More than what names the addresses in a buffer takes, for each of its bytes.
 const NAMES_LEN: u64 = 32;
-/// Room for the other members: names of tasks, headers, the manifest, the zip directory.
+/// Space for the other members: names of tasks, headers, the manifest, the zip directory.
 const OTHERS_LEN: u64 = 1 << 20;
 
 /// How a recording has ended.

@@ -105,7 +105,7 @@ fn add(selected: &mut Selected, text: &str) -> Result<(), Error> {
     // The kernel would show it on several lines.
     let text = text.replace('\n', " ");
     let text = text.trim();
-    // "0" is how the kernel is told to remove a filter.
+    // "0" removes a filter.
     if ["", "0"].contains(&text) {
         return Err(Error::raw(
             ErrorKind::InvalidValue,

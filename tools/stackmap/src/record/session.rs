@@ -138,7 +138,7 @@ impl Session<'_> {
                         tracefs,
                         spool,
                         layout,
-                        Some(writer.room()?),
+                        Some(writer.space()?),
                     )?),
                     Spool::new(),
                 )

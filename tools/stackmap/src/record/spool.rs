@@ -10,7 +10,7 @@
 //! capture is made of the files. The directory is removed when the capture is complete.
 
 use crate::{
-    capture::Room,
+    capture::Space,
     error::{reason, Error, Result},
     output::warn,
     ring::page::Layout,
@@ -37,9 +37,9 @@ use std::{
 
 /// How full the buffer of a CPU is when the kernel wakes its reader, in percent.
 pub(super) const PERCENT: (&str, &str) = ("buffer_percent", "25");
-/// Room for all of a capture besides pages, in bytes.
+/// Space for all of a capture besides pages, in bytes.
 const MARGIN: u64 = 32 << 20;
-/// So much more space is reserved each time, in bytes.
+/// The space that is reserved each time, in bytes.
 const STEP: u64 = 16 << 20;
 /// How the files of the recording begin, and those of the names of tasks.
 pub(super) const OF_EVENTS: &str = "cpu";
@@ -217,12 +217,12 @@ pub(super) struct Streaming {
 }
 
 impl Streaming {
-    /// Starts it for the buffers of the CPUs of `spool`. `room` is the space for the capture, if they become a part of it.
+    /// Starts it for the buffers of the CPUs of `spool`. `space` is that of the capture, if they become a part of it.
     pub(super) fn start(
         tracefs: &Tracefs,
         spool: Spool,
         layout: Layout,
-        room: Option<Room>,
+        space: Option<Space>,
     ) -> Result<Self> {
         let mut readers = Vec::new();
         let mut margin = MARGIN;
@@ -237,7 +237,7 @@ impl Streaming {
             .try_clone()
             .map_err(|error| Error::io("stream the ring buffer", error))?;
         let mut stream = Stream {
-            room,
+            space,
             margin,
             reserved: 0,
             len: 0,
@@ -379,7 +379,7 @@ fn buffer_kb(text: &str) -> Option<usize> {
 }
 
 struct Stream {
-    room: Option<Room>,
+    space: Option<Space>,
     /// What a capture needs besides the pages that were taken, in bytes.
     margin: u64,
     /// What is reserved, and what was taken.
@@ -435,12 +435,12 @@ impl Stream {
         spool
     }
 
-    /// Makes sure that there is room for so many more bytes.
+    /// Makes sure that there is space for this many more bytes.
     fn reserve(&mut self, more: u64) -> io::Result<()> {
         let needed = self.len + more + self.margin;
         if needed > self.reserved {
-            if let Some(room) = &self.room {
-                room.reserve(needed + STEP)?;
+            if let Some(space) = &self.space {
+                space.reserve(needed + STEP)?;
             }
             self.reserved = needed + STEP;
         }
@@ -486,7 +486,7 @@ mod tests {
         }
     }
 
-    /// A page with so many bytes of data.
+    /// A page with this many bytes of data.
     fn page(time: u64, used: u64) -> Vec<u8> {
         let mut page = [time.to_ne_bytes(), used.to_ne_bytes()].concat();
         page.resize(64, time as u8);
@@ -554,14 +554,14 @@ mod tests {
         let mut reader = reader(dir.path(), File::open(&path).unwrap());
         // No space can be reserved in a file that is not open for writing.
         let mut stream = Stream {
-            room: Some(Room::of(File::open(&path).unwrap())),
+            space: Some(Space::of(File::open(&path).unwrap())),
             margin: 0,
             reserved: 0,
             len: 0,
         };
         stream.take(&mut reader).unwrap_err();
         assert_eq!(reader.file.stream_position().unwrap(), 0);
-        stream.room = Some(Room::of(tempfile::tempfile_in(dir.path()).unwrap()));
+        stream.space = Some(Space::of(tempfile::tempfile_in(dir.path()).unwrap()));
         stream.take(&mut reader).unwrap();
         assert_eq!(pages(&reader.taken).len(), 2);
         assert_eq!(reader.taken.streamed(), reader.taken.len());

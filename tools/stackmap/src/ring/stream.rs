@@ -23,7 +23,7 @@ use std::{
 
 /// A CPU number above this is no CPU number.
 const MAX_CPU: u32 = 1 << 16;
-/// The most pages that wait for earlier records: this many, plus so many for each CPU. An ordered
+/// The most pages that wait for earlier records: this many, plus as many for each CPU. An ordered
 /// stream needs two for each CPU.
 const MAX_WAITING: usize = 64;
 const MAX_WAITING_OF_CPU: usize = 4;

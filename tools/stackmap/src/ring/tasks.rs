@@ -16,9 +16,9 @@ use std::{
 pub(super) const UNKNOWN: &str = "<...>";
 /// The name of the idle tasks, as the kernel prints it.
 const IDLE: &str = "<idle>";
-/// A name has at most so many bytes.
+/// The most bytes of a name.
 const MAX_COMM: usize = 15;
-/// A capture has the names of so many tasks.
+/// The most tasks of which a capture has the names.
 pub const MAX_NAMES: usize = 1 << 19;
 /// As many tasks as a kernel can have.
 const MAX_TASKS: usize = 1 << 22;

@@ -75,7 +75,7 @@ pub enum Place<'a> {
 /// A line of source code.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SourceLine {
-    /// The file, as the compiler was told.
+    /// The file, as it was given to the compiler.
     pub file: Rc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -93,7 +93,7 @@ impl fmt::Display for SourceLine {
 pub struct Frame<'a> {
     /// The address, as the kernel captured it.
     pub ip: u64,
-    /// What is there.
+    /// What is at the address.
     pub place: Place<'a>,
     /// Whether the compiler inlined this function into that of the next frame.
     pub inlined: bool,

@@ -115,7 +115,7 @@ pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
 /// The same in the order of their first occurrence.
 pub type InOrder<K, V> = IndexMap<K, V, BuildHasherDefault<AddressHasher>>;
 
-/// Returns the number of a value: how many different ones came before its first occurrence.
+/// Returns the number of a value: how many different ones precede its first occurrence.
 pub fn number_of<T, Q>(values: &mut IndexSet<T>, value: &Q) -> u32
 where
     T: Eq + Hash + for<'q> From<&'q Q>,

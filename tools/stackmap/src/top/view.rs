@@ -21,7 +21,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 
 /// Widths of the columns of numbers.
 const WIDTHS: [u16; 5] = [9, 10, 6, 6, 11];
-/// Fewer lines than this have no room for the frames of a stack.
+/// Fewer lines than this have no space for the frames of a stack.
 const MIN_HEIGHT: u16 = 14;
 
 /// How functions are called that record an event.
@@ -139,7 +139,7 @@ fn draw_table(model: &Model, rows: &[&Row], selected: usize, area: Rect, frame: 
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// The names of a stack's frames without their offsets, as many as there is room for. The frames
+/// The names of a stack's frames without their offsets, as many as there is space for. The frames
 /// of tracing itself only tell the event.
 fn one_line(row: &Row, plumbing: bool, width: usize) -> String {
     let name = |frame: &str| safe(parts(frame).0).into_owned();
@@ -175,8 +175,8 @@ fn draw_frames(model: &Model, row: Option<&&Row>, area: Rect, frame: &mut Frame<
         ])
     });
     let lines: Vec<_> = lines.collect();
-    let room = area.height.saturating_sub(1);
-    let last = (lines.len() as u16).saturating_sub(room);
+    let space = area.height.saturating_sub(1);
+    let last = (lines.len() as u16).saturating_sub(space);
     let text = Paragraph::new(lines)
         .block(block)
         .scroll((model.scroll.min(last), 0));

@@ -25,7 +25,7 @@ const MAX_LINES: usize = 160 << 20;
 const PATH_MAX: usize = 4096 + DELETED.len();
 const NAME_MAX: usize = 255 + DELETED.len();
 const DELETED: &str = " (deleted)";
-/// So many digits of a build-id tell one build from another; all of them if they do not.
+/// Digits of a build-id that distinguish one build from another; all of them if they do not.
 const BUILD_DIGITS: usize = 8;
 
 /// A file that user stacks have frames in.
@@ -57,7 +57,7 @@ impl Binary {
         name.strip_suffix(DELETED.as_bytes()).unwrap_or(name)
     }
 
-    /// `name`, and what tells the file from others of that name: so many digits of the build-id.
+    /// `name`, and what distinguishes the file from others of that name: the first digits of the build-id.
     fn exact_name(&self, name: &str, digits: usize) -> String {
         match self.identity() {
             Ok(id) => format!("{name}@{}", id.get(..digits).unwrap_or(id)),
@@ -72,7 +72,7 @@ impl Binary {
         Some(name.strip_suffix(DELETED).unwrap_or(&name).to_owned())
     }
 
-    /// What tells it from other files of its name.
+    /// What distinguishes it from other files of its name.
     fn identity(&self) -> Result<&str, (&str, u64)> {
         self.build_id.as_deref().ok_or((&self.dev, self.ino))
     }
@@ -116,7 +116,7 @@ pub struct Binaries {
     compared: Option<Compared>,
 }
 
-/// What tells files of two captures apart.
+/// What distinguishes files of two captures.
 #[derive(Clone, Debug)]
 struct Compared {
     capture: String,

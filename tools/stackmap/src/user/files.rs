@@ -2,7 +2,7 @@
 
 //! Files that may have names for a file of a user stack.
 //!
-//! A path in a capture is only a hint, and may have been made up: what is there is opened if it is
+//! A path in a capture is only a hint, and may have been made up: the file is opened if it is
 //! a regular file, and used if its build-id is the one of the capture.
 
 use rustix::fs::{Mode, OFlags};

@@ -59,30 +59,30 @@ pub fn perf_maps(
 ) -> impl Iterator<Item = (Process, Vec<u8>)> {
     let clocks = Clocks::now(begun);
     let processes = clocks.newest(processes);
-    let mut room = Room::default();
+    let mut space = Space::default();
     processes.into_iter().filter_map(move |(process, is_only)| {
         let map = clocks.perf_map(process, is_only)?;
-        room.has(process, &map).then_some((process, map))
+        space.has(process, &map).then_some((process, map))
     })
 }
 
-/// Room for what processes say of their code: anybody may have many that say much.
-pub struct Room(usize);
+/// Space for what processes say of their code: anybody may have many that say much.
+pub struct Space(usize);
 
-impl Default for Room {
+impl Default for Space {
     fn default() -> Self {
         Self(MAX_PERF_MAPS)
     }
 }
 
-impl Room {
-    /// Room for so many bytes.
+impl Space {
+    /// Space for this many bytes.
     #[cfg(test)]
     pub(crate) fn of(nr_bytes: usize) -> Self {
         Self(nr_bytes)
     }
 
-    /// Whether there is room for another perf map, which takes it; else a warning says that it is not used.
+    /// Whether there is space for another perf map, which takes it; else a warning says that it is not used.
     pub fn has(&mut self, process: Process, map: &[u8]) -> bool {
         let Some(left) = self.0.checked_sub(map.len()) else {
             warn(format_args!(
@@ -96,7 +96,7 @@ impl Room {
     }
 }
 
-/// What tells whether a process is the one that a frame is of: the module counts the time without the
+/// Whether a process is the one that a frame is of: the module counts the time without the
 /// times that the system was suspended, what `/proc` says is with them.
 #[derive(Clone, Copy)]
 struct Clocks {

@@ -126,7 +126,7 @@ pub enum Missing {
     Damaged,
 }
 
-/// Behind the name of the file and a colon.
+/// After the name of the file and a colon.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

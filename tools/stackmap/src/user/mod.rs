@@ -265,7 +265,7 @@ impl User {
 pub struct UserFrame<'a> {
     /// Where it is.
     pub at: At,
-    /// What is there, if that is known.
+    /// The function, if that is known.
     pub named: Option<&'a Named>,
     binaries: &'a Binaries,
 }

@@ -317,7 +317,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// A text; [`None`]: there is no room for more.
+    /// A text; [`None`]: there is no space for more.
     fn keep(&mut self, text: &str) -> Option<Rc<str>> {
         if let Some(kept) = self.texts.get(text) {
             return Some(kept.clone());

@@ -75,7 +75,7 @@ pub fn is_page(file: &mut impl Read) -> io::Result<bool> {
 pub struct Look {
     /// The title.
     pub title: String,
-    /// Behind the title: where the events are from.
+    /// After the title: where the events are from.
     pub about: String,
     /// What the events are counted in.
     pub unit: Unit,

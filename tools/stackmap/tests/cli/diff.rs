@@ -8,7 +8,7 @@ use super::{
 };
 use stackmap::capture::Manifest;
 
-/// Writes a capture of `nr` events, in turn in each of some functions, in so many seconds, and returns its path.
+/// Writes a capture of `nr` events, in turn in each of some functions, within `seconds`, and returns its path.
 fn of(dir: &Dir, functions: &str, nr: u32, seconds: u64) -> String {
     let functions: Vec<_> = functions.split(' ').collect();
     let event = |number: u32| {

@@ -83,7 +83,7 @@ fn system_calls_take_as_long_as_their_events_say() {
         times.sort_unstable();
         let row = &rows[&call[..]];
         assert_eq!(row[0], times.len().to_string(), "{call}");
-        // Behind the share come pairs of a number and its unit.
+        // After the share come pairs of a number and its unit.
         let shown = row[3..].chunks(2).map(|words| {
             let number: f64 = words[0].parse().unwrap();
             match words[1] {
@@ -189,7 +189,7 @@ fn filters_keep_the_waits_of_a_task_whoever_ends_them() {
         said.contains("no sched:sched_waking in the trace"),
         "{said}"
     );
-    // Where the task left the CPU, not where it came back.
+    // Where the task left the CPU, not where it was switched in.
     let on = |cpu| total(&found(&format!("mixed.data --cpu {cpu}")));
     assert_eq!(on("0") + on("1"), total(&all));
     // By a field, it is that of the switch away from the task.

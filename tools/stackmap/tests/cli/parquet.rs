@@ -239,8 +239,8 @@ fn compare(capture: &str, options: &str) -> usize {
     };
     let same = "release machine boot_id host duration_ns clock build_id tool page_size";
     for name in same.split(' ') {
-        let told = manifest.get(name).filter(|value| **value != json!(""));
-        assert_eq!(row.get(name), told, "{name}");
+        let value = manifest.get(name).filter(|value| **value != json!(""));
+        assert_eq!(row.get(name), value, "{name}");
     }
     let lost = manifest["cpus"].as_array().unwrap().iter();
     let lost = lost.flat_map(|cpu| [&cpu["overrun"], &cpu["dropped"]]);

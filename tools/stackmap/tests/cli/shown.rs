@@ -116,15 +116,15 @@ fn exports_hide_kernel_addresses() {
                 let arguments = format!("{export} {out} {file} {more}");
                 stdout(&arguments);
                 let bytes = fs::read(&out).unwrap();
-                let told = match index {
+                let is_said = match index {
                     3 => has_addresses(&unpacked(&bytes)),
                     _ => contains(&bytes, "0xffff"),
                 };
                 assert_eq!(mode(&out) & !0o022, want, "{arguments}");
                 // Addresses are shown on request.
                 let some = file == "stack_map_bin" || index == 1 || index == 3;
-                assert!(!told || !more.is_empty(), "{arguments}");
-                assert!(told || more.is_empty() || !some, "{arguments}");
+                assert!(!is_said || !more.is_empty(), "{arguments}");
+                assert!(is_said || more.is_empty() || !some, "{arguments}");
             }
         }
     }

@@ -111,7 +111,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Returns what is said of so many events: all, or of how many.
+    /// Returns what is said of this many events: all, or of how many.
     fn heads(&self, nr: u64) -> [String; 2] {
         let plural = if nr == 1 { "" } else { "s" };
         [

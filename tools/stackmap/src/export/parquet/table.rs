@@ -27,7 +27,7 @@ use std::{
 const MAX_ROWS: usize = if cfg!(test) { 1 << 9 } else { 1 << 19 };
 /// What these rows take at most, in numbers of 8 bytes.
 const MAX_SIZE: usize = if cfg!(test) { 1 << 16 } else { 8 << 20 };
-/// So many values are encoded at a time.
+/// Values that are encoded at a time.
 const BATCH: usize = 1 << 14;
 /// As many bytes of distinct texts are written once in a file.
 const MAX_DICTIONARY: usize = 16 << 20;

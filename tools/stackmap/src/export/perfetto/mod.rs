@@ -290,7 +290,7 @@ impl<'a, W: Write> Writer<'a, W> {
         };
         self.bytes.clear();
         self.bytes.push(PACKET);
-        // A vector has room for every message.
+        // A vector has capacity for every message.
         let _ = packet.encode_length_delimited(&mut self.bytes);
         Ok(self.out.write_all(&self.bytes)?)
     }

@@ -80,7 +80,7 @@ fn discarded_records_are_zeroed() {
     let data = [
         long(PADDING, 1, 12, b"a secret"),
         record(1, b"kept"),
-        // Without room for data.
+        // Without space for data.
         long(PADDING, 1, 4, &[]),
         end,
     ];

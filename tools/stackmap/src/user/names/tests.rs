@@ -526,7 +526,7 @@ fn names_without_end_are_not_kept() {
     assert!(texts.keep(&long).is_some());
     assert!(texts.keep(&long[1..]).is_some());
     assert!(texts.keep(&long[2..]).is_none());
-    // What is known takes no room.
+    // What is known takes no space.
     assert!(texts.keep(&long).is_some());
     assert!(texts.keep("short").is_some());
 }

@@ -23,7 +23,7 @@ function fit(canvas, width, height) {
 // A name with nothing in it that is not seen or turns the text around.
 const shown = (name) => name.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu, "\ufffd");
 
-// As much of a text as there is room for.
+// As much of a text as there is space for.
 function cut(context, text, width) {
 	if (context.measureText(text).width <= width)
 		return text;

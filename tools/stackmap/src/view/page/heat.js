@@ -9,7 +9,7 @@ const MAX_ROWS = 32;
 const MOST = 12;
 // Offsets in a column.
 const OFFSETS = 25;
-// Room for the names of rows, and for times.
+// Space for the names of rows, and for times.
 const LEFT = 150, BELOW = 16;
 
 class Heat {

@@ -234,7 +234,7 @@ impl Fake {
         fs::read_to_string(self.path(file)).unwrap()
     }
 
-    /// What is in tracefs, except for what instances are told to the module by.
+    /// What is in tracefs, except for the file that lists instances to the module.
     pub(super) fn state(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut state = BTreeMap::new();
         let mut dirs = vec![self.path("t")];

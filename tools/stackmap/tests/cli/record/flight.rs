@@ -122,7 +122,7 @@ fn what_is_older_is_left_out() {
         let cpu = &capture.manifest.cpus[0];
         let found = (cpu.entries, cpu.older, cpu.overrun, cpu.reach_ns);
         assert_eq!(found, (entries, older, overrun, reach), "{last}");
-        // Readers are told that there was more before the first page.
+        // The output says that there was more before the first page.
         let pages = &capture.members[member::PAGES];
         let commit = u64::from_ne_bytes(pages[16..24].try_into().unwrap());
         assert_eq!(commit >> 31 & 1 == 1, older > overwritten, "{last}");

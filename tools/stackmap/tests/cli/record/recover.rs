@@ -363,8 +363,8 @@ fn what_cannot_be_read_hides_no_other_recording() {
     };
     let listed = fake.ran("recover --list --tracefs t");
     has(listed, &format!("{name}: 1 KiB in the buffer"));
-    let noted = fake.recorded("-e kmem:kmalloc -o other", "true");
-    has(noted, &format!("stackmap recover {name}\" saves it"));
+    let notes = fake.recorded("-e kmem:kmalloc -o other", "true");
+    has(notes, &format!("stackmap recover {name}\" saves it"));
     for place in ["i", "i.names"] {
         fs::remove_dir_all(fake.path(place)).unwrap();
     }

@@ -105,7 +105,7 @@ fn signal_handlers_return_to_code_without_a_name() {
         let before = Some("before+4".to_owned());
         assert_eq!(code.at("before", 4, false), (before, false));
     }
-    // Behind a system call that does not return.
+    // After a system call that does not return.
     let code = Code::new(&format!(
         ".text
         .byte 0x0f, 0x05
