@@ -51,9 +51,9 @@ impl Hostile<'_> {
     }
 
     fn pair(&self, index: u64) -> Option<u16> {
-        let (pairs, _) = self.stack.as_chunks::<2>();
-        let index = (index < WORDS).then(|| (index as usize).checked_rem(pairs.len()))?;
-        Some(u16::from_le_bytes(pairs[index?]))
+        let index = (index < WORDS).then(|| (index as usize).checked_rem(self.stack.len() / 2))?;
+        let pair = self.stack.chunks_exact(2).nth(index?)?;
+        Some(u16::from_le_bytes([pair[0], pair[1]]))
     }
 }
 
