@@ -222,7 +222,15 @@ fn a_function_is_entered_by_a_jump_to_an_address_that_is_known() {
     // Another register; mov $0xffb, %ax; and one that is changed afterwards.
     let other: &[u8] = &[0xb9, 0xfb, 0x0f, 0, 0];
     let half: &[u8] = &[0x66, 0xb8, 0xfb, 0x0f];
-    for address in [&[other][..], &[half], &[mov, half], &[mov, &[0xb0, 0]]] {
+    // lock cmpxchg %rdi, (%rsi), which may change %rax
+    let exchange: &[u8] = &[0xf0, 0x48, 0x0f, 0xb1, 0x3e];
+    for address in [
+        &[other][..],
+        &[half],
+        &[mov, half],
+        &[mov, &[0xb0, 0]],
+        &[mov, exchange],
+    ] {
         assert_eq!(walk(address), [GUESSED, CUT]);
     }
 }

@@ -32,15 +32,15 @@ struct readahead {
 static atomic_t pending;
 
 /*
- * Only what root alone mounts: the servers of others may never answer, and unloading waits for
- * this. Those of FUSE and nbd are programs, which the module may be tracing.
+ * Only disks and 9p, which root alone mounts: the servers of others may never answer, and unloading
+ * waits for this. Those of FUSE and nbd are programs, which the module may be tracing.
  */
 static bool may_read(const struct file *file)
 {
 	const struct super_block *sb = file_inode(file)->i_sb;
 
-	return !(sb->s_type->fs_flags & FS_USERNS_MOUNT) && sb->s_magic != FUSE_SUPER_MAGIC &&
-	       MAJOR(sb->s_dev) != NBD_MAJOR;
+	return (sb->s_type->fs_flags & FS_REQUIRES_DEV || sb->s_magic == V9FS_MAGIC) &&
+	       sb->s_magic != FUSE_SUPER_MAGIC && MAJOR(sb->s_dev) != NBD_MAJOR;
 }
 
 /* Reads pages one by one, where the file system reads none ahead, such as 9p without a cache. */
@@ -52,8 +52,12 @@ static void read_pages(struct file *file, loff_t offset)
 	if (!mapping->a_ops->read_folio)
 		return;
 	for (; offset < end && !fatal_signal_pending(current); offset += PAGE_SIZE) {
-		struct folio *folio = read_mapping_folio(mapping, offset >> PAGE_SHIFT, file);
+		struct folio *folio;
 
+		/* What is read is not freed meanwhile. */
+		filemap_invalidate_lock_shared(mapping);
+		folio = read_mapping_folio(mapping, offset >> PAGE_SHIFT, file);
+		filemap_invalidate_unlock_shared(mapping);
 		if (IS_ERR(folio))
 			return;
 		folio_put(folio);

@@ -322,8 +322,13 @@ impl FrameState {
                 self.pointer = None;
                 self.change_operand(instruction.operand(2))
             }
-            // endbr64, rdssp; cmpxchg, xadd
-            0x1e | 0xb0 | 0xb1 | 0xc0 | 0xc1 => self.change_both(instruction, 2),
+            // cmpxchg, which may change rax
+            0xb0 | 0xb1 => {
+                self.pointer = None;
+                self.change_both(instruction, 2)
+            }
+            // endbr64, rdssp; xadd
+            0x1e | 0xc0 | 0xc1 => self.change_both(instruction, 2),
             0xc8..=0xcf => self.change(instruction.of_opcode(1)),
             map @ (0x38 | 0x3a) if !is_general(2 | map >> 1 & 1, instruction.byte(2)) => {
                 self.change_others()
