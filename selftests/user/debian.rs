@@ -38,7 +38,8 @@ fn musl() {
 /// Steps a program that is stopped and has these stacks.
 fn check_on(name: &str, target: &mut Target, shadows: ShadowStacks, least: f64) {
     let counts = step_on((name, target), shadows, (1, 5_000));
-    assert!(counts.are_right(least), "{name}");
+    // One that ends at once would have none that is wrong.
+    assert!(counts.all() > 1_000 && counts.are_right(least), "{name}");
 }
 
 /// It is stepped from main() on: before, glibc reads all of its descriptions. Its main() is called by a pointer, does not return and has no

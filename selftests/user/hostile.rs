@@ -112,7 +112,7 @@ impl Code for Walk<'_> {
         self.rule(address).ok_or(End::NoRule)
     }
 
-    /// Lines of code have rules by turns, half of them none.
+    /// Returns the rule for a line of 16 bytes, `rules[line % 8]`, or an unknown rule past their end.
     fn rule(&mut self, address: u64) -> Option<Rule> {
         self.hostile.read();
         let line = address.wrapping_sub(TEXT) / 16;

@@ -220,18 +220,17 @@ impl Counts {
         self.right + self.cut.values().sum::<u64>() + self.guessed + self.wrong
     }
 
-    /// How many percent are right and complete.
+    /// Returns the percentage that is right and complete.
     fn share(&self) -> f64 {
         100.0 * self.right as f64 / self.all().max(1) as f64
     }
 
-    /// How many percent of those are right and complete that descriptions lead through.
+    /// Returns the same of the stacks that have descriptions throughout.
     fn described_share(&self) -> f64 {
         100.0 * self.right as f64 / (self.all() - self.undescribed).max(1) as f64
     }
 
-    /// Whether none is wrong, and at least `least` percent are complete without a guess. If that is most of them, the
-    /// program has descriptions.
+    /// Returns whether none is wrong, and at least `least` percent are right; above 96, 99.5 % of those with descriptions.
     fn are_right(&self, least: f64) -> bool {
         let described = least <= 96.0 || self.described_share() >= 99.5;
         self.wrong == 0 && self.share() >= least && described

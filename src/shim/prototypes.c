@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Whether the kernel's functions that no header has are those that the module was built for.
+ * Compares the prototypes in stackmap_functions.h with the BTF of the running kernel.
  *
- * A call of a function that takes something else would end in a crash. The module calls them by
- * the prototypes of stackmap_functions.h, the running kernel says in its BTF what they are, and
- * both are compared before any of them is called.
+ * The module calls functions of the kernel that no header declares. A call with other arguments
+ * than the function takes could crash, so this is done before the first one.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

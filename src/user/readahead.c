@@ -54,7 +54,7 @@ static void read_pages(struct file *file, loff_t offset)
 	for (; offset < end && !fatal_signal_pending(current); offset += PAGE_SIZE) {
 		struct folio *folio;
 
-		/* What is read is not freed meanwhile. */
+		/* Truncation and hole punching wait for the read. */
 		filemap_invalidate_lock_shared(mapping);
 		folio = read_mapping_folio(mapping, offset >> PAGE_SHIFT, file);
 		filemap_invalidate_unlock_shared(mapping);

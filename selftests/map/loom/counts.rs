@@ -157,7 +157,7 @@ fn two_stacks_in_one_set_write_nothing_that_is_shared() {
     );
 }
 
-/// Of stacks that come by turns, more than fit into a set, some stay in it.
+/// Some of the stacks that alternate stay in a set that is too small for all of them.
 #[test]
 fn three_stacks_by_turns_are_not_all_driven_out() {
     let stacks = [0, 2, 4].map(|home| stack_at(2, home, 1, 0));
