@@ -7,7 +7,6 @@ import hashlib
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -103,6 +102,8 @@ KERNEL_STACKS = kernels_with("user_stacks=''")
 CROSS = {kernel: "aarch64-linux-gnu-" for kernel in ARM64}
 ARM64_PROGRAMS = ("bpf", "callers", "callers-plain", "callers-static", "known", "pending", "permit", "reopen", "repeats",
                   "text")
+# All files: which of them a program or a test reads is not known.
+CHECKOUT = (".",)
 # Placeholder in a command: the static build of the tool.
 TOOL = "{tool}"
 # And the directory of the programs.
@@ -155,8 +156,8 @@ class Case:
     needs: tuple = ()
     # Whether the module of its guest uses the kernel's own Rust crates: RUST=kernel.
     native: bool = False
-    # Files, directories and programs that determine its result: it is not computed again while they are unchanged. For model
-    # checking, static analysis and counted instructions only.
+    # Files and directories that determine its result, with the commands that are installed: while they are unchanged, it is
+    # not computed again. Not for what depends on the order in which CPUs run.
     inputs: tuple = ()
 
     @property
@@ -166,20 +167,19 @@ class Case:
 
     @property
     def key(self):
-        """A hash of its command and of all that determines its result; None if a program is missing."""
+        """Returns a hash of its command and of all that determines its result."""
         settings = {name: value for name, value in os.environ.items() if re.match("RUSTFLAGS|CARGO_|LOOM_|STACKMAP_LOOM", name)}
-        digest = hashlib.sha256(repr((self.command, sorted(settings.items()))).encode())
-        for name in self.inputs:
-            if not (TOP / name).exists():
-                if not shutil.which(name):
-                    return None
-                digest.update(subprocess.run((name, "--version"), stdout=subprocess.PIPE, check=True).stdout)
-                continue
-            files = subprocess.run(("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", name), cwd=TOP,
-                                   stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
-            for path in sorted(TOP / file for file in files if file):
-                if path.is_file():
-                    digest.update(f"{path.relative_to(TOP)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        rustc = subprocess.run(("rustc", "--version"), stdout=subprocess.PIPE, text=True, check=True).stdout
+        command = [word.removeprefix(str(TOP)) for word in self.command]
+        digest = hashlib.sha256(repr((command, sorted(settings.items()), os.uname().release, rustc)).encode())
+        files = subprocess.run(("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *self.inputs),
+                               cwd=TOP, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+        # The installed packages, and those that kernels are built with.
+        versions = (pathlib.Path("/var/lib/dpkg/status"), *(CACHE / "chosen").glob("*"))
+        for path in sorted((*versions, *(TOP / file for file in files if file))):
+            if path.is_file():
+                digest.update(f"{path.relative_to(TOP) if path.is_relative_to(TOP) else path} "
+                              f"{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()
 
     @property
@@ -301,7 +301,6 @@ def every_case(kernel):
     if stock:
         yield tool(kernel, "record")
         yield tool(kernel, "filters")
-        yield tool(kernel, "beside", "1")
         yield tool(kernel, "user")
         yield tool(kernel, "names", oracle=(TOOL,), judge=TOP / "tools/stackmap/tests/names")
         yield from (tool(kernel, name) for name in ("offcpu", "pairs", "flight", "bpf"))
@@ -484,6 +483,7 @@ def long_cases(kernel):
             yield libraries(kernel, 25000, timeout=20 * 60)
     if kernel == KERNELS[0]:
         yield tool(kernel, "beside", "12")
+        yield tool(kernel, "record", "local", "global", "perf", "mono", "mono_raw", "boot", "x86-tsc")
     # The debug information of the kernel is 1.2 GB to download.
     if kernel in NEWER:
         yield Case(f"{kernel}: vmcore", (str(TESTS / "vmcore"), kernel, TOOL), kernel=kernel, starts_guests=True)
@@ -509,27 +509,25 @@ def host_cases():
     """Tests that need no guest, or start their own."""
     stock = KERNELS[:1]
     yield Case("host: commands of the documents", (str(TESTS / "commands"), TOOL), needs=KERNELS)
-    yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock)
-    yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock)
-    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock)
-    yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"))
-    yield Case("host: the judge of user stacks", (str(TESTS / "judge"),))
-    yield Case("host: rules of Go", (str(TESTS / "go-rules"),), needs=stock)
-    yield Case("host: stacks of packaged programs", (str(TESTS / "step-debian"),), needs=stock)
+    yield Case("host: the guest runner", (str(TOP / "tools/vm/selftest"),), needs=stock, inputs=("tools/vm", "tools/lib"))
+    yield Case("host: make", (str(TESTS / "make"), TOOL), needs=stock, inputs=CHECKOUT)
+    yield Case("host: litmus tests of the map's orderings", (str(TESTS / "litmus/herd"),), needs=stock, inputs=CHECKOUT)
+    yield Case("host: cargo test", ("cargo", "test", "--quiet", "--workspace"), inputs=CHECKOUT)
     yield Case("host: the facade with AddressSanitizer",
                ("env", "RUSTC_BOOTSTRAP=1", "RUSTFLAGS=-Zsanitizer=address", "cargo", "test", "--quiet", "--package",
-                "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"))
+                "stackmap-facade", "--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/asan"), inputs=CHECKOUT)
     yield Case("host: models of the map's races", (str(TESTS / "map/models"),),
-               inputs=("Cargo.toml", "Cargo.lock", "src/map", "selftests/map", "rustc"))
+               inputs=("Cargo.toml", "Cargo.lock", "src/map", "selftests/map"))
     yield Case("host: instructions of the map", (str(TOP / "tools/bench/gate"),),
-               inputs=("Cargo.toml", "Cargo.lock", "src/map", "selftests/map/host.rs", "selftests/map/heap.rs", "tools/bench",
-                       "rustc", "valgrind"))
-    yield Case("host: one more kernel", (str(TESTS / "kernels"),))
-    yield Case("host: packaging", (str(TESTS / "packaging"),))
-    yield Case("host: the tool: readers", (str(TOP / "tools/stackmap/tests/readers"), TOOL))
-    yield Case("host: the tool: Perfetto", (str(TOP / "tools/stackmap/tests/perfetto-readers"), TOOL))
-    yield Case("host: the tool: view", (str(TOP / "tools/stackmap/tests/view"), TOOL))
-    yield Case("host: the tool: tables", (str(TOP / "tools/stackmap/tests/tables"), TOOL))
+               inputs=("Cargo.toml", "Cargo.lock", "src/map", "selftests/map/host.rs", "selftests/map/heap.rs", "tools/bench"))
+    for name, command, needs in (
+            ("the judge of user stacks", ("selftests/judge",), ()), ("rules of Go", ("selftests/go-rules",), stock),
+            ("stacks of packaged programs", ("selftests/step-debian",), stock), ("one more kernel", ("selftests/kernels",), ()),
+            ("packaging", ("selftests/packaging",), ()), ("the tool: readers", ("tools/stackmap/tests/readers", TOOL), ()),
+            ("the tool: Perfetto", ("tools/stackmap/tests/perfetto-readers", TOOL), ()),
+            ("the tool: view", ("tools/stackmap/tests/view", TOOL), ()),
+            ("the tool: tables", ("tools/stackmap/tests/tables", TOOL), ())):
+        yield Case(f"host: {name}", (str(TOP / command[0]), *command[1:]), needs=needs, inputs=CHECKOUT)
 
 
 def lint_cases():
@@ -538,6 +536,6 @@ def lint_cases():
     for what, needs in (("rustfmt", stock), ("clippy-host", ()), ("clippy-kernel", stock), ("checkpatch", stock),
                         ("shellcheck", ()), ("python", ()), ("docs", stock), ("mutations", ()), ("clippy-fuzz", ()),
                         ("layout", ()), ("terms", ())):
-        # Any file can be a script.
-        inputs = (".", "shellcheck") if what == "shellcheck" else ()
+        # Others read the history, too.
+        inputs = CHECKOUT if what in ("clippy-host", "clippy-kernel", "clippy-fuzz", "checkpatch", "shellcheck") else ()
         yield Case(f"lint: {what}", (str(TESTS / "lint"), what), needs=needs, inputs=inputs)
