@@ -75,7 +75,7 @@ static void *second(void *barrier)
 {
 	on_cpu(1);
 	pthread_barrier_wait(barrier);
-	keep_calling(2, 10);
+	keep_calling(2, 50);
 	return NULL;
 }
 
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 	base = atoi(argv[1]);
 	end = now() + atoi(argv[2]);
 	if (!child()) {
-		keep_calling(6, 10);
+		keep_calling(6, 50);
 		_exit(0);
 	}
 	signal(SIGTERM, end_now);
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
 			usleep(10 * 1000);
 		} else {
 			generations();
-			usleep(50 * 1000);
+			usleep(150 * 1000);
 		}
 	}
 	call(1);
