@@ -2,7 +2,10 @@
 
 //! Errors, in words for the user, and their exit statuses.
 
-use std::{fmt, io, path::Path};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 /// The result of everything here that can fail.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -160,12 +163,30 @@ fn hint(what: &str, kind: io::ErrorKind) -> Option<&'static str> {
 
 impl std::error::Error for Error {}
 
-/// Errors of writing the output; other errors name what was tried.
+/// Errors of writing the output, which names its file; other errors name what was tried.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => Error::BrokenPipe,
-            _ => Error::io("write the output", error),
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Error::BrokenPipe;
+        }
+        match error.downcast() {
+            Ok(WriteError { path, error }) => Error::io(format!("write {}", path.display()), error),
+            Err(error) => Error::io("write to standard output", error),
         }
     }
 }
+
+/// An error of writing to a file. An [`io::Error`] can carry it through [`io::Write`].
+#[derive(Debug)]
+pub(crate) struct WriteError {
+    pub(crate) path: PathBuf,
+    pub(crate) error: io::Error,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for WriteError {}

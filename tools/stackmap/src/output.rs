@@ -8,7 +8,7 @@ mod target;
 pub use target::{is_replaced, Access, NewFile};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, WriteError},
     notes::Note,
 };
 use anstream::{AutoStream, ColorChoice};
@@ -18,7 +18,7 @@ use std::{
     borrow::Cow,
     fmt,
     io::{self, BufWriter, IsTerminal, StdoutLock, Write},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use target::Target;
@@ -43,6 +43,8 @@ pub const DIM: Style = Style::new().dimmed();
 pub struct Out {
     to: BufWriter<Target>,
     color: bool,
+    /// The file, for errors; none is standard output.
+    path: Option<PathBuf>,
 }
 
 impl Out {
@@ -53,6 +55,7 @@ impl Out {
         Self {
             to: BufWriter::with_capacity(64 << 10, Target::Stream(Box::new(stdout))),
             color,
+            path: None,
         }
     }
 
@@ -65,7 +68,7 @@ impl Out {
         match pager::Pager::start() {
             Some(pager) => Self {
                 to: BufWriter::with_capacity(64 << 10, Target::Stream(Box::new(pager))),
-                color: stdout.color,
+                ..stdout
             },
             None => stdout,
         }
@@ -80,7 +83,19 @@ impl Out {
         Ok(Self {
             to: BufWriter::with_capacity(64 << 10, target::target(path, access)?),
             color: false,
+            path: Some(path.to_owned()),
         })
+    }
+
+    /// Returns an error of writing with the name of the file.
+    fn named(path: Option<&Path>) -> impl Fn(io::Error) -> io::Error + use<'_> {
+        move |error| match path {
+            Some(path) => {
+                let path = path.to_owned();
+                io::Error::new(error.kind(), WriteError { path, error })
+            }
+            None => error,
+        }
     }
 
     /// `text` in a style, if this output has styles.
@@ -117,7 +132,7 @@ impl Out {
 
     /// Writes all buffered data, and gives a new file its name.
     pub fn finish(mut self) -> Result {
-        self.to.flush()?;
+        self.flush()?;
         match self
             .to
             .into_inner()
@@ -131,15 +146,18 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.to.write(bytes)
+        let written = self.to.write(bytes);
+        written.map_err(Self::named(self.path.as_deref()))
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.to.write_all(bytes)
+        let written = self.to.write_all(bytes);
+        written.map_err(Self::named(self.path.as_deref()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        let written = self.to.flush();
+        written.map_err(Self::named(self.path.as_deref()))
     }
 }
 
@@ -441,6 +459,7 @@ pub(crate) mod tests {
     #[test]
     fn styles_are_used_only_on_terminals() {
         let out = |color| Out {
+            path: None,
             to: BufWriter::new(Target::Stream(Box::new(io::sink()))),
             color,
         };

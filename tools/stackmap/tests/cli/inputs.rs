@@ -256,7 +256,10 @@ fn failures_leave_no_partial_file() {
     assert_eq!(fs::read(&out).unwrap().first(), Some(&b'{'));
     assert_eq!(dir.nr_files(), 1);
     // Devices and pipes are written to, not replaced.
-    run("flame -o /dev/full function.data").failed(1, "No space left");
+    for command in ["flame", "export --format json", "export --format pprof"] {
+        let text = "cannot write /dev/full: No space left on device";
+        run(format!("{command} -o /dev/full function.data")).failed(1, text);
+    }
     assert!(stdout("flame -o /dev/stdout function.data").starts_with("<?xml"));
 }
 
