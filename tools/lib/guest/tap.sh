@@ -14,6 +14,33 @@ if [ -e $KCSAN ]; then
 	# Not a child of the script, since a script may wait for all of its children.
 	(cat /dev/kmsg >/tmp/kmsg &)
 fi
+# Those that has_symbol knows of.
+SYMBOLS=' fanotify_handle_event
+ fill_mg_cmtime
+ ibt_save
+ __kmalloc_cache_noprof
+ __kmalloc_noprof
+ __kvmalloc_node_noprof
+ security_locked_down
+ unwind_deferred_request
+ uprobe_trampoline_entry
+ __vmalloc_noprof'
+tap_symbols=
+# has_symbol NAME - whether the kernel has this one of SYMBOLS. All of kallsyms takes seconds to read: it is read once.
+has_symbol() {
+	[ "$tap_symbols" ] || tap_symbols=$(grep -F "$SYMBOLS" /proc/kallsyms; echo end)
+	case "$SYMBOLS
+" in
+	*" $1
+"*) ;;
+	*) bail "SYMBOLS lacks $1" ;;
+	esac
+	case $tap_symbols in
+	*" $1
+"*) ;;
+	*) return 1 ;;
+	esac
+}
 # by_frames - whether the kernel's unwinder follows frame pointers, and not ORC.
 by_frames() {
 	! grep -q ' unwind_module_init$' /proc/kallsyms
@@ -113,7 +140,7 @@ note() {
 
 # natural_hook - the hook that fits the kernel: the jump fits kernels with IBT, unless FineIBT's code fills the padding.
 natural_hook() {
-	if grep -q ' ibt_save$' /proc/kallsyms && ! dmesg | grep -q 'Using .*FineIBT'; then
+	if has_symbol ibt_save && ! dmesg | grep -q 'Using .*FineIBT'; then
 		echo jump
 	else
 		echo kprobe
