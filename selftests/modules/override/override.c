@@ -38,6 +38,7 @@
 
 #ifndef CONFIG_ARM64
 #include <asm/ibt.h>
+#include <linux/pgtable.h>
 #endif
 
 #define FRAMES	24
@@ -91,6 +92,11 @@ static bool in_stackmap(unsigned long address)
 {
 	char symbol[KSYM_SYMBOL_LEN];
 
+#ifdef CONFIG_X86
+	/* Other modules come after the kernel. Looking up a symbol takes long. */
+	if (address < MODULES_VADDR)
+		return false;
+#endif
 	sprint_symbol(symbol, address);
 	return strstr(symbol, "[stackmap]");
 }
