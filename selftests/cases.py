@@ -478,6 +478,7 @@ def long_cases(kernel):
     yield guest("user-storm", kernel, str(seconds // 2), timeout=20 * 60, oracle=("--storm", "100"), judge="user-oracle")
     if kernel not in WATCHED:
         yield oracle_of_user_stacks(kernel, 50000, timeout=20 * 60)
+        yield guest("user-pending", kernel, "10", timeout=20 * 60)
         # Where times of files are coarse, those that have just changed have no index.
         if kernel != KERNELS[1]:
             yield libraries(kernel, 25000, timeout=20 * 60)
