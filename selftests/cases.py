@@ -316,12 +316,12 @@ def every_case(kernel):
     yield guest("contract", kernel, vm=CONTRACT)
     yield guest("user-stacks", kernel)
     yield guest("recorders", kernel, hooks(kernel)[0], "20")
-    calls = 2000 if kernel in WATCHED else 8000
+    calls = 2000 if kernel in WATCHED else 4000
     yield oracle_of_user_stacks(kernel, calls)
     yield late_user_stacks(kernel, 200)
     # The others count time in ticks, and are too fast for them: a file that is written twice in one is the same file.
     if stock or kernel in WATCHED:
-        yield libraries(kernel, 2000 if stock else 500, timeout=600)
+        yield libraries(kernel, 1000 if stock else 500, timeout=600)
         yield guest("user-attacks", kernel, "0" if kernel in WATCHED else "6200")
     yield guest("user-pending", kernel)
     yield guest("symbols", kernel, vm=SLABS)
@@ -366,7 +366,7 @@ def kernel_stack_cases(kernel):
     yield from (guest("cycles", kernel, hook, *CYCLES, vm=SLABS, timeout=900) for hook in hooks(kernel))
     if kernel not in (*ARM64, *KERNEL_STACKS):
         yield guest("user-stacks", kernel)
-        yield oracle_of_user_stacks(kernel, 8000)
+        yield oracle_of_user_stacks(kernel, 4000)
         yield late_user_stacks(kernel, 200)
         yield guest("user-attacks", kernel, "6200")
         yield guest("user-pending", kernel)
