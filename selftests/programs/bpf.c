@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Attaches a BPF program that calls bpf_trace_printk(), and leaves it attached:
- * bpf HOW WHERE PATH [TIMES].
+ * bpf HOW WHERE PATH [TIMES]. Says the address, the name in symbols, and the number of a program
+ * at a kprobe. bpf gone NUMBER waits until there is no such program.
  *
  * HOW is raw_tracepoint, tail_call, kprobe, fentry or fexit, WHERE the name of a tracepoint or
  * of a function. The program prints "tp hit", "tc hit", "kp hit", "fe hit" or "fx hit", as many
@@ -212,6 +213,40 @@ static int attach_kprobe(const char *name, int program)
 	return bpf(BPF_LINK_CREATE, &attr);
 }
 
+/* As in /proc/kallsyms, which takes seconds to read. */
+static int tell(int prog)
+{
+	__u64 start = 0;
+	struct bpf_prog_info info = { .nr_jited_ksyms = 1, .jited_ksyms = address(&start) };
+	union bpf_attr attr = {
+		.info.bpf_fd = prog, .info.info_len = sizeof(info), .info.info = address(&info),
+	};
+	unsigned int i;
+
+	if (bpf(BPF_OBJ_GET_INFO_BY_FD, &attr))
+		return -1;
+	printf("%016llx bpf_prog_", start);
+	for (i = 0; i < sizeof(info.tag); i++)
+		printf("%02x", info.tag[i]);
+	printf("_%s %u\n", info.name, info.id);
+	return 0;
+}
+
+static int wait_for_end(unsigned int id)
+{
+	union bpf_attr attr = { .prog_id = id };
+	int tries, fd;
+
+	for (tries = 0; tries < 200; tries++) {
+		fd = bpf(BPF_PROG_GET_FD_BY_ID, &attr);
+		if (fd < 0)
+			return 0;
+		close(fd);
+		usleep(10000);
+	}
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	const enum bpf_prog_type raw = BPF_PROG_TYPE_RAW_TRACEPOINT;
@@ -220,6 +255,8 @@ int main(int argc, char **argv)
 	const enum bpf_prog_type tracing = BPF_PROG_TYPE_TRACING;
 	int link, times, prog;
 
+	if (argc == 3 && !strcmp(how, "gone"))
+		return wait_for_end(atoi(where));
 	if (argc != 4 && argc != 5)
 		return 2;
 	times = argc == 5 ? atoi(argv[4]) : 1;
@@ -241,7 +278,7 @@ int main(int argc, char **argv)
 	}
 	attr.pathname = address(argv[3]);
 	attr.bpf_fd = link;
-	if (link < 0 || bpf(BPF_OBJ_PIN, &attr)) {
+	if (link < 0 || bpf(BPF_OBJ_PIN, &attr) || (!strcmp(how, "kprobe") && tell(prog))) {
 		perror(argv[3]);
 		return 1;
 	}
