@@ -101,9 +101,14 @@ impl Function {
     /// Walks its stack with the return address after `index` words: first if a direct call precedes it, then if an
     /// indirect one does.
     fn walk_both(&self, index: usize) -> [(usize, usize, End); 2] {
+        self.walk_both_by(index, 0)
+    }
+
+    /// The same with `fp` as the frame pointer.
+    fn walk_both_by(&self, index: usize, fp: u64) -> [(usize, usize, End); 2] {
         let mut words = vec![0; index];
         words.push(CALLER);
-        [self.direct_call(), INDIRECT].map(|call| self.walk(call, &words, 0))
+        [self.direct_call(), INDIRECT].map(|call| self.walk(call, &words, fp))
     }
 
     /// Returns the direct call of the function before [`CALLER`].
@@ -140,7 +145,10 @@ fn the_return_address_is_where_the_function_has_pushed_it() {
             // One way from the entry has pushed two words, but the end pops one.
             assert_eq!(function.walk_both(2), [GUESSED, CUT]);
         } else {
-            assert_eq!(function.walk_both(index), [FOUND; 2], "{before:x?}");
+            // Where rbp points if it is pushed first.
+            let fp = SP + 8 * index as u64 - 8;
+            let found = function.walk_both_by(index, fp);
+            assert_eq!(found, [FOUND; 2], "{before:x?}");
         }
         assert_eq!(function.walk_both(index + 3), [CUT; 2], "{before:x?}");
     }
@@ -185,6 +193,55 @@ fn one_end_of_the_function_suffices_where_the_other_is_not_known() {
     assert_eq!(differ.walk_both(1), [CUT, CUT]);
     let unknown = function(&[PUSH_RBX, MOV_TO_RSP], &[MOV_TO_RSP, RET]);
     assert_eq!(unknown.walk_both(1), [CUT, CUT]);
+}
+
+/// What follows a call that does not return, with two arguments on the stack, has another depth.
+#[test]
+fn paths_that_differ_where_they_meet_verify_no_caller() {
+    let over: &[u8] = &[0x74, 7];
+    let fails: &[u8] = &[over, PUSH_RBX, PUSH_RBX, CALL].concat();
+    // Two words are pushed in one order or the other.
+    let saves: &[u8] = &[&[0x74, 4], PUSH_RBP, PUSH_RBX, JMP_2, PUSH_RBX, PUSH_RBP].concat();
+    for (before, index, found) in [
+        (&[CALL, fails][..], 2, GUESSED),
+        (&[CALL, fails, POP_RBX], 1, GUESSED),
+        // Nothing precedes the branch that may not return.
+        (&[fails], 0, FOUND),
+        (&[fails], 2, CUT),
+        (&[saves], 2, GUESSED),
+        (&[saves, NOP], 2, GUESSED),
+        // Paths that are not followed may differ.
+        (&[CALL, JE_3, MOV_TO_RSP, PUSH_RBX], 1, GUESSED),
+        (&[CALL, &[0x74, 0].repeat(30), PUSH_RBX], 1, GUESSED),
+        (&[&[0x74, 0].repeat(30), PUSH_RBX], 1, FOUND),
+        (&[CALL, JE_1, RET, PUSH_RBX], 1, FOUND),
+    ] {
+        let function = function(before, &[UD2]);
+        assert_eq!(function.walk_both(index)[0], found, "{before:x?}");
+    }
+    // A path that takes more reads than a frame has: je over what ends the other one.
+    let je: &[u8] = &[0x0f, 0x84, 2, 0, 0, 0];
+    for (nr, found) in [(100, FOUND), (5000, GUESSED)] {
+        let function = function(&[CALL, PUSH_RBX, je], &[UD2, &vec![0x90; nr], UD2]);
+        assert_eq!(function.walk_both(1)[0], found, "{nr}");
+    }
+}
+
+/// As alloca() does: each time that it is called, the stack pointer is 16 bytes lower.
+#[test]
+fn a_stack_pointer_that_a_loop_moves_says_nothing() {
+    let again: &[u8] = &[0x75, 0xf5];
+    let function = function(&[PUSH_RBP, SET_RBP, SUB_16, CALL, again], &[LEAVE, RET]);
+    // It was called twice.
+    let fp = SP + 32;
+    assert_eq!(function.walk_both_by(5, fp), [FOUND; 2]);
+    assert_eq!(function.walk_both_by(3, fp), [CUT; 2]);
+    let function = Function {
+        after: UD2.to_vec(),
+        ..function
+    };
+    assert_eq!(function.walk_both_by(5, fp), [GUESSED, CUT]);
+    assert_eq!(function.walk_both_by(3, fp), [CUT; 2]);
 }
 
 /// Paths that are not followed may end otherwise.
@@ -334,7 +391,8 @@ fn instructions_move_the_stack_pointer_by_what_they_push() {
         (&[0xc4, 0xe2, 0xd8, 0xf3, 0xc8], None),                   // blsr %rax, %rsp
         (&[0xe4, 1], None),                                        // in $1, %al
     ] {
-        let function = function(&[PUSH_RBX, instructions], &[UD2]);
+        // mov $0, %ebp: the frame pointer does not say where the return address is.
+        let function = function(&[PUSH_RBX, instructions, &[0xbd, 0, 0, 0, 0]], &[UD2]);
         let found = (0..8).find(|index| function.walk_both(*index)[0] == FOUND);
         assert_eq!(found, index, "{instructions:x?}");
     }
@@ -464,10 +522,10 @@ fn the_frame_pointer_of_the_caller_is_restored() {
         let direct = function.direct_call();
         let mut words = words.to_vec();
         words[4] = 0x3000;
-        let fp = if before.first() == Some(&PUSH_RBP) {
-            0
-        } else {
-            SP + 24
+        let fp = match before {
+            [.., SET_RBP] => SP,
+            [PUSH_RBP] => 0,
+            _ => SP + 24,
         };
         assert_eq!(
             function.walk(direct, &words, fp),

@@ -544,6 +544,8 @@ fn without_returns() {
     let flags = "-Os -mno-red-zone -static -no-pie -fno-pie -fno-asynchronous-unwind-tables";
     built("cc", "noreturn.c", flags, true, 89.0);
     built("cc", "cold.c", COLD, true, 94.0);
+    let flags = "-O1 -static -no-pie -fno-pie -fno-asynchronous-unwind-tables";
+    built("cc", "paths.c", flags, true, 93.0);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::frame::{Caller, CallerPointer, Code, Frame, Memory};
 use bytes::{begins_thread, indirect_call, target_of};
 use core::mem::take;
 use instruction::{is_between_functions, Instruction};
-use state::{Flow, FrameState};
+use state::{Flow, FrameState, Layout};
 
 /// The maximum number of words and instructions that are read for a stack.
 const READS_MAX: u32 = 16_384;
@@ -29,12 +29,14 @@ const WORDS_MAX: u64 = 1024;
 /// Bytes from what gcc's function that calls destructors does first to its end, at most.
 const DESTRUCTORS_MAX: u64 = 48;
 
-/// Instructions that are decoded, all of which begin at one depth.
+/// Instructions that are decoded, all of which begin with one [`Layout`].
 #[derive(Clone, Copy, Default)]
 struct Decoded {
     start: u64,
-    size: u32,
     depth: i32,
+    saved: i16,
+    /// As many as are read for a frame have fewer bytes than this counts.
+    size: u16,
 }
 
 /// The paths through the instructions of a function: where decoding goes on, and what is decoded.
@@ -45,15 +47,13 @@ struct Paths {
     nr_done: usize,
     /// A path was left: its end may differ from the others.
     is_partial: bool,
-    /// Paths join at different depths.
+    /// Paths join with another depth, or another place of the caller's frame pointer.
     differ: bool,
 }
 
 impl Paths {
     const NEXT_MAX: usize = 24;
     const DONE_MAX: usize = 192;
-    /// A depth that varies.
-    const VARIES: i32 = i32::MIN;
 
     fn new(start: u64, state: FrameState) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Paths {
     /// Returns whether there is a path without a call, which may not return.
     fn has_certain(&self) -> bool {
         let mut paths = self.next.iter().take(self.nr_next);
-        paths.any(|(_, state)| !state.is_guessed && !state.has_called)
+        paths.any(|(_, state)| state.is_certain())
     }
 
     /// Returns the next path: one that is not guessed, and has no call, if there is one.
@@ -127,28 +127,29 @@ impl Paths {
         let paths = self.next.get_mut(..=last)?;
         let index = paths
             .iter()
-            .rposition(|(_, state)| !state.is_guessed && !state.has_called)
+            .rposition(|(_, state)| state.is_certain())
             .or_else(|| paths.iter().rposition(|(_, state)| !state.is_guessed));
         paths.swap(index.unwrap_or(last), last);
         self.nr_next = last;
         paths.last().copied()
     }
 
-    /// Returns whether the instruction at an address is decoded, and if so, whether at this depth.
-    fn is_done(&self, address: u64, depth: Option<i32>) -> Option<bool> {
+    /// Returns whether the instruction at an address is decoded, and if so, whether with this layout.
+    fn is_done(&self, address: u64, layout: Layout) -> Option<bool> {
         let mut done = self.done.iter().take(self.nr_done);
         let known = done.find(|known| address.wrapping_sub(known.start) < known.size.into())?;
-        Some(known.depth == depth.unwrap_or(Self::VARIES))
+        Some((known.depth, known.saved) == layout)
     }
 
     /// Marks the instructions from `start` up to `end` as decoded. If there are too many such ranges, all paths are left.
-    fn finish(&mut self, (start, depth): (u64, Option<i32>), end: u64) {
+    fn finish(&mut self, (start, (depth, saved)): (u64, Layout), end: u64) {
         match self.done.get_mut(self.nr_done) {
             Some(done) => {
                 *done = Decoded {
                     start,
-                    size: end.wrapping_sub(start) as u32,
-                    depth: depth.unwrap_or(Self::VARIES),
+                    depth,
+                    saved,
+                    size: end.wrapping_sub(start) as u16,
                 };
                 self.nr_done += 1;
             }
@@ -198,8 +199,8 @@ impl Decoder {
         Some(())
     }
 
-    /// Decodes from an instruction on until the goal. Returns the state there. [`None`]: the goal is not met, the
-    /// ends of the function differ, or there are too many instructions.
+    /// Decodes from an instruction on until the goal. Returns the state there, which is guessed where paths differ.
+    /// [`None`]: the goal is not met, the ends of the function differ, or there are too many instructions.
     #[inline(never)]
     fn decode(
         &mut self,
@@ -211,19 +212,29 @@ impl Decoder {
         let mut paths = Paths::new(start, state);
         let mut end: Option<FrameState> = None;
         while let Some((start, mut state)) = paths.take() {
-            let (mut address, mut since) = (start, (start, state.depth));
+            // What follows a call that does not return need not agree with a path that is certain.
+            if goal != Goal::Return
+                && end.is_some_and(|end| end.is_certain())
+                && !state.is_certain()
+            {
+                break;
+            }
+            let (mut address, mut since) = (start, (start, state.layout()));
             let follows_call = take(&mut state.follows_call);
             let mut is_after_call = goal != Goal::Return && follows_call && !state.is_guessed;
             loop {
-                if let Some(is_same) = paths.is_done(address, state.depth) {
+                if let Some(is_same) = paths.is_done(address, state.layout()) {
                     paths.differ |= !is_same;
                     break;
                 }
                 if goal == Goal::Instruction(address) {
-                    state.is_guessed |= paths.differ;
-                    return Some(state);
+                    paths.differ |= end.get_or_insert(state).layout() != state.layout();
+                    break;
                 }
-                self.read()?;
+                if self.read().is_none() {
+                    end.iter_mut().for_each(|end| end.is_guessed = true);
+                    return end.filter(|_| goal != Goal::Return);
+                }
                 let Some((bytes, length)) = code.instruction(address) else {
                     self.is_unknown = true;
                     paths.is_partial = true;
@@ -243,16 +254,13 @@ impl Decoder {
                     break;
                 }
                 address = instruction.next;
-                if state.depth != since.1 {
+                if state.layout() != since.1 {
                     paths.finish(since, address);
-                    since = (address, state.depth);
+                    since = (address, state.layout());
                 }
                 is_after_call = matches!(flow, Flow::Call);
                 match flow {
-                    Flow::Call if goal == Goal::ReturnTo(address) => {
-                        state.is_guessed |= paths.differ;
-                        return Some(state);
-                    }
+                    Flow::Call if goal == Goal::ReturnTo(address) => end = end.or(Some(state)),
                     Flow::Return if goal == Goal::Return => {
                         if end.is_some_and(|end| end.depth != state.depth) {
                             return None;
@@ -270,8 +278,10 @@ impl Decoder {
             }
             paths.finish(since, address);
         }
-        end.iter_mut()
-            .for_each(|end| end.is_guessed |= paths.is_partial || paths.differ);
+        end.iter_mut().for_each(|end| {
+            let is_all = goal != Goal::Return && !end.has_called;
+            end.is_guessed |= paths.differ || paths.is_partial && !is_all;
+        });
         end
     }
 

@@ -37,6 +37,9 @@ enum FramePointer {
     Other,
 }
 
+/// What paths that meet must agree on: the depth, and where the caller's `rbp` is saved, in words.
+pub(super) type Layout = (i32, i16);
+
 /// The frame of a function before one of its instructions. Offsets are from the stack pointer where decoding began: at
 /// the entry of the function that is the address of its return address.
 #[derive(Clone, Copy)]
@@ -77,13 +80,24 @@ impl FrameState {
         }
     }
 
-    /// Returns the address of the return address of a frame that has this state.
+    /// Returns the address of the return address of a frame that has this state. Where the frame pointer is set, the stack
+    /// pointer may be lower than on the path that was decoded: alloca() in a loop.
     pub(super) fn slot(&self, frame: &Frame) -> Option<u64> {
         match (self.depth, self.fp) {
+            (_, FramePointer::Below(depth)) => Some(frame.fp.wrapping_add_signed(depth.into())),
             (Some(depth), _) => Some(frame.sp.wrapping_add_signed(depth.into())),
-            (None, FramePointer::Below(depth)) => Some(frame.fp.wrapping_add_signed(depth.into())),
             _ => None,
         }
+    }
+
+    /// Returns what another path to the same instruction must agree on.
+    pub(super) fn layout(&self) -> Layout {
+        let saved = match (self.fp, self.saved) {
+            (_, Some(below)) if self.depth.is_none_or(|depth| depth >= below) => (below / 8) as i16,
+            (FramePointer::Callers, _) => i16::MIN,
+            _ => i16::MAX,
+        };
+        (self.depth.unwrap_or(i32::MIN), saved)
     }
 
     /// Returns where the caller of a frame that has this state is, whose return address is at `slot`.
@@ -114,6 +128,11 @@ impl FrameState {
             },
             is_guessed: false,
         }
+    }
+
+    /// Returns whether the instruction is certainly reached: no call that may not return is before it.
+    pub(super) fn is_certain(&self) -> bool {
+        !self.is_guessed && !self.has_called
     }
 
     fn move_by(&mut self, bytes: i32) {
