@@ -2,7 +2,7 @@
 
 //! Frames of code without CFI, by its instructions.
 
-use crate::made::{call, memory, registers, Codes, NOT_NOW, SP, USER_END};
+use crate::made::{call, memory, registers, Codes, ABSENT, NOT_NOW, SP, USER_END};
 use proptest::prelude::*;
 use stackmap_user::{
     cfi::X86_64,
@@ -242,6 +242,16 @@ fn a_stack_pointer_that_a_loop_moves_says_nothing() {
     };
     assert_eq!(function.walk_both_by(5, fp), [GUESSED, CUT]);
     assert_eq!(function.walk_both_by(3, fp), [CUT; 2]);
+}
+
+/// It may be the one that the function was called from.
+#[test]
+fn a_caller_is_guessed_if_a_return_address_before_it_was_left_out() {
+    let function = function(&[PUSH_RBX], &[UD2]);
+    for (word, found) in [(0, FOUND), (ABSENT, GUESSED), (0x4000, FOUND)] {
+        let direct = function.direct_call();
+        assert_eq!(function.walk(direct, &[word, CALLER], 0), found);
+    }
 }
 
 /// Paths that are not followed may end otherwise.
@@ -571,8 +581,9 @@ fn a_thread_of_musl_begins_in_clone() {
         ([0, 0, CALLER], CHILD, CUT),
         // It may have been called by another one.
         ([0, 0x4000, CALLER], EXIT, CUT),
-        // Or by one that has no rule now.
+        // Or by one that has no rule now, or whose code is absent.
         ([0, NOT_NOW, CALLER], EXIT, GUESSED),
+        ([0, ABSENT, CALLER], EXIT, GUESSED),
     ] {
         let mut codes = function.codes(CHILD);
         codes.stack = SP << 4;

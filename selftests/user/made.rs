@@ -189,6 +189,10 @@ impl Code for Codes {
         known.or(others.then_some([0x90; 8]))
     }
 
+    fn is_code(&mut self, address: u64) -> bool {
+        address == ABSENT - 1
+    }
+
     fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
         let (start, text) = self.text.as_ref()?;
         let text = text.get(address.checked_sub(*start)? as usize..)?;
@@ -220,6 +224,9 @@ impl Code for Codes {
 
 /// An address of which it is not known now whether it has a rule.
 pub(crate) const NOT_NOW: u64 = 0x7777;
+
+/// A return address whose code is absent.
+pub(crate) const ABSENT: u64 = 0x8888;
 
 /// The walk of a stack whose frame pointer is `fp`, by rules of addresses.
 pub(crate) fn ruled(fp: u64, rules: &[(u64, Rule)], words: &[(u64, u64)]) -> (Vec<usize>, End) {

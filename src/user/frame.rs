@@ -228,6 +228,11 @@ pub trait Code {
     /// Returns the eight bytes before an address. [`None`]: they cannot be read.
     fn bytes_before(&mut self, address: u64) -> Option<[u8; 8]>;
 
+    /// Returns whether an address whose bytes cannot be read is in executable memory.
+    fn is_code(&mut self, _address: u64) -> bool {
+        false
+    }
+
     /// Returns the instruction of x86-64 at an address, and the bytes after it, with its length. [`None`]: it cannot be
     /// read or decoded.
     fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)>;

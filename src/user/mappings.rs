@@ -252,6 +252,14 @@ impl<M: Memory> Code for ProcessCode<'_, M> {
         }
     }
 
+    fn is_code(&mut self, address: u64) -> bool {
+        self.find(address)
+            && self
+                .mappings
+                .mapping()
+                .is_some_and(|mapping| mapping.kind != shim::STACKMAP_MAPPING_DATA)
+    }
+
     fn instruction(&mut self, address: u64) -> Option<([u8; 16], usize)> {
         let first = self.bytes_before(address.wrapping_add(8))?;
         // It may end before memory that cannot be read.
@@ -305,15 +313,6 @@ impl<M: Memory> ProcessCode<'_, M> {
         let mut bytes = [0; 8];
         open.file.read(offset, &mut bytes).ok()?;
         Some(bytes)
-    }
-
-    /// Returns whether an address is in executable memory.
-    fn is_code(&mut self, address: u64) -> bool {
-        self.find(address)
-            && self
-                .mappings
-                .mapping()
-                .is_some_and(|mapping| mapping.kind != shim::STACKMAP_MAPPING_DATA)
     }
 
     /// Returns what identifies a frame that is decoded: the process, the code in its file, and the frame. [`None`]: the code

@@ -11,7 +11,10 @@ pub(super) mod bytes;
 mod instruction;
 mod state;
 
-use super::frame::{Caller, CallerPointer, Code, Frame, Memory};
+use super::{
+    encoded::is_user,
+    frame::{Caller, CallerPointer, Code, Frame, Memory},
+};
 use bytes::{begins_thread, indirect_call, target_of};
 use core::mem::take;
 use instruction::{is_between_functions, Instruction};
@@ -409,7 +412,7 @@ impl Decoder {
             let state = state.filter(|state| state.slot(frame) == Some(slot));
             if let Some(state) = state {
                 return Some(Caller {
-                    is_guessed: differs || state.is_guessed,
+                    is_guessed: differs || state.is_guessed || self.is_unknown,
                     ..state.caller(slot)
                 });
             }
@@ -487,7 +490,10 @@ impl Decoder {
 
     /// Returns the call before an address. [`None`]: no call is there, or no executable memory.
     fn called(&mut self, ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
-        let before = code.bytes_before(ip)?;
+        let Some(before) = code.bytes_before(ip) else {
+            self.is_unknown |= is_user(ip, 1 << 56) && code.is_code(ip.wrapping_sub(1));
+            return None;
+        };
         let target = match (target_of(before, ip), before) {
             (Some(target), _) => Some(target),
             (None, [_, _, 0xff, 0x15, offset @ ..]) => {
