@@ -2,14 +2,15 @@
 
 //! Frames that no rule alone can leave: a base that is tracked, registers that are computed, aligned stacks, handlers.
 
-use crate::made::{call, memory, registers, Codes, SP, USER_END};
+use crate::made::{call, memory, registers, Codes, Words, SP, USER_END};
 use stackmap_user::{
     cfi::{Computed, Tracked, Value, X86_64},
     encoded::End,
+    frame::{Memory, Unreadable},
     rule::{Base, Rule, Saved},
     walk::by_rules,
 };
-use std::collections::HashMap;
+use std::{cell::Cell, collections::HashMap};
 
 /// The register is saved by the callee of the callee.
 #[test]
@@ -53,6 +54,49 @@ fn a_base_that_callees_have_saved_is_tracked_through_them() {
     assert_eq!(walk([(0x1000, not), (0x1ffe, at), last]), cut);
     let unreadable = saved(Some(Saved::At(-4096)), None);
     assert_eq!(walk([(0x1000, not), (0x1fff, unreadable), last]), cut);
+}
+
+/// Memory of which one word is another when it is read again.
+struct Changing {
+    words: Words,
+    reads: Cell<u32>,
+}
+
+impl Memory for Changing {
+    fn word(&self, address: u64) -> Result<u64, Unreadable> {
+        if address != SP + 8 {
+            return self.words.word(address);
+        }
+        self.reads.set(self.reads.get() + 1);
+        Ok(if self.reads.get() == 1 {
+            0x2000
+        } else {
+            0x3000
+        })
+    }
+}
+
+/// Another thread changes a return address before the register is tracked.
+#[test]
+fn a_base_is_not_tracked_to_another_frame() {
+    let tracked = |rule| Tracked {
+        rule,
+        saved: Some(Saved::No),
+        computed: None,
+    };
+    let base = tracked(Some(call(Base::Fp, 32, Saved::No)));
+    let mut codes = Codes::new(&[
+        (0x1000, call(Base::Sp, 16, Saved::No)),
+        (0x1fff, Rule::tracked(14)),
+        (0x3fff, Rule::OUTERMOST),
+    ]);
+    codes.tracked = HashMap::from([(0x1000, tracked(None)), (0x1fff, base), (0x2fff, base)]);
+    let memory = Changing {
+        words: memory(&[(SP + 88, 0x4000)]),
+        reads: Cell::new(0),
+    };
+    let end = by_rules(&X86_64, registers(0, 8), &memory, &mut codes, USER_END);
+    assert_eq!((codes.words.frames(), end), (2, End::Inexpressible));
 }
 
 /// Walks a stack whose frame at `ips[0]` is computed, or the one that has called it at `ips[1]`, at a stack pointer.

@@ -586,7 +586,6 @@ fn a_thread_of_musl_begins_in_clone() {
         ([0, ABSENT, CALLER], EXIT, GUESSED),
     ] {
         let mut codes = function.codes(CHILD);
-        codes.stack = SP << 4;
         codes.calls.insert(CALLER + 8, exit);
         codes.calls.insert(0x4000, INDIRECT);
         codes.calls.insert(NOT_NOW, INDIRECT);

@@ -195,6 +195,22 @@ fn offsets_that_are_too_large_have_no_rule() {
         assert_eq!(Rule::call(Base::Fp, 16, Saved::At(saved)), None, "{saved}");
     }
     assert_eq!(Rule::call(Base::Fp, 16, Saved::AtFp), None);
+    assert_eq!(Rule::tracked(0).kind(), RuleKind::Tracked(0));
+    for (offset, by, fits) in [
+        (8 * 1023, 8 * 63, true),
+        (-8 * 1024, 0, true),
+        (8 * 1024, 0, false),
+        (0, 8 * 64, false),
+        (0, 8 << 16, false),
+        (0, -8, false),
+        (0, 4, false),
+    ] {
+        let rule = Rule::aligned(Base::Sp, offset, by, Saved::No);
+        let kept = (SP.wrapping_add_signed(offset), by as u64);
+        let want = fits.then_some((RuleKind::Aligned, kept));
+        let found = rule.map(|rule| (rule.kind(), rule.kept(SP, FP)));
+        assert_eq!(found, want, "{offset} {by}");
+    }
 }
 
 /// Each seed of the fuzzer leads to a rule.

@@ -64,9 +64,6 @@ pub fn unverified(
 /// What a program that begins has popped at most, in bytes: arguments of the dynamic linker.
 const START_STACK: u64 = 4096;
 
-/// The number of bytes below the stack that a program begins with in which the kernel puts no other one by itself.
-const STACK_GAP: u64 = 128 << 20;
-
 /// Has `code` keep the frames of a stack, the innermost first, at most [`FRAMES_MAX`]. Returns how the
 /// stack ends. Code without CFI is decoded, see [`Decoder`]; where no return address is verified by that, the frame
 /// pointer gives a [guess](Frame::by_pointer).
@@ -269,12 +266,7 @@ impl<M: Memory> Walk<'_, M> {
                 false => self.decoder.caller(frame, interrupted, memory, code),
             };
             match decoded {
-                None if !generated
-                    && code.stack().wrapping_sub(frame.sp) > STACK_GAP
-                    && begins_thread(frame.ip, code) =>
-                {
-                    return Err(End::Complete)
-                }
+                None if !generated && begins_thread(frame.ip, code) => return Err(End::Complete),
                 None => frame.by_pointer(interrupted, generated, memory, code),
                 decoded => decoded,
             }
