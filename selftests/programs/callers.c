@@ -9,8 +9,8 @@
  * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
  * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".
  *
- * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; second and long,
- * it waits 1 s and 100 s; thread, all is done in a second thread; absent, the pages of the program
+ * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; brief, second and
+ * long, it waits 1 ms, 1 s and 100 s; thread, all is done in a second thread; absent, the pages of the program
  * are unmapped before each call; absent-long, both. PROGRAM: after the last call the program is
  * replaced from the same stack.
  */
@@ -42,9 +42,9 @@ extern char nop[];
 static NOINLINE void leaf(void)
 {
 	extern char __executable_start[], etext[];
-	const int sleeps = !strcmp(how, "sleep");
+	const int sleeps = strcmp(how, "brief") ? strcmp(how, "sleep") ? 0 : 20000000 : 1000000;
 	const int seconds = strstr(how, "long") ? 100 : !strcmp(how, "second");
-	const struct timespec time = { .tv_sec = seconds, .tv_nsec = sleeps ? 20000000 : 0 };
+	const struct timespec time = { .tv_sec = seconds, .tv_nsec = sleeps };
 	const unsigned int value = FIRST_FD + number;
 	unsigned long ip;
 
