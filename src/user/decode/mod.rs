@@ -290,9 +290,9 @@ impl Decoder {
 
     /// Returns the caller of a frame, and whether it is guessed. [`None`]: no return address is verified.
     ///
-    /// The caller is verified if the way from the entry of the function, which is called directly, to the frame puts
-    /// the return address where it is; also, if the entry is not known, if the way from the frame to the end of the
-    /// function does, and has no call, which may not return.
+    /// The caller is verified if the ways from the entry of the function, which is called directly, to the frame put the
+    /// return address where it is; also, if the entry is not known, if the ways from the frame to the end of the function
+    /// do, and have no call, which may not return.
     #[cold]
     pub(super) fn caller(
         &mut self,
