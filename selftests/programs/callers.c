@@ -9,10 +9,10 @@
  * information. The lines before are the thread, "thread TID", the mappings of the file, "map START
  * END OFFSET", and the entries of two functions and a nop in the first, "functions LEAF DOWN NOP".
  *
- * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; brief, second and
- * long, it waits 1 ms, 1 s and 100 s; thread, all is done in a second thread; absent, the pages of the program
- * are unmapped before each call; absent-long, both. PROGRAM: after the last call the program is
- * replaced from the same stack.
+ * HOW: sleep, the call is a futex() that waits 20 ms, and its value is the number; brief, second
+ * and long, it waits 1 ms, 1 s and 100 s; thread, all is done in a second thread; absent, the
+ * pages of the program are unmapped before each call; absent-long, both. PROGRAM: after the last
+ * call the program is replaced from the same stack.
  */
 #include <linux/futex.h>
 #include <pthread.h>

@@ -61,8 +61,8 @@ void program(void)
 }
 
 asm(".text; .globl main; .type main, @function\n"
-    "main: .cfi_startproc\n"
-    "sub $8, %rsp; .cfi_adjust_cfa_offset 8\n"
-    "call program; xor %eax, %eax\n"
-    "add $8, %rsp; .cfi_adjust_cfa_offset -8; ret\n"
-    ".cfi_endproc");
+	"main: .cfi_startproc\n"
+	"sub $8, %rsp; .cfi_adjust_cfa_offset 8\n"
+	"call program; xor %eax, %eax\n"
+	"add $8, %rsp; .cfi_adjust_cfa_offset -8; ret\n"
+	".cfi_endproc");
