@@ -186,6 +186,8 @@ pub(super) struct Decoder {
     pops: bool,
     /// Some code cannot be read, or its rule is not known now: another stack may have it.
     is_unknown: bool,
+    /// A word that may be a return address was left out, as its call cannot be read.
+    is_left_out: bool,
 }
 
 impl Decoder {
@@ -194,6 +196,7 @@ impl Decoder {
             reads: READS_MAX,
             pops: false,
             is_unknown: false,
+            is_left_out: false,
         }
     }
 
@@ -335,7 +338,7 @@ impl Decoder {
         };
         // Whether the end of the function may say something else.
         let mut differs = false;
-        (self.pops, self.is_unknown) = (false, false);
+        (self.pops, self.is_unknown, self.is_left_out) = (false, false, false);
         let end = self.end(frame, memory, code);
         if self.pops {
             return None;
@@ -398,7 +401,7 @@ impl Decoder {
                     slot,
                     fp: CallerPointer::Unknown,
                     // A return address without a rule was left out.
-                    is_guessed: differs || self.is_unknown,
+                    is_guessed: differs || self.is_unknown || self.is_left_out,
                 });
             }
             let Call::To(entry) = call else {
@@ -412,7 +415,7 @@ impl Decoder {
             let state = state.filter(|state| state.slot(frame) == Some(slot));
             if let Some(state) = state {
                 return Some(Caller {
-                    is_guessed: differs || state.is_guessed || self.is_unknown,
+                    is_guessed: differs || state.is_guessed || self.is_unknown || self.is_left_out,
                     ..state.caller(slot)
                 });
             }
@@ -491,7 +494,7 @@ impl Decoder {
     /// Returns the call before an address. [`None`]: no call is there, or no executable memory.
     fn called(&mut self, ip: u64, memory: &impl Memory, code: &mut impl Code) -> Option<Call> {
         let Some(before) = code.bytes_before(ip) else {
-            self.is_unknown |= is_user(ip, 1 << 56) && code.is_code(ip.wrapping_sub(1));
+            self.is_left_out |= is_user(ip, 1 << 56) && code.is_code(ip.wrapping_sub(1));
             return None;
         };
         let target = match (target_of(before, ip), before) {
