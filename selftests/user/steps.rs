@@ -548,6 +548,15 @@ fn without_returns() {
     built("cc", "paths.c", flags, true, 93.0);
 }
 
+/// The frame pointer is an address on the stack, which a loop moves from frame to frame.
+#[test]
+fn with_lists_of_frames() {
+    for optimize in ["-Og", "-O1"] {
+        let flags = "-static -no-pie -fno-pie -fno-asynchronous-unwind-tables";
+        built("cc", "list.c", &format!("{optimize} {flags}"), true, 80.0);
+    }
+}
+
 #[test]
 fn cpp() {
     built("c++", "steps.cpp", "-O2", true, 99.5);

@@ -355,7 +355,7 @@ impl Decoder {
                 Some(Call::To(entry)) => {
                     let state = self.decode((entry, FrameState::ENTRY), goal, memory, code);
                     match state {
-                        Some(state) if state.slot(frame) == Some(slot) => {
+                        Some(state) if state.slots(frame).contains(&Some(slot)) => {
                             return caller(false).map(|end| end.with_fp_of(state.caller(slot)));
                         }
                         Some(_) => differs = true,

@@ -80,13 +80,24 @@ impl FrameState {
         }
     }
 
-    /// Returns the address of the return address of a frame that has this state. Where the frame pointer is set, the stack
-    /// pointer may be lower than on the path that was decoded: alloca() in a loop.
-    pub(super) fn slot(&self, frame: &Frame) -> Option<u64> {
-        match (self.depth, self.fp) {
-            (_, FramePointer::Below(depth)) => Some(frame.fp.wrapping_add_signed(depth.into())),
-            (Some(depth), _) => Some(frame.sp.wrapping_add_signed(depth.into())),
+    /// Returns the address of the return address of a frame that has this state, by the depth and by the frame pointer.
+    /// They differ in a loop that calls alloca(), or that moves a pointer in `rbp`.
+    pub(super) fn slots(&self, frame: &Frame) -> [Option<u64>; 2] {
+        let by_depth = self
+            .depth
+            .map(|depth| frame.sp.wrapping_add_signed(depth.into()));
+        let by_fp = match self.fp {
+            FramePointer::Below(depth) => Some(frame.fp.wrapping_add_signed(depth.into())),
             _ => None,
+        };
+        [by_depth, by_fp]
+    }
+
+    /// Returns the address of the return address of a frame that has this state, unless depth and frame pointer disagree.
+    pub(super) fn slot(&self, frame: &Frame) -> Option<u64> {
+        match self.slots(frame) {
+            [Some(slot), Some(other)] => (slot == other).then_some(slot),
+            [by_depth, by_fp] => by_depth.or(by_fp),
         }
     }
 
